@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from typer.testing import CliRunner
@@ -15,6 +15,7 @@ from priced import POWER, two
 from scaleacross.api import refereeing, verify
 from scaleacross.cli import app
 from scaleacross.spec.plan import Decision, Plan
+from scaleacross.workloads.problem import Problem
 
 JOB = instances.plain_job(2, 3, degrees={"cp": 1})
 
@@ -25,6 +26,16 @@ def bare(decision: Decision) -> Decision:
     return decision.model_copy(
         update={"network": None, "placement": decision.placement.model_copy(update={"spans": {}})}
     )
+
+
+class Played(NamedTuple):
+    """What a referee and a plan read of a simulation."""
+
+    step_s: float
+
+    @property
+    def components_s(self) -> dict[str, float]:
+        return {"compute": self.step_s, "bubble": 0.0, "optimizer": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +49,11 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """What is replayed; by this clock a plan is the faster the dearer it is."""
     out: list[Plan] = []
 
-    def inverse(plan: Plan) -> float:
+    def inverse(plan: Plan, _: Problem) -> Played:
         out.append(plan)
-        return 1 / plan.cost.step_s
+        return Played(1 / plan.cost.step_s)
 
-    monkeypatch.setattr(refereeing, "replayed_step_s", inverse)
+    monkeypatch.setattr(refereeing, "stepped", inverse)
     return out
 
 
@@ -76,15 +87,32 @@ def test_the_fastest_in_the_replay_is_the_plan_with_its_own_gap(alone: Plan, rep
     verify(found)
 
 
-def test_replays_take_no_time_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_best_whose_simulation_is_late_meets_three_others(alone: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = 1 + refereeing.AGREEMENT
+    factor = 0.99 * late
+
+    def longer(plan: Plan, _: Problem) -> Played:
+        return Played(plan.cost.step_s * (factor if plan.cost.step_s == alone.estimated.step_s else 1.0))
+
+    monkeypatch.setattr(refereeing, "stepped", longer)
+    assert sa.plan(JOB).report.finalists == ()
+    factor = 2.0
+    found = sa.plan(JOB)
+    assert len(found.report.finalists) == refereeing.AUTOMATIC
+    assert found.estimated.step_s > alone.estimated.step_s and found.cost.step_s < 2 * alone.estimated.step_s
+    assert found.report.gap == pytest.approx(1 - found.report.bound_s / found.estimated.step_s)
+    assert sa.plan(JOB, referee=1).decision == sa.plan(JOB, simulated=False).decision == alone.decision
+
+
+def test_simulations_take_no_time_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
 
-    def takes_an_hour(plan: Plan) -> float:
+    def takes_an_hour(plan: Plan, _: Problem) -> Played:
         nonlocal now
         now += 3600.0
-        return plan.cost.step_s
+        return Played(plan.cost.step_s)
 
-    monkeypatch.setattr(refereeing, "replayed_step_s", takes_an_hour)
+    monkeypatch.setattr(refereeing, "stepped", takes_an_hour)
     found = sa.plan(JOB, alternatives=False, referee=1, time_limit_s=60, clock=lambda: now)
     assert (found.report.status, found.report.seconds) == ("optimal", 0.0)
 
@@ -103,7 +131,7 @@ def test_no_plan_that_the_caller_brought_is_priced_below_the_fastest_replay(
     brought = max(alone.report.alternatives, key=lambda one: one.step_s or 0.0)
     best_s, dear_s = alone.estimated.step_s, brought.step_s or 0.0
     late_s = 1.01 * dear_s
-    monkeypatch.setattr(refereeing, "replayed_step_s", lambda plan: max(plan.cost.step_s, late_s))
+    monkeypatch.setattr(refereeing, "stepped", lambda plan, _: Played(max(plan.cost.step_s, late_s)))
     twice = sa.plan(JOB, alternatives=False, referee=1, incumbents=[bare(brought.decision)])
     assert best_s < dear_s and len(twice.report.finalists) > 1
     assert bare(brought.decision) in [bare(one.decision) for one in twice.report.finalists]
@@ -124,12 +152,12 @@ def test_what_the_caller_brought_runs_on_the_defaults_too_where_finalists_are_fe
 
 
 def test_a_finalist_that_the_simulator_refuses_is_named(alone: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse_best(plan: Plan) -> float:
+    def refuse_best(plan: Plan, _: Problem) -> Played:
         if plan.cost.step_s == alone.estimated.step_s:
             raise sa.InputError("not this one")
-        return plan.cost.step_s
+        return Played(plan.cost.step_s)
 
-    monkeypatch.setattr(refereeing, "replayed_step_s", refuse_best)
+    monkeypatch.setattr(refereeing, "stepped", refuse_best)
     found = sa.plan(JOB, alternatives=False, referee=2)
     assert [(one.replayed_s is None, one.reason) for one in found.report.finalists] == [
         (False, ""),

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -273,7 +274,7 @@ def test_the_referee_chooses_our_plan_among_the_finalists_of_a_point(monkeypatch
     """The dearest finalist is the fastest by this clock: our plan costs more than the best price, which loses to nobody.
 
     The clock is faster than every price, so no more is replayed than was asked for."""
-    monkeypatch.setattr(refereeing, "replayed_step_s", lambda plan: 1e-6 / plan.cost.step_s)
+    monkeypatch.setattr(refereeing, "stepped", lambda plan, _: SimpleNamespace(step_s=1e-6 / plan.cost.step_s))
     monkeypatch.setattr(refereeing, "PRICE_RATIO", 2.0)
     space, _ = load_design_space(SMALL | {"finalists": 3, "time_limit_s": 1, "rival_time_limit_s": 1})
     [point, _] = design_points(space)

@@ -26,7 +26,7 @@ def plan_of(seed: int, schedules: Sequence[str] = SPLIT_TOO) -> Plan:
     return sa.plan(Job.model_validate(data | {"schedules": [*schedules], "num_chunks": [1, 2]}), alternatives=False)
 
 
-@each("seed", (12,), (9, 58), size=1)
+@each("seed", (11,), (9, 58), size=1)
 def test_uneven_layers_get_a_better_order_and_still_verify(seed: int) -> None:
     plan = plan_of(seed)
     assert plan.decision.layers_per_stage is not None

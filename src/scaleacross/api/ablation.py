@@ -122,6 +122,7 @@ def _searched(job: Job, known: Sequence[Decision], limit: SearchLimit, gap_toler
         alternatives=False,
         clock=time.process_time,
         work_limit=limit.work,
+        simulated=False,
     )
     bare = found.placement.model_copy(update={"spans": {}})
     return found.decision.model_copy(update={"placement": bare})

@@ -9,7 +9,6 @@ from pathlib import Path
 from scaleacross import verification as checks
 from scaleacross.api.assemble import cost_of, interval_of, probability_of_lead
 from scaleacross.api.evaluation import evaluated
-from scaleacross.api.objectives import goal_of
 from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan
 from scaleacross.api.problems import problem_of
 from scaleacross.api.stated import stated
@@ -70,7 +69,6 @@ def compare(
         progress=progress,
         work_limit=work_limit,
         incumbents=[rival.decision for rival in found if rival.decision is not None],
-        referee=None if goal_of(problem, {}) else 1,
     )
     return beside(problem, ours, _simulated(problem, found, report), tie_tolerance)
 

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 
 from scaleacross import verification as checks
 from scaleacross.api.evaluation import evaluated
-from scaleacross.api.objectives import goal_of
 from scaleacross.api.planning import plan_problem
 from scaleacross.api.problems import problem_of
 from scaleacross.api.reading import Present, present_settings
@@ -73,10 +72,8 @@ def improve_settings(
     given = {"time_limit_s": 60.0, "seed": 0, "gap_tolerance": 0.0, "progress": None, **search}
     if (work_limit := given.pop("work_limit", None)) is not None:
         given |= {"time_limit_s": float(work_limit), "clock": WorkClock()}
-    if goal_of(problem, {}) is None and given.get("referee") is None:
-        given["referee"] = 1  # the present settings, too, are simulated where they may be faster
     incumbents = _incumbents(problem, now.plan.decision)
-    planned = stated(plan_problem(problem, {}, incumbents=incumbents, **given), problem)
+    planned = plan_problem(problem, {}, incumbents=incumbents, simulated=True, **given)
     changes = [_alone(now, one) for one in _differences(now, planned)]
     changes.sort(key=lambda change: -1e300 if change.saved_s is None else change.saved_s, reverse=True)
     return Improvement(framework=framework, present=now.plan, planned=planned, changes=tuple(changes))

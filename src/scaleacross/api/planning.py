@@ -17,6 +17,7 @@ from scaleacross.api.refereeing import refereed
 from scaleacross.api.stated import stated
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
+from scaleacross.simulation.steady import SteadyStep
 from scaleacross.solvers.alternatives import alternatives as alternatives_to
 from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
 from scaleacross.solvers.infeasible import closest_candidate, explain
@@ -68,9 +69,10 @@ def plan(
         progress: called now and then during the search.
         incumbents: placed, legal decisions that fit; the plan is never slower than any of them (objective step_time only).
         alternatives: look for what lost, and by how much; False saves that time and leaves ``report.alternatives`` empty.
-        referee: replay so many of the best decisions, beyond the limit, and every incumbent whose price is below the fastest
-            replay; the fastest in the replay becomes the plan (objective step_time only), bound and gap stay those of prices.
-            None: the price chooses.
+        referee: simulate so many of the best decisions, beyond the limit, and every incumbent whose estimate is below the
+            fastest simulation; the fastest simulation becomes the plan (objective step_time only), bound and gap stay those of
+            estimates. None: one, or four where the simulation of the best takes more than 5 % longer than its estimate; no
+            simulation without ``simulated``.
         clock: what the limit is measured with; ``time.process_time`` makes the plan independent of what else the machine does.
         stopped: asked as the clock is; once true, the search ends with the best plan so far and its gap.
         work_limit: candidates whose step time is computed, in place of any limit in seconds: the plan is the same on every
@@ -86,7 +88,7 @@ def plan(
     """
     problem = problem_of(job, overrides)
     time_limit_s, clock = (time_limit_s, clock) if work_limit is None else (work_limit, WorkClock())
-    found = plan_problem(
+    return plan_problem(
         problem,
         {},
         time_limit_s=time_limit_s,
@@ -98,8 +100,8 @@ def plan(
         referee=referee,
         clock=clock,
         stopped=stopped,
+        simulated=simulated,
     )
-    return stated(found, problem) if simulated else found
 
 
 def plan_problem(
@@ -115,6 +117,7 @@ def plan_problem(
     referee: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
     stopped: Callable[[], bool] = never,
+    simulated: bool = False,
 ) -> Plan:
     """The best plan by the job's objective, with other objectives kept to ``limits``. Raises as ``plan`` does."""
     report, goal = progress or (lambda _: None), goal_of(problem, limits)
@@ -139,26 +142,30 @@ def plan_problem(
             "Raise the time limit."
         )
     if best is None and limits and closest_candidate(problem) is not None:
-        stated = ", ".join(f"{name} {value:g}" for name, value in limits.items())
-        raise InfeasibleError(f"No plan of '{problem.job.name}' keeps to {stated}: loosen the limit.")
+        kept = ", ".join(f"{name} {value:g}" for name, value in limits.items())
+        raise InfeasibleError(f"No plan of '{problem.job.name}' keeps to {kept}: loosen the limit.")
     if best is None:
         raise explain(state)
     named = alternatives and not limits
     placed, networked, others = _settled(state, best, alone=goal is not None, alternatives_too=named)
-    replayed: tuple[Finalist, ...] = ()
-    if referee is not None:
+    played: SteadyStep | None = None
+    finalists: tuple[Finalist, ...] = ()
+    if referee or (simulated and not goal):
         with state.beyond_limit():
-            (chosen, networked), replayed = refereed(state, (placed, networked), referee, partial(_plan_of, state))
+            (chosen, networked), played, finalists = refereed(
+                state, (placed, networked), referee, partial(_plan_of, state)
+            )
         others = alternatives_to(state, chosen, networked.cost) if named and chosen is not placed else others
+        finalists = finalists if referee or len(finalists) > 1 else ()
     solved = (
         _goal_report(state, goal, networked, limits, others)
         if goal
-        else _search_report(state, networked.cost, others, replayed)
+        else _search_report(state, networked.cost, others, finalists)
     )
     found = assemble(problem, networked.decision, networked.cost, solved, network_report(problem, networked))
     state.tell("verifying", state.num_candidates)
     checks.verify(found)
-    return found
+    return stated(found, problem, played) if simulated else found
 
 
 def _settled(
@@ -217,7 +224,7 @@ def _require_referee(number: int | None, goal: Goal | None) -> None:
 
 
 def _plan_of(state: Search, networked: Networked) -> Plan:
-    """The plan of a finalist, for its replay."""
+    """The plan of a finalist, for its simulation."""
     report = _search_report(state, networked.cost)
     return assemble(state.problem, networked.decision, networked.cost, report, degraded=False)
 

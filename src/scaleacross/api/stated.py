@@ -14,6 +14,7 @@ from scaleacross.api.assemble import interval_of
 from scaleacross.api.simulating import stepped
 from scaleacross.cost_models.goodput import goodput_of
 from scaleacross.errors import InputError
+from scaleacross.simulation.steady import SteadyStep
 from scaleacross.spec.plan import CostBreakdown, Plan, SolveReport
 from scaleacross.workloads.problem import Problem
 
@@ -21,10 +22,11 @@ AGREEMENT: Final = 0.05
 """|estimate − simulation| / simulation beyond which a note says so: a choice, the bar of ``benchmarks/agreement.py``."""
 
 
-def stated(plan: Plan, problem: Problem) -> Plan:
-    """``plan`` with the step time of its simulation; where the simulation refuses it, its estimate stays and a note says why."""
+def stated(plan: Plan, problem: Problem, played: SteadyStep | None = None) -> Plan:
+    """``plan`` with the step time of its simulation (``played``, where it was simulated before); where the simulation refuses it,
+    its estimate stays and a note says why."""
     try:
-        played = stepped(plan, problem)
+        played = played or stepped(plan, problem)
     except InputError as error:
         return _noted(plan, f"the step time is an estimate that no simulation confirms: {error}")
     cost = simulated_cost(plan.cost, played.step_s, played.components_s)
@@ -45,8 +47,6 @@ def stated(plan: Plan, problem: Problem) -> Plan:
     note = f"the estimate of {plan.cost.step_s:.4g} s is {apart:+.1%} off the simulation"
     if plan.report.status != "evaluated":
         note += "; bounds, gap and alternatives refer to the estimate"
-        if apart < 0 and not plan.report.finalists:
-            note += "; another of the best may be faster in simulation: --referee 4 simulates four"
     return _noted(found, note)
 
 

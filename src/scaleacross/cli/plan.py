@@ -53,7 +53,11 @@ Refine = Annotated[
 Referee = Annotated[
     int | None,
     typer.Option(
-        "--referee", metavar="N", min=1, help="Simulate the N best estimates; the fastest simulation is the plan."
+        "--referee",
+        metavar="N",
+        min=1,
+        help="Simulate the N best estimates; the fastest simulation is the plan. Default: 4 where the best takes over 5 % longer "
+        "in simulation, else 1.",
     ),
 ]
 TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds of search at most.")]
@@ -148,7 +152,8 @@ def plan_command(
     asked = job_or_start(job, model, gpus, trunk, km, tokens, sequence, target, topology)
     refuse_together(refine_s, improve, referee, work_limit)
     source = settings_of(improve, framework, hosts, world)
-    search: dict[str, Any] = {"seed": seed, "gap_tolerance": gap, "referee": referee, "overrides": changes}
+    search: dict[str, Any] = {"seed": seed, "gap_tolerance": gap, "overrides": changes}
+    search["referee"] = 1 if refine_s and referee is None else referee  # orders are refined by estimates
     search |= limits(time_limit_s, cpu_limit_s, work_limit)
     if source:
         deliver_improvement(_improved(source, asked, hosts, world, search), as_json, output, targets)

@@ -173,6 +173,10 @@ class Pricing:
         volumes = self.volumes(bases, work)
         return computation_s(bases, work) + longest_s(*self._waited_s(volumes))
 
+    def base_estimate_s(self, bases: Settings, bound_s: Floats) -> Floats:
+        """What each base may take, (n,): bases are tried in its order. On one type the bound serves."""
+        return bound_s
+
     def work(self, settings: Settings, kinds: Kinds | None = None) -> Work:
         """``work_of`` on the fleet, computed once for candidates that share it (``kinds`` of the settings, if known)."""
         base, state = kinds or kinds_of(settings)

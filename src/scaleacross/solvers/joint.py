@@ -98,6 +98,8 @@ PROBED_DEEPLY: Final = 128
 
 FIRST_OF_GOAL: Final = 32
 """Candidates that are tried for a first plan under a goal other than step time: its limits may refuse all of them."""
+PLACED_FIRST: Final = 48
+"""Survivors on several accelerator types that are placed before all get their tight bounds, which take most of a search there."""
 MOST_WITH_UNEVEN: Final = 10_000
 """Candidates up to which ``stages: auto`` tries uneven ones: beyond, their weaker bounds take longer than the search itself."""
 
@@ -136,6 +138,7 @@ def search(
         for one in _price_fleet(state, placer)
         if one is not None
     ]
+    _place_first(state, survivors)
     for blocks in (_tighten(state, survivors), _tighten(state, uneven)):
         later = [block for block in blocks if block[0].settings.policy_open.any()]
         place_survivors(state, [block for block in blocks if not block[0].settings.policy_open.any()])
@@ -205,19 +208,21 @@ def _price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer
         _probe(state, space, placer, enumerated)
     yield None
     bases, bounds, counts = _bases(state, placer.pricing, enumerated)
-    for start in range(0, len(bases), BASE_BLOCK):
-        if bounds[start] >= state.target_s or state.out_of_time:
-            state.drop(bounds[start:], counts[start:])
-            break
-        block = bases.take(np.arange(start, min(start + BASE_BLOCK, len(bases))))
+    total = len(bases)
+    while len(bases) and not state.out_of_time:
+        rows = np.flatnonzero(state.keep(bounds, counts))
+        bases, bounds, counts = bases.take(rows), bounds[rows], counts[rows]
+        block, rows = bases.take(np.arange(min(BASE_BLOCK, len(bases)))), np.arange(BASE_BLOCK, len(bases))
+        bases, bounds, counts = bases.take(rows), bounds[rows], counts[rows]
         fitting = _that_fit(state, placer.pricing, space.expand(block, refusals))
         if not len(fitting):
             continue
         priced = placer.pricing.coarse(fitting)
         state.free_bound_s = min(state.free_bound_s, float(priced.free_s.min()))
         _place_most_promising(state, priced, placer)
-        state.tell("pricing", start + BASE_BLOCK, len(bases))
+        state.tell("pricing", total - len(bases), total)
         yield priced.take(state.keep(priced.bound_s, stands_for(job, priced.settings))), placer
+    state.drop(bounds, counts)
 
 
 def _enumerate(state: Search, space: SearchSpace, refusals: Refusals, least_stages: int) -> list[tuple[Settings, Ints]]:
@@ -243,7 +248,8 @@ def _probe(state: Search, space: SearchSpace, placer: Placer, enumerated: list[t
     every, pricing = total // PROBED, placer.pricing
     sample = concatenate([bases.take(np.arange(0, len(bases), every)) for bases, _ in enumerated])
     sample = sample.take(pricing.base_needed_bytes(sample) <= pricing.capacity_bytes)
-    best = sample.take(np.argsort(pricing.base_bound_s(sample), kind="stable")[:PROBED_DEEPLY])
+    expected = pricing.base_estimate_s(sample, pricing.base_bound_s(sample))
+    best = sample.take(np.argsort(expected, kind="stable")[:PROBED_DEEPLY])
     rows = space.expand(best, Refusals())
     rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
     if len(rows):
@@ -251,11 +257,11 @@ def _probe(state: Search, space: SearchSpace, placer: Placer, enumerated: list[t
 
 
 def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Settings, Ints]]) -> tuple[Settings, Floats, Ints]:
-    """Step 1: the bases that may fit and win, with their bounds and the candidates that they stand for, least bound first.
+    """Step 1: the bases that may fit and win, with their bounds and the candidates that they stand for, least estimate first.
 
     The layers alone prune first, then computation rank by rank, then memory, then the bound with communication.
     """
-    parts, bounds, counts, fast = [], [], [], list[tuple[Settings, Ints, Floats]]()
+    parts, bounds, counts, estimates, fast = [], [], [], [], list[tuple[Settings, Ints, Floats]]()
     for batch, count in _in_parts(enumerated):
         floor = np.zeros(len(batch)) if state.out_of_time else pricing.base_floor_s(batch)
         keep = state.keep(floor, count)
@@ -271,13 +277,15 @@ def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Settings, Int
         bases, count = bases.take(fits), count[fits]
         bound = pricing.base_bound_s(bases)
         keep = state.keep(bound, count)
-        parts.append(bases.take(keep))
-        bounds.append(bound[keep])
+        bases, bound = bases.take(keep), bound[keep]
+        parts.append(bases)
+        bounds.append(bound)
         counts.append(count[keep])
+        estimates.append(pricing.base_estimate_s(bases, bound))
         state.tell("bounding", sum(map(len, parts)))
     if not parts:
         return NOTHING, np.zeros(0), np.zeros(0, dtype=np.int64)
-    order = np.argsort(np.concatenate(bounds), kind="stable")
+    order = np.argsort(np.concatenate(estimates), kind="stable")
     return concatenate(parts).take(order), np.concatenate(bounds)[order], np.concatenate(counts)[order]
 
 
@@ -309,6 +317,20 @@ def _place_best(state: Search, block: Priced, placer: Placer) -> None:
     if len(block.bound_s) and block.estimate_s.min() < state.target_s:
         best = int(block.estimate_s.argmin())
         state.place(block, best, placer, below_s=state.incumbent_s, in_time=True, left=forget)
+
+
+def _place_first(state: Search, survivors: Sequence[tuple[Priced, Placer]]) -> None:
+    """Place those of several accelerator types that have the least estimates."""
+    several = [
+        (priced, placer)
+        for priced, placer in survivors
+        if len(placer.fleet.accelerators) > 1 and len(priced.bound_s) and not priced.settings.policy_open.any()
+    ]
+    least = np.concatenate([np.zeros(0), *(priced.estimate_s for priced, _ in several)])
+    worst_s = np.partition(least, PROMISING)[PROMISING] if len(least) > PROMISING else np.inf
+    few = [(priced.take(priced.estimate_s <= worst_s), placer) for priced, placer in several]
+    tight = [(placer.pricing.tight(priced), placer) for priced, placer in few if len(priced.bound_s)]
+    place_survivors(state, tight, PLACED_FIRST)
 
 
 def _that_fit(state: Search, pricing: Pricing, settings: Settings) -> Settings:

@@ -46,6 +46,7 @@ from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import legal_micro_batches
 from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing, waited_s
 from scaleacross.solvers.fleets import Fleet
+from scaleacross.solvers.mixed_estimates import like_the_slowest, share_left
 from scaleacross.solvers.mixed_memory import by_pipeline, layers_that_fit
 from scaleacross.solvers.mixed_passes import ShardedPasses, path_s
 from scaleacross.solvers.priced import Priced
@@ -92,6 +93,11 @@ class MixedPricing(Pricing):
         times = self._times(bases)
         return self._computation_s(bases, times, self._coarse_terms(self._unit_volumes(bases, times))[:3])
 
+    def base_estimate_s(self, bases: Settings, bound_s: Floats) -> Floats:
+        """``mixed_estimates`` of the best candidate of each base, (n,), no less than the bound."""
+        equal = self._equal_ranks
+        return self._estimate_s(bases, equal.base_bound_s(bases), equal.base_free_s(bases), bound_s)
+
     def coarse(self, settings: Settings) -> Priced:
         """The bound with every axis as if it were the innermost; inf where no split of the layers fits in memory."""
         times = self._times(settings)
@@ -104,19 +110,17 @@ class MixedPricing(Pricing):
         busiest = settings.num_micro_batches * fullest * seconds[:, :-2].min(axis=(0, 1))
         bound = np.maximum(self._bound_s(volumes, times, terms), busiest) + work.optimizer_s
         bound = np.where(room < self.profile.num_layers, np.inf, bound)
-        return Priced(settings, work, free, bound, self._estimate_s(settings, times, bound))
+        equal = self._equal_ranks.coarse(settings)
+        return Priced(settings, work, free, bound, self._estimate_s(settings, equal.estimate_s, equal.free_s, bound))
 
-    def _estimate_s(self, settings: Settings, times: Sequence[StackedTimes], bound_s: Floats) -> Floats:
-        """Balanced computation and what communication adds to ranks that all have the slowest type, (n,), no less than the bound.
-
-        The bound of several types knows little of communication: the candidates that it puts first take twice as long.
-        """
-        equal = self._of_one_type.coarse(settings)
-        return np.maximum(bound_s, self._computation_s(settings, times, ()) + equal.estimate_s - equal.free_s)
+    def _estimate_s(self, settings: Settings, equal_s: Floats, free_s: Floats, bound_s: Floats) -> Floats:
+        """``mixed_estimates`` from the estimate of ``_equal_ranks`` and its free part, (n,), no less than the bound."""
+        left = share_left(self.job, self.profile, self.fleet, settings, self._times(settings))
+        return np.maximum(bound_s, equal_s - (1 - left) * free_s)
 
     @cached_property
-    def _of_one_type(self) -> Pricing:
-        return of_one_type(self)
+    def _equal_ranks(self) -> Pricing:
+        return Pricing.on(like_the_slowest(self.fleet, self.job), self.job, self.profile)
 
     def tight(self, priced: Priced) -> Priced:
         """The bound with every axis at the stride that the best axis order gives it."""
@@ -124,7 +128,9 @@ class MixedPricing(Pricing):
         orders = list(permutations(active))  # more than folded experts may lie in: a lower bound all the same
         added = self.order_bounds_s(priced.settings, priced.work, orders).min(axis=0)
         bound = np.maximum(priced.bound_s, priced.free_s + added)
-        return replace(priced, bound_s=bound, estimate_s=np.maximum(bound, priced.estimate_s))
+        equal = self._equal_ranks.tight(self._equal_ranks.coarse(priced.settings))
+        estimate = self._estimate_s(priced.settings, equal.estimate_s, equal.free_s, bound)
+        return replace(priced, bound_s=bound, estimate_s=estimate)
 
     def order_bounds_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """Lower bounds on the step less ``placement_free_s``, one for each order of the same axes, (orders, n)."""

@@ -24,14 +24,18 @@ Block = tuple[Priced, Placer]
 Pipeline = tuple[int, ...]
 
 
-def place_survivors(state: Search, blocks: Sequence[Block]) -> None:
-    """By estimates first, then by the bounds of what those left out, each corrected by what others of the same pipeline took."""
+def place_survivors(state: Search, blocks: Sequence[Block], most: int | None = None) -> None:
+    """By estimates first, then by the bounds of what those left out, each corrected by what others of the same pipeline took.
+
+    Args:
+        most: so many by their estimates, for an early incumbent; None: all that may be below it.
+    """
     rows = [(block, row) for block, (priced, _) in enumerate(blocks) for row in range(len(priced.bound_s))]
     estimates = np.concatenate([np.zeros(0), *(priced.estimate_s for priced, _ in blocks)])
     bounds = np.concatenate([np.zeros(0), *(priced.bound_s for priced, _ in blocks)])
     pipelines = [_pipeline(blocks[block][0], row) for block, row in rows]
     took: dict[int, float] = {}
-    for done, (index, expected_s) in enumerate(in_turn(estimates, pipelines, took)):
+    for done, (index, expected_s) in enumerate(islice(in_turn(estimates, pipelines, took), most)):
         if expected_s >= state.target_s or state.out_of_time:
             break
         left: list[float] = [np.inf]
@@ -39,6 +43,8 @@ def place_survivors(state: Search, blocks: Sequence[Block]) -> None:
         bounds[index] = max(bounds[index], min(left))
         if done % 16 == 0:
             state.tell("placing", done, len(rows))
+    if most is not None:
+        return
     for done, (index, _) in enumerate(in_turn(bounds, pipelines, took)):
         if bounds[index] >= state.target_s or state.out_of_time:
             state.drop(bounds[index : index + 1])
