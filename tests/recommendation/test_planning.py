@@ -145,7 +145,9 @@ def test_jobs_that_are_wrong(fields: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("fields", [{"kernels": ["key_value"]}, {"topology": "one_building", "kernels": ["fused_uvm"]}])
 def test_tables_without_any_way_to_place_them_are_said(fields: dict[str, Any]) -> None:
-    with pytest.raises(InfeasibleError, match=rf"table '.+' .* cannot be placed by .* kernels {fields['kernels'][0]}\."):
+    with pytest.raises(
+        InfeasibleError, match=rf"table '.+' .* cannot be placed by .* kernels {fields['kernels'][0]}\."
+    ):
         planned(**fields)
     with pytest.raises(InfeasibleError, match="cannot be placed by"):
         compare_recommendation(load_recommendation_job({**JOB, **fields})[0], time_limit_s=1)
