@@ -45,11 +45,12 @@ def test_csv_of_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name,rows\na,1\n", "missing dimension"),
+        ("name,rows\na,1\n", "missing dimension; the file has name, rows; known are"),
         ("name,rows,dimension,color\na,1,2,red\n", "unknown 'color'"),
-        ("name,rows,dimension\na,many,2\n", ":2: table 'a'"),
+        ("name,rows,dimension\na,many,2\n", ":2: table 'a': rows 'many' is no whole number above 0"),
+        ("name,rows,dimension,pooling\na,9,2,1 nan\n", ":2: table 'a': pooling 'nan' is no number above 0"),
         ("name,rows,dimension\n", "no table below the header"),
-        ("name,rows,dimension\na,0,2\n", "rows"),
+        ("name,rows,dimension\na,4,2\nb,0,2\n", ":3: table 'b': rows '0'"),
         ("name,rows,dimension\na,4,2\na,4,2\n", "two tables are called 'a'"),
     ],
 )

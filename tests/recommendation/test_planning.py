@@ -143,6 +143,21 @@ def test_jobs_that_are_wrong(fields: dict[str, Any], message: str) -> None:
         planned(**fields)
 
 
+@pytest.mark.parametrize("fields", [{"kernels": ["key_value"]}, {"topology": "one_building", "kernels": ["fused_uvm"]}])
+def test_tables_without_any_way_to_place_them_are_said(fields: dict[str, Any]) -> None:
+    with pytest.raises(
+        InfeasibleError, match=rf"table '.+' .* cannot be placed by .* kernels {fields['kernels'][0]}\."
+    ):
+        planned(**fields)
+    with pytest.raises(InfeasibleError, match="cannot be placed by"):
+        compare_recommendation(load_recommendation_job({**JOB, **fields})[0], time_limit_s=1)
+
+
+def test_a_rule_that_lists_no_option_of_a_table_makes_no_plan() -> None:
+    plan = planned(workload="mlperf-dlrm-dcnv2", shardings=["column_wise"])  # TorchRec cuts no table of 128 columns
+    assert {placed.sharding for placed in plan.decision.tables} == {"column_wise"}
+
+
 def test_hosts_without_memory_are_said() -> None:
     plan = planned(topology="one_building")
     assert "fused_uvm" in plan.report.notes[0]

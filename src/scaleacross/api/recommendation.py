@@ -15,7 +15,7 @@ from scaleacross.cost_models.embedding.options import Assignment, ShardingProble
 from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embedding_problem, group_ranks
 from scaleacross.errors import InputError, TimeLimitError
 from scaleacross.solvers.embeddings.baselines import RULES
-from scaleacross.solvers.embeddings.infeasible import no_plan
+from scaleacross.solvers.embeddings.infeasible import no_plan, require_options
 from scaleacross.solvers.embeddings.search import Found, shard_embeddings
 from scaleacross.spec.network_choice import Driver
 from scaleacross.spec.progress import Progress
@@ -64,6 +64,7 @@ def plan_recommendation(
         embedding_problem(own, model, topology, *way, one.codecs) for way, one in zip(_ways(own), coded, strict=True)
     ]
     for number, problem in enumerate(problems):
+        require_options(own, problem.sharding)
         left = max(0.0, time_limit_s - (clock() - begin)) / (len(problems) - number)
         found = shard_embeddings(
             problem.sharding,

@@ -16,6 +16,7 @@ from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embeddin
 from scaleacross.simulation.table_step import simulated_tables
 from scaleacross.simulation.what_if import disturbance_of
 from scaleacross.solvers.embeddings.baselines import RULES, Outcome, translated
+from scaleacross.solvers.embeddings.infeasible import require_options
 from scaleacross.solvers.embeddings.reasons import busy_tables, memory_values
 from scaleacross.spec.progress import Progress
 from scaleacross.spec.recommendation import (
@@ -47,6 +48,7 @@ def compare_recommendation(
     """
     own, model, topology = load_recommendation_job(job, overrides)
     problem = embedding_problem(own, model, topology, codecs=codecs_for(own, model, topology, 1, "outer").codecs)
+    require_options(own, problem.sharding)
     view = torchrec_view(problem, model, topology)
     outcomes: dict[str, tuple[Outcome, float]] = {}
     begin = time.perf_counter()

@@ -107,7 +107,8 @@ def tables_of_csv(path: Path) -> list[dict[str, Any]]:
     missing = [name for name in _COLUMNS[:3] if name not in header]
     if unknown or missing:
         said = f"missing {', '.join(missing)}" if missing else f"unknown {', '.join(map(repr, unknown))}"
-        raise InputError(f"{path}:1: columns: {said}; there are {', '.join(_COLUMNS)}, num_tables")
+        has = ", ".join(header) or "none"
+        raise InputError(f"{path}:1: columns: {said}; the file has {has}; known are {', '.join(_COLUMNS)}, num_tables")
     out = [_row(path, line, row) for line, row in enumerate(reader, 2)]
     if not out:
         raise InputError(f"{path}: no table below the header")
@@ -116,16 +117,21 @@ def tables_of_csv(path: Path) -> list[dict[str, Any]]:
 
 def _row(path: Path, line: int, row: Mapping[str | Any, Any]) -> dict[str, Any]:
     cells = {str(key).strip(): str(value or "").strip() for key, value in row.items()}
-    try:
-        out: dict[str, Any] = {"name": cells["name"], "rows": int(cells["rows"]), "dimension": int(cells["dimension"])}
-        if cells.get("pooling"):
-            out["pooling"] = [float(one) for one in cells["pooling"].split()]
-        if cells.get("num_tables"):
-            out["num_tables"] = int(cells["num_tables"])
-    except ValueError as error:
-        raise InputError(
-            f"{path}:{line}: table '{cells['name']}': {error}; rows and dimension are whole numbers"
-        ) from None
+
+    def above_0(key: str, text: str, kind: type[int] | type[float] = int) -> float:
+        try:
+            if 0 < (value := kind(text)) < float("inf"):
+                return value
+        except ValueError:
+            pass
+        what = "whole number" if kind is int else "number"
+        raise InputError(f"{path}:{line}: table '{cells['name']}': {key} '{text}' is no {what} above 0")
+
+    out: dict[str, Any] = {"name": cells["name"], **{key: above_0(key, cells[key]) for key in ("rows", "dimension")}}
+    if cells.get("pooling"):
+        out["pooling"] = [above_0("pooling", one, float) for one in cells["pooling"].split()]
+    if cells.get("num_tables"):
+        out["num_tables"] = above_0("num_tables", cells["num_tables"])
     return out
 
 

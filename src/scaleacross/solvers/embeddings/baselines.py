@@ -92,7 +92,8 @@ def _proposals(problem: ShardingProblem) -> Iterator[tuple[int, ...]]:
             [i for _, i in sorted((key(option), i) for i, option in enumerate(own) if _listed(table, option))]
             for table, own in zip(problem.tables, problem.options, strict=True)
         ]
-        yield from _advancing(problem, orders)
+        if all(orders):
+            yield from _advancing(problem, orders)
     for sharding in dict.fromkeys(option.sharding for own in problem.options for option in own):
         yield from _uniform(problem, sharding)
 

@@ -10,6 +10,19 @@ from scaleacross.spec.recommendation import TIERS, RecommendationJob
 from scaleacross.units import human_bytes
 
 
+def require_options(job: RecommendationJob, problem: ShardingProblem) -> None:
+    """Raises InfeasibleError where a table has nowhere to go, however much room there is."""
+    bare = next((table for table, options in zip(problem.tables, problem.options, strict=True) if not options), None)
+    if bare is None:
+        return
+    raise InfeasibleError(
+        f"No plan of '{job.name}': table '{bare.name}' ({bare.rows:,} rows of {bare.dimension}) cannot be placed by shardings "
+        f"{', '.join(job.shardings)} with kernels {', '.join(job.kernels)}. fused_uvm and fused_uvm_caching need the topology's "
+        "host memory, key_value its SSD (buildings: host); column shards need two times least_column_width. Ways out: allow "
+        "table_wise or row_wise, and kernel fused."
+    )
+
+
 def no_plan(job: RecommendationJob, problem: ShardingProblem) -> InfeasibleError:
     """The error that says what is short: bytes that tables take at least, beside what each memory has, and the ways out."""
     fleet = problem.fleet

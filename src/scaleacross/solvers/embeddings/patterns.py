@@ -96,12 +96,13 @@ class PatternSearch:
         many = np.array([len(self.groups[number].tables) for number, _ in self.options], dtype=np.float64)
         parts, unplaced = [_Part(0.0, limit_s, np.zeros(len(many)), many)], 0
         known: set[bytes] = set()
+        master = _Master(self, limit_s)
         while parts:
             part = parts.pop()
             if self.left() <= 0:
                 return "open"
             try:
-                shares = self._shares(limit_s, part)
+                shares = self._shares(master, part)
             except _GaveUp:
                 return "open"
             if shares is None:
@@ -159,16 +160,16 @@ class PatternSearch:
             for number, group in enumerate(self.groups)
         ]
 
-    def _shares(self, limit_s: float, part: _Part) -> Floats | None:
-        """Tables per option where no more than all ranks are needed; None where the part holds no plan of ``limit_s``."""
+    def _shares(self, master: _Master, part: _Part) -> Floats | None:
+        """Tables per option where no more than all ranks are needed; None where the part holds no plan as short."""
         count = len(self.items)
         first = max(part.first, float(self.seconds[count:] @ part.fewest[count:]))
-        room = limit_s - first
+        room = master.limit_s - first
         fits = self.seconds <= np.where(np.arange(len(self.seconds)) < count, room, part.last)
         most = np.where(fits, part.most, 0.0)
         if first > part.last or (part.fewest > most).any():
             return None
-        master = _Master(self, limit_s, room, (first, part.last), (part.fewest, most))
+        master.open(room, (first, part.last), (part.fewest, most))
         sizes = np.floor(self.seconds[:count] / max(room, 1e-30) * _GRID).astype(np.int64)
         for _ in range(_MOST_ROUNDS):
             solved = master.solve()
@@ -226,25 +227,18 @@ class _GaveUp(Exception):  # noqa: N818 (not an error: the step time stays open)
 
 
 class _Master:
-    """Least patterns that cover the shards of fractions of tables."""
+    """Least patterns that cover the shards of fractions of tables: one program per step time, whose bounds every part sets."""
 
-    def __init__(
-        self,
-        search: PatternSearch,
-        limit_s: float,
-        room_s: float,
-        everywhere_s: tuple[float, float],
-        counts: tuple[Floats, Floats],
-    ) -> None:
-        fleet, ranks = search.fleet, search.ranks
+    def __init__(self, search: PatternSearch, limit_s: float) -> None:
+        fleet, self.limit_s, self.item_s = search.fleet, limit_s, search.seconds
         self.solver = solver = pywraplp.Solver.CreateSolver("GLOP")
         whole = [solver.Constraint(len(group.tables), len(group.tables)) for group in search.groups]
         self.links = [solver.Constraint(0, solver.infinity()) for _ in search.items]
-        load = solver.Constraint(-solver.infinity(), ranks)
-        everywhere = solver.Constraint(everywhere_s[0] / limit_s, everywhere_s[1] / limit_s)
+        load = solver.Constraint(-solver.infinity(), search.ranks)
+        self.everywhere = solver.Constraint(0, 1)
         capacity = fleet.capacity.sum(axis=0)
         stored = [solver.Constraint(-solver.infinity(), 1.0 if room else 0.0) for room in capacity]
-        self.counts = [solver.NumVar(float(low), float(high), "") for low, high in zip(*counts, strict=True)]
+        self.counts = [solver.NumVar(0, 0, "") for _ in search.options]
         for item, ((number, option), share) in enumerate(zip(search.options, self.counts, strict=True)):
             count, seconds = holders(option, fleet), float(option.seconds[0]) / limit_s
             whole[number].SetCoefficient(share, 1)
@@ -252,17 +246,29 @@ class _Master:
             for tier, row in enumerate(stored):
                 row.SetCoefficient(share, count * float(option.memory[tier]) / (capacity[tier] or 1.0))
             if option.spread == "all":
-                everywhere.SetCoefficient(share, seconds)
+                self.everywhere.SetCoefficient(share, seconds)
             else:
                 self.links[item].SetCoefficient(share, -count)
+        self.used: dict[Pattern, tuple[pywraplp.Variable, float]] = {}
         for pattern in search.pool:
-            if sum(search.seconds[item] * copies for item, copies in pattern) <= room_s:
-                self.add(pattern)
+            self.add(pattern)
         solver.Objective().SetMinimization()
 
+    def open(self, room_s: float, everywhere_s: tuple[float, float], counts: tuple[Floats, Floats]) -> None:
+        """The part with patterns of ``room_s``, so many seconds of options on all ranks, and tables per option."""
+        self.everywhere.SetBounds(everywhere_s[0] / self.limit_s, everywhere_s[1] / self.limit_s)
+        for share, low, high in zip(self.counts, *(own.tolist() for own in counts), strict=True):
+            share.SetBounds(low, high)
+        for used, seconds in self.used.values():
+            used.SetUb(self.solver.infinity() if seconds <= room_s else 0.0)
+
     def add(self, pattern: Pattern) -> None:
-        """A pattern more."""
+        """A pattern more, or one again that was longer than the room by what is rounded down."""
+        if pattern in self.used:
+            self.used[pattern][0].SetUb(self.solver.infinity())
+            return
         used = self.solver.NumVar(0, self.solver.infinity(), "")
+        self.used[pattern] = used, sum(float(self.item_s[item]) * copies for item, copies in pattern)
         self.solver.Objective().SetCoefficient(used, 1)
         for item, copies in pattern:
             self.links[item].SetCoefficient(used, copies)

@@ -18,6 +18,7 @@ from scaleacross.solvers.embeddings.configurations import MOST_KINDS, Configurat
 from scaleacross.solvers.embeddings.construct import fill, pack, relabelled, rounded
 from scaleacross.solvers.embeddings.exact import Part, size_of, solve_part, whole_part
 from scaleacross.solvers.embeddings.patterns import MOST_TABLES, Answer, PatternSearch
+from scaleacross.solvers.embeddings.random_keys import MOST_PLACES, RandomKeys
 from scaleacross.spec.progress import Progress
 
 EXACT_SIZE = 12_000
@@ -31,6 +32,8 @@ _PART_SIZE = 4_000
 _PATIENCE = 60
 _TRIED, _LEAST_TRIED_S, _LEAST_S = 0.2, 3.0, 0.5
 """Of the time that is left, what every way to a proof gets before the best of them; no less than so many seconds; too few."""
+_KEYED = 0.2
+"""Of the time, for plans by random keys where tables and ranks are few enough."""
 _CONFIGURED = 0.7
 """Of the time, for configurations of ranks where there are many tables of few kinds."""
 _OVER, _NEARER, _CLOSE, _FARTHEST = 0.1, 0.4, 0.005, 2.0
@@ -110,8 +113,10 @@ def shard_embeddings(
     found.bound_s = relaxed.bound_s
     for incumbent in incumbents:
         found.take(problem, incumbent, "baseline")
-    _construct(problem, groups, relaxation, relaxed, found, left)
     target = max(gap_tolerance, 1e-9)
+    chosen = _construct(problem, groups, relaxation, relaxed, found, left)
+    unkeyed_s = (1 - _KEYED) * left()
+    _keyed(RandomKeys(problem, groups, seed), chosen, found, lambda: left() - unkeyed_s, target)
     if len(problem.tables) > MOST_TABLES and len(groups) <= MOST_KINDS and _alike(problem):
         rest_s = (1 - _CONFIGURED) * left()
         _configured(problem, groups, relaxation, found, lambda: left() - rest_s, target)
@@ -154,17 +159,32 @@ def _construct(
     relaxed: Relaxed,
     found: Found,
     left: Callable[[], float],
-) -> None:
+) -> list[Sequence[int]]:
+    """Plans from the relaxation; the options of every table that were packed."""
+    out: list[Sequence[int]] = []
     for limit in relaxation.limits(relaxed.bound_s):
         solved = relaxation.solve(limit)
         if solved is None:
             continue
-        chosen = rounded(groups, solved[1], len(problem.tables))
+        out.append(rounded(groups, solved[1], len(problem.tables)))
         for weight in _WEIGHTS:
             for first in (False, True):
-                found.take(problem, pack(problem, chosen, weight, first), "relaxation, longest first")
+                found.take(problem, pack(problem, out[-1], weight, first), "relaxation, longest first")
                 if found.assignment is not None and (left() < 0 or found.gap < 1e-6):
-                    return
+                    return out
+    return out
+
+
+def _keyed(
+    keys: RandomKeys, chosen: Sequence[Sequence[int]], found: Found, left: Callable[[], float], target: float
+) -> None:
+    starts = [*chosen, found.assignment.option] if found.assignment else chosen
+    if not starts or keys.places > MOST_PLACES or found.gap <= target:
+        return
+    for plan in keys.plans(starts, found.objective_s, left):
+        found.take(keys.problem, plan, "random keys")
+        if found.gap <= target:
+            return
 
 
 def _configured(
@@ -297,21 +317,11 @@ def _improve(
         if not part.tables:
             quiet += 1
             continue
-        upper = found.objective_s
+        best, seed = found.assignment, dice.randrange(2**31)
         solved = solve_part(
-            problem,
-            part,
-            upper,
-            left(),
-            dice.randrange(2**31),
-            found.assignment,
-            found.bound_s,
-            work=_PART_WORK,
-            clock=clock,
+            problem, part, found.objective_s, left(), seed, best, found.bound_s, work=_PART_WORK, clock=clock
         )
-        better = solved.found is not None and found.take(
-            problem, _with(found.assignment, solved.found), "neighbourhoods"
-        )
+        better = solved.found is not None and found.take(problem, _with(best, solved.found), "neighbourhoods")
         quiet = 0 if better else quiet + 1
         tell("placing", rounds)
 
