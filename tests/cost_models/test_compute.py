@@ -17,13 +17,16 @@ from scaleacross.cost_models.compute import (
     RING_FORWARD_BYTES,
     Shards,
     accumulation_time_s,
+    attainable_flop_per_s,
     gemm_time_s,
     layer_times,
     optimizer_time_s,
 )
+from scaleacross.cost_models.kernels import gemm_model_of
 from scaleacross.cost_models.runtime import Runtime, runtime_of
 from scaleacross.cost_models.work import work_of
-from scaleacross.spec.framework import Conversion, GatheredConversion, Optimizer
+from scaleacross.spec.conversion import GatheredConversion, MovedBytes
+from scaleacross.spec.framework import Optimizer
 from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, ContextExchange
 from scaleacross.workloads.layer_profile import ActivationBytes, Attention, Gemm, LayerProfile
 
@@ -190,10 +193,9 @@ def test_eight_bit_products_run_at_their_own_peak_but_attention_does_not() -> No
     chip = accelerator(peak_flop_per_s={"bf16": 100e12, "fp8": 200e12}, kernel_launch_s=0.0)
     heavy = layer(Gemm("g", 8192, 8192, "none"))
     core = layer(attention=Attention(16, 16, 64, 64))
-    cast = Conversion().input_forward_bytes * 4096 * 8192 / HBM
-    for part, ratio, extra in ((heavy, 2.0, cast), (core, 1.0, 0.0)):
+    for part, ratio in ((heavy, 2.0), (core, 1.0)):
         slow, fast = (layer_times(part, 0, chip, p, shards(), 4096, PLAIN).forward_s[0] for p in ("bf16", "fp8"))
-        assert fast == pytest.approx(slow / ratio + extra)
+        assert fast == pytest.approx(slow / ratio)
     with pytest.raises(KeyError, match="nvfp4"):
         layer_times(heavy, 0, chip, "nvfp4", shards(), 4096, PLAIN)
 
@@ -201,12 +203,11 @@ def test_eight_bit_products_run_at_their_own_peak_but_attention_does_not() -> No
 NARROW = accelerator(peak_flop_per_s={"bf16": 100e12, "fp8": 200e12}, kernel_launch_s=0.0)
 
 
-def conversion_bytes(conversion: Conversion, part: Gemm, tp: int = 1) -> tuple[float, float, float]:
-    """HBM bytes that ``conversion`` adds forward, backward, and to the weight gradient, of ``part`` with 512 tokens."""
-    none = Conversion(input_forward_bytes=0.0, gradient_bytes=0.0)
+def conversion_bytes(moved: MovedBytes, part: Gemm, tp: int = 1) -> tuple[float, float, float]:
+    """HBM bytes that ``moved`` adds forward, backward, and to the weight gradient, of ``part`` with 512 tokens."""
     with_it, without = (
-        layer_times(layer(part), 0, NARROW, "fp8", shards(tp=tp), 512, Runtime(conversion=each))
-        for each in (conversion, none)
+        layer_times(layer(part), 0, NARROW, "fp8", shards(tp=tp), 512, Runtime(moved=each))
+        for each in (moved, MovedBytes())
     )
     return (
         HBM * float(with_it.forward_s[0] - without.forward_s[0]),
@@ -216,7 +217,7 @@ def conversion_bytes(conversion: Conversion, part: Gemm, tp: int = 1) -> tuple[f
 
 
 def test_conversions_of_every_operand_in_the_pass_that_needs_it() -> None:
-    conversion = Conversion(
+    conversion = MovedBytes(
         input_forward_bytes=3.0,
         input_backward_bytes=10.0,
         gradient_bytes=13.0,
@@ -236,7 +237,7 @@ def test_conversions_of_every_operand_in_the_pass_that_needs_it() -> None:
 
 
 def test_what_tp_gathers_is_converted_in_parts() -> None:
-    conversion = Conversion(
+    conversion = MovedBytes(
         input_forward_bytes=6.0, gradient_bytes=6.0, gathered=GatheredConversion(before_bytes=5.0, after_bytes=2.0)
     )
     column, row = Gemm("g", 256, 1024, "column"), Gemm("g", 1024, 256, "row")
@@ -304,3 +305,18 @@ def test_the_update_reads_and_writes_every_state() -> None:
     # Adam: 12 bytes of state read and written, 4 of gradient read, 2 of parameter written; halved by two shards
     work = work_of(gpt().profile(), job(), [QUIET], settings(dp_shard=2, shard="optimizer"))
     assert work.optimizer_s[0] == pytest.approx(gpt().profile().total_parameters / 2 * 30 / HBM)
+
+
+def test_blocks_of_128_have_kernels_of_their_own_and_scales_of_32_do_not() -> None:
+    plain_model = gemm_model_of(NARROW, "fp8")
+    halved = plain_model.model_copy(update={"compute_efficiency_fraction": plain_model.compute_efficiency_fraction / 2})
+    chip = NARROW.model_copy(update={"gemm_models": {"fp8_block": halved}})
+    part = layer(Gemm("g", 8192, 8192, "none"))
+    plain, scaled, blocks = (
+        float(layer_times(part, 0, chip, "fp8", shards(), 4096, Runtime(recipe=recipe)).forward_s[0])
+        for recipe in ("delayed", "mxfp8", "blockwise")
+    )
+    assert scaled == plain
+    assert blocks == pytest.approx(2 * plain)
+    best = [attainable_flop_per_s(one, "fp8") for one in (NARROW, chip)]
+    assert best[0] == best[1]

@@ -223,7 +223,13 @@ def test_module_compiles_under_any_job_name() -> None:
 @pytest.mark.parametrize(
     ("degrees", "changes", "message"),
     [
-        (Degrees(tp=4), {"precision": "fp8"}, "precision fp8"),
+        (Degrees(tp=4), {"precision": "fp8"}, "precision fp8 with conversion.recipe delayed: .*torchao_rowwise"),
+        (Degrees(tp=4), {"precision": "fp16"}, "precision fp16"),
+        (
+            Degrees(tp=4),
+            {"precision": "fp8", "conversion": {"recipe": "torchao_mxfp8", "narrow_parameters": True}},
+            "leave both out",
+        ),
         (Degrees(tp=4), {"optimizer": {"name": "sgd"}}, "optimizer 'sgd'"),
         (Degrees(tp=4), {"optimizer": {"reduce_bytes": 2.0}}, "gradients of 2 bytes"),
         (Degrees(tp=4), {"sequence_length": 4098}, "sequence length 4098 is no multiple of 4"),

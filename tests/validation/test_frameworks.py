@@ -14,6 +14,7 @@ from scaleacross.cost_models.kernels import attention_model_of
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.runtime import Runtime
 from scaleacross.spec.accelerator import Accelerator, Precision
+from scaleacross.spec.conversion import Conversion
 from scaleacross.spec.framework import Overlap
 from scaleacross.validation.mapping import Case, case_of
 from scaleacross.workloads.layer_profile import LayerProfile
@@ -181,19 +182,23 @@ def test_pipeline_messages_wait_where_the_row_says_so() -> None:
 
 def test_frameworks_convert_as_their_recipes_say() -> None:
     titan = replace(run("n2"), framework="torchtitan")
-    names = {
-        row.precision: case_of(row).job.conversion.name
+    recipes = {
+        row.precision: (case_of(row).job.conversion.recipe, case_of(row).job.conversion.narrow_parameters)
         for row in (
             *(replace(titan, precision=text) for text in ("fp8", "fp8-tensorwise", "fp8-rowwise")),
-            replace(run("n2"), precision="mxfp8"),
+            *(replace(run("n2"), precision=text, gpu="GB200") for text in ("mxfp8", "fp8-cs", "nvfp4")),
         )
     }
-    assert names == {
-        "fp8": "torchao-narrow-gather",
-        "fp8-tensorwise": "torchao-tensorwise",
-        "fp8-rowwise": "torchao-rowwise",
-        "mxfp8": "transformer-engine",
+    assert recipes == {
+        "fp8": ("torchao_tensorwise", True),
+        "fp8-tensorwise": ("torchao_tensorwise", False),
+        "fp8-rowwise": ("torchao_rowwise", False),
+        "mxfp8": ("mxfp8", True),
+        "fp8-cs": ("tensorwise", True),
+        "nvfp4": ("nvfp4", False),
     }
+    assert case_of(run("n2")).job.conversion == Conversion(recipe="delayed", narrow_parameters=True)
+    assert case_of(run("l1")).job.conversion == Conversion()  # bf16
 
 
 def test_scales_per_row_cost_what_torchao_publishes() -> None:

@@ -22,8 +22,11 @@ def rows(gpu: str = "H100-80GB") -> list[Run]:
     """Two models, two precisions, batches of 64 to 512, each model from a source of its own: enough to outweigh the prior."""
     small, eight, large = run("n1"), run("n2"), run("l1")
     named = [replace(large, source="elsewhere"), small, eight]
-    batches = [replace(one, id=f"{one.id}{gbs}", gbs=gbs, gpu=gpu) for gbs in (64, 128, 256, 512) for one in named]
-    return [*batches, replace(small, id="n1024", gbs=1024, gpu=gpu)]
+    batches = [(one, gbs) for gbs in (64, 128, 256, 512) for one in named] + [(small, 1024)]
+    return [
+        replace(one, id=f"{one.id}{gbs}", gbs=gbs, gpu=gpu, step_time_s=(one.step_time_s or 1.0) * gbs / one.gbs)
+        for one, gbs in batches
+    ]
 
 
 def timed(runs: list[Run], machines: Machines) -> list[Run]:
@@ -112,3 +115,9 @@ def test_no_usable_row_is_refused_with_the_reasons() -> None:
         InputError, match=r"none of 1 rows can be used; a fit needs one:\n- 1 rows: neither step_time_s nor"
     ):
         cases_on([replace(run("k1"), step_time_s=None)], NOTHING)
+
+
+def test_a_step_time_in_other_units_is_refused() -> None:
+    row = replace(run("l1"), step_time_s=1000 * (run("l1").step_time_s or 1.0))
+    with pytest.raises(InputError, match=r"l1: .* s measured, .* s predicted: .* step_time_s is in seconds"):
+        cases_on([row], NOTHING)

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.conversions import conversion_bytes
+from scaleacross.cost_models.conversions import conversion_bytes, gemm_kind
 from scaleacross.cost_models.kernels import (
     ELEMENT_BYTES,
     RESULT_BYTES,
@@ -22,11 +22,12 @@ from scaleacross.cost_models.kernels import (
     gemm_kernel_s,
     gemm_model_of,
     machine_of,
+    precision_of,
 )
 from scaleacross.cost_models.runtime import HOST_BACKWARD_RATIO, Runtime, host_s, permutation_bytes, sorting_bytes
 from scaleacross.cost_models.settings import ALL_TO_ALL, ALL_TO_ALL_RING, ANY_EXCHANGE, RING, Bools, Floats, Ints
 from scaleacross.cost_models.stragglers import busiest_load
-from scaleacross.spec.accelerator import Accelerator, Precision
+from scaleacross.spec.accelerator import Accelerator, GemmKind, Precision
 from scaleacross.spec.framework import Optimizer
 from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, ContextExchange
 from scaleacross.spec.recomputation import MODULES, Module
@@ -103,7 +104,7 @@ class LayerTimes:
 
 def gemm_time_s(
     accelerator: Accelerator,
-    precision: Precision,
+    kind: GemmKind,
     rows: Floats,
     cols: Floats,
     depth: Floats,
@@ -116,12 +117,12 @@ def gemm_time_s(
     kernel's own or that of a training step, whichever is longer. Conversion of narrow operands is not in it.
 
     Raises:
-        KeyError: the accelerator states no peak for ``precision``.
+        KeyError: the accelerator states no peak for ``kind``.
     """
-    model, alone = gemm_model_of(accelerator, precision), machine_of(accelerator, precision)
-    rate = alone.peak_flop_per_s * accelerator.training_gemm_ratio.get(precision, 1.0)
+    model, alone = gemm_model_of(accelerator, kind), machine_of(accelerator, kind)
+    rate = alone.peak_flop_per_s * accelerator.training_gemm_ratio.get(precision_of(kind), 1.0)
     machine = replace(alone, peak_flop_per_s=rate)
-    kernel = gemm_kernel_s(model, machine, ELEMENT_BYTES[precision], rows, cols, depth, count, result_bytes)
+    kernel = gemm_kernel_s(model, machine, ELEMENT_BYTES[kind], rows, cols, depth, count, result_bytes)
     return kernel + max(model.launch_s, accelerator.kernel_launch_s)
 
 
@@ -237,11 +238,11 @@ def memory_bytes_per_s(accelerator: Accelerator) -> float:
 
 def attainable_flop_per_s(accelerator: Accelerator, precision: Precision) -> float:
     """A rate that no product and no attention call exceeds: full waves, no other cost, never slower than alone."""
-    kinds = {precision, _sixteen_bit(accelerator)}
+    kinds: set[GemmKind] = {precision, _sixteen_bit(accelerator)} | ({"fp8_block"} if precision == "fp8" else set())
     products = (
         machine_of(accelerator, kind).peak_flop_per_s
         * gemm_model_of(accelerator, kind).compute_efficiency_fraction
-        * max(1.0, accelerator.training_gemm_ratio.get(kind, 1.0))
+        * max(1.0, accelerator.training_gemm_ratio.get(precision_of(kind), 1.0))
         for kind in kinds
     )
     attention = attention_model_of(accelerator).compute_efficiency_fraction
@@ -274,7 +275,7 @@ def layer_times(
     forward, backward, weight, repeated, launches, beside, beside_back = (np.zeros_like(tokens) for _ in range(7))
     for gemm in layer.gemms:
         shape = _gemm_shape(gemm, shards, tokens, num_experts, runtime.load_spread)
-        used = _sixteen_bit(accelerator) if gemm.always_16_bit else precision
+        used = _sixteen_bit(accelerator) if gemm.always_16_bit else gemm_kind(precision, runtime.recipe)
         launches = launches + (shape[-1] - 1) * (2 if ELEMENT_BYTES[used] < 2 else 1)
         ahead, back, own = _product_times_s(gemm, accelerator, used, shards.tp, shape, runtime)
         forward, backward, weight = forward + ahead, backward + back, weight + own
@@ -324,7 +325,7 @@ def layer_times(
 
 
 def _product_times_s(
-    gemm: Gemm, accelerator: Accelerator, used: Precision, tp: Ints, shape: tuple[Floats, ...], runtime: Runtime
+    gemm: Gemm, accelerator: Accelerator, used: GemmKind, tp: Ints, shape: tuple[Floats, ...], runtime: Runtime
 ) -> tuple[Floats, Floats, Floats]:
     """Forward, backward and of it the weight gradient of one product, conversions of narrow operands included."""
     rows, cols, depth, count = shape
@@ -337,7 +338,7 @@ def _product_times_s(
     if gemm.siblings > 1:
         backward = backward + (SUM_BYTES + SUM_BYTES / gemm.siblings) * rows * depth / rate
     if ELEMENT_BYTES[used] < 2:
-        ahead, back, again = conversion_bytes(gemm, runtime.conversion, tp, rows, cols, depth)
+        ahead, back, again = conversion_bytes(gemm, runtime.moved, tp, rows, cols, depth)
         again = again * gemm.trained
         forward, backward, weight = forward + ahead / rate, backward + (back + again) / rate, weight + again / rate
     return forward, backward, weight

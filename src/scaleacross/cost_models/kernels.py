@@ -57,11 +57,15 @@ class Machine:
     num_multiprocessors: int
 
 
+def precision_of(kind: GemmKind) -> Precision:
+    """The precision whose peak a kind of product has."""
+    return "fp8" if kind == "fp8_block" else kind
+
+
 def machine_of(accelerator: Accelerator, kind: GemmKind) -> Machine:
     """What ``kind`` meets on ``accelerator``. Raises KeyError when it states no peak for it."""
-    precision: Precision = "fp8" if kind == "fp8_block" else kind
     return Machine(
-        accelerator.peak_flop_per_s[precision],
+        accelerator.peak_flop_per_s[precision_of(kind)],
         accelerator.memory_bandwidth_bytes_per_s,
         accelerator.num_multiprocessors,
     )

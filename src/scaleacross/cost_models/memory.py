@@ -1,6 +1,7 @@
 """Peak memory per accelerator and pipeline rank.
 
-parameters  P/(tp) · parameter_bytes                            ÷ (dp_shard·cp) if parameters are sharded
+parameters  P/(tp) · parameter_bytes                            ÷ (dp_shard·cp) if parameters are sharded; if not, with what
+            recipes of 8- and 4-bit products keep of the layers' weights (``conversions.kept_weight_bytes``)
 gradients   P/(tp) · gradient_bytes                             ÷ (dp_shard·cp) if gradients are sharded
 optimizer   P/(tp) · state_bytes                                ÷ (dp_shard·cp) if anything is sharded
 activations bytes per token (policy) · tokens of a micro-batch · layers · micro-batches in flight (schedule, rank)
@@ -21,6 +22,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.conversions import kept_weight_bytes
 from scaleacross.cost_models.offloading import (
     GRADIENT_BYTES,
     activation_share,
@@ -78,6 +80,15 @@ def held_parameters(profile: ModelProfile, settings: Settings, classes: RankClas
     return Held(spread(dense, classes, *ends), spread(expert, classes))
 
 
+def _layers_hold(profile: ModelProfile, settings: Settings, classes: RankClasses) -> Floats:
+    """Parameters of the layers between embedding and head on one rank, frozen ones too, norms and routers among them."""
+    held = [
+        _dense(layer, settings.tp, frozen=True) + _expert(layer, frozen=True) / (settings.tp * settings.experts_over)
+        for layer, _ in profile.blocks
+    ]
+    return spread(np.stack(held), classes)
+
+
 def _dense(layer: LayerProfile, tp: Ints, *, frozen: bool) -> Floats:
     total, replicated = layer.num_parameters, layer.num_replicated_parameters
     if not frozen:
@@ -106,7 +117,8 @@ def memory_parts(
     kept_gathered = np.where(pass_gathers(settings) == 1, optimizer.parameter_bytes, 0.0)
 
     return {
-        "parameters": all_held.divided(of_parameters, settings.experts_over) * resident,
+        "parameters": all_held.divided(of_parameters, settings.experts_over) * resident
+        + kept_weight_bytes(job) * (pass_gathers(settings) == 0) * _layers_hold(profile, settings, classes),
         "gradients": held.divided(of_gradients, settings.experts_over) * optimizer.gradient_bytes,
         "optimizer": held.sharded(settings)
         * (optimizer.state_bytes - MASTER_BYTES * master)

@@ -8,10 +8,11 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.conversions import moved_bytes
 from scaleacross.cost_models.kernels import RESULT_BYTES
 from scaleacross.cost_models.settings import Floats
 from scaleacross.spec.accelerator import Accelerator
-from scaleacross.spec.framework import Conversion
+from scaleacross.spec.conversion import MovedBytes, Recipe
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, ContextExchange
 from scaleacross.workloads.layer_profile import LayerProfile
@@ -56,7 +57,8 @@ class Runtime:
         gradient_result_bytes: HBM bytes per parameter that the product of a weight gradient moves for its result.
         host_share: of ``host_moe_pass_s`` that CUDA graphs leave.
         sorts_copies: several experts of a rank have the copies that arrive sorted.
-        conversion: what moves to convert the operands of narrow products.
+        moved: what moves to convert the operands of narrow products.
+        recipe: of narrow products, which names their kernels.
         load_spread: of experts (``stragglers.busiest_load``).
         fused_permutation: one kernel orders the copies of tokens by expert, and one adds them up.
         exchanges: what candidates that are still to choose one may choose.
@@ -65,7 +67,8 @@ class Runtime:
     gradient_result_bytes: float = RESULT_BYTES
     host_share: float = 1.0
     sorts_copies: bool = True
-    conversion: Conversion = field(default_factory=Conversion)
+    moved: MovedBytes = field(default_factory=MovedBytes)
+    recipe: Recipe | None = None
     exchanges: tuple[ContextExchange, ...] = CONTEXT_EXCHANGES
     load_spread: float = 0.0
     fused_permutation: bool = True
@@ -81,7 +84,14 @@ def runtime_of(job: Job) -> Runtime:
     experts, graphs = job.experts, HOST_SHARES[job.experts.graphs]
     copies = experts.dispatch == "copies"
     return Runtime(
-        moved, graphs, copies, job.conversion, job.context_exchange, experts.load_spread, experts.fused_permutation
+        gradient_result_bytes=moved,
+        host_share=graphs,
+        sorts_copies=copies,
+        moved=moved_bytes(job),
+        recipe=job.recipe,
+        exchanges=job.context_exchange,
+        load_spread=experts.load_spread,
+        fused_permutation=experts.fused_permutation,
     )
 
 

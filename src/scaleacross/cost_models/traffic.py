@@ -172,7 +172,7 @@ class Volumes:
         group = settings.dp_shard * settings.cp
         states = (1 - 1 / group) * work.dense_parameters
         states = states + (1 - 1 / np.maximum(1.0, group / settings.experts_over)) * work.expert_parameters
-        reduced, gathered = optimizer.reduce_bytes * states, optimizer.parameter_bytes * states
+        reduced, gathered = optimizer.reduce_bytes * states, self.job.gathered_bytes * states
         once = overlap.gradient_reduce * (1.0 + whole) * ~sharded * reduced
         once = once + overlap.parameter_gather * gathered_once(settings) * gathered
         each = overlap.shard_prefetch * (pass_gathers(settings) * gathered + sharded * reduced)
@@ -282,4 +282,4 @@ def _state_flows(volumes: Volumes, add: _Add, m: float) -> None:
         what, each = "expert " if shape == "expert" else "", parameters / pieces
         add(axis, reduce, f"{what}gradients", each * optimizer.reduce_bytes, reduced, shape)
         if level != "none":
-            add(axis, "all_gather", f"{what}parameters", each * optimizer.parameter_bytes, gathered, shape)
+            add(axis, "all_gather", f"{what}parameters", each * volumes.job.gathered_bytes, gathered, shape)

@@ -77,7 +77,7 @@ def windows_of(flow: Flow, shard: ShardLevel) -> tuple[int, ...]:
 def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str = "") -> Floats:
     """Traffic of a communicator over which ``held`` parameters are sharded (or only reduced), (TRAFFIC_ROWS, n)."""
     optimizer, shard, pieces = volumes.job.optimizer, volumes.settings.shard, volumes.work.buckets
-    gradients, weights = held * optimizer.reduce_bytes / pieces, held * optimizer.parameter_bytes / pieces
+    gradients, weights = held * optimizer.reduce_bytes / pieces, held * volumes.job.gathered_bytes / pieces
     whole = reduced = gathered = np.zeros((3, len(volumes.settings)))
     unsharded = shard == SHARD_LEVELS.index("none")
     if unsharded.any():

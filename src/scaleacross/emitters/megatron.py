@@ -129,7 +129,16 @@ def _precision(plan: Plan) -> list[str]:
     if plan.job.precision == "fp16":
         return ["--fp16", *(["--accumulate-allreduce-grads-in-fp32"] if plan.job.optimizer.reduce_bytes == 4.0 else [])]
     out = ["--bf16", *(["--grad-reduce-in-bf16"] if plan.job.optimizer.reduce_bytes == 2.0 else [])]
-    return [*out, "--fp8-format", "hybrid"] if plan.job.precision == "fp8" else out
+    recipe, narrow = plan.job.recipe, plan.job.conversion.narrow_parameters
+    if recipe == "nvfp4":
+        return [*out, "--fp4-format", "e2m1", *(["--fp4-param-gather"] if narrow else [])]
+    if recipe is None:
+        return out
+    out += ["--fp8-format", "e4m3" if recipe == "mxfp8" else "hybrid", "--fp8-recipe", recipe]
+    out += ["--fp8-param-gather"] if narrow else []
+    # Megatron-FSDP has buffers of its own (training/arguments.py).
+    reused = narrow and recipe == "mxfp8" and plan.decision.shard not in FSDP_STRATEGIES
+    return [*out, *(["--reuse-grad-buf-for-mxfp8-param-ag"] if reused else [])]
 
 
 def _data_parallel(plan: Plan) -> list[str]:

@@ -52,6 +52,11 @@ FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "--ckpt-format": (TEXT, ("checkpoint.ckpt_format",)),
     "--grad-reduce-in-bf16": (OFF, ("mixed_precision.grad_reduce_in_fp32",)),
     "--accumulate-allreduce-grads-in-fp32": (ON, ("mixed_precision.grad_reduce_in_fp32",)),
+    "--fp8-format": (TEXT, ("mixed_precision.fp8",)),
+    "--fp8-recipe": (TEXT, ("mixed_precision.fp8_recipe",)),
+    "--fp8-param-gather": (ON, ("mixed_precision.fp8_param_gather",)),
+    "--reuse-grad-buf-for-mxfp8-param-ag": (ON, ("mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",)),
+    "--fp4-format": (TEXT, ("mixed_precision.fp4",)),
     "--tp-comm-overlap": (ON, ("comm_overlap.tp_comm_overlap",)),
     "--no-overlap-p2p-communication": (OFF, ("comm_overlap.overlap_p2p_comm",)),
     "--no-gradient-accumulation-fusion": (OFF, ("model.gradient_accumulation_fusion",)),
@@ -68,7 +73,7 @@ FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "--optimizer": (TEXT, ("optimizer.optimizer",)),
 }  # fmt: skip
 """Option of Megatron-LM -> kind of value, and the fields that it is here."""
-ELSEWHERE: Final = ("--num-layers-per-virtual-pipeline-stage", "--bf16", "--fp16", "--fp8-format")
+ELSEWHERE: Final = ("--num-layers-per-virtual-pipeline-stage", "--bf16", "--fp16")
 """Options that ``bridge_recipe`` writes in another way."""
 BEFORE: Final = {
     "model.sequence_parallel": False, "model.pipeline_model_parallel_layout": None, "model.recompute_granularity": None,
@@ -76,9 +81,21 @@ BEFORE: Final = {
     "ddp.use_distributed_optimizer": False, "optimizer.use_distributed_optimizer": False, "ddp.overlap_grad_reduce": False,
     "ddp.overlap_param_gather": False, "ddp.use_megatron_fsdp": False, "ddp.data_parallel_sharding_strategy": "no_shard",
     "comm_overlap.overlap_grad_reduce": False, "comm_overlap.overlap_param_gather": False,
-    "model.cuda_graph_impl": "none", "mixed_precision.grad_reduce_in_fp32": None, "model.expert_model_parallel_size": 1,
+    "mixed_precision.fp8_param_gather": False, "mixed_precision.first_last_layers_bf16": False,
+    "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": False, "model.cuda_graph_impl": "none",
+    "mixed_precision.grad_reduce_in_fp32": None, "model.expert_model_parallel_size": 1,
 }  # fmt: skip
 """Fields that recipes state themselves: what they are where the plan has no option for them."""
+PRESETS: Final[dict[str, str]] = {
+    "bf16": "bf16_mixed",
+    "fp16": "fp16_mixed",
+    "delayed": "bf16_with_fp8_delayed_scaling_mixed",
+    "tensorwise": "bf16_with_fp8_current_scaling_mixed",
+    "blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
+"""16-bit precision or recipe -> Megatron-Bridge's name of it; what a preset states beyond, ``BEFORE`` takes back."""
 
 
 def bridge_recipe(plan: Plan, words: Sequence[str]) -> str:
@@ -101,10 +118,9 @@ def bridge_recipe(plan: Plan, words: Sequence[str]) -> str:
     chunks = plan.decision.pipeline.num_chunks
     stated["model.virtual_pipeline_model_parallel_size"] = chunks if chunks > 1 else None
     lines = "".join(f"    cfg.{name} = {value!r}\n" for name, value in stated.items())
-    precision = {"bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed"}
     text = _MODULE.format(
         title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
-        precision=precision[plan.job.precision],
+        precision=PRESETS[plan.job.recipe or plan.job.precision],
         lines=lines,
         communicators=COMMUNICATORS,
     )

@@ -22,6 +22,7 @@ from scaleacross.emitters.torchtitan_toml import toml_config
 from scaleacross.errors import EmitError
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import locate
+from scaleacross.spec.conversion import Recipe
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.plan import Plan
 from scaleacross.targets.torchtitan_models import Flavor, find_flavor, missing_flavor
@@ -29,6 +30,12 @@ from scaleacross.targets.torchtitan_models import Flavor, find_flavor, missing_f
 TORCHTITAN_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 MODULE_NAME: Final = "scaleacross_plan"
 FUNCTION_NAME: Final = "train"
+CONVERTERS: Final[Mapping[Recipe, str]] = {
+    "torchao_rowwise": "Float8",
+    "torchao_mxfp8": "MXFP8",
+    "torchao_nvfp4": "NVFP4",
+}
+"""Recipe -> how the names of its converters begin (torchtitan/components/quantization)."""
 # The default of 0.3.0, spmd_types, stops in fully_shard of torch 2.13.0 and has no save list for tp and ep collectives.
 SPMD_BACKEND: Final = "partial_dtensor"
 
@@ -74,6 +81,7 @@ def config_module(plan: Plan) -> str:
     group_imports, groups = group_lines(plan)
     stated = identity(workload_of(plan).decoder(), flavor.package)
     chunks = plan.job.kept.loss_chunks
+    converters = _converters(plan)
     text = _MODULE.format(
         title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
         package=flavor.package,
@@ -82,8 +90,16 @@ def config_module(plan: Plan) -> str:
         stated="".join(f"    {name!r}: {values!r},\n" for name, values in stated.items()),
         checkpoint=checkpoint,
         imports=group_imports
+        + (
+            f"from torchtitan.components.quantization import {', '.join(_converter_names(plan))}\n"
+            if converters
+            else ""
+        )
         + ("from torchtitan.components.checkpointer import CheckpointManager\n" if checkpoint else ""),
         groups=groups,
+        compile_import="CompileConfig, " if converters else "",
+        compiled='        compile=CompileConfig(enable=True, components=["model"]),\n' if converters else "",
+        converters=converters and f", converters=[{converters}\n    ]",
         losses="CrossEntropyLoss" if chunks == 1 else "ChunkedLossWrapper, CrossEntropyLoss",
         loss=_WHOLE_LOSS if chunks == 1 else _CHUNKED_LOSS.format(chunks=chunks),
         training=_keywords(_training(plan)),
@@ -99,6 +115,26 @@ def _flavor(plan: Plan) -> Flavor:
     if flavor is None:
         raise EmitError(missing_flavor(profile))
     return flavor
+
+
+def _converter_names(plan: Plan) -> list[str]:
+    kind = CONVERTERS[plan.job.recipe] if plan.job.recipe else ""
+    experts = workload_of(plan).profile().num_experts > 1
+    return [f"{kind}LinearConverter", *([f"{kind}GroupedExpertsConverter"] if experts else [])] if kind else []
+
+
+def _converters(plan: Plan) -> str:
+    """Converters of layers and experts as lines of a list, empty for 16 bit; the output projection and routers stay in it."""
+    names = _converter_names(plan)
+    kept = "filter_fqns=['lm_head', 'router.gate']"
+    stated = (
+        kept if names[:1] == ["Float8LinearConverter"] else "fqns=['attention', 'shared_experts', 'feed_forward']",
+        "pad_multiple=128" if "MXFP8GroupedExpertsConverter" in names else "",
+    )
+    return "".join(
+        f"\n        {name}.Config({', '.join(filter(None, ('model_compile_enabled=True', words)))}),"
+        for name, words in zip(names, stated, strict=False)
+    )
 
 
 def _starting_point(plan: Plan) -> str:
@@ -224,7 +260,7 @@ from typing import Any
 
 {imports}from torchtitan.components.loss import {losses}
 from torchtitan.components.optimizer import default_adamw
-from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.config import {compile_import}ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import FullAC
 from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models.common.config_utils import decoder_vocab_size
@@ -252,7 +288,7 @@ def as_stated(part: Any) -> None:
 
 def train() -> Trainer.Config:
     """The plan's settings around torchtitan's {package} {flavor}."""
-    model_spec = model_registry({flavor!r})
+    model_spec = model_registry({flavor!r}{converters})
     as_stated(model_spec.model)
     return Trainer.Config(
         model_spec=model_spec,
@@ -260,7 +296,7 @@ def train() -> Trainer.Config:
 {loss}        optimizer=default_adamw(lr=float(os.environ.get("LEARNING_RATE", "8e-5"))),
         dataloader=HuggingFaceTextDataLoader.Config(dataset=os.environ.get("DATASET", "c4")),
         activation_checkpoint={recompute},
-{checkpoint}        training=TrainingConfig(
+{compiled}{checkpoint}        training=TrainingConfig(
             steps=int(os.environ.get("STEPS", "1000")),
 {training}        ),
         parallelism=ParallelismConfig(

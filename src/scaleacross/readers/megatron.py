@@ -16,6 +16,7 @@ from scaleacross.emitters.megatron_layout import GROUP_SIZE
 from scaleacross.errors import InputError
 from scaleacross.readers.settings import Reading, data_parallel, folded, stages
 from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
+from scaleacross.spec.conversion import RECIPE_PRECISION, Recipe
 from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, Degrees, PipelineChoice, ShardLevel, has_chunks
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute, spelled
@@ -28,6 +29,10 @@ REFUSED: Final = {
     "--account-for-loss-in-pipeline-split": "state --pipeline-model-parallel-layout",
     "--fine-grained-activation-offloading": "offloading by module is not modelled; state --cpu-offloading-num-layers",
     "--use-torch-fsdp2": "state --use-megatron-fsdp",
+    "--first-last-layers-bf16": "layers in 16 bit beside others in 8 or 4 are not modelled; leave it out",
+    "--fp8-output-proj": "the output projection is modelled in 16 bit; leave it out",
+    "--fp8-dot-product-attention": "attention is modelled in 16 bit; leave it out",
+    "--te-precision-config-file": "precisions by module are not modelled; leave it out",
 }
 SHARES: Final = {
     "--tp-comm-overlap": "overlap.tp_fraction",
@@ -130,7 +135,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     job = {
         "sequence_length": number("--seq-length"),
         "global_batch_sequences": number("--global-batch-size"),
-        **_job(found),
+        **_job(found, name),
         **_overlap(found, decision),
         **_experts(found, name, degrees.expert_ranks),
     }
@@ -265,17 +270,38 @@ def expand(layout: str) -> str:
     return re.sub(r"(.)\*(\d+)", lambda found: found[1] * int(found[2]), text)
 
 
-def _job(found: dict[str, list[str]]) -> dict[str, Any]:
-    """Fields of the job that the arguments state, by their defaults where they say nothing."""
-    half, fp8 = "--fp16" in found, "--fp8-format" in found
+def _recipe(found: dict[str, list[str]], name: str) -> Recipe:
+    """Recipe of 8- or 4-bit products. Raises InputError: one that is not modelled."""
+    option, default = ("--fp4-recipe", "nvfp4") if "--fp4-format" in found else ("--fp8-recipe", "delayed")
+    word = (found.get(option) or [default])[0]
+    known = next((recipe for recipe in RECIPE_PRECISION if recipe == word), None)
+    if known is None:
+        raise InputError(
+            f"{name}: {option} {word} is not modelled: delayed, tensorwise, blockwise, mxfp8 and nvfp4 are"
+        )
+    return known
+
+
+def _job(found: dict[str, list[str]], name: str) -> dict[str, Any]:
+    """Fields of the job that the arguments state, by their defaults where they say nothing.
+
+    Raises:
+        InputError: a recipe of 8-bit products that is not modelled.
+    """
+    half, narrow = "--fp16" in found, "--fp8-format" in found or "--fp4-format" in found
     in_fp32 = "--accumulate-allreduce-grads-in-fp32" in found if half else "--grad-reduce-in-bf16" not in found
     out: dict[str, Any] = {
-        "precision": "fp16" if half else "fp8" if fp8 else "bf16",
+        "precision": "fp16" if half else "bf16",
+        "conversion.recipe": "null",
+        "conversion.narrow_parameters": bool(narrow and {"--fp8-param-gather", "--fp4-param-gather"} & found.keys()),
         "optimizer.name": (found.get("--optimizer") or ["adam"])[0],
         "optimizer.reduce_bytes": 4.0 if in_fp32 else 2.0,
         "optimizer.fused_accumulation": "--no-gradient-accumulation-fusion" not in found,
         **{field: 0.0 for option, field in SHARES.items() if option not in found},
     }
+    if narrow:
+        out["conversion.recipe"] = _recipe(found, name)
+        out["precision"] = RECIPE_PRECISION[out["conversion.recipe"]]
     if "--ddp-bucket-size" in found:
         out["overlap.bucket_parameters"] = int(found["--ddp-bucket-size"][0])
     return out

@@ -6,11 +6,12 @@ import ast
 import tomllib
 from typing import Any
 
-from scaleacross.emitters.torchtitan import TORCHTITAN_ORDER
+from scaleacross.emitters.torchtitan import CONVERTERS, TORCHTITAN_ORDER
 from scaleacross.errors import InputError
 from scaleacross.readers.settings import Reading, data_parallel, folded
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import locate
+from scaleacross.spec.conversion import RECIPE_PRECISION
 from scaleacross.spec.parallelism import Degrees, PipelineChoice, ShardLevel
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute
@@ -48,7 +49,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         degrees=degrees, pipeline=_pipeline(parallel, training, pp), recompute=parts["recompute"], shard=shard,
         context_exchange="gather" if cp > 1 else "ring", layers_per_stage=_stages(parallel, name, pp, num_layers),
     )  # fmt: skip
-    job: dict[str, Any] = {"sequence_length": _stated(training, "seq_len", name)}
+    job: dict[str, Any] = {"sequence_length": _stated(training, "seq_len", name), **parts["quantized"]}
     batch = training.get("global_batch_size", -1)
     job["global_batch_sequences"] = batch if batch > 0 else _stated(training, "local_batch_size", name) * dp
     return Reading(decision, job, {}, TORCHTITAN_ORDER)
@@ -120,7 +121,17 @@ def _module(text: str, name: str) -> dict[str, Any]:
         out[key] = {word.arg: _literal(word.value) for word in mine[0].keywords if word.arg}
     stated = [word.value for call in calls for word in call.keywords if word.arg == "activation_checkpoint"]
     kind = ast.unparse(stated[0]).partition(".")[0].partition("(")[0] if stated else "SelectiveAC (the default)"
-    return {**out, "recompute": _recompute(kind, name)}
+    names = {ast.unparse(call.func).removesuffix(".Config") for call in calls}
+    return {**out, "recompute": _recompute(kind, name), "quantized": _quantized(names, name)}
+
+
+def _quantized(calls: set[str], name: str) -> dict[str, Any]:
+    """Fields of the job that converters of linear layers state. Raises InputError: several of them."""
+    found = [recipe for recipe, kind in CONVERTERS.items() if f"{kind}LinearConverter" in calls]
+    if len(found) > 1:
+        raise InputError(f"{name}: converters of {' and '.join(found)}: one recipe for all layers is modelled")
+    precision = RECIPE_PRECISION[found[0]] if found else "bf16"
+    return {"precision": precision, "conversion.recipe": found[0] if found else "null"}
 
 
 def _literal(node: ast.expr) -> Any:
@@ -136,5 +147,13 @@ def _toml(text: str, name: str) -> dict[str, Any]:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{name}: {error}") from error
+    if converters := data.get("model", {}).get("converters"):
+        raise InputError(
+            f"{name}: model.converters {', '.join(converters)}: those of torchtitan 0.3.0 are read, not of 0.2.2"
+        )
     mode = data.get("activation_checkpoint", {}).get("mode", "selective")
-    return {**{key: data.get(key, {}) for key in ("parallelism", "training")}, "recompute": _recompute(mode, name)}
+    return {
+        **{key: data.get(key, {}) for key in ("parallelism", "training")},
+        "recompute": _recompute(mode, name),
+        "quantized": {},
+    }

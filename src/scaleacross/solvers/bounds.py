@@ -69,7 +69,7 @@ def cut_bound(problem: Problem) -> Bound | None:
     hidden = profile.blocks[0][0].hidden_size
     activations = job.tokens_per_step * hidden * ACTIVATION_BYTES
     smallest_stage = min(layer.trainable_parameters for layer, _ in profile.blocks)
-    reduced, gathered = job.optimizer.reduce_bytes, job.optimizer.parameter_bytes
+    reduced, gathered = job.optimizer.reduce_bytes, job.gathered_bytes
     each = reduced if set(job.shard) == {"none"} else min(reduced, (reduced + gathered) / 2)
     crossing = min(activations, smallest_stage * each / best_ratio(job))
     widest = max(capacity for _, capacity in trunk_graph(problem.topology).degree(weight="bytes_per_s"))

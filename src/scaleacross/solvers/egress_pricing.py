@@ -111,7 +111,7 @@ def sent_amounts(volumes: Volumes) -> Floats:
     out[:, at["dp_replicate"], RING] = 2 * volumes.replica_gradient_bytes
     none = settings.shard == SHARD_LEVELS.index("none")
     reduced = np.where(none, 2, np.where(reduced_every_pass(settings), m, 1)) * optimizer.reduce_bytes
-    gathered = (gathered_once(settings) + m * pass_gathers(settings)) * optimizer.parameter_bytes
+    gathered = (gathered_once(settings) + m * pass_gathers(settings)) * volumes.job.gathered_bytes
     dense, expert, contexts = work.dense_parameters, work.expert_parameters, settings.expert_contexts
     over_cp = dense + expert * (contexts == settings.cp)
     for shape, held in (("cp", over_cp), ("dp_shard", dense / settings.cp), ("expert", expert / contexts)):

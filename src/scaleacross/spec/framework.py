@@ -1,4 +1,4 @@
-"""What the framework does: bytes it keeps per parameter, conversions, what it runs beside computation, and experts."""
+"""What the framework does: bytes it keeps per parameter, what it runs beside computation, and experts."""
 
 from __future__ import annotations
 
@@ -39,41 +39,6 @@ class Kept(Spec):
     )
     loss_chunks: PositiveInt = Field(
         default=1, description="pieces in which head and loss run (pytorch; torchtitan's ChunkedLossWrapper takes 8)"
-    )
-
-
-class GatheredConversion(Spec):
-    """HBM bytes per element of a tensor that is converted before tp gathers it, instead of ``Conversion``'s."""
-
-    before_bytes: float = Field(ge=0, description="per element of a rank's own part, before it is gathered")
-    after_bytes: float = Field(ge=0, description="per element of the whole, afterwards")
-
-
-class Conversion(Spec):
-    """HBM bytes that kernels beside the products of 8- and 4-bit recipes move, or whose time they take.
-
-    The defaults are Transformer Engine with scales known beforehand: every input and every gradient of an output is read once
-    (2) and written row-wise and transposed (1 + 1); weights are converted once per step, which is not counted.
-    """
-
-    name: Name = "transformer-engine"
-    input_forward_bytes: float = Field(default=4.0, ge=0, description="per element of an input, in the forward pass")
-    input_backward_bytes: float = Field(
-        default=0.0, ge=0, description="per element of an input, converted again for the weight gradient"
-    )
-    gradient_bytes: float = Field(default=4.0, ge=0, description="per element of the gradient of an output")
-    gathered: GatheredConversion | None = Field(
-        default=None,
-        description="inputs and gradients that tp gathers are converted before; None: after, as all others",
-    )
-    weight_forward_bytes: float = Field(
-        default=0.0, ge=0, description="per element of a weight and micro-batch, in the forward pass"
-    )
-    weight_backward_bytes: float = Field(
-        default=0.0, ge=0, description="per element of a weight and micro-batch, in the backward pass"
-    )
-    rescale_bytes: float = Field(
-        default=0.0, ge=0, description="per element of a gradient product's result, scaled by a kernel of its own"
     )
 
 

@@ -8,8 +8,9 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, field_valida
 
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.base import Name, Spec
+from scaleacross.spec.conversion import DEFAULT_RECIPES, ELEMENT_BYTES, RECIPE_PRECISION, Conversion, Recipe
 from scaleacross.spec.fine_tuning import FineTuning
-from scaleacross.spec.framework import Conversion, ExpertRuntime, Kept, Optimizer, Overlap
+from scaleacross.spec.framework import ExpertRuntime, Kept, Optimizer, Overlap
 from scaleacross.spec.network_request import NetworkRequest
 from scaleacross.spec.offloading import OffloadShare
 from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, ExpertFolding, ScheduleName, ShardLevel
@@ -251,6 +252,20 @@ class Job(Spec):
             )
         return self
 
+    @model_validator(mode="after")
+    def _recipe_of_the_precision(self) -> Job:
+        recipe = self.conversion.recipe
+        if recipe is not None and RECIPE_PRECISION[recipe] != self.precision:
+            raise ValueError(
+                f"conversion.recipe {recipe} with precision {self.precision}: set precision: {RECIPE_PRECISION[recipe]}, or "
+                "leave the recipe out"
+            )
+        if self.conversion.narrow_parameters and self.recipe is None:
+            raise ValueError(
+                f"conversion.narrow_parameters with precision {self.precision}: set precision: fp8 or nvfp4"
+            )
+        return self
+
     @field_validator("workload", "topology", mode="before")
     @classmethod
     def _objects_become_mappings(cls, value: Any) -> Any:
@@ -284,3 +299,20 @@ class Job(Spec):
     def tokens_per_step(self) -> int:
         """Tokens per optimizer step."""
         return self.global_batch_sequences * self.sequence_length
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """Recipe of 8- and 4-bit products; None of 16-bit ones."""
+        return self.conversion.recipe or DEFAULT_RECIPES.get(self.precision)
+
+    @property
+    def gathered_bytes(self) -> float:
+        """Bytes per parameter that gathers of parameters bring. Embeddings and the head count as the rest (they stay in 16 bit).
+
+        mxfp8 gathers 16 bit, as neither layout follows from the other (megatron/core/distributed/param_and_grad_buffer.py: the
+        gradient buffer carries bf16, which is converted on arrival).
+        """
+        recipe = self.recipe
+        if not self.conversion.narrow_parameters or recipe is None or "mxfp8" in recipe:
+            return self.optimizer.parameter_bytes
+        return ELEMENT_BYTES[recipe]

@@ -65,7 +65,7 @@ class Setting:
 
     def state_bytes(self, work: ChunkWork, use: str, gather: bool) -> float:
         """Bytes of a chunk that one rank reduces (or gathers) in its group of a use."""
-        each = self.job.optimizer.parameter_bytes if gather else self.job.optimizer.reduce_bytes
+        each = self.job.gathered_bytes if gather else self.job.optimizer.reduce_bytes
         folded = self.degrees.expert_lanes > 1
         if use == "cp_states":
             return (work.dense_parameters + (0.0 if folded else work.expert_parameters)) * each

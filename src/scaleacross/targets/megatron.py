@@ -21,6 +21,7 @@ from scaleacross.targets.law import (
     ALL_TO_ALL_RING,
     RING,
     SHARD_GRADIENTS,
+    SHARD_NONE,
     SHARD_ONCE,
     SHARD_OPTIMIZER,
     SHARD_PARAMETERS,
@@ -83,7 +84,15 @@ def _graphs(subject: Subject, rows: Columns) -> Bools:
 def _eight_bit(subject: Subject, rows: Columns) -> Bools:
     """core/transformer/transformer_config.py: delayed scaling goes without modules whose output is discarded."""
     refused = [policy for policy in EVERY_POLICY if DISCARDED & set(modules_of(policy))]
-    out: Bools = np.bool_(subject.job.precision != "fp8") | ~in_codes(rows.recompute, recompute_codes(refused))
+    out: Bools = np.bool_(subject.job.recipe != "delayed") | ~in_codes(rows.recompute, recompute_codes(refused))
+    return out
+
+
+def _narrow_parameters(subject: Subject, rows: Columns) -> Bools:
+    """training/arguments.py: the gather in 8 bit asks for a distributed optimizer, and offloading of that for delayed scaling."""
+    wide = np.bool_(not subject.job.conversion.narrow_parameters)
+    offloaded = (rows.optimizer_offload > 0) & np.bool_(subject.job.recipe != "delayed")
+    out: Bools = wide | ((rows.shard != SHARD_NONE) & ~offloaded)
     return out
 
 
@@ -131,8 +140,15 @@ JOB_LAWS: Final = (
         ),
     ),
     JobLaw(
-        lambda s: s.job.precision != "nvfp4",
-        lambda s: "precision nvfp4: the megatron target writes bf16, fp16 and fp8",
+        lambda s: not (s.job.recipe or "").startswith("torchao"),
+        lambda s: (
+            f"conversion.recipe {s.job.recipe}: Megatron-LM runs Transformer Engine's: delayed, tensorwise, blockwise, mxfp8, "
+            "nvfp4"
+        ),
+    ),
+    JobLaw(
+        lambda s: s.job.conversion.moved is None,
+        lambda s: "conversion.moved: no option of Megatron-LM names a recipe of your own; leave it out",
     ),
     JobLaw(
         lambda s: s.job.optimizer.name in OPTIMIZERS,
@@ -247,7 +263,17 @@ LAWS: Final = (
         _eight_bit,
         lambda c: (
             f"precision fp8 with recompute {c.decision.recompute}: Megatron-LM's delayed scaling reruns neither moe_act nor "
-            "layernorm; leave them out"
+            "layernorm; leave them out, or set conversion.recipe: tensorwise, blockwise or mxfp8"
+        ),
+    ),
+    Law(
+        "narrow parameters",
+        "split",
+        _narrow_parameters,
+        lambda c: (
+            f"conversion.narrow_parameters with shard '{c.decision.shard}', optimizer_offload "
+            f"{c.decision.optimizer_offload:g}: Megatron-LM keeps 8- and 4-bit parameters with a distributed optimizer, and "
+            "offloads that with recipe delayed only; set shard: optimizer, optimizer_offload: 0, or narrow_parameters: false"
         ),
     ),
     Law(

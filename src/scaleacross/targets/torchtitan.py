@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.spec.conversion import Recipe
 from scaleacross.spec.parallelism import ScheduleName
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute
@@ -107,16 +108,37 @@ def _refused_accumulation(case: Case) -> str:
     )
 
 
+RECIPES: Final[tuple[Recipe, ...]] = ("torchao_rowwise", "torchao_mxfp8", "torchao_nvfp4")
+"""Recipes that its converters have; rowwise_with_gw_hp of Float8LinearConverter is not modelled."""
+
 JOB_LAWS: Final = (
     JobLaw(
         lambda s: find_flavor(s.profile) is not None,
         lambda s: missing_flavor(s.profile),
     ),
     JobLaw(
-        lambda s: s.job.precision == "bf16",
+        lambda s: s.job.precision != "fp16",
+        lambda s: "precision fp16: the torchtitan target writes bf16, fp8 and nvfp4",
+    ),
+    JobLaw(
+        lambda s: s.job.recipe in (None, *RECIPES),
         lambda s: (
-            f"precision {s.job.precision}: the torchtitan target writes bf16; add a quantization converter to the "
-            "module"
+            f"precision {s.job.precision} with conversion.recipe {s.job.recipe}: torchtitan 0.3.0 has converters for "
+            f"{', '.join(RECIPES)} (components/quantization); state one of them"
+        ),
+    ),
+    JobLaw(
+        lambda s: s.job.recipe != "torchao_nvfp4" or s.profile.num_experts <= 1,
+        lambda s: (
+            "conversion.recipe torchao_nvfp4 with experts: torchtitan 0.3.0 has no converter for 4-bit experts; state "
+            "torchao_mxfp8 or torchao_rowwise"
+        ),
+    ),
+    JobLaw(
+        lambda s: s.job.conversion.moved is None and not s.job.conversion.narrow_parameters,
+        lambda s: (
+            "conversion.moved or narrow_parameters: torchtitan 0.3.0's converters take neither a recipe of your own nor gathers "
+            "in 8 or 4 bit; leave both out"
         ),
     ),
     JobLaw(

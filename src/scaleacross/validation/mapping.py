@@ -16,6 +16,7 @@ What a row does not state is filled by rules that never look at a measured value
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,7 +25,8 @@ from pydantic import ValidationError
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.spec.accelerator import Precision
-from scaleacross.spec.framework import Conversion, ExpertRuntime, GatheredConversion, Optimizer, Overlap
+from scaleacross.spec.conversion import Conversion, Recipe
+from scaleacross.spec.framework import ExpertRuntime, Optimizer, Overlap
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import (
     EMPTY_ENDS,
@@ -81,37 +83,18 @@ META_FSDP: Final = Optimizer(name="adam-fsdp", fused_accumulation=False)
 # FlashAttention-3 on Hopper: 1.5 to 2.0 times slower forward, 1.5 to 1.75 backward (arXiv 2407.08608, abstract and §4).
 FLASH2_RATIO: Final = 1 / 1.6
 
-# torchao with one scale per tensor (pytorch/ao 0598012, torchao/testing/training/roofline_utils.py,
-# get_tensor_memory_traffic_ovhd_s): a pass finds the scale (2 read), another converts (2 read, 1 written per layout). What tp
-# gathers is converted before and transposed after (2 + 2 + 1, 1 + 1; torchao/float8/float8_tensor_parallel.py).
-TORCHAO_TENSORWISE: Final = Conversion(
-    name="torchao-tensorwise",
-    input_forward_bytes=6.0,
-    gradient_bytes=6.0,
-    gathered=GatheredConversion(before_bytes=5.0, after_bytes=2.0),
-    weight_forward_bytes=5.0,
-    weight_backward_bytes=3.0,
-)
-# The same with parameters that FSDP gathers in 8 bit, each converted by the rank that keeps it, as pytorch/torchtitan's guide and
-# report of H200 say (docs/float8.md, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md); the report of June 2025 does not.
-TORCHAO_NARROW_GATHER: Final = TORCHAO_TENSORWISE.model_copy(
-    update={"name": "torchao-narrow-gather", "weight_forward_bytes": 0.0, "weight_backward_bytes": 0.0}
-)
-# With one scale per row every product converts its operands anew (pytorch/ao 024fe94, torchao/float8/float8_linear.py): along
-# rows 2 read and 1 written; across them the same at 0.65 TB/s for 2.1 along rows, as measured on an H100 (pytorch/pytorch
-# issue 149982). Gradients are multiplied as with one scale per tensor and scaled afterwards, 2 read and 2 written (pytorch/ao
-# 067a632, torchao/float8/float8_ops.py, addmm_float8_unwrapped without use_fast_accum, the default of gradients in config.py).
-ALONG_BYTES: Final = 3.0
-ACROSS_BYTES: Final = ALONG_BYTES * 2.1 / 0.65
-TORCHAO_ROWWISE: Final = Conversion(
-    name="torchao-rowwise",
-    input_forward_bytes=ALONG_BYTES,
-    input_backward_bytes=ACROSS_BYTES,
-    gradient_bytes=ALONG_BYTES + ACROSS_BYTES,
-    weight_forward_bytes=ALONG_BYTES,
-    weight_backward_bytes=ACROSS_BYTES,
-    rescale_bytes=4.0,
-)
+# Recipes of rows that state one. "fp8" alone is delayed scaling in NVIDIA's software, Megatron's default and NeMo's
+# bf16_with_fp8_mixed; torchtitan's guide of that time sets one scale per tensor, found anew, and gathers parameters in 8 bit, as
+# its report of H200 does (docs/float8.md, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md); that of June 2025 does not.
+RECIPES: Final[Mapping[str, Recipe]] = {"fp8-cs": "tensorwise", "mxfp8": "mxfp8", "fp8-mx": "mxfp8", "nvfp4": "nvfp4"}
+TORCHAO_RECIPES: Final[Mapping[str, Recipe]] = {
+    "fp8": "torchao_tensorwise",
+    "fp8-tensorwise": "torchao_tensorwise",
+    "fp8-rowwise": "torchao_rowwise",
+}
+# Presets of delayed, tensorwise and mxfp8 scaling in Megatron Bridge set fp8_param_gather, that of nvfp4 does not (src/megatron/
+# bridge/training/mixed_precision.py, bf16_with_*_mixed); NeMo's bf16_with_fp8_mixed sets fp8_params.
+NARROW_PARAMETERS: Final[tuple[Recipe, ...]] = ("delayed", "tensorwise", "mxfp8")
 
 # Share of the tensor-parallel collectives that userbuffers hide. Assumed: a free fit on the H100 rows gave 0.36 to 0.5.
 USERBUFFERS_TP_FRACTION: Final = 0.5
@@ -320,10 +303,14 @@ def _precision(run: Run) -> Precision:
 
 
 def _conversion(run: Run) -> Conversion:
-    if "torchtitan" not in run.framework:
+    if _precision(run) in ("fp16", "bf16"):
         return Conversion()
-    stated = {"fp8-rowwise": TORCHAO_ROWWISE, "fp8-tensorwise": TORCHAO_TENSORWISE}
-    return stated.get(run.precision, TORCHAO_NARROW_GATHER)
+    stated = run.precision.lower()
+    if "torchtitan" in run.framework:
+        return Conversion(recipe=TORCHAO_RECIPES[stated], narrow_parameters=stated == "fp8")
+    recipe = RECIPES.get(stated, "delayed")
+    preset = "NeMo" in run.framework or "Megatron-Bridge" in run.framework
+    return Conversion(recipe=recipe, narrow_parameters=preset and recipe in NARROW_PARAMETERS)
 
 
 def _recomputes(run: Run) -> tuple[Recompute, ...]:

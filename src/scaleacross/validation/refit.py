@@ -38,6 +38,8 @@ MAX_SINGLE: Final = 20
 ITERATIONS: Final = 6
 CONVERGED: Final = 2e-3
 """Largest relative change of a parameter below which another iteration is not worth its time."""
+IMPLAUSIBLE_RATIO: Final = 10.0
+"""Measured over predicted, or the other way round, that is an error of units: published rows reach 3.4."""
 LEFT_OUT: Final[Mapping[str, Callable[[Case], str]]] = {
     "models": lambda case: case.run.model,
     "sources": lambda case: case.run.source,
@@ -95,7 +97,7 @@ def _case_on(run: Run, machines: Machines) -> Case:
     known = found or _machine_with(machines.base)
     if known is None:
         raise InputError(
-            f"no machine is known for gpu '{label}'; known: {', '.join(MACHINES)}; "
+            f"no machine is known for gpu '{run.gpu}'; known: {', '.join(MACHINES)}; "
             "or name one of their accelerators with --base, whose hosts and networks then stand in"
         )
     case = case_of(run if found else replace(run, gpu=known))
@@ -105,7 +107,18 @@ def _case_on(run: Run, machines: Machines) -> Case:
     scale_up = building.links.scale_up
     technology = machines.links.get(scale_up.technology.name, scale_up.technology)
     links = building.links.model_copy(update={"scale_up": scale_up.model_copy(update={"technology": technology})})
-    return _in_building(case, {"accelerator": accelerator, "links": links})
+    return _plausible(_in_building(case, {"accelerator": accelerator, "links": links}))
+
+
+def _plausible(case: Case) -> Case:
+    """``case`` itself. Raises InputError: it took so much longer or shorter than predicted that its units must differ."""
+    measured, predicted = measured_s(case), predict(case).step_s
+    if max(measured / predicted, predicted / measured) < IMPLAUSIBLE_RATIO:
+        return case
+    raise InputError(
+        f"{case.run.id}: {measured:.3g} s measured, {predicted:.3g} s predicted: a factor of {IMPLAUSIBLE_RATIO:g} or more is no "
+        "error that constants explain; step_time_s is in seconds, tokens_per_s_per_gpu per accelerator"
+    )
 
 
 def accelerator_of(gpu: str) -> str | None:

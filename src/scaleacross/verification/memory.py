@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from scaleacross.cost_models.conversions import kept_weight_bytes
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.schedules.pipeline import SCHEDULES, chosen
 from scaleacross.schedules.pipeline.check import peak_in_flight
@@ -156,9 +157,15 @@ def _parts(problem: Problem, decision: Decision, layers: Sequence[LayerProfile],
     )
     activations = of_chunk / decision.pipeline.num_chunks * flight
     activations += sum(_kept(layer, decision.recompute, degrees) for layer in layers if layer is head)
+    narrow = sum(
+        _dense_parameters(layer, tp) + layer.num_expert_parameters / (tp * over)
+        for layer in layers
+        if layer is not head and layer is not problem.profile.embedding
+    )
     master = 4.0 if job.optimizer.gathered_from_master and decision.shard.startswith("parameters") else 0.0
     states_bytes = {
-        "parameters_bytes": here * (master or job.optimizer.parameter_bytes),
+        "parameters_bytes": here * (master or job.optimizer.parameter_bytes)
+        + (0.0 if decision.shard.startswith("parameters") else kept_weight_bytes(job) * narrow),
         "gradients_bytes": gradients * job.optimizer.gradient_bytes,
         "optimizer_bytes": states * (job.optimizer.state_bytes - master) * (1.0 - decision.optimizer_offload),
         "activations_bytes": activations * tokens,
