@@ -160,8 +160,8 @@ LAWS: Final = (
         "base",
         lambda s, rows: in_codes(rows.recompute, recompute_codes(RECOMPUTES)),
         lambda c: (
-            f"recompute {c.decision.recompute}: Megatron-LM reruns no norms and activation products alone, and has one "
-            "--recompute-num-layers for all stages; set recompute: "
+            f"recompute {c.decision.recompute}: Megatron-LM has no policy that reruns norms and activation products alone, "
+            "nor one by stage; set recompute: "
             f"[none, full] or modules ({', '.join(MODULES)}), or plan with target: megatron"
         ),
     ),
