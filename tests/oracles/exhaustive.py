@@ -2,7 +2,7 @@
 
 Nothing is pruned, bounded or vectorised, and neither ``search_space`` nor ``candidates`` nor ``place_parallelism`` takes
 part. The rules R1–R9 (docstring of ``search_space``) are written again as plain loops; every candidate meets every axis
-order and every fill (S1–S3, docstring of ``fleets``), on several accelerator types every balance (B1–B3, docstring of
+order and every fill (S1–S3, docstring of ``fleets``), on several accelerator types every balance (B1–B4, docstring of
 ``balance``), and each plan is priced as ``verification.recompute`` prices it, from groups counted rank by rank.
 """
 
@@ -28,6 +28,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, ContextExchange, Degrees, GridAxis, PipelineChoice, ScheduleName
 from scaleacross.spec.placement import BuildingShare, Placement, strides
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.recomputation import BY_STAGE
 from scaleacross.targets import refused_by_own
 from scaleacross.verification import Places, count_groups, places_of
 from scaleacross.verification.failures import replicas_by_unit
@@ -81,7 +82,9 @@ def exhaustive(problem: Problem, score: Score = _step_s) -> ExhaustiveResult:
                     continue
                 fits = False
                 only_equal = equal or _period(candidate) > 1
-                for decision in [placed] if only_equal else balancer.balanced(pricer.layout(placed)):
+                balances = [placed] if only_equal else balancer.balanced(pricer.layout(placed))
+                by_stage = candidate.recompute == BY_STAGE
+                for decision in balancer.by_stage(pricer.layout(placed)) if by_stage else balances:
                     decision = decision.model_copy(update={"placement": placement})
                     cost = pricer.cost(decision)
                     num_plans += 1
@@ -201,6 +204,8 @@ def candidates(problem: Problem, fleet: Fleet) -> Iterator[Decision]:
                         in_chunks = (
                             problem.profile.num_layers % (degrees.pp * pipeline.num_chunks * _period(decision)) == 0
                         )
+                        if recompute == BY_STAGE and (kept or degrees.pp == 1):  # R11
+                            continue
                         if _period(decision) == 1 or (in_chunks and not kept):  # R11
                             yield decision
 

@@ -5,9 +5,11 @@ Neither ``partition_stages`` nor ``share_batch`` takes part; their objectives ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import product
+from math import gcd
 
 import numpy as np
 
@@ -34,8 +36,8 @@ class BruteBalancer:
     problem: Problem
     fleet: Fleet
     decision: Decision
-    _splits: dict[tuple[frozenset[str], ...], list[Split]] = field(default_factory=dict)
-    _costs: list[LayerCosts] = field(default_factory=list)
+    _splits: dict[object, list[Split]] = field(default_factory=dict)
+    _costs: dict[str, LayerCosts] = field(default_factory=dict)
 
     def balanced(self, layout: Layout) -> Iterator[Decision]:
         """The decision with equal and uneven layers, each with equal and uneven batch shares."""
@@ -48,15 +50,32 @@ class BruteBalancer:
                 if shares is None or len({share.num_micro_batches for share in shares}) > 1:
                     yield self.decision.model_copy(update={"layers_per_stage": split, "batch_shares": shares})
 
+    def by_stage(self, layout: Layout) -> Iterator[Decision]:
+        """B4 and more: the equal split and the one that is fastest where every stage reruns as little as fits, both with every
+        recompute policy of every stage."""
+        types, num_chunks = types_of_ranks(layout), self.decision.pipeline.num_chunks
+        key = types, "by stage"
+        if key not in self._splits:
+            equal = equal_stages(self.problem.profile.num_layers, len(types), num_chunks, self.placement)
+            other = self._fastest_split(types, equal, self._rerun_pace_s)
+            self._splits[key] = list(dict.fromkeys((equal, other or equal)))
+        for split in self._splits[key]:
+            for policies in product(*map(_policies, split)):
+                yield self.decision.model_copy(update={"layers_per_stage": split, "stage_recompute": policies})
+
     @property
     def costs(self) -> LayerCosts:
         """Costs of a layer on every type."""
-        if not self._costs:
+        return self._costs_with(self.decision.recompute)
+
+    def _costs_with(self, policy: str) -> LayerCosts:
+        if policy not in self._costs:
             job, profile = self.problem.job, self.problem.profile
-            settings = settings_of(self.decision, job.global_batch_sequences)
+            decision = self.decision.model_copy(update={"recompute": policy})
+            settings = settings_of(decision, job.global_batch_sequences)
             times = times_by_type(profile, job, self.fleet.accelerators, settings)
-            self._costs.append(layer_costs(profile, job, self.fleet.accelerators, settings, times))
-        return self._costs[0]
+            self._costs[policy] = layer_costs(profile, job, self.fleet.accelerators, settings, times)
+        return self._costs[policy]
 
     @property
     def placement(self) -> StagePlacement:
@@ -68,18 +87,49 @@ class BruteBalancer:
         equal = equal_stages(num_layers, len(types), num_chunks, self.placement)
         if len(set(types)) == 1 and len(self.fleet.accelerators) > 1:
             return [equal]
+        other = self._fastest_split(types, equal, self._pace_s)
+        return [equal] if other is None or other == equal else [equal, other]
+
+    def _fastest_split(
+        self, types: Sequence[frozenset[str]], equal: Split, pace_s: Callable[..., float]
+    ) -> Split | None:
+        num_layers, num_chunks = self.problem.profile.num_layers, self.decision.pipeline.num_chunks
         best: tuple[float, int, tuple[int, ...]] | None = None
         for counts in _compositions(num_layers, len(types), num_chunks):
-            pace = self._pace_s(counts, types)
+            pace = pace_s(counts, types)
             away = sum(abs(count - sum(stage)) for count, stage in zip(counts, equal, strict=True))
             if not np.isfinite(pace) or (best is not None and pace > best[0] * (1 + SAME)):
                 continue
             if best is None or pace < best[0] * (1 - SAME) or (away, counts) < best[1:]:
                 best = (pace, away, counts)
-        if best is None:
-            return [equal]
-        other = tuple(split_layers(count, num_chunks) for count in best[2])
-        return [equal] if other == equal else [equal, other]
+        return None if best is None else tuple(split_layers(count, num_chunks) for count in best[2])
+
+    def _rerun_pace_s(self, counts: tuple[int, ...], types: Sequence[frozenset[str]]) -> float:
+        """Slowest stage in seconds per micro-batch, each with the fewest reruns that fit, inf when a stage does not fit."""
+        kept, rerun, chunks = self._costs_with("none"), self._costs_with("full"), self.decision.pipeline.num_chunks
+        slowest, head = 0.0, head_rank(len(types), chunks, self.placement)
+        for rank, (held, names) in enumerate(zip(counts, types, strict=True)):
+            room = min(kept.capacity_bytes[kept.types.index(name)] for name in names)
+            whole = held % chunks == 0
+            legal = [
+                n
+                for n in range(held + 1)
+                if n in (0, held) or (whole and n % chunks == 0 and held // gcd(n, held) <= 16)
+            ]
+            needed = {
+                n: (rerun if n else kept).fixed_bytes[rank]
+                + n * rerun.layer_bytes[rank, 0]
+                + (held - n) * kept.layer_bytes[rank, 0]
+                for n in legal
+            }
+            least = next((n for n in legal if needed[n] <= room), None)
+            if least is None:
+                return float("inf")
+            for kind in (kept.types.index(name) for name in names):
+                seconds = least * float(rerun.layer_s[kind, 0]) + (held - least) * float(kept.layer_s[kind, 0])
+                seconds += float(kept.ends_s[kind, 0]) * (rank == 0) + float(kept.ends_s[kind, 1]) * (rank == head)
+                slowest = max(slowest, seconds)
+        return slowest
 
     def _pace_s(self, counts: tuple[int, ...], types: Sequence[frozenset[str]]) -> float:
         """Slowest stage in seconds per micro-batch, inf when a stage does not fit."""
@@ -125,6 +175,12 @@ class BruteBalancer:
             BatchShare(buildings=one.buildings, num_replicas=one.num_replicas, num_micro_batches=m)
             for one, m in zip(layout, best[2], strict=True)
         )
+
+
+def _policies(chunks: Sequence[int]) -> list[str]:
+    shares = {Fraction(some, chunks[0]) for some in range(1, chunks[0])} if len(set(chunks)) == 1 else set()
+    some = (f"full:{share.numerator}/{share.denominator}" for share in sorted(shares) if share.denominator <= 16)
+    return ["none", *some, "full"]
 
 
 def runs(schedule: ScheduleName, pp: int, num_micro_batches: int, num_chunks: int) -> bool:

@@ -123,7 +123,8 @@ def _differences(now: Present, planned: Plan) -> Iterator[_Difference]:
         yield _Difference("micro-batch", old_size, new_size, lambda old: _with_pipeline(old, size, keep_layers=True))
     for field in ("recompute", "shard", *OFFLOADS, *(["context_exchange"] if after.degrees.cp > 1 else [])):
         if getattr(before, field) != getattr(after, field):
-            one = {field: getattr(after, field)}
+            of_stages = {"stage_recompute": after.stage_recompute} if field == "recompute" else {}
+            one = {field: getattr(after, field), **of_stages}
             yield _Difference(field, str(getattr(before, field)), str(getattr(after, field)), partial(_bare, **one))
     same_shape = before.degrees == after.degrees and was.num_chunks == becomes.num_chunks
     if same_shape and now.plan.layers_per_stage != planned.layers_per_stage:

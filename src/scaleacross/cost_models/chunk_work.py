@@ -15,6 +15,7 @@ from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.layer_seconds import StackedTimes, shared_seconds, times_by_type
 from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.rank_seconds import layer_counts, rank_times, update_s, with_accumulation
+from scaleacross.cost_models.recomputation import keys_again, on_rows, own, tokens_again
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import block_counts, placement_of, virtual_stages
 from scaleacross.schedules.pipeline.stage_placement import locate
@@ -38,6 +39,7 @@ class StageWork:
         shared_s, shared_backward_s: shared experts of a layer that run beside its all-to-alls.
         num_layers: transformer layers; ``attention_layers`` and ``moe_layers`` of them with attention, with routed experts.
         tp_forward, tp_backward: gathers (and as many scatters) over tp in either pass.
+        keys_again, tokens_again: exchanges of keys and values, and of tokens, that its backward pass repeats, (1,) where alike.
         dense_parameters, expert_parameters: held before sharding over data parallel.
     """
 
@@ -53,6 +55,8 @@ class StageWork:
     moe_layers: Floats
     tp_forward: Floats
     tp_backward: Floats
+    keys_again: Floats
+    tokens_again: Floats
     dense_parameters: Floats
     expert_parameters: Floats
 
@@ -60,17 +64,17 @@ class StageWork:
 def stage_work(
     profile: ModelProfile, job: Job, accelerator: Accelerator, times: StackedTimes, settings: Settings, split: Split
 ) -> StageWork:
-    """Work of one decision (``settings`` has one row) on one accelerator type with these layer ``times``.
+    """Work of one decision (``settings`` as in ``uneven.rank_rows``) on one accelerator type with these layer ``times``.
 
     Raises:
         ValueError: the split does not hold the layers of the model.
     """
     classes, rank = virtual_stages(block_counts(profile), split, placement_of(settings))
     table = classes.layers
-    stages = np.arange(len(table))
+    stages, settings = np.arange(len(table)), on_rows(settings, rank)
     held = held_parameters(profile, settings, classes)
     parts = with_accumulation(rank_times(times, settings, classes), job, accelerator, settings, held.total)
-    forward, backward, weight, attention = (part[:, 0] for part in parts)
+    forward, backward, weight, attention = map(own, parts)
     counts = layer_counts(profile, settings, classes, stages)
     shared, shared_backward = shared_seconds(job, [times])
     return StageWork(
@@ -86,6 +90,8 @@ def stage_work(
         moe_layers=counts["moe_layers"],
         tp_forward=counts["tp_forward"],
         tp_backward=counts["tp_gathers"] / 2 - counts["tp_forward"],
+        keys_again=keys_again(profile, settings),
+        tokens_again=tokens_again(settings),
         dense_parameters=held.dense[:, 0],
         expert_parameters=held.expert[:, 0],
     )
@@ -98,7 +104,7 @@ def chunk_work(
     settings: Settings,
     split: Split,
 ) -> dict[str, PipelineWork]:
-    """Work of one decision (``settings`` has one row) by accelerator type.
+    """Work of one decision (``settings`` as in ``uneven.rank_rows``) by accelerator type.
 
     Args:
         split: [pipeline rank][chunk] -> layers.
@@ -106,7 +112,7 @@ def chunk_work(
     Raises:
         ValueError: the split does not hold the layers of the model.
     """
-    times = times_by_type(profile, job, accelerators, settings)
+    times = times_by_type(profile, job, accelerators, settings.take(np.zeros(1, dtype=np.int64)))
     return {
         one.name: _of_type(profile, job, one, each, settings, split)
         for one, each in zip(accelerators, times, strict=True)
@@ -153,6 +159,7 @@ def _of_type(
         return np.bincount(work.rank, values, pp).astype(np.float64)[:, None]
 
     dense, expert = of_ranks(work.dense_parameters), of_ranks(work.expert_parameters)
+    settings = settings.take(np.zeros(1, dtype=np.int64))
     update = [
         float(update_s(job, [accelerator], settings, *held_by)[0, 0]) for held_by in zip(dense, expert, strict=True)
     ]

@@ -96,15 +96,23 @@ def _cp_wait_s(
     """Forward and backward of a micro-batch on the rank, and on what comes before it, (n,) each."""
     work = volumes.work
     return (
-        cp_waits_s(volumes, gather_s, both_s, heads_s, work.layers, work.attention_s),
-        cp_waits_s(volumes, gather_s, both_s, heads_s, work.ahead_layers, work.ahead_attention_s),
+        cp_waits_s(volumes, gather_s, both_s, heads_s, work.layers, work.attention_s, volumes.keys_again),
+        cp_waits_s(volumes, gather_s, both_s, heads_s, work.ahead_layers, work.ahead_attention_s, volumes.keys_again),
     )
 
 
 def cp_waits_s(
-    volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None, layers: Floats, attention_s: Floats
+    volumes: Volumes,
+    gather_s: Floats,
+    both_s: Floats,
+    heads_s: Floats | None,
+    layers: Floats,
+    attention_s: Floats,
+    again: Floats,
 ) -> tuple[Floats, Floats]:
     """What a micro-batch waits for over cp in so many layers with so much attention, forward and backward, arrays alike.
+
+    ``again``: share of the forward pass's exchanges that the backward pass repeats.
 
     Keys and values travel concurrently with attention; all-to-alls of heads, ``heads_s`` each, do not.
     """
@@ -112,7 +120,7 @@ def cp_waits_s(
     hiding = volumes.beside_attention * attention_s
     forward = np.maximum(0.0, gather_s * layers - hiding) + swapped_s * layers
     back = np.maximum(0.0, both_s * layers - ATTENTION_BACKWARD_RATIO * hiding) + swapped_s * layers
-    return forward, back + volumes.keys_again * forward
+    return forward, back + again * forward
 
 
 def exchange_waits_s(volumes: Volumes, exchange_s: Floats) -> tuple[Floats, Floats]:
@@ -242,7 +250,9 @@ def passed_tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
 def passed_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None) -> Floats:
     """Keys and values that one micro-batch waits for in all layers, (n,)."""
     work = volumes.work
-    passed = cp_waits_s(volumes, gather_s, both_s, heads_s, work.every_layers, work.every_attention_s)
+    passed = cp_waits_s(
+        volumes, gather_s, both_s, heads_s, work.every_layers, work.every_attention_s, volumes.keys_again
+    )
     return np.asarray(sum(passed))
 
 

@@ -74,7 +74,7 @@ class Window(NamedTuple):
         passes: of a micro-batch that the window lasts.
         crowded_s: for which the busiest link, of its own traffic and all that the same passes send, needs longer than these take;
             0 in bounds (``beside_layers``).
-        later: whether passes may turn out longer, which computation alone pays for (``Settings.policy_open``).
+        later: whether passes may turn out longer, which computation alone pays for (``Settings.rerun_open``).
         chunks: of timed schedules that split the backward; none in bounds and of others.
     """
 
@@ -137,7 +137,7 @@ def windows(settings: Settings, work: Work, *, placed: bool = False) -> tuple[Wi
     nothing = np.zeros(len(settings))
     in_a_row = first + rest / num_communicators(settings, work.expert_parameters > 0)
     once = work.backward_s * hidden
-    later = settings.policy_open
+    later = settings.rerun_open
     if later.any():  # what a longer pass hides of every reduction pays for one round of this window
         once = np.where(later & reduced_every_pass(settings) & (hidden > 1), np.inf, once)
     lengths = (once, work.forward_s * hidden, work.forward_s, work.backward_s)

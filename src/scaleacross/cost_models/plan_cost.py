@@ -23,6 +23,7 @@ from scaleacross.cost_models.offloading import host_room_bytes
 from scaleacross.cost_models.overlap import Window
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
+from scaleacross.cost_models.recomputation import on_ranks, own
 from scaleacross.cost_models.replica_kinds import replica_kinds
 from scaleacross.cost_models.settings import Settings, settings_of
 from scaleacross.cost_models.stages import block_counts, equal_stages, every_rank, head_rank, layers_of_ranks
@@ -122,7 +123,7 @@ def plan_cost(
 def replayed_work(job: Job, profile: ModelProfile, topology: Topology, decision: Decision) -> dict[str, PipelineWork]:
     """Computation of a placed decision by accelerator type, as a plan states it. Raises ValueError as ``plan_cost`` does."""
     accelerators = accelerator_types([topology.building(share.building) for share in _placement(decision).fill])
-    settings = settings_of(decision, job.global_batch_sequences)
+    settings = on_ranks(settings_of(decision, job.global_batch_sequences), decision.stage_recompute)
     return chunk_work(profile, job, accelerators, settings, layers_per_stage(profile, decision))
 
 
@@ -255,9 +256,10 @@ def stage_memory(
     classes = every_rank(layers, head_rank(pp, pipeline.num_chunks, placement))
     most = max(micro_batches_of(decision, settings, layout))
     flight = None if pipeline.order is None else np.array(peak_in_flight(chosen(pipeline, pp, most)))
-    fullest = replace(settings, num_micro_batches=np.array([most]))
+    each = on_ranks(settings, decision.stage_recompute)
+    fullest = replace(each, num_micro_batches=np.full(len(each), most))
     parts = memory_parts(profile, job, fullest, classes, flight)
-    offloaded = host_bytes(profile, job, fullest, classes, flight)[:, 0]
+    offloaded = own(host_bytes(profile, job, fullest, classes, flight))
     out = []
     for rank, types in enumerate(types_of_ranks(layout)):
         here = [accelerator for accelerator in accelerators if accelerator.name in types]
@@ -266,7 +268,7 @@ def stage_memory(
             StageMemory(
                 stage=rank,
                 num_layers=int(layers[rank].sum()),
-                **{f"{name}_bytes": float(values[rank, 0]) for name, values in parts.items()},
+                **{f"{name}_bytes": float(own(values)[rank]) for name, values in parts.items()},
                 reserved_bytes=tightest.reserved_memory_bytes,
                 capacity_bytes=tightest.memory_bytes,
                 headroom_bytes=job.memory_headroom_fraction * tightest.memory_bytes,

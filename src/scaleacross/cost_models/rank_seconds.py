@@ -92,7 +92,7 @@ def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], s
     """Share of the passes through all layers that is element-wise, of the accelerator type that has most of it, (n,); where the
     recompute policy is still to be chosen at most."""
     counts = np.array(block_counts(profile))
-    again = np.stack([elementwise_again(block, settings) for block, _ in profile.blocks]) + settings.policy_open
+    again = np.stack([elementwise_again(block, settings) for block, _ in profile.blocks]) + settings.rerun_open
     passes = 1.0 + again + ELEMENTWISE_BACKWARD_RATIO
     shares = [
         (counts @ (each.elementwise[:-2] * passes)) / (counts @ layer_pass_s(each, settings)[:-2]) for each in times
@@ -104,7 +104,7 @@ def hbm_s_per_byte(accelerators: Sequence[Accelerator], settings: Settings, elem
     """``Work.hbm_s_per_byte`` for a share of computation that is element-wise; 0 where the policy is still to be chosen, as work
     that is not element-wise may come again."""
     each = hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators))
-    return np.where(settings.policy_open, 0.0, elementwise * each)
+    return np.where(settings.rerun_open, 0.0, elementwise * each)
 
 
 def update_s(

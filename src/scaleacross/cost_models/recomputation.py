@@ -1,19 +1,57 @@
 """What a recompute policy keeps and sends again, by candidate: tables over RECOMPUTES, looked up by its code.
 
-A policy still to be chosen (``ANY_POLICY``) repeats nothing, keeps the least of all, and holds nothing while it runs again.
+A policy still to be chosen (``ANY_POLICY``, and ``BY_STAGE`` before the stages have theirs: ``on_ranks``) repeats nothing, keeps
+the least of all, and holds nothing while it runs again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import ANY_POLICY, Floats, Ints, Settings
-from scaleacross.spec.recomputation import RECOMPUTES, of_rerun_layer, rerun_share
+from scaleacross.cost_models.settings import ANY_POLICY, Bools, Floats, Ints, Settings
+from scaleacross.spec.recomputation import BY_STAGE, RECOMPUTES, of_rerun_layer, rerun_period, rerun_share
 from scaleacross.spec.recomputation import tokens_again as tokens_again_of
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
+
+_PERIODS: Final = np.array([*map(rerun_period, RECOMPUTES), 1])  # ANY_POLICY is last
+_BY_STAGE: Final = RECOMPUTES.index(BY_STAGE)
+
+
+def on_ranks(settings: Settings, policies: Sequence[str] | None) -> Settings:
+    """A row of a single decision for every pipeline rank, with its policy; the decision's row where all have the same (None)."""
+    if policies is None:
+        return settings
+    rows = settings.take(np.zeros(len(policies), dtype=np.int64))
+    return replace(rows, recompute=np.array([RECOMPUTES.index(policy) for policy in policies]))
+
+
+def is_by_stage(settings: Settings) -> bool:
+    """Whether the stages of a single candidate are still to get their policies."""
+    return int(settings.recompute[0]) == _BY_STAGE
+
+
+def in_whole_layers(recompute: Ints, num_layers: int, stages: Ints, activations: Ints) -> Bools:
+    """Whether policies rerun a whole number of layers in every one of so many virtual stages, (n,).
+
+    Where they rerun some, no layers may be on the host (``activations``, their share); BY_STAGE is for several stages.
+    """
+    period, by_stage = _PERIODS[recompute], recompute == _BY_STAGE
+    divides = np.where(by_stage, stages > 1, num_layers % (stages * period) == 0)
+    return np.asarray(((period == 1) & ~by_stage) | (divides & (activations == 0)))
+
+
+def on_rows(settings: Settings, rank: Ints) -> Settings:
+    """``on_ranks`` for what lies on these pipeline ranks: a row each, or the one row of all."""
+    return settings.take(rank) if len(settings) > 1 else settings
+
+
+def own(values: Floats) -> Floats:
+    """Of (ranks, rows of ``on_ranks``) every rank's value in its own row, (ranks,)."""
+    return values[:, 0] if values.shape[1] == 1 else values.diagonal()
 
 
 def _looked_up(codes: Ints, value: Callable[[str], float]) -> Floats:
@@ -30,7 +68,7 @@ def kept_bytes(layer: LayerProfile, settings: Settings) -> Floats:
     sharded = _looked_up(settings.recompute, lambda policy: layer.kept(policy).sharded)
     replicated = _looked_up(settings.recompute, lambda policy: layer.kept(policy).replicated)
     of_context = _looked_up(settings.recompute, lambda policy: layer.kept(policy).of_context)
-    if (later := settings.policy_open).any():
+    if (later := settings.rerun_open).any():
         least = layer.least_kept
         sharded, replicated = np.where(later, least.sharded, sharded), np.where(later, least.replicated, replicated)
         of_context = np.where(later, least.of_context, of_context)

@@ -19,6 +19,7 @@ from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.overlap import Window, windows
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
+from scaleacross.cost_models.recomputation import on_ranks
 from scaleacross.cost_models.settings import Floats, settings_of
 from scaleacross.cost_models.step import StepTimes, behind_ranks_s, played_step_s, played_times
 from scaleacross.cost_models.traffic import Volumes
@@ -96,13 +97,13 @@ def replica_kinds(
         groups: of every communicator, one row each.
         split, micro_batches: layers of every stage and chunk, and micro-batches of every class of ``layout``.
     """
-    settings = settings_of(decision, job.global_batch_sequences)
-    times = times_by_type(profile, job, levels.accelerators, settings)
-    rows, work, _ = rank_rows(profile, job, levels.accelerators, settings, times, layout, split, micro_batches)
+    settings = on_ranks(settings_of(decision, job.global_batch_sequences), decision.stage_recompute)
     first = np.zeros(1, dtype=np.int64)
+    times = times_by_type(profile, job, levels.accelerators, settings.take(first))
+    rows, work, _ = rank_rows(profile, job, levels.accelerators, settings, times, layout, split, micro_batches)
     launch_s = max(accelerator.collective_start_s for accelerator in levels.accelerators)
-    volumes = Volumes(job, profile, settings, work.take(first), launch_s, decision.pipeline.order)
-    pipelines = UnplacedPipelines.of(volumes, levels.accelerators, times, layout, split, micro_batches)
+    volumes = Volumes(job, profile, settings.take(first), work.take(first), launch_s, decision.pipeline.order)
+    pipelines = UnplacedPipelines.of(volumes, levels.accelerators, times, layout, split, micro_batches, settings)
 
     stages = pipelines.any_stages
     axes = communicator_axes(decision.degrees, placement.axis_order)

@@ -24,7 +24,7 @@ from scaleacross.spec.parallelism import (
     PipelineChoice,
 )
 from scaleacross.spec.plan import Decision
-from scaleacross.spec.recomputation import RECOMPUTES
+from scaleacross.spec.recomputation import BY_STAGE, RECOMPUTES
 
 RING, GATHER, ALL_TO_ALL, ALL_TO_ALL_RING = range(len(CONTEXT_EXCHANGES))
 """Codes of CONTEXT_EXCHANGES."""
@@ -79,6 +79,11 @@ class Settings:
     def policy_open(self) -> Bools:
         """Whether recompute policy and offloads are still to be chosen, (n,)."""
         return np.asarray(self.recompute == ANY_POLICY)
+
+    @property
+    def rerun_open(self) -> Bools:
+        """Whether a bound knows only the least that is recomputed: of ``policy_open``, and of BY_STAGE, (n,)."""
+        return self.policy_open | (self.recompute == RECOMPUTES.index(BY_STAGE))
 
     @property
     def expert_ranks(self) -> Ints:

@@ -34,6 +34,7 @@ from scaleacross.cost_models.rank_seconds import (
     update_s,
     with_accumulation,
 )
+from scaleacross.cost_models.recomputation import on_rows, own
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import (
     RankClasses,
@@ -157,7 +158,7 @@ def uneven_rows(
     """The distinct of ``rank_rows``."""
     rows = rank_rows(profile, job, accelerators, settings, times, layout, split, micro_batches)
     work = (getattr(rows.work, f.name) for f in fields(Work))
-    columns = np.stack([rows.settings.num_micro_batches, rows.types, *work], axis=1)
+    columns = np.stack([rows.settings.num_micro_batches, rows.settings.recompute, rows.types, *work], axis=1)
     _, distinct = np.unique(columns, axis=0, return_index=True)
     return Rows(rows.settings.take(distinct), rows.work.take(distinct), rows.types[distinct])
 
@@ -172,9 +173,10 @@ def rank_rows(
     split: Split,
     micro_batches: Sequence[int],
 ) -> Rows:
-    """One row for every pipeline rank of every replica class of one decision (``settings`` has one row).
+    """One row for every pipeline rank of every replica class of one decision.
 
     Args:
+        settings: its row, or a row for every pipeline rank (``recomputation.on_ranks``).
         times: of every accelerator type (``layer_seconds.times_by_type``).
         micro_batches: of every replica class of ``layout``.
 
@@ -184,16 +186,18 @@ def rank_rows(
     table = layers_of_ranks(block_counts(profile), split, placement_of(settings))
     classes = every_rank(table, head_rank_of(settings))
     held = held_parameters(profile, settings, classes)
+    longest = _longest_chunk_s(profile, job, accelerators, settings, times, split)
     by_type = [
         with_accumulation(rank_times(each, settings, classes), job, accelerator, settings, held.total)
         for accelerator, each in zip(accelerators, times, strict=True)
     ]
-    forward, backward, weight, attention = (np.stack([each[part] for each in by_type])[:, :, 0] for part in range(4))
+    forward, backward, weight, attention = (np.stack([own(each[part]) for each in by_type]) for part in range(4))
     rank = np.tile(np.arange(len(split)), len(layout))
     names = [accelerator.name for accelerator in accelerators]
     kinds = np.array([_slowest(one.types, names, forward + backward) for one in layout]).ravel()
+    settings, of_all = on_rows(settings, rank), settings.take(np.zeros(1, dtype=np.int64))
     elementwise = elementwise_fraction(profile, times, settings)
-    update = update_s(job, accelerators, settings, held.dense[:, 0], held.expert[:, 0])
+    update = update_s(job, accelerators, of_all, held.dense[:, 0], held.expert[:, 0])
     slowest_update = max(update[names.index(one), r] for r, here in enumerate(types_of_ranks(layout)) for one in here)
     counts = layer_counts(profile, settings, classes, rank)
     same = np.ones(len(rank))
@@ -212,14 +216,14 @@ def rank_rows(
         weight_s=weight[kinds, rank],
         fill_s=before,
         fill_backward_s=before - forward_before,
-        chunk_backward_s=_longest_chunk_s(profile, job, accelerators, settings, times, split)[kinds, rank],
+        chunk_backward_s=longest[kinds, rank],
         fill_rounds=idle * (len(split) - 1) / settings.num_chunks,
         ranks_behind=(len(split) - 1 - rank) * same,
         attention_s=attention[kinds, rank],
         shared_s=shared[0] * same,
         shared_backward_s=shared_backward[0] * same,
         **counts,
-        **_gradients_of(job, settings, table, held, np.full(len(rank), held.total[:, 0].argmax())),
+        **_gradients_of(job, of_all, table, held, np.full(len(rank), held.total[:, 0].argmax())),
         mean_held_share=held.total.mean() / held.total.max() * same,
         least_held_share=held.total.min() / held.total.max() * same,
         optimizer_s=slowest_update * same,
@@ -230,7 +234,7 @@ def rank_rows(
         whole_share=passes.sum(axis=1).repeat(len(split)) / passes.ravel(),
     )
     batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
-    rows = settings.take(np.zeros(len(batches), dtype=np.int64))
+    rows = settings if len(settings) > 1 else settings.take(np.zeros(len(batches), dtype=np.int64))
     return Rows(replace(rows, num_micro_batches=batches), work, kinds)
 
 
@@ -244,11 +248,12 @@ def _longest_chunk_s(
 ) -> Floats:
     """Backward of the longest chunk of every rank on every type, (types, ranks)."""
     stages, rank = virtual_stages(block_counts(profile), split, placement_of(settings))
+    settings = on_rows(settings, rank)
     held = held_parameters(profile, settings, stages)
     out = np.zeros((len(accelerators), len(split)))
     for longest, accelerator, each in zip(out, accelerators, times, strict=True):
         backward = with_accumulation(rank_times(each, settings, stages), job, accelerator, settings, held.total)[1]
-        np.maximum.at(longest, rank, backward[:, 0])
+        np.maximum.at(longest, rank, own(backward))
     return out
 
 

@@ -199,7 +199,7 @@ def _group_work(
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
     elementwise = elementwise_fraction(profile, times, settings)
     fill_rounds = idle_share(settings.schedule_names, forward, backward) * (settings.pp - 1) / settings.num_chunks
-    fill_rounds = np.where(settings.policy_open, 0.0, fill_rounds)  # longer passes hide more in every round
+    fill_rounds = np.where(settings.rerun_open, 0.0, fill_rounds)  # longer passes hide more in every round
     shared, shared_backward = shared_seconds(job, times)
     ranks = classes.num_ranks[:, None]  # a product of matrices rounds one candidate otherwise than many
     return {
@@ -269,7 +269,7 @@ def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], settings:
     return {
         "least_forward_s": chunks * forward,
         "least_backward_s": chunks * backward,
-        "chunk_backward_s": np.where(settings.policy_open, np.inf, longest),  # what comes again is not known
+        "chunk_backward_s": np.where(settings.rerun_open, np.inf, longest),  # what comes again is not known
     }
 
 

@@ -60,6 +60,7 @@ def launch_config(plan: Plan) -> LaunchConfig:
         pipeline=decision.pipeline,
         layers_per_stage=plan.layers_per_stage,
         recompute=decision.recompute,
+        stage_recompute=decision.stage_recompute,
         shard=decision.shard,
         context_exchange=decision.context_exchange,
         activation_offload=decision.activation_offload,

@@ -12,7 +12,7 @@ from scaleacross.report.format import add, columns, count, grid, percent, plural
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Axis
 from scaleacross.spec.plan import Plan
-from scaleacross.spec.recomputation import modules_of
+from scaleacross.spec.recomputation import PARTS, modules_of
 from scaleacross.spec.topology import Topology
 from scaleacross.units import human_bytes
 
@@ -64,7 +64,7 @@ def decision(plan: Plan) -> RenderableType:
                 f"micro-batches of {plural(pipeline.micro_batch_sequences, 'sequence')} per replica",
             ),
             ("layers", f"{layers} per {'virtual stage, in model order' if pipeline.num_chunks > 1 else 'stage'}"),
-            ("recompute", _recompute(chosen.recompute)),
+            ("recompute", ", ".join(chosen.stage_recompute or ()) or _recompute(chosen.recompute)),
             ("shard", SHARD_MEANING[chosen.shard]),
             *([("context", CONTEXT_MEANING[chosen.context_exchange])] if plan.degrees.cp > 1 else []),
             *([("on the host", _on_host(plan))] if chosen.activation_offload or chosen.optimizer_offload else []),
@@ -74,6 +74,8 @@ def decision(plan: Plan) -> RenderableType:
 
 
 def _recompute(policy: str) -> str:
+    if policy in PARTS:
+        return f"{policy} (that share of every chunk's layers, whole)"
     return RECOMPUTE_MEANING.get(policy) or f"{', '.join(modules_of(policy))} (by module, in every layer that has it)"
 
 

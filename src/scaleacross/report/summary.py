@@ -136,7 +136,8 @@ def choice(plan: Plan) -> str:
         parts.append(f"{pipeline.schedule}{chunks}")
     shares = {"activations": chosen.activation_offload, "optimizer states": chosen.optimizer_offload}
     offloaded = "".join(f", {share:.0%} of {what} on the host" for what, share in shares.items() if share)
-    parts.append(f"recompute {chosen.recompute}, shard {chosen.shard}{offloaded}")
+    recompute = ", ".join(chosen.stage_recompute or (chosen.recompute,))
+    parts.append(f"recompute {recompute}, shard {chosen.shard}{offloaded}")
     return "; ".join(parts)
 
 

@@ -29,7 +29,7 @@ from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.parallelism import REDUCED_EVERY_PASS
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan, PredictedCollective
-from scaleacross.spec.recomputation import tokens_again
+from scaleacross.spec.recomputation import policy_on, tokens_again
 from scaleacross.spec.step_work import PipelineWork
 from scaleacross.step.graph import StepGraph
 from scaleacross.step.program import build
@@ -258,8 +258,9 @@ def _setting(plan: Plan, profile: ModelProfile) -> Setting:
     sizes: dict[tuple[str, Op], float] = {(_use(plan, one), one.op): one.bytes_per_rank for one in plan.collectives}
     whole = ("tp", "all_reduce") in sizes
     chosen = plan.decision
-    again = profile.keys_again(chosen.recompute), tokens_again(chosen.recompute)
-    return Setting(plan.job, plan.degrees, chosen.shard, chosen.context_exchange, sizes, whole, *again)
+    policies = [policy_on(rank, chosen.recompute, chosen.stage_recompute) for rank in range(plan.degrees.pp)]
+    keys, tokens = tuple(map(profile.keys_again, policies)), tuple(map(tokens_again, policies))
+    return Setting(plan.job, plan.degrees, chosen.shard, chosen.context_exchange, sizes, whole, keys, tokens)
 
 
 def _kinds(plan: Plan) -> dict[str, list[str]]:

@@ -8,6 +8,9 @@ B2 batch      equally many micro-batches for every replica, or those of ``share_
               under the split chosen by B1 (where there is one class, or the target knows no other: equally many only)
 B3 memory     every stage fits the smallest type on it, with the micro-batches of the replicas that have most
 
+B4 reruns     under ``recompute: per_stage`` as many layers of every stage as its memory asks for (``partition_stages``), on the
+              equal split and on the one that is fastest with them; batches are equal
+
 so at most four balances, all of which are priced. Their number, and the size of both models, depends on the buildings, the
 layers and the micro-batches, not on the accelerators.
 """
@@ -25,19 +28,21 @@ from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.memory import host_bytes
 from scaleacross.cost_models.offloading import host_room_bytes
 from scaleacross.cost_models.plan_cost import layers_per_stage, micro_batches_of
+from scaleacross.cost_models.recomputation import on_ranks
 from scaleacross.cost_models.settings import Ints, Settings
 from scaleacross.cost_models.stages import equal_stages, every_rank, layers_of_ranks, placement_of
 from scaleacross.cost_models.uneven import LayerCosts, Rows, Split, head_rank_of, layer_costs, uneven_rows
 from scaleacross.cost_models.work import work_of
 from scaleacross.schedules.pipeline import legal_micro_batches
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
-from scaleacross.solvers.partition_stages import partition_stages
+from scaleacross.solvers.partition_stages import Reruns, partition_stages
 from scaleacross.solvers.share_batch import share_batch
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import SCHEDULE_NAMES
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import BatchShare, Decision
+from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.targets import needs_equal_batches
 from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.problem import Problem
@@ -45,18 +50,25 @@ from scaleacross.workloads.problem import Problem
 
 @dataclass(frozen=True)
 class Balance:
-    """Layers [rank][chunk] and micro-batches by replica class, on one layout; ``placement``: where virtual stages sit."""
+    """Layers [rank][chunk], micro-batches by replica class and recompute policies by rank, on one layout; ``placement``: where
+    virtual stages sit."""
 
     layout: Layout
     split: Split
     micro_batches: tuple[int, ...]
     placement: StagePlacement = "loop"
+    stage_recompute: tuple[str, ...] | None = None
 
     @property
     def layers_per_stage(self) -> Split | None:
         """The split as a decision states it: None when it is the equal one."""
         equal = equal_stages(sum(map(sum, self.split)), len(self.split), len(self.split[0]), self.placement)
         return None if self.split == equal else self.split
+
+    @property
+    def stated(self) -> dict[str, object]:
+        """As fields of a decision."""
+        return {name: getattr(self, name) for name in ("layers_per_stage", "batch_shares", "stage_recompute")}
 
     @property
     def batch_shares(self) -> tuple[BatchShare, ...] | None:
@@ -120,16 +132,34 @@ class Balancer:
         if self.uneven_split is not None and self._fits(layout, self.uneven_split, max(balance.micro_batches)):
             yield replace(balance, split=self.uneven_split)
 
+    def by_stage(self, layout: Layout) -> Iterator[Balance]:
+        """B4."""
+        kept, rerun = (self._with(policy) for policy in ("none", "full"))
+        num_chunks, types = int(self.settings.num_chunks[0]), types_of_ranks(layout)
+        reruns = Reruns(kept.costs, rerun.costs, types, num_chunks)
+        fastest = partition_stages(kept.costs, types, num_chunks, self.placement, reruns)
+        for split in dict.fromkeys((self._equal_split, fastest)):
+            policies = None if split is None else reruns.policies(split)
+            if split is not None and policies is not None:
+                yield replace(self.equal(layout), split=split, stage_recompute=policies)
+
+    def _with(self, policy: str) -> Balancer:
+        return replace(self, settings=replace(self.settings, recompute=np.array([RECOMPUTES.index(policy)])))
+
+    def ranks(self, balance: Balance) -> Settings:
+        """The candidate's row, or a row for every pipeline rank where each has its own recompute policy."""
+        return on_ranks(self.settings, balance.stage_recompute)
+
     def rows(self, balance: Balance) -> Rows:
         """The rows that price a balance: one where all ranks are alike, else one of every kind of rank."""
-        if len(self.accelerators) == 1 and balance.layers_per_stage is None:
+        if len(self.accelerators) == 1 and balance.layers_per_stage is None and balance.stage_recompute is None:
             work = work_of(self.profile, self.job, self.accelerators, self.settings)
             return Rows(self.settings, work, np.zeros(len(self.settings), dtype=np.int64))
         return uneven_rows(
             self.profile,
             self.job,
             self.accelerators,
-            self.settings,
+            self.ranks(balance),
             self.times,
             balance.layout,
             balance.split,
@@ -188,4 +218,5 @@ def balance_of(problem: Problem, decision: Decision, placement: Placement, setti
     """The balance that a placed decision states, the equal one where it states none (``settings`` is its row)."""
     layout = layout_of(problem.topology, placement.fill, decision.degrees, placement.axis_order)
     split = layers_per_stage(problem.profile, decision)
-    return Balance(layout, split, micro_batches_of(decision, settings, layout), placement_of(settings))
+    batches = micro_batches_of(decision, settings, layout)
+    return Balance(layout, split, batches, placement_of(settings), decision.stage_recompute)

@@ -28,6 +28,7 @@ from scaleacross.cost_models.links import stacked_links
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.pipeline.unplaced import WAITED, UnplacedPipelines
 from scaleacross.cost_models.plan_cost import stage_memory
+from scaleacross.cost_models.recomputation import is_by_stage, on_ranks
 from scaleacross.cost_models.settings import Floats, Settings, settings_of
 from scaleacross.cost_models.step import StepTimes, placement_free_s, step_times
 from scaleacross.cost_models.uneven import Rows
@@ -35,7 +36,7 @@ from scaleacross.cost_models.waiting_groups import waiting_groups
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
 from scaleacross.solvers.fleets import Fill, Fleet, shares
-from scaleacross.solvers.mixed_fleets import pricing_on
+from scaleacross.solvers.mixed_fleets import MixedPricing, pricing_on
 from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, Placer, axes_of, never
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
@@ -128,6 +129,11 @@ class EveryPlacement(Placer):
                 fill, axis_order = place
                 yield self._step_s(decision, place), PlacementDecision(axis_order, fill, 0.0, complete=True)
 
+    @property
+    def by_stage(self) -> bool:
+        """Whether it places candidates whose stages have recompute policies of their own: with bounds for unequal stages."""
+        return self.balanced and isinstance(self.pricing, MixedPricing)
+
     def unlimited(self) -> Placer:
         """The same placer without an incumbent."""
         return replace(self, incumbent_s=lambda: np.inf)
@@ -154,6 +160,8 @@ class EveryPlacement(Placer):
 
     def _balances(self, balancer: Balancer, layout: Layout) -> Iterable[Balance]:
         """The balances to try on a layout: the equal one alone where a share of every chunk's layers is recomputed."""
+        if self.balanced and is_by_stage(balancer.settings):
+            return balancer.by_stage(layout)
         several = self.balanced and rerun_period(RECOMPUTES[int(balancer.settings.recompute[0])]) == 1
         return balancer.balances(layout) if several else [balancer.equal(layout)]
 
@@ -233,7 +241,8 @@ class EveryPlacement(Placer):
         """The pipelines of a balance of a single candidate, wherever it lies; ``work`` is that of one of its rows."""
         volumes = self.pricing.volumes(settings, work.take(np.zeros(1, dtype=np.int64)))
         of = balance.layout, balance.split, balance.micro_batches
-        return UnplacedPipelines.of(volumes, self.pricing.accelerators, self._layer_times(settings), *of)
+        ranks = on_ranks(settings, balance.stage_recompute)
+        return UnplacedPipelines.of(volumes, self.pricing.accelerators, self._layer_times(settings), *of, ranks)
 
     def _timed(self, pipelines: UnplacedPipelines, decision: Decision, place: Place) -> list[TimedPipeline]:
         """The pipelines of a decision in a place."""
@@ -288,10 +297,8 @@ def placed_at(decision: Decision, place: Place) -> Decision:
 
 
 def balanced(decision: Decision, balance: Balance) -> Decision:
-    """A decision with the layers and batch shares of a balance."""
-    return decision.model_copy(
-        update={"layers_per_stage": balance.layers_per_stage, "batch_shares": balance.batch_shares}
-    )
+    """A decision with the layers, batch shares and recompute policies of a balance."""
+    return decision.model_copy(update=balance.stated)
 
 
 def _holds(layout: Layout, decision: Decision) -> bool:

@@ -78,6 +78,7 @@ from scaleacross.solvers.search_state import Placed, Search, forget
 from scaleacross.solvers.uneven_layers import UnevenLayers, uneven_placers
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.progress import Progress
+from scaleacross.spec.recomputation import BY_STAGE
 from scaleacross.workloads.problem import Problem
 
 TIGHT_BLOCK: Final = 16_384
@@ -167,6 +168,7 @@ def _uneven_placers(state: Search) -> list[UnevenLayers]:
         state.left_out.append(
             f"stages with unequal numbers of layers were not searched, as there are {state.num_candidates:,} candidates with "
             "equal ones: the bound is one on those; stages: any searches all"
+            + (", recompute per_stage too" if BY_STAGE in problem.job.recompute else "")
         )
     if stages == "equal" or state.left_out:
         return []
@@ -200,7 +202,9 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
 def _price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer] | None]:
     """Steps 1 to 3 on one fleet: candidates whose coarse bound is below the incumbent, a block a turn; the first turn probes."""
     job = state.problem.job
-    space = narrowed(SearchSpace(job, state.problem.profile, placer.fleet.num_accelerators, placer.fleet.unit))
+    fleet = placer.fleet
+    space = SearchSpace(job, state.problem.profile, fleet.num_accelerators, fleet.unit, by_stage=placer.by_stage)
+    space = narrowed(space)
     again = placer.least_stages > 1  # what a rule refuses, or memory, was counted with equal stages
     refusals = Refusals() if again else state.refusals
     enumerated = _enumerate(state, space, refusals, placer.least_stages)

@@ -285,7 +285,7 @@ class MixedPricing(Pricing):
         whole = counts @ least + (share[:, None] * ends).min(axis=0).sum(axis=0)
         once = counts @ least + ends.min(axis=0).sum(axis=0)
         pp, m, phi = settings.pp, settings.num_micro_batches, share.min(axis=0)
-        by_shares = np.where(settings.policy_open, 0.0, settings.dp * whole / self._speed(settings, share))
+        by_shares = np.where(settings.rerun_open, 0.0, settings.dp * whole / self._speed(settings, share))
         pace = np.maximum(by_shares, once / pp)
         before = self._prefix_share(settings, times, seconds)
         enough = at_least(_fewest(self.job, settings), m, pp, phi, settings.dp == 1)
@@ -293,7 +293,7 @@ class MixedPricing(Pricing):
         chunk = (settings.num_chunks - 1) * layers.max(axis=(0, 1)) + _folded(settings) * ends[:, 1].max(axis=0)
         fill = np.maximum(any_order * pace - before * chunk, own * pace)
         fill = np.maximum(fill, fill_past_once_s(settings.schedule, pp, enough, once, pace))
-        fill = np.where(settings.policy_open, 0.0, fill)
+        fill = np.where(settings.rerun_open, 0.0, fill)
         held = settings.num_chunks - (pp * settings.num_chunks > self.profile.num_layers) * (1 + _folded(settings))
         return np.maximum(m * pace + fill, _fewest(self.job, settings) * held * layers.min(axis=1).max(axis=0))
 

@@ -22,7 +22,7 @@ Price         step ≥ pipeline of i + (m_i + e)·max(0, t − P[r,i] − H[r,i]
 4 path        Where the backward is whole, every micro-batch passes all layers of the model forward, then backward, and the
               messages between all stages twice; no layer is faster than on its fastest type.
 
-Candidates whose recompute policy is still open (``Settings.policy_open``) leave out 2: d of a candidate may be less than theirs.
+Candidates whose recompute policy is still open (``Settings.rerun_open``) leave out 2: d of a candidate may be less than theirs.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ShardedPasses:
         m, piece = settings.num_micro_batches, self._first_piece_s
         groups = slowest * settings.pp * settings.dp / speed
         pieced = np.maximum(others_s + (fewest - 1) * piece, m * (pace + piece * groups))
-        fills = among(settings.schedule, WHOLE) & ~settings.policy_open
+        fills = among(settings.schedule, WHOLE) & ~settings.rerun_open
         filled = (m + fills * (settings.pp - 1) * self.first_share) * self.traffic_s[EVERY_PASS].sum(axis=0)
         return np.maximum(np.maximum(pieced, filled), m * self._pace(sent=True)[0])
 

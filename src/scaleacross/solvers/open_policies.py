@@ -35,7 +35,6 @@ from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Search
 from scaleacross.spec.job import Job
-from scaleacross.spec.recomputation import RECOMPUTES, rerun_period
 
 MOST_AT_ONCE: Final = 4_000_000
 """Bases up to which policies are enumerated with all else: 0.6 GB as columns, and a few times that while they are sorted."""
@@ -43,7 +42,6 @@ CLOSED_TOGETHER: Final = 65_536
 """Candidates that blocks are closed into between two looks at the clock."""
 TRIED: Final = 16
 """Blocks that are closed to find one promising candidate."""
-_PERIODS: Final = np.array([rerun_period(policy) for policy in RECOMPUTES])
 
 
 def narrowed(space: SearchSpace) -> SearchSpace:
@@ -67,7 +65,7 @@ def closed(space: SearchSpace, settings: Settings, refusals: Refusals) -> Settin
     rows = settings.take(np.repeat(np.arange(len(settings)), len(space.policies)))
     recompute, activations, states = np.tile(space.policies, (len(settings), 1)).T
     rows = replace(rows, recompute=recompute, activation_offload=activations, optimizer_offload=states)
-    whole = space.whole_layers(_PERIODS[recompute], rows.pp * rows.num_chunks, activations, refusals)
+    whole = space.whole_layers(recompute, rows.pp * rows.num_chunks, activations, refusals)
     return space.expressed(rows.take(whole), ("base", "split"), refusals)
 
 
@@ -116,4 +114,4 @@ def _closed_block(state: Search, block: tuple[Priced, Placer], rows: Ints) -> tu
 
 def _space(state: Search, placer: Placer) -> SearchSpace:
     problem, fleet = state.problem, placer.fleet
-    return SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    return SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit, by_stage=placer.by_stage)

@@ -10,6 +10,14 @@ C1 pace       h[r] + Σ_{x[r] ≤ l < x[r+1]} s[r,l] ≤ T
 C2 memory     a[r] + Σ_{x[r] ≤ l < x[r+1]} w[r,l] ≤ c[r]
 C3 chunks     x[r+1] − x[r] ≥ v
 
+With recomputation by stage (``Reruns``) a rank also reruns R of its layers whole, the least number that fits: s[r,l] grows by the
+seconds of a rerun for so many of them, and C2 reads
+
+C2 memory     a'[r] + Σ w[r,l] − R·(w − w')[r] ≤ c[r]      where R > 0; a', w' are those of ranks that rerun all layers
+
+Fewer are never slower on any rank, so nothing else need be tried. R is a whole number in every chunk, its share one that
+``spec.recomputation`` can name, and all layers are of one kind.
+
 Exact by dynamic programming over (rank, first layer), O(p·L²) in arrays: a minimax pass for T, then an additive pass for the
 second objective among the ranges within T. With equal ranks and light ends the equal split itself comes out.
 
@@ -21,41 +29,101 @@ asks checks the memory of the split that comes out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.cost_models.stages import equal_stages
 from scaleacross.cost_models.uneven import LayerCosts, Split
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.spec.parallelism import split_layers
+from scaleacross.spec.recomputation import policy_of_share, rerun_period
 
 SAME: Final = 1 + 1e-9
 """Paces within this ratio are equal."""
 
 
+@dataclass(frozen=True)
+class Reruns:
+    """Recomputation by stage: costs of ranks that keep all layers and of ranks that rerun all, for types on every rank."""
+
+    kept: LayerCosts
+    rerun: LayerCosts
+    types: Sequence[frozenset[str]]
+    num_chunks: int
+
+    @cached_property
+    def layers(self) -> Floats:
+        """R of every rank with 0…L layers, (pp, L + 1); inf where none is enough."""
+        most, capacity = sum(self.kept.counts), self.kept.least_capacity_bytes(self.types)
+        out = np.full((len(self.types), most + 1), np.inf)
+        for held in range(most + 1):
+            again = np.array([some for some in range(held + 1) if self._policy(some, held) is not None])
+            bytes_ = self._bytes(held, again)
+            fits = bytes_ <= capacity[:, None]
+            out[:, held] = np.where(fits.any(axis=1), again[fits.argmax(axis=1)], np.inf)
+        return out
+
+    @property
+    def slower_s(self) -> Floats:
+        """Seconds of one more rerun layer, (types,)."""
+        return (self.rerun.layer_s - self.kept.layer_s)[:, 0]
+
+    def policies(self, split: Split) -> tuple[str, ...] | None:
+        """Of every rank with its layers of a split; None where they do not fit."""
+        held = [sum(chunks) for chunks in split]
+        again = self.layers[np.arange(len(held)), held]
+        if not np.isfinite(again).all():
+            return None
+        out = [self._policy(int(some), layers) or "full" for some, layers in zip(again, held, strict=True)]
+        unequal = (len(set(chunks)) > 1 for chunks in split)
+        return (
+            None if any(rerun_period(one) > 1 for one, some in zip(out, unequal, strict=True) if some) else tuple(out)
+        )
+
+    def _policy(self, again: int, held: int) -> str | None:
+        """Of a rank that reruns so many of its layers; None where that is no share of every chunk."""
+        whole = held % self.num_chunks == 0 and again % self.num_chunks == 0
+        return policy_of_share(again, held) if whole or again in (0, held) else None
+
+    def _bytes(self, held: int, again: Ints) -> Floats:
+        """Of every rank that reruns so many of ``held`` layers, (pp, choices)."""
+        least, layer = self.kept.fixed_bytes[:, None], self.kept.layer_bytes[:, :1]
+        full, rerun = self.rerun.fixed_bytes[:, None], self.rerun.layer_bytes[:, :1]
+        return np.where(again > 0, full + again * rerun + (held - again) * layer, least + held * layer)
+
+
 def partition_stages(
-    costs: LayerCosts, types: Sequence[frozenset[str]], num_chunks: int, placement: StagePlacement = "loop"
+    costs: LayerCosts,
+    types: Sequence[frozenset[str]],
+    num_chunks: int,
+    placement: StagePlacement = "loop",
+    reruns: Reruns | None = None,
 ) -> Split | None:
     """The split of the module docstring, [rank][chunk] -> layers; None when no split fits in memory.
 
     Args:
         types: accelerator types on every pipeline rank.
         placement: where the schedule has its virtual stages; it decides which ranks of the equal split have a layer more.
+        reruns: recomputation by stage, of which ``costs`` are those of ranks that keep all.
     """
     pp, num_layers = len(types), sum(costs.counts)
     if num_layers < pp * num_chunks:
         return None
     equal = np.array([sum(stage) for stage in equal_stages(num_layers, pp, num_chunks, placement)])
-    pace = _range_paces(costs, types, located=num_chunks == 1, least=num_chunks)
+    pace = _range_paces(costs, types, reruns, located=num_chunks == 1, least=num_chunks)
     slowest = _least_slowest(pace)
     if not np.isfinite(slowest):
         return None
     return tuple(split_layers(count, num_chunks) for count in _nearest(pace <= slowest * SAME, equal))
 
 
-def _range_paces(costs: LayerCosts, types: Sequence[frozenset[str]], *, located: bool, least: int) -> Floats:
+def _range_paces(
+    costs: LayerCosts, types: Sequence[frozenset[str]], reruns: Reruns | None, *, located: bool, least: int
+) -> Floats:
     """Seconds of rank r with the layers i…j−1, (pp, L + 1, L + 1); inf where C2 or C3 forbids them."""
     pp, counts, num_layers = len(types), np.array(costs.counts), sum(costs.counts)
     share = np.eye(len(counts))[np.repeat(np.arange(len(counts)), counts)]  # (L, block types)
@@ -65,14 +133,20 @@ def _range_paces(costs: LayerCosts, types: Sequence[frozenset[str]], *, located:
     inside = before[None, :, :] - before[:, None, :]  # layers of each block type in i…j−1
     seconds = np.stack([inside @ layer_s for layer_s in costs.layer_s])  # (types, L + 1, L + 1)
     capacity = costs.least_capacity_bytes(types)
+    size = np.subtract.outer(np.arange(num_layers + 1), np.arange(num_layers + 1)).T
     out = np.empty((pp, num_layers + 1, num_layers + 1))
     for rank, here in enumerate(types):
         ends = costs.ends_s[:, 0] * (rank == 0) + costs.ends_s[:, 1] * (rank == costs.head_rank % pp)
         used = [kind for kind, name in enumerate(costs.types) if name in here]
-        out[rank] = (seconds[used] + ends[used, None, None]).max(axis=0)
-        out[rank][costs.fixed_bytes[rank] + inside @ costs.layer_bytes[rank] > capacity[rank]] = np.inf
-    size = np.arange(num_layers + 1)
-    out[:, size[None, :] - size[:, None] < least] = np.inf
+        here_s = seconds[used] + ends[used, None, None]
+        if reruns is None:
+            fits = costs.fixed_bytes[rank] + inside @ costs.layer_bytes[rank] <= capacity[rank]
+        else:
+            again = reruns.layers[rank][np.maximum(size, 0)]
+            fits = np.isfinite(again)
+            here_s = here_s + reruns.slower_s[used, None, None] * np.where(fits, again, 0.0)
+        out[rank] = np.where(fits, here_s.max(axis=0), np.inf)
+    out[:, size < least] = np.inf
     return out
 
 

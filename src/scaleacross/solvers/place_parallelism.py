@@ -130,6 +130,11 @@ class Placer:
         free_s = float(placement_free_s(self.pricing.volumes(settings, work))[0])
         return placed.step_s(placed.placed(settings, 0, order)) - free_s
 
+    @property
+    def by_stage(self) -> bool:
+        """Whether it places candidates whose stages have recompute policies of their own."""
+        return False
+
     def unlimited(self) -> Placer:
         """A placer that places candidates however slow they are: this one."""
         return self

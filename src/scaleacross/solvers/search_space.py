@@ -20,7 +20,7 @@ R8 shard level    none ⇔ dp_shard = 1 and nothing to shard over; otherwise dp_
                   which one micro-batch would drop what the next one needs
 R9 user           whatever the job pins
 R10 target        what the job's target expresses (``targets``)
-R11 recompute     of n of d layers: d divides the layers of every chunk, all chunks equal; nothing of them waits on the host
+R11 recompute     of n of d layers: d divides those of every chunk, all chunks equal, none on the host; by stage: pp above 1
 
 Bounds on a candidate's memory are checked when it is priced (``candidates``).
 """
@@ -38,6 +38,7 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.distinct import distinct
+from scaleacross.cost_models.recomputation import in_whole_layers
 from scaleacross.cost_models.settings import (
     ALL_TO_ALL_RING,
     ANY_EXCHANGE,
@@ -60,12 +61,11 @@ from scaleacross.spec.parallelism import (
     ScheduleName,
     has_chunks,
 )
-from scaleacross.spec.recomputation import RECOMPUTES, rerun_period
+from scaleacross.spec.recomputation import BY_STAGE, RECOMPUTES
 from scaleacross.targets import expressible
 from scaleacross.targets.law import Scope
 from scaleacross.workloads.layer_profile import ModelProfile
 
-_R11: Final = "R11 no whole number of layers to recompute in every chunk"
 MIN_TOKENS_PER_RANK: Final = 1024
 """Context parallelism stops here: below it ring attention has too little work per message to be of use."""
 MOST_BASES: Final = 16_000_000
@@ -97,18 +97,20 @@ class SearchSpace:
     max_accelerators: int
     host_unit: int
     policies_open: bool = False
+    by_stage: bool = False  # with those whose stages have recompute policies of their own, which few can place
 
     @cached_property
     def policies(self) -> Ints:
         """Recompute code, offloaded activations and optimizer states of every policy that the job allows, (policies, 3)."""
-        every = product(self.job.recompute, self.job.activation_offload, self.job.optimizer_offload)
-        return np.array([(RECOMPUTES.index(one), *map(millionths, shares)) for one, *shares in every])
+        some = (policy for policy in self.job.recompute if self.by_stage or policy != BY_STAGE)
+        every = product(some, self.job.activation_offload, self.job.optimizer_offload)
+        return np.array([(RECOMPUTES.index(one), *map(millionths, s)) for one, *s in every], np.int64).reshape(-1, 3)
 
-    def whole_layers(self, period: Ints, chunks: Ints, activations: Ints, refusals: Refusals) -> Bools:
-        """R11."""
-        whole = (period == 1) | ((self.profile.num_layers % (chunks * period) == 0) & (activations == 0))
-        refusals.counts.update({_R11: int((~whole).sum())} if not whole.all() else {})
-        return np.asarray(whole)
+    def whole_layers(self, recompute: Ints, chunks: Ints, activations: Ints, refusals: Refusals) -> Bools:
+        """R11 of policies on so many virtual stages."""
+        whole = in_whole_layers(recompute, self.profile.num_layers, chunks, activations)
+        refusals.counts.update({"R11 no whole layers to recompute": int((~whole).sum())} if not whole.all() else {})
+        return whole
 
     def batches(self, refusals: Refusals) -> Iterator[Settings]:
         """All candidates, one batch per pp. Each combination appears exactly once."""
@@ -279,7 +281,6 @@ class SearchSpace:
             if refusals.keep((self.job.sequence_length // cp) % tp == 0, "R2 tp must divide the tokens of a rank")
         ]
         policies = np.array([(ANY_POLICY, 0, 0)]) if self.policies_open else self.policies
-        period = np.array([*map(rerun_period, RECOMPUTES), 1])[policies[:, 0]]
         for dp in divisors(self.job.global_batch_sequences):
             fitting = [
                 (tp, cp, context, lanes, inner)
@@ -300,7 +301,7 @@ class SearchSpace:
                 if not all(sizes):
                     continue
                 g, c, e, p = rows = np.indices(sizes).reshape(len(sizes), -1)
-                whole = self.whole_layers(period[p], pp * pipelines[c, 2], policies[p, 1], refusals)
+                whole = self.whole_layers(policies[p, 0], pp * pipelines[c, 2], policies[p, 1], refusals)
                 whole &= max(1, self.profile.num_experts) % (grid[g, 3] * experts[e, 0]) == 0
                 g, c, e, p = rows[:, whole]
                 all_dp, one, stages = (np.full(len(g), value) for value in (dp, 1, pp))
@@ -311,8 +312,7 @@ class SearchSpace:
 
     def _lanes(self, lanes: int, dp: int, refusals: Refusals) -> list[int]:
         """R5 (folding), R9: lanes of tp and cp on which experts may lie; 1 where there is nothing to choose."""
-        experts = self.profile.num_experts
-        asked = self.job.expert_folding
+        experts, asked = self.profile.num_experts, self.job.expert_folding
         out = [1] if lanes == 1 or not experts or "none" in asked else []
         rule = "R5 folded experts need tp · cp to divide their number, and dp_shard > 1"
         if lanes > 1 and experts and "tp_cp" in asked and refusals.keep(experts % lanes == 0 and dp > 1, rule):

@@ -220,6 +220,5 @@ def decision_of(placed: Placed) -> Decision:
     placement = Placement(axis_order=placed.placement.axis_order, fill=shares(placed.placement.fill))
     chosen: dict[str, object] = {"placement": placement}
     if placed.placement.balance is not None:
-        balance = placed.placement.balance
-        chosen |= {"layers_per_stage": balance.layers_per_stage, "batch_shares": balance.batch_shares}
+        chosen |= placed.placement.balance.stated
     return placed.settings.decision(0).model_copy(update=chosen)

@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from scaleacross.cost_models.layout import Layout
+from scaleacross.cost_models.recomputation import is_by_stage
 from scaleacross.cost_models.settings import Settings
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
@@ -57,6 +58,8 @@ class UnevenLayers(EveryPlacement):
         left: Callable[[float], None] | None = None,
     ) -> PlacementDecision | None:
         """As ``EveryPlacement.place``; None, too, where the equal split is the best one, or the only legal one."""
+        if is_by_stage(settings):
+            return super().place(settings, work, slowest_axis, enough_s, cutoff_s, stop, left)
         if rerun_period(RECOMPUTES[int(settings.recompute[0])]) > 1 or self._balancer(settings).uneven_split is None:
             return None
         return super().place(settings, work, slowest_axis, enough_s, cutoff_s, stop, left)
@@ -71,17 +74,15 @@ class UnevenLayers(EveryPlacement):
         balancer, mixed, known = self._balancer(settings), self.pricing, of_one_type(self.pricing)
         degrees, idle = settings.decision(0).degrees, axes_of(settings)[1]
         layouts = (self._layout(degrees, (fill, (*idle, *orders[0]))) for fill in self.fills_of(settings))
-        balances = (balance for layout in layouts for balance in balancer.uneven(layout))
-        balance = next(balances, None)  # the type is one, so no layout makes another
-        if balance is None:
-            return []
-        ranks, works, _ = balancer.rows(balance)
-        free_s = placement_free_s(known.volumes(ranks, works))
+        balances = next(filter(None, (list(self._balances(balancer, layout)) for layout in layouts)), [])
         limit_s = cutoff_s + float(placement_free_s(mixed.volumes(settings, work))[0])
-        if free_s.max() >= limit_s:
-            return []
-        bounds = (free_s + known.order_bounds_s(ranks, works, orders)).max(axis=1)
+        bounds = np.full(len(orders), np.inf)
+        for balance in balances:  # the type is one, so no layout makes others
+            ranks, works, _ = balancer.rows(balance)
+            free_s = placement_free_s(known.volumes(ranks, works))
+            if free_s.max() < limit_s:
+                bounds = np.minimum(bounds, (free_s + known.order_bounds_s(ranks, works, orders)).max(axis=1))
         return [order for order, bound in zip(orders, bounds.tolist(), strict=True) if bound < limit_s]
 
     def _balances(self, balancer: Balancer, layout: Layout) -> Iterable[Balance]:
-        return balancer.uneven(layout)
+        return balancer.by_stage(layout) if is_by_stage(balancer.settings) else balancer.uneven(layout)

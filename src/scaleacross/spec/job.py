@@ -151,7 +151,8 @@ class Job(Spec):
     recompute: tuple[AllowedRecompute, ...] = Field(
         default=PLAIN,
         description="allowed recompute policies: none, selective (norms and activation products), full (layers), or modules "
-        f"joined by +, as Megatron-LM names them: {', '.join(MODULES)}; modules: every set of them that the model has",
+        f"joined by +, as Megatron-LM names them: {', '.join(MODULES)}; modules: every set of them that the model has; "
+        "per_stage: every pipeline stage reruns as few whole layers as its memory allows",
     )
     context_exchange: tuple[ContextExchange, ...] = Field(
         default=("ring", "all_to_all"),

@@ -145,6 +145,9 @@ class LaunchConfig(Spec):
     pipeline: PipelineChoice
     layers_per_stage: tuple[tuple[int, ...], ...] = Field(description="[pipeline rank][chunk] -> number of layers")
     recompute: Recompute
+    stage_recompute: tuple[Recompute, ...] | None = Field(
+        default=None, description="[pipeline rank] -> policy, where recompute is per_stage"
+    )
     shard: ShardLevel
     context_exchange: ContextExchange = "ring"
     activation_offload: OffloadShare = Field(

@@ -50,6 +50,7 @@ class Decision(Spec):
     layers_per_stage: tuple[tuple[NonNegativeInt, ...], ...] | None = Field(
         default=None, description="[pipeline rank][chunk] -> layers, 0 at the ends only; None: as equal as possible"
     )
+    stage_recompute: tuple[Recompute, ...] | None = Field(default=None, description="policy by rank, if per_stage")
     batch_shares: tuple[BatchShare, ...] | None = Field(
         default=None, description="micro-batches by replica class; None: every replica has equally many"
     )

@@ -3,11 +3,13 @@ modules.
 
 The modules are those of Megatron-Core's selective recomputation (megatron/core/transformer/transformer_config.py). A policy of
 several is written with plus signs, in the order of MODULES. ``full:n/d`` reruns n of d layers of every model chunk as ``full``
-does and keeps everything of the others: Megatron-LM's method block, and every d-th layer where n is 1.
+does and keeps everything of the others: Megatron-LM's method block, and every d-th layer where n is 1. Under ``per_stage`` every
+pipeline stage has one of these policies of its own, as its memory asks for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations
 from math import gcd
@@ -37,22 +39,31 @@ PARTS: Final[dict[str, Fraction]] = {
     f"full:{n}/{d}": Fraction(n, d) for d in range(2, MOST_LAYERS + 1) for n in range(1, d) if gcd(n, d) == 1
 }
 """Policies that rerun some of the layers, and their share of every chunk."""
-RECOMPUTES: Final[tuple[str, ...]] = (*PLAIN, *("+".join(chosen) for chosen in MODULE_SETS), *PARTS)
+BY_STAGE: Final = "per_stage"
+"""Every pipeline stage reruns as few of its layers whole as its memory allows: policies that a decision states stage by stage."""
+OF_STAGES: Final = frozenset({"none", "full", *PARTS})
+"""Policies that one stage may have under BY_STAGE."""
+RECOMPUTES: Final[tuple[str, ...]] = (*PLAIN, *("+".join(chosen) for chosen in MODULE_SETS), *PARTS, BY_STAGE)
 MASKS: Final[tuple[int, ...]] = (
     *(0 for _ in PLAIN),
     *(sum(1 << MODULES.index(module) for module in chosen) for chosen in MODULE_SETS),
     *(0 for _ in PARTS),
+    0,
 )
 """Modules of every policy as bits, in the order of RECOMPUTES and of MODULES."""
 
 
 def modules_of(policy: str) -> tuple[Module, ...]:
-    """Modules that ``policy`` names; none for those of PLAIN and PARTS."""
-    return () if policy in PLAIN or policy in PARTS else MODULE_SETS[RECOMPUTES.index(policy) - len(PLAIN)]
+    """Modules that ``policy`` names; none for those of PLAIN, PARTS and BY_STAGE."""
+    return (
+        ()
+        if policy in PLAIN or policy in PARTS or policy == BY_STAGE
+        else MODULE_SETS[RECOMPUTES.index(policy) - len(PLAIN)]
+    )
 
 
 def rerun_share(policy: str) -> float:
-    """Share of the layers of every chunk that ``policy`` reruns whole."""
+    """Share of the layers of every chunk that ``policy`` reruns whole; of BY_STAGE 0, the least that a stage may."""
     return 1.0 if policy == "full" else float(PARTS.get(policy, 0))
 
 
@@ -62,8 +73,21 @@ def rerun_period(policy: str) -> int:
 
 
 def of_rerun_layer(policy: str) -> str:
-    """The policy of a layer that is not kept whole."""
-    return "full" if policy in PARTS else policy
+    """The policy of a layer that is not kept whole; none where that is open (BY_STAGE)."""
+    return {BY_STAGE: "none"}.get(policy, "full" if policy in PARTS else policy)
+
+
+def policy_on(rank: int, policy: str, of_stages: Sequence[str] | None) -> str:
+    """What a pipeline rank recomputes under the policy of a decision and those of its stages, if it has any."""
+    return policy if of_stages is None else of_stages[rank]
+
+
+def policy_of_share(rerun: int, layers: int) -> str | None:
+    """The policy of OF_STAGES that reruns so many of a chunk's layers; None where its d would be above MOST_LAYERS."""
+    if rerun in (0, layers):
+        return "full" if rerun else "none"
+    share = Fraction(rerun, layers)
+    return f"full:{share.numerator}/{share.denominator}" if share.denominator <= MOST_LAYERS else None
 
 
 def tokens_again(policy: str) -> float:
@@ -85,7 +109,7 @@ def spelled(value: str) -> str:
         raise ValueError(
             f"'{value}' is no share of a chunk's layers: full:n/d, n below d, d up to {MOST_LAYERS}, no common divisor"
         )
-    known = ", ".join((*PLAIN, "full:n/d", *MODULES))
+    known = ", ".join((*PLAIN, "full:n/d", BY_STAGE, *MODULES))
     if unknown := [word for word in words if word not in MODULES]:
         if len(words) > 1 and unknown[0] in PLAIN:
             raise ValueError(f"'{unknown[0]}' stands alone; modules are joined by +: {', '.join(MODULES)}")
@@ -102,7 +126,7 @@ _PATTERN: Final = rf"full:[0-9]+/[0-9]+|({_NAMES})( *\+ *({_NAMES}))*"
 Recompute = Annotated[
     str,
     AfterValidator(spelled),
-    WithJsonSchema({"type": "string", "pattern": f"^({'|'.join(PLAIN)}|{_PATTERN})$"}),
+    WithJsonSchema({"type": "string", "pattern": f"^({'|'.join((*PLAIN, BY_STAGE))}|{_PATTERN})$"}),
 ]
 """One of RECOMPUTES."""
 
@@ -112,6 +136,6 @@ EVERY: Final = "modules"
 AllowedRecompute = Annotated[
     str,
     AfterValidator(lambda value: value if value == EVERY else spelled(value)),
-    WithJsonSchema({"type": "string", "pattern": f"^({'|'.join((*PLAIN, EVERY))}|{_PATTERN})$"}),
+    WithJsonSchema({"type": "string", "pattern": f"^({'|'.join((*PLAIN, EVERY, BY_STAGE))}|{_PATTERN})$"}),
 ]
 """One of RECOMPUTES, or EVERY."""

@@ -44,6 +44,8 @@ class Layers:
         self.swaps = (self.heads, "all_to_all") in sizes
         self.has_keys = self.swaps or (self.ring, "all_gather") in sizes
         self.exchanges = self.setting.size_bytes.get(("ep", "all_to_all"), 0.0)
+        rank = self.work.pipeline_rank
+        self.keys_again, self.tokens_again = self.setting.keys_again[rank], self.setting.tokens_again[rank]
         self._seconds: dict[tuple[Kind, int], tuple[float, float, float]] = {}
 
     def _compute(self, component: str, seconds: float, label: str) -> int:
@@ -126,13 +128,13 @@ class Layers:
         if not self.exchanges or action.kind is Kind.F:
             return (work.shared_s * bool(self.exchanges),)
         back = work.shared_backward_s if action.kind is Kind.B else work.shared_s
-        return work.shared_s * self.setting.tokens_again, back
+        return work.shared_s * self.tokens_again, back
 
     def _attention(self, action: Action, work: ChunkWork) -> float:
         """Seconds of attention beside which keys and values travel."""
         if action.kind is Kind.F:
             return work.attention_s
-        return work.attention_backward_s + work.attention_s * self.setting.keys_again
+        return work.attention_backward_s + work.attention_s * self.keys_again
 
     def _keys(self, action: Action, key: Key, work: ChunkWork, share: float, pace: float, cell: str) -> None:
         """Attention with its exchange over cp; a backward pass also scatters gradients of keys and values."""
@@ -143,7 +145,7 @@ class Layers:
             size = swapped
         count = work.num_attention_layers * share
         passes: list[tuple[str, float, float, bool]] = []
-        again = 1.0 if action.kind is Kind.F else self.setting.keys_again
+        again = 1.0 if action.kind is Kind.F else self.keys_again
         if again:
             passes.append(("forward", work.attention_s * again, count * again, False))
         if action.kind is not Kind.F:
@@ -207,7 +209,7 @@ class Layers:
         self._wait("tp", beside, cell)
 
     def _exchanges(self, action: Action, work: ChunkWork) -> float:
-        again = self.setting.tokens_again if action.kind is not Kind.F else 0.0
+        again = self.tokens_again if action.kind is not Kind.F else 0.0
         return work.num_moe_layers * (2.0 + 2.0 * again)
 
     def _alone(self, action: Action) -> bool:
@@ -225,7 +227,7 @@ class Layers:
             count = self._exchanges(action, work) * share * (1 - self._hidden_share(action))
             self._wait_through("ep", (*key, "seen"), ("all_to_all",), size, count, cell)
             return
-        passes = (1.0,) if action.kind is Kind.F else (self.setting.tokens_again, 1.0)
+        passes = (1.0,) if action.kind is Kind.F else (self.tokens_again, 1.0)
         for number, (seconds, ways) in enumerate(zip(shared, passes, strict=True)):
             if not ways:
                 continue

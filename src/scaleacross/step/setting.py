@@ -38,7 +38,8 @@ class Setting:
         size_bytes: (use, op) -> bytes of one call where they do not depend on the chunk; uses are tp, cp (keys and values;
             cp_inner and cp_outer where it has two levels), ep, pp and STATES. A use that is missing communicates nothing.
         reduce_whole: tp collectives are all-reduces (no sequence parallelism).
-        keys_again, tokens_again: share of the exchanges of keys and values, and of tokens, that a backward pass repeats.
+        keys_again, tokens_again: share of the exchanges of keys and values, and of tokens, that a backward pass repeats, by
+            pipeline rank.
     """
 
     job: Job
@@ -47,8 +48,8 @@ class Setting:
     context_exchange: ContextExchange
     size_bytes: Mapping[tuple[str, Op], float]
     reduce_whole: bool
-    keys_again: float
-    tokens_again: float
+    keys_again: tuple[float, ...]
+    tokens_again: tuple[float, ...]
 
     @property
     def bucket_parameters(self) -> int:

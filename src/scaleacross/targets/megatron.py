@@ -14,7 +14,7 @@ import numpy as np
 from scaleacross.spec.offloading import MILLIONTHS
 from scaleacross.spec.parallelism import ScheduleName
 from scaleacross.spec.plan import Decision
-from scaleacross.spec.recomputation import MODULES, Recompute, modules_of, repeats_tokens
+from scaleacross.spec.recomputation import BY_STAGE, MODULES, Recompute, modules_of, repeats_tokens
 from scaleacross.spec.recomputation import RECOMPUTES as EVERY_POLICY
 from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
 from scaleacross.targets.law import (
@@ -41,7 +41,7 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 TITLE: Final = "Megatron-LM"
 SCHEDULES: Final[tuple[ScheduleName, ...]] = ("1F1B", "Interleaved1F1B")
-RECOMPUTES: Final[tuple[Recompute, ...]] = tuple(policy for policy in EVERY_POLICY if policy != "selective")
+RECOMPUTES: Final[tuple[Recompute, ...]] = tuple(p for p in EVERY_POLICY if p not in ("selective", BY_STAGE))
 OPTIMIZERS: Final = ("adam", "sgd")
 REDUCE_BYTES: Final = (2.0, 4.0)
 DISCARDED: Final = frozenset({"moe_act", "layernorm"})
@@ -176,7 +176,8 @@ LAWS: Final = (
         "base",
         lambda s, rows: in_codes(rows.recompute, recompute_codes(RECOMPUTES)),
         lambda c: (
-            "recompute selective: Megatron-LM has no policy that reruns norms and activation products alone; set recompute: "
+            f"recompute {c.decision.recompute}: Megatron-LM has no policy that reruns norms and activation products alone, "
+            "nor one by stage; set recompute: "
             f"[none, full] or modules ({', '.join(MODULES)}), or plan with target: megatron"
         ),
     ),

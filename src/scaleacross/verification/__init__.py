@@ -36,15 +36,15 @@ from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, accelerator_types, build_levels
-from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
+from scaleacross.cost_models.plan_cost import PlanCost, layers_per_stage, plan_cost, replayed_work
 from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.offloading import OFFLOADS
-from scaleacross.spec.parallelism import EMPTY_ENDS, WITHOUT_PIPELINE, Degrees, split_layers
+from scaleacross.spec.parallelism import EMPTY_ENDS, WITHOUT_PIPELINE, Degrees
 from scaleacross.spec.placement import Placement, devices
 from scaleacross.spec.plan import Decision, DegradedState, Plan
-from scaleacross.spec.recomputation import rerun_period
+from scaleacross.spec.recomputation import BY_STAGE, OF_STAGES, rerun_period
 from scaleacross.spec.topology import Topology
 from scaleacross.targets import fits, refused_by_own
 from scaleacross.verification.failures import v8_failures, v11_goodput
@@ -237,15 +237,24 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
 
 def _v2_some_layers(problem: Problem, decision: Decision) -> Iterator[str]:
     """Recomputation of some layers: a whole number in every chunk, of layers that are alike and wait in no host."""
-    period, profile = rerun_period(decision.recompute), problem.profile
-    if period == 1:
+    profile, policies, pp = problem.profile, decision.stage_recompute, decision.degrees.pp
+    by_stage = decision.recompute == BY_STAGE
+    if (
+        by_stage != (policies is not None)
+        or len(policies or ()) not in (0, pp)
+        or not OF_STAGES.issuperset(policies or ())
+    ):
+        yield f"V2: recompute {decision.recompute}: per_stage alone has stage_recompute: none, full or full:n/d, {pp} times"
         return
-    stages = decision.degrees.pp * decision.pipeline.num_chunks
-    split = decision.layers_per_stage or (split_layers(profile.num_layers, stages),)
-    counts = sorted({count for stage in split for count in stage})
-    if len(counts) > 1 or counts[0] % period:
-        held = " or ".join(map(str, counts))
-        yield f"V2: recompute {decision.recompute} with {held} layers a chunk: {period} must divide them, all chunks equal"
+    if rerun_period(decision.recompute) == 1 and not by_stage:
+        return
+    split = layers_per_stage(profile, decision)
+    parts = zip(policies, split, strict=True) if policies else [(decision.recompute, [n for one in split for n in one])]
+    for policy, chunks in parts:
+        counts, period = sorted(set(chunks)), rerun_period(policy)
+        if period > 1 and (len(counts) > 1 or counts[0] % period):
+            held = " or ".join(map(str, counts))
+            yield f"V2: recompute {policy} with {held} layers a chunk: {period} must divide them, all chunks equal"
     if decision.activation_offload:
         yield f"V2: recompute {decision.recompute} with activation_offload: which layers do what is not stated; drop one of them"
     if len(profile.blocks) > 1:

@@ -25,7 +25,7 @@ from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.parallelism import Degrees, split_layers
 from scaleacross.spec.plan import Decision, StageMemory
-from scaleacross.spec.recomputation import of_rerun_layer
+from scaleacross.spec.recomputation import of_rerun_layer, policy_on
 from scaleacross.units import human_bytes
 from scaleacross.workloads.layer_profile import LayerProfile
 from scaleacross.workloads.problem import Problem
@@ -51,6 +51,8 @@ def counted_memory(problem: Problem, decision: Decision, layout: Layout) -> tupl
     }
     out = []
     for rank, names in enumerate(types_of_ranks(layout)):
+        policy = policy_on(rank, decision.recompute, decision.stage_recompute)
+        own = decision.model_copy(update={"recompute": policy, "stage_recompute": None})
         tightest = min(
             (types[name] for name in names), key=lambda one: one.room_bytes(problem.job.memory_headroom_fraction)
         )
@@ -58,11 +60,11 @@ def counted_memory(problem: Problem, decision: Decision, layout: Layout) -> tupl
             StageMemory(
                 stage=rank,
                 num_layers=sum(not any(layer is end for end in ends) for layer in dealt[rank]),
-                **_parts(problem, decision, dealt[rank], flights[rank]),
+                **_parts(problem, own, dealt[rank], flights[rank]),
                 reserved_bytes=tightest.reserved_memory_bytes,
                 capacity_bytes=tightest.memory_bytes,
                 headroom_bytes=problem.job.memory_headroom_fraction * tightest.memory_bytes,
-                **_on_host(problem, decision, dealt[rank], flights[rank], [types[name] for name in names]),
+                **_on_host(problem, own, dealt[rank], flights[rank], [types[name] for name in names]),
             )
         )
     return tuple(out)

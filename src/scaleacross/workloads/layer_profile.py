@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from scaleacross.errors import InputError
 from scaleacross.spec.base import Name, Spec
-from scaleacross.spec.recomputation import MODULES, PARTS, PLAIN, RECOMPUTES, Module, modules_of, rerun_share
+from scaleacross.spec.recomputation import BY_STAGE, MODULES, PARTS, PLAIN, RECOMPUTES, Module, modules_of, rerun_share
 
 if TYPE_CHECKING:  # a decoder is a workload itself
     from scaleacross.workloads.decoder import Decoder
@@ -330,7 +330,7 @@ class ModelProfile:
 
     def acting(self, policy: str) -> str:
         """The policy without modules that no layer has."""
-        if policy in PLAIN or policy in PARTS:
+        if policy in PLAIN or policy in PARTS or policy == BY_STAGE:
             return policy
         return "+".join(module for module in modules_of(policy) if module in self.modules) or "none"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
 from scaleacross.spec.offloading import OFFLOADS
-from scaleacross.spec.recomputation import EVERY, MODULE_SETS, PARTS, modules_of
+from scaleacross.spec.recomputation import BY_STAGE, EVERY, MODULE_SETS, PARTS, modules_of
 from scaleacross.spec.topology import Topology, with_host_shares, without_spares
 from scaleacross.workloads import FAMILIES
 from scaleacross.workloads.fine_tuning import with_fine_tuning
@@ -73,10 +73,15 @@ def with_policies(job: Job, profile: ModelProfile) -> Job:
                 f"recompute {policy}: in '{profile.name}' {idle} frees nothing or is not there; its modules are "
                 f"{', '.join(profile.modules) or 'none'}"
             )
-        if policy in PARTS and len(profile.blocks) > 1:
+        if policy in (*PARTS, BY_STAGE) and len(profile.blocks) > 1:
             raise InputError(
                 f"recompute {policy}: '{profile.name}' has layers of {len(profile.blocks)} kinds, and some of the layers are "
                 "priced where all are alike; set recompute: none, full or modules"
+            )
+        if policy == BY_STAGE and (job.stages == "equal" or job.objective != "step_time"):
+            raise InputError(
+                f"recompute {policy} chooses layers and policies of every stage together, for step time; set stages: any and "
+                "objective: step_time, or leave it out"
             )
     if EVERY in job.recompute:
         named += ["+".join(some) for some in MODULE_SETS if set(some) <= set(profile.modules)]

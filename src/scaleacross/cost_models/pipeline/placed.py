@@ -182,7 +182,7 @@ def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
         return Waits(*(nothing,) * 5)
     gather, both = (_of_stages(seconds, work) for seconds in (calls.gather_s, calls.both_s))
     heads = None if calls.heads_s is None else _of_stages(calls.heads_s, work)
-    forward, back = cp_waits_s(volumes, gather, both, heads, work.attention_layers, work.attention_s)
+    forward, back = cp_waits_s(volumes, gather, both, heads, work.attention_layers, work.attention_s, work.keys_again)
     return Waits(forward, back, back, nothing, nothing)
 
 
@@ -194,7 +194,7 @@ def _ep_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
     """
     if calls.exchange_s is None or calls.held_s is None:
         return Waits(*(np.zeros(len(work.rank)),) * 5)
-    each, again = _of_stages(calls.exchange_s, work), float(volumes.tokens_again[0])
+    each, again = _of_stages(calls.exchange_s, work), work.tokens_again
     seen = (beyond_shared_s(each, shared) for shared in (work.shared_s, work.shared_backward_s))
     forward, back = (work.moe_layers * pair for pair in seen)
     inputs, back = (1 + again) * forward, back + again * forward

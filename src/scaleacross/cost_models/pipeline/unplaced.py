@@ -16,6 +16,7 @@ from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.layer_seconds import StackedTimes
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.pipeline.placed import TimedPipeline, stage_seconds, timed_pipelines
+from scaleacross.cost_models.settings import Settings
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.waiting_groups import RankGroups
 from scaleacross.spec.accelerator import Accelerator
@@ -51,10 +52,11 @@ class UnplacedPipelines:
         layout: Layout,
         split: Split,
         micro_batches: Sequence[int],
+        settings: Settings,
     ) -> UnplacedPipelines:
-        """With ``times`` of every accelerator type. Raises ValueError as ``stage_work``."""
+        """With ``times`` of every accelerator type and ``settings`` as in ``stage_work``. Raises ValueError as it does."""
         stages = {
-            one.name: stage_work(volumes.profile, volumes.job, one, each, volumes.settings, split)
+            one.name: stage_work(volumes.profile, volumes.job, one, each, settings, split)
             for one, each in zip(accelerators, times, strict=True)
         }
         return cls(volumes, stages, layout, micro_batches)
