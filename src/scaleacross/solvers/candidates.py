@@ -209,8 +209,7 @@ class Pricing:
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound."""
         best = np.empty((2, len(priced.bound_s)))
-        several = ((getattr(priced.settings, axis) > 1).astype(np.int64) for axis in (*GRID_AXES, "expert_lanes"))
-        pattern = distinct(*several)
+        pattern = distinct(*(np.minimum(getattr(priced.settings, axis), 2) for axis in (*GRID_AXES, "expert_lanes")))
         for kind, row in enumerate(pattern.first):
             active = [axis for axis in GRID_AXES if int(getattr(priced.settings, axis)[row]) > 1]
             alike, folded = np.flatnonzero(pattern.code == kind), bool(priced.settings.expert_lanes[row] > 1)
