@@ -136,4 +136,4 @@ def test_dense_gradients_and_vectors_share_links_in_estimate_and_simulation(rank
     job = {**JOB, "workload": "mlperf-dlrm-dcnv2", "num_accelerators": ranks, "global_batch_samples": 65536}
     plan = plan_recommendation(load_recommendation_job(job)[0], time_limit_s=3, gap_tolerance=0.05)
     assert plan.cost.all_reduce_s > 0.05 * plan.cost.step_s
-    assert abs(simulate_recommendation(plan).difference) < 0.15
+    assert abs(simulate_recommendation(plan).difference) < 0.2

@@ -64,7 +64,7 @@ def test_no_plan_is_below_any_bound(seed: int) -> None:
     problem = instance(seed)
     fastest = exhaustive(problem).step_s
     state = search(problem, time_limit_s=600, gap_tolerance=0.0)
-    bounds = {bound.name: bound for bound in search_bounds(state)}
+    bounds = {bound.name: bound for bound in search_bounds(state, float("inf"))}
     assert set(bounds) == {"search", "compute", "pipeline", "critical_path", "memory_latency"} | (
         {"cut"} if len(problem.topology.buildings) > 1 else set()
     )

@@ -171,7 +171,7 @@ def test_search_equals_brute_force_with_codecs(seed: int) -> None:
         return
     assert found.best is not None
     assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
-    for bound in search_bounds(found):
+    for bound in search_bounds(found, np.inf):
         assert bound.step_s <= oracle.step_s * (1 + 1e-9), bound.name
 
 

@@ -22,6 +22,7 @@ from scaleacross.solvers.alternatives import alternatives as alternatives_to
 from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
 from scaleacross.solvers.infeasible import closest_candidate, explain
 from scaleacross.solvers.joint import search
+from scaleacross.solvers.move_layers import with_moved_layers
 from scaleacross.solvers.network_of_plan import Networked, with_network
 from scaleacross.solvers.network_report import network_report
 from scaleacross.solvers.objectives import Goal, goal_placer
@@ -160,7 +161,7 @@ def plan_problem(
     solved = (
         _goal_report(state, goal, networked, limits, others)
         if goal
-        else _search_report(state, networked.cost, others, finalists)
+        else _search_report(state, networked.decision, networked.cost, others, finalists)
     )
     found = assemble(problem, networked.decision, networked.cost, solved, network_report(problem, networked))
     state.tell("verifying", state.num_candidates)
@@ -192,7 +193,7 @@ def _settled(
 
 
 def _with_best_network(state: Search, best: Placed, *, alone: bool) -> tuple[Placed, Networked]:
-    """The placed candidate whose step is shortest with its own network; the search priced ideal networks.
+    """The placed candidate whose step is shortest with its own network, layers moved; the search priced ideal networks.
 
     No candidate is faster than its ideal, so they are tried in that order until the next ideal is not below the best.
 
@@ -213,7 +214,10 @@ def _with_best_network(state: Search, best: Placed, *, alone: bool) -> tuple[Pla
         found = other if found is None else min(found, other, key=lambda one: one[1].cost.cost.step_s)
     if found is None:
         raise refused or InfeasibleError("nothing was placed")
-    return found
+    if alone or state.gap_tolerance > 0:  # who leaves a gap does not ask for the last percent
+        return found
+    moved = with_moved_layers(state.problem, found[1], state.seed, lambda: state.past_limit)
+    return found[0], moved or found[1]
 
 
 def _require_referee(number: int | None, goal: Goal | None) -> None:
@@ -225,14 +229,29 @@ def _require_referee(number: int | None, goal: Goal | None) -> None:
 
 def _plan_of(state: Search, networked: Networked) -> Plan:
     """The plan of a finalist, for its simulation."""
-    report = _search_report(state, networked.cost)
+    report = _search_report(state, networked.decision, networked.cost)
     return assemble(state.problem, networked.decision, networked.cost, report, degraded=False)
 
 
+def _chunks(state: Search, decision: Decision, step_s: float) -> tuple[str, ...]:
+    """What no bound covers where ranks hold several chunks."""
+    if decision.pipeline.num_chunks == 1 or decision.degrees.pp == 1 or state.problem.job.stages == "equal":
+        return ()
+    note = "the bound is one on layouts whose chunks are as equal as possible"
+    if state.bound_s > step_s * (1 + TOLERANCE):
+        return (f"{note}, {state.bound_s:.4g} s; layers moved from the busiest rank make the step shorter than these",)
+    return (note,)
+
+
 def _search_report(
-    state: Search, cost: PlanCost, others: tuple[Alternative, ...] = (), finalists: tuple[Finalist, ...] = ()
+    state: Search,
+    decision: Decision,
+    cost: PlanCost,
+    others: tuple[Alternative, ...] = (),
+    finalists: tuple[Finalist, ...] = (),
 ) -> SolveReport:
-    step_s, bounds = cost.cost.step_s, search_bounds(state)
+    step_s = cost.cost.step_s
+    bounds = search_bounds(state, step_s)
     bound_s = min(step_s, max(bound.step_s for bound in bounds))
     gap = (step_s - bound_s) / step_s
     return SolveReport(
@@ -242,7 +261,7 @@ def _search_report(
         bounds=bounds,
         alternatives=others,
         finalists=finalists,
-        **_found(state, gap, timed=True),
+        **_found(state, gap, timed=True, notes=_chunks(state, decision, step_s)),
     )
 
 
@@ -289,19 +308,19 @@ def _headroom(state: Search, timed: bool) -> Headroom | None:
     return Headroom(fraction=fraction, num_candidates=state.num_headroom, bound_s=bound_s)
 
 
-def _found(state: Search, gap: float, timed: bool) -> dict[str, Any]:
+def _found(state: Search, gap: float, timed: bool, notes: Sequence[str] = ()) -> dict[str, Any]:
     """What every report says about the search itself."""
     problem = state.problem
     narrow = left_out(problem.job, problem.profile, problem.topology)
-    notes = [*state.left_out, *([narrow] if narrow else [])]
+    told = [*notes, *state.left_out, *([narrow] if narrow else [])]
     if state.work_limit is not None and state.out_of_time:
-        notes.append(f"the work limit of {state.work_limit:,} computed step times ended the search")
+        told.append(f"the work limit of {state.work_limit:,} computed step times ended the search")
     elif state.past_limit and not state.stopped():
-        notes.append("the limit came before every alternative had been tried: the next best may be others")
+        told.append("the limit came before every alternative had been tried: the next best may be others")
     if state.stopped():
-        notes.append("the search was stopped by hand: what it had not placed by then is what the gap leaves open")
+        told.append("the search was stopped by hand: what it had not placed by then is what the gap leaves open")
     if state.bound_violation_s > 1e-9:
-        notes.append(
+        told.append(
             f"a relaxed bound exceeded an exact cost by {state.bound_violation_s:.3g} s: the gap is not a proof here"
         )
     return {
@@ -314,5 +333,5 @@ def _found(state: Search, gap: float, timed: bool) -> dict[str, Any]:
         "seconds": state.seconds,
         "seed": state.seed,
         "versions": versions(),
-        "notes": tuple(notes),
+        "notes": tuple(told),
     }

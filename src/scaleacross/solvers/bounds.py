@@ -127,28 +127,25 @@ def critical_path_bound(problem: Problem) -> Bound:
     return Bound(name="critical_path", step_s=least, why=why)
 
 
-def search_bounds(state: Search) -> tuple[Bound, ...]:
-    """All bounds of a finished search, each at most the objective."""
-    bounds = {
-        "search": Bound(
-            name="search", step_s=state.bound_s, why="least bound of any candidate that was not placed exactly"
-        )
-    }
+def search_bounds(state: Search, step_s: float) -> tuple[Bound, ...]:
+    """All bounds of a finished search, each at most the objective ``step_s``: with layers moved less than any candidate takes."""
+    least_s, why = min(state.bound_s, step_s), "least bound of any candidate that was not placed exactly"
+    bounds = {"search": Bound(name="search", step_s=least_s, why=why)}
     if np.isfinite(state.free_bound_s):
         why = "least computation, bubble and optimizer time of any candidate that fits and was not ruled out"
-        bounds["pipeline"] = Bound(name="pipeline", step_s=min(state.free_bound_s, state.bound_s), why=why)
+        bounds["pipeline"] = Bound(name="pipeline", step_s=min(state.free_bound_s, least_s), why=why)
     bounds |= {bound.name: bound for bound in arithmetic_bounds(state.problem)}
-    for bound in _bounds_by_degrees(state):
+    for bound in _bounds_by_degrees(state, least_s):
         if bound.name not in bounds or bounds[bound.name].step_s < bound.step_s:
             bounds[bound.name] = bound
     return tuple(bounds.values())
 
 
-def _bounds_by_degrees(state: Search) -> Iterator[Bound]:
+def _bounds_by_degrees(state: Search, least_s: float) -> Iterator[Bound]:
     """``crossing`` over all candidates; those that the search bounds higher than its own bound have at least that."""
     several = len(state.problem.topology.buildings) > 1
     names = ("cut", "memory_latency") if several else ("memory_latency",)
-    least = dict.fromkeys(names, (state.bound_s, "every candidate that was not ruled out takes as long"))
+    least = dict.fromkeys(names, (least_s, "every candidate that was not ruled out takes as long"))
     for priced, pricing in state.unbounded:
         of_one_type = type(pricing) is Pricing
         found = Crossing.of(pricing).bounds_s(priced) if of_one_type else (priced.free_s, priced.free_s)
