@@ -42,6 +42,9 @@ def drawn(rng: random.Random, schedule: ScheduleName) -> tuple[Problem, Decision
     decision = Decision(
         degrees=Degrees(**degrees, ep=ep), pipeline=pipeline, recompute=policy, shard=shard, placement=placement
     )
+    if policy == "per_stage":
+        own = tuple(rng.choice(("none", "full")) for _ in range(pp))
+        decision = decision.model_copy(update={"stage_recompute": own})
     return problem_of(job), decision
 
 
