@@ -53,7 +53,7 @@ def test_search_finds_the_best_of_brute_force(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [-1, 0, 4, 6, 12, 18, 24, 27, 30, 36, 41])
+@pytest.mark.parametrize("seed", [-1, 0, 4, 6, 18, 24, 27, 30, 36, 41])
 def test_search_finds_the_best_of_brute_force_on_more(seed: int) -> None:
     equals_brute_force(seed)
 
