@@ -369,6 +369,6 @@ def moe(**changes: Any) -> dict[str, Any]:
 
 
 def unexpected_notes(plan: Plan) -> list[str]:
-    """Notes of a plan but those on what a quick search does not try and on how far the estimate is off."""
-    usual = ("not tried, as the space is quick", "the estimate of")
+    """Notes of a plan but those on what a quick search does not try, what its bound is about and how far the estimate is off."""
+    usual = ("not tried, as the space is quick", "the bound is one on layouts", "the estimate of")
     return [note for note in plan.report.notes if not note.startswith(usual)]

@@ -63,7 +63,7 @@ def test_so_does_that_of_two_types(seed: int) -> None:
 
 
 def planned(hosts: int = 4, **changes: Any) -> Plan:
-    return sa.plan(plain_job(hosts, **PINNED | changes), gap_tolerance=0.0, alternatives=False)
+    return sa.plan(plain_job(hosts, **PINNED | changes), gap_tolerance=0.0, alternatives=False, simulated=False)
 
 
 @pytest.mark.parametrize("experts", WAYS, ids=str)

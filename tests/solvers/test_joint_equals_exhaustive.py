@@ -45,12 +45,12 @@ def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
         assert found.best is None
         assert not found.out_of_time
         with pytest.raises(sa.InfeasibleError):
-            sa.plan(problem.job, gap_tolerance=0.0)
+            sa.plan(problem.job, gap_tolerance=0.0, simulated=False)
         return
     assert found.best is not None
     assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert found.bound_s <= found.best.step_s
-    plan = sa.plan(problem.job, gap_tolerance=0.0)  # verifies itself
+    plan = sa.plan(problem.job, gap_tolerance=0.0, simulated=False)  # verifies itself
     assert plan.report.status == "optimal"
     assert plan.estimated.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
@@ -68,7 +68,7 @@ def test_timed_schedules_equal_brute_force_too(seed: int, schedules: tuple[Sched
     assert found.bound_violation_s <= 1e-12
     assert (found.best is None) == (oracle.decision is None)
     if found.best is not None:
-        plan = sa.plan(problem.job, gap_tolerance=0.0)  # verifies itself
+        plan = sa.plan(problem.job, gap_tolerance=0.0, simulated=False)  # verifies itself
         assert plan.estimated.step_s == pytest.approx(oracle.step_s, rel=1e-9)
         assert plan.report.bound_s <= oracle.step_s * (1 + 1e-9)
 

@@ -41,7 +41,7 @@ def test_search_equals_brute_force_and_verifies(seed: int) -> None:
     assert found.best is not None
     assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert found.bound_s <= found.best.step_s
-    plan = sa.plan(problem.job)  # verifies itself
+    plan = sa.plan(problem.job, simulated=False)  # verifies itself
     if seed in IDEAL_ONLY:
         assert oracle.step_s * (1 - 1e-9) <= plan.estimated.step_s <= oracle.step_s * 1.005
         assert plan.estimated.step_s * (1 - plan.report.gap) <= oracle.step_s * (1 + 1e-9)
@@ -59,7 +59,7 @@ def test_every_family_of_schedules_equals_brute_force(seed: int) -> None:
     pair = families[seed % 6], families[(seed + 1) % 6]
     job = Job.model_validate(data | {"schedules": ["1F1B", *pair], "num_chunks": [1, 2]})
     oracle = exhaustive(problem_of(job))
-    plan = sa.plan(job)  # verifies itself
+    plan = sa.plan(job, simulated=False)  # verifies itself
     assert plan.estimated.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert plan.report.status == "optimal"
     assert not unexpected_notes(plan)
@@ -147,7 +147,7 @@ def test_balance_beats_equal_shares(axis: str) -> None:
     fast |= {"name": "fast", "peak_tflop_per_s": {"bf16": 30.0}, "memory_bandwidth_gbyte_per_s": 900.0}
     degrees = {"tp": 4, "cp": 1, "pp": 1, "dp_shard": 1, "dp_replicate": 1, "ep": 1} | {axis: 2}
     job = plain_job(topology=topology, degrees=degrees, schedules=["1F1B"], shard="none", recompute="none")
-    plan = sa.plan(job)
+    plan = sa.plan(job, simulated=False)
     decision = plan.decision
     if axis == "pp":
         layers = dict(zip((share.building for share in plan.placement.fill), plan.layers_per_stage, strict=True))

@@ -78,8 +78,8 @@ def plan(
         stopped: asked as the clock is; once true, the search ends with the best plan so far and its gap.
         work_limit: candidates whose step time is computed, in place of any limit in seconds: the plan is the same on every
             machine, whatever else it does. It is exceeded only until there is a first plan.
-        simulated: simulate the plan, beyond the limit, and state the simulated step (``stated``); bounds and gap are those of
-            its estimate.
+        simulated: move layers between chunks (``move_layers``), simulate the plan, beyond the limit, and state the simulated
+            step (``stated``); bounds and gap are those of its estimate. False: what the search found, by its estimate.
 
     Raises:
         InputError: the job is wrong.
@@ -149,6 +149,8 @@ def plan_problem(
         raise explain(state)
     named = alternatives and not limits
     placed, networked, others = _settled(state, best, alone=goal is not None, alternatives_too=named)
+    if simulated and not goal and not gap_tolerance:  # who leaves a gap does not ask for the last percent
+        networked = with_moved_layers(problem, networked, seed, lambda: state.past_limit) or networked
     played: SteadyStep | None = None
     finalists: tuple[Finalist, ...] = ()
     if referee or (simulated and not goal):
@@ -193,7 +195,7 @@ def _settled(
 
 
 def _with_best_network(state: Search, best: Placed, *, alone: bool) -> tuple[Placed, Networked]:
-    """The placed candidate whose step is shortest with its own network, layers moved; the search priced ideal networks.
+    """The placed candidate whose step is shortest with its own network; the search priced ideal networks.
 
     No candidate is faster than its ideal, so they are tried in that order until the next ideal is not below the best.
 
@@ -214,10 +216,7 @@ def _with_best_network(state: Search, best: Placed, *, alone: bool) -> tuple[Pla
         found = other if found is None else min(found, other, key=lambda one: one[1].cost.cost.step_s)
     if found is None:
         raise refused or InfeasibleError("nothing was placed")
-    if alone or state.gap_tolerance > 0:  # who leaves a gap does not ask for the last percent
-        return found
-    moved = with_moved_layers(state.problem, found[1], state.seed, lambda: state.past_limit)
-    return found[0], moved or found[1]
+    return found
 
 
 def _require_referee(number: int | None, goal: Goal | None) -> None:
