@@ -56,7 +56,7 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
     first, played = _simulated(planned(best[1]), state.problem)
     won, found = Refereed(best, played, ()), [first]
     late = _simulated_s(first) > first.price_s * (1 + AGREEMENT) and played is not None
-    number = number or (AUTOMATIC if late else 1)
+    number = number or (AUTOMATIC if late and not state.stopped() else 1)  # who stops a search does not wait for four
     for choice in _challengers(state, best, number, lambda: min(map(_simulated_s, found))):
         state.tell("simulating", len(found), max(number, len(found) + 1))
         one, played = _simulated(planned(choice[1]), state.problem)
