@@ -191,6 +191,8 @@ LOCAL = [
     "--no-persist-layer-norm",
     "--no-gradient-accumulation-fusion",
     "--no-rope-fusion",
+    "--moe-token-dispatcher-type",
+    "allgather",
     "--lr",
     "1e-4",
     "--train-iters",
