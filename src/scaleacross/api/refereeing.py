@@ -1,10 +1,10 @@
 """The referee of a plan: among the decisions whose estimates are least, the fastest simulation is the plan.
 
 A simulation knows what an estimate leaves out, but takes seconds; so only finalists are simulated. They are the best by estimate,
-then what the caller brought, then what else the search placed, least estimate first; each with the network chosen for it. Where
-these are too few, what the caller brought runs on the library's defaults, too: by estimate no network is better than the chosen
-one, in simulation some are. Beyond their number, what the caller brought is simulated as long as its estimate is below the
-fastest simulation: a plan that is better by its estimate alone does not win. Of equal estimates only the first is a finalist: the
+then the caller's incumbents, then what else the search placed, least estimate first; each with the network chosen for it. Where
+these are too few, the incumbents run on the library's defaults, too: by estimate no network is better than the chosen one, in
+simulation some are. Beyond the number of finalists, an incumbent is simulated as long as its estimate is below the fastest
+simulation: a plan that is better by its estimate alone does not win. Of equal estimates only the first is a finalist: the
 other is the same plan under another name (axes of degree 1 in another order, the schedule of a single stage). Bound and gap stay
 those of estimates.
 
@@ -50,7 +50,7 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
 
     Args:
         best: by estimate; it stays where the simulation refuses all.
-        number: of finalists at most, but for what the caller brought; None: as the simulation of the best says.
+        number: of finalists at most, incumbents beside; None: the simulation of the best decides.
         planned: the plan of a networked decision, for its simulation.
     """
     first, played = _simulated(planned(best[1]), state.problem)
@@ -67,8 +67,8 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
 
 
 def _challengers(state: Search, best: Choice, number: int, fastest_s: Callable[[], float]) -> Iterator[Choice]:
-    """After the best: others whose estimates are within ``PRICE_RATIO`` of its own, ``number`` with it at most; then what was
-    brought at an estimate below ``fastest_s``, the fastest simulation of those before."""
+    """After the best: others whose estimates are within ``PRICE_RATIO`` of its own, ``number`` with it at most; then
+    incumbents at an estimate below ``fastest_s``, the fastest simulation of those before."""
     near_s = best[1].cost.cost.step_s * PRICE_RATIO
     ideal, prices = [best[0].step_s], [best[1].cost.cost.step_s]
     for placed, problem in _in_turn(state):

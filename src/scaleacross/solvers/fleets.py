@@ -69,6 +69,14 @@ class Fleet:
         return sum(building.num_accelerators for building in self.buildings)
 
     @property
+    def num_by_type(self) -> list[int]:
+        """Accelerators of every type, in the order of ``accelerators``."""
+        sizes = dict.fromkeys((accelerator.name for accelerator in self.accelerators), 0)
+        for building in self.buildings:
+            sizes[building.accelerator.name] += building.num_accelerators
+        return list(sizes.values())
+
+    @property
     def unit(self) -> int:
         """Shares are multiples of this."""
         return host_unit(self.buildings)

@@ -29,11 +29,13 @@ R1–R9 are those of ``search_space``; π and n are decided by ``place_paralleli
 1. Enumerate *bases* (all but dp's split, ζ, π, n; where these are too many, all but ρ and offloads too: ``open_policies``).
    A sample of them gives the first incumbent. The others are dropped by computation alone, then by memory, then by the bound
    with communication; what is left is sorted.
-2. Expand the bases block by block, least bound first; drop what does not fit; coarse bound for every candidate.
-3. After every block the most promising candidate is placed exactly: the incumbent prunes everything whose bound is not
-   below it, and ends the expansion once the next base is. Fleets take turns, smallest sets of types first: all are sampled
-   before any is expanded, then each expands a block in turn, so that no clock ends the search with a fleet unseen.
-4. Survivors in the order of their coarse estimate get the tight bound; again the best are placed and the incumbent prunes.
+2. Expand the bases block by block, least estimate first (on one accelerator type the bound serves as estimate); drop what does
+   not fit; coarse bound for every candidate.
+3. After every block the most promising candidate is placed exactly: the incumbent prunes every candidate, and every base still
+   to be expanded, whose bound is not below it. Fleets take turns, smallest sets of types first: all are sampled before any is
+   expanded, then each expands a block in turn, so that no clock ends the search with a fleet unseen.
+4. Of survivors on several types those with the least estimates are placed (``PLACED_FIRST``). Then all get the tight bound in the
+   order of their coarse estimate; again the best are placed and the incumbent prunes.
 5. What is left is placed exactly (``place_survivors``), lowest estimate first, on the fills and axis orders whose own
    estimate is below the incumbent; then, lowest bound first, whatever has a bound below it: proof.
 6. On fleets of one type every candidate with a pipeline is bounded once more, whatever its layers per stage, and placed with
@@ -100,7 +102,8 @@ PROBED_DEEPLY: Final = 128
 FIRST_OF_GOAL: Final = 32
 """Candidates that are tried for a first plan under a goal other than step time: its limits may refuse all of them."""
 PLACED_FIRST: Final = 48
-"""Survivors on several accelerator types that are placed before all get their tight bounds, which take most of a search there."""
+"""Survivors on several accelerator types that are placed before all get their tight bounds, which take most of a search there: a
+choice, about 0.2 s each."""
 MOST_WITH_UNEVEN: Final = 10_000
 """Candidates up to which ``stages: auto`` tries uneven ones: beyond, their weaker bounds take longer than the search itself."""
 

@@ -1,9 +1,11 @@
 """What a candidate on several accelerator types may take: ranks that all are the slowest, sped up by whole layers moved.
 
-A bound on unlike ranks knows neither that layers are whole nor which links the slow ranks have, so it orders candidates badly: on
-Qwen3-235B over 1,024 H200 and 576 GB200 the step was 3.6 times the bound in the median. An estimate need not be a bound. It takes
+A bound on unlike ranks knows neither that layers are whole nor which links the slow ranks have. With estimates made of that bound
+the step of Qwen3-235B over 1,024 H200 and 576 GB200 took 3.6 times as long as estimated in the median, with these 1.7 times
+(docs/results/history.md). An estimate need not be a bound. It takes
 
-1. the same candidate where every building is like the one of the slowest type, network and all, with equal layers and batches;
+1. the step of the same candidate where every building is like that of the slowest type, network and all, with equal layers and
+   batches;
 2. of its computation, fill and drain the share that is left where fast stages take layers from slow ones, whole ones and one a
    chunk at least, or fast replicas take micro-batches from slow ones, whichever gains more.
 """
@@ -25,8 +27,8 @@ from scaleacross.spec.topology import Building
 from scaleacross.targets import needs_equal_batches
 from scaleacross.workloads.layer_profile import ModelProfile
 
-MOST_MOVES: Final = 16
-"""Times that the layers of one type grow by one beyond those of divisible layers; more than enough for whole ones."""
+MOST_GROWN: Final = 16
+"""Times that stages of one type get a layer more than if layers were divisible: a choice; with too few the estimate is low."""
 
 
 def like_the_slowest(fleet: Fleet, job: Job) -> Fleet:
@@ -54,10 +56,7 @@ def share_left(
     seconds = np.stack([counts @ layer_pass_s(each, settings) for each in times]) / profile.num_layers
     order = np.argsort(seconds, axis=0)
     seconds = np.take_along_axis(seconds, order, axis=0)  # fastest type first, (types, n)
-    sizes = dict.fromkeys((accelerator.name for accelerator in fleet.accelerators), 0)
-    for building in fleet.buildings:
-        sizes[building.accelerator.name] += building.num_accelerators
-    available = np.array(list(sizes.values()))[order]
+    available = np.array(fleet.num_by_type)[order]
     ranks = settings.tp * settings.cp
     share = _by_layers(profile.num_layers, settings, seconds, _upto(settings.pp, available // (ranks * settings.dp)))
     if not needs_equal_batches(job):
@@ -79,7 +78,7 @@ def _by_layers(num_layers: int, settings: Settings, seconds: Floats, stages: Int
     there = stages > 0
     longest = layers / (stages / seconds).sum(axis=0)
     held = np.maximum(least, np.floor(longest / seconds + 1e-9))
-    for _ in range(MOST_MOVES):
+    for _ in range(MOST_GROWN):
         short = (stages * held).sum(axis=0) < layers
         if not short.any():
             break

@@ -332,11 +332,8 @@ class MixedPricing(Pricing):
 
     def _speed(self, settings: Settings, share: Floats) -> Floats:
         """Σ_g f[g] of the module docstring, at most, (n,)."""
-        sizes = dict.fromkeys((accelerator.name for accelerator in self.accelerators), 0)
-        for building in self.fleet.buildings:
-            sizes[building.accelerator.name] += building.num_accelerators
         order = np.argsort(-share, axis=0)
-        available = np.cumsum(np.array(list(sizes.values()))[order], axis=0) // (settings.tp * settings.cp)
+        available = np.cumsum(np.array(self.fleet.num_by_type)[order], axis=0) // (settings.tp * settings.cp)
         groups = settings.pp * settings.dp
         upto = np.minimum(available, groups - 1)
         upto[-1] = groups

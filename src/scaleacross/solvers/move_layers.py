@@ -22,7 +22,7 @@ from scaleacross.workloads.problem import Problem
 
 Split = tuple[tuple[int, ...], ...]
 MOST_MOVES: Final = 4
-"""Layers that are moved at most. Llama 3.1 70B in 40 chunks needs one."""
+"""Layers that are moved at most: a choice. Llama 3.1 70B in 40 chunks needs one."""
 MOST_TRIED: Final = 200
 """Layouts that are timed for one of them, 10 ms each; of more every second, third, …"""
 
@@ -34,8 +34,8 @@ def with_moved_layers(problem: Problem, found: Networked, seed: int, stopped: Ca
         stopped: asked between moves; once true, what was found by then comes out.
     """
     decision, pipeline = found.decision, found.decision.pipeline
-    equal = problem.job.stages == "equal" or decision.stage_recompute or rerun_period(decision.recompute) > 1
-    if equal or decision.degrees.pp == 1 or pipeline.num_chunks == 1 or pipeline.order is not None:
+    fixed = problem.job.stages == "equal" or decision.stage_recompute or rerun_period(decision.recompute) > 1
+    if fixed or decision.degrees.pp == 1 or pipeline.num_chunks == 1 or pipeline.order is not None:
         return None
     best = found
     for _ in range(MOST_MOVES):

@@ -34,8 +34,6 @@ RECIPE_PRECISION: Final[Mapping[Recipe, Precision]] = {
 }
 DEFAULT_RECIPES: Final[Mapping[Precision, Recipe]] = {"fp8": "delayed", "nvfp4": "nvfp4"}
 """What Megatron-LM runs with ``--fp8-format`` or ``--fp4-format`` alone (core/transformer/transformer_config.py)."""
-
-
 ELEMENT_BYTES: Final[Mapping[Recipe, float]] = {
     "delayed": 1.0,
     "tensorwise": 1.0,
