@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import combinations, pairwise
+
 import pytest
 
 import scaleacross as sa
+from cases import each
 from instances import random_job, unexpected_notes
 from oracles.exhaustive import exhaustive
+from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.solvers.bounds import search_bounds
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.search_state import decision_of
 from scaleacross.spec.job import Job
+from scaleacross.spec.plan import Decision
+from scaleacross.verification import recompute
 from scaleacross.workloads.problem import problem_of
 
 PINNED = ("num_accelerators=32", "global_batch_sequences=32", "degrees.pp=4", "degrees.tp=1", "schedules=1F1B")
@@ -39,6 +46,32 @@ def test_search_equals_brute_force_over_uneven_stages(seed: int, uneven: bool) -
     assert found.bound_s <= found.best.step_s
     assert found.bound_violation_s <= 1e-12
     assert (decision_of(found.best).layers_per_stage is not None) == uneven
+
+
+@each("seed", (3,), (0, 5))
+def test_no_number_of_layers_per_rank_is_below_any_layers(seed: int) -> None:
+    """Every decision of brute force once more with every way to split its layers over its ranks, one chunk each."""
+    data = heavy_head(seed).model_dump(mode="json", exclude_none=True) | {"schedules": ["1F1B"], "num_chunks": [1]}
+    for region in data["topology"]["regions"]:
+        for building in region["buildings"]:  # slow, so that the bound is close: messages take the most of a toy step
+            building["accelerator"] = building["accelerator"] | {"peak_tflop_per_s": {"bf16": 0.2}}
+    problem = problem_of(Job.model_validate(data))
+    found, reached = search(problem, time_limit_s=600), dict[str, float]()
+
+    def tried(decision: Decision, cost: PlanCost) -> float:
+        pp, num_layers = decision.degrees.pp, problem.profile.num_layers
+        for cuts in combinations(range(1, num_layers), pp - 1) if decision.pipeline.num_chunks == 1 else ():
+            split = tuple((after - before,) for before, after in pairwise((0, *cuts, num_layers)))
+            other = decision.model_copy(update={"layers_per_stage": split})
+            if (key := other.model_dump_json()) not in reached:
+                priced = recompute(problem, other)
+                reached[key] = priced.cost.step_s if all(stage.fits for stage in priced.memory) else float("inf")
+        return cost.cost.step_s
+
+    exhaustive(problem, tried)
+    (bound,) = (one for one in search_bounds(found, float("inf")) if one.name == "any_layers")
+    assert len(reached) >= 20
+    assert 0.8 * min(reached.values()) < bound.step_s <= min(reached.values()) * (1 + 1e-9)
 
 
 def test_llama_on_32_gives_the_last_stage_fewer_layers() -> None:

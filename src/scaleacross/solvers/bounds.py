@@ -16,6 +16,8 @@ pipeline   the least computation + bubble + optimizer time of any candidate that
 memory     Little's law on the first pipeline rank: micro-batches in flight and the trip of one of them (``crossing``)
 latency
 search     branch and bound: nothing that was not placed exactly can be faster
+any layers the search places two splits of the layers per candidate; this is its bound on all others, too: the least bound of
+           ``mixed_fleets`` of any candidate. Chunks of one rank are as equal as possible
 """
 
 from __future__ import annotations
@@ -131,6 +133,9 @@ def search_bounds(state: Search, step_s: float) -> tuple[Bound, ...]:
     """All bounds of a finished search, each at most the objective ``step_s``: with layers moved less than any candidate takes."""
     least_s, why = min(state.bound_s, step_s), "least bound of any candidate that was not placed exactly"
     bounds = {"search": Bound(name="search", step_s=least_s, why=why)}
+    if state.any_layers_s is not None:
+        why = "the same, whatever number of layers each rank holds; the search places two of these splits"
+        bounds["any_layers"] = Bound(name="any_layers", step_s=min(state.any_layers_s, least_s), why=why)
     if np.isfinite(state.free_bound_s):
         why = "least computation, bubble and optimizer time of any candidate that fits and was not ruled out"
         bounds["pipeline"] = Bound(name="pipeline", step_s=min(state.free_bound_s, least_s), why=why)

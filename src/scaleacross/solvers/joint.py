@@ -136,14 +136,15 @@ def search(
         _start_from(state, incumbents, placer)
     turns = zip_longest(*(_price_fleet(state, placer) for placer in placers))
     survivors: list[tuple[Priced, Placer]] = [one for turn in turns for one in turn if one is not None]
+    others = None if placer_on else _uneven_placers(state)
     uneven: list[tuple[Priced, Placer]] = [
-        one
-        for placer in ([] if placer_on else _uneven_placers(state))
-        for one in _price_fleet(state, placer)
-        if one is not None
+        one for placer in others or () for one in _price_fleet(state, placer) if one is not None
     ]
     _place_first(state, survivors)
-    for blocks in (_tighten(state, survivors), _tighten(state, uneven)):
+    survived = _tighten(state, survivors), _tighten(state, uneven)
+    if others is not None:
+        state.any_layers_s = _any_layers_s(*survived)
+    for blocks in survived:
         later = [block for block in blocks if block[0].settings.policy_open.any()]
         place_survivors(state, [block for block in blocks if not block[0].settings.policy_open.any()])
         for part in in_parts(state, later):
@@ -163,8 +164,14 @@ def _step_placer(state: Search, fleet: Fleet) -> Placer:
     return step_placer_on(fleet, problem.job, problem.profile, lambda: state.incumbent_s)
 
 
-def _uneven_placers(state: Search) -> list[UnevenLayers]:
-    """The placers of step 6; none where the job asks for equal stages, or there are too many candidates to try others."""
+def _any_layers_s(survivors: Sequence[tuple[Priced, Placer]], uneven: Sequence[tuple[Priced, Placer]]) -> float:
+    """The least bound, before anything is placed, of candidates whose bounds hold however layers are split."""
+    mixed = [block for block in survivors if len(block[1].fleet.accelerators) > 1]
+    return min((float(priced.bound_s.min()) for priced, _ in (*mixed, *uneven)), default=np.inf)
+
+
+def _uneven_placers(state: Search) -> list[UnevenLayers] | None:
+    """The placers of step 6; None where the job asks for equal stages, or there are too many candidates to try others."""
     problem = state.problem
     stages = problem.job.stages
     if stages == "auto" and state.num_candidates > MOST_WITH_UNEVEN:
@@ -174,7 +181,7 @@ def _uneven_placers(state: Search) -> list[UnevenLayers]:
             + (", recompute per_stage too" if BY_STAGE in problem.job.recompute else "")
         )
     if stages == "equal" or state.left_out:
-        return []
+        return None
     return uneven_placers(fleets(problem.topology), problem.job, problem.profile, lambda: state.incumbent_s)
 
 

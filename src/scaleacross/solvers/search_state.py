@@ -69,6 +69,9 @@ class Search:
     num_pruned: int = 0
     open_bound_s: float = np.inf
     free_bound_s: float = np.inf
+    any_layers_s: float | None = None
+    """Least bound of candidates that were left to be placed, however their layers are split (a rank's chunks as equal as
+    possible); None: the search did not look at it."""
     bound_violation_s: float = 0.0
     unbounded: list[tuple[Priced, Pricing]] = field(default_factory=list)
     """Candidates whose coarse bound is below the bound of the whole search."""

@@ -203,9 +203,10 @@ class Bound(Spec):
     """A lower bound on the step time of every plan of the stated space.
 
     ``compute``, ``critical_path`` hold for simulated steps too; the others for estimates, by which a search compares.
+    ``any_layers`` holds beyond that space, for every other number of layers per rank.
     """
 
-    name: Literal["search", "compute", "cut", "pipeline", "memory_latency", "critical_path"]
+    name: Literal["search", "any_layers", "compute", "cut", "pipeline", "memory_latency", "critical_path"]
     step_s: float
     why: str
 
