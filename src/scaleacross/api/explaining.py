@@ -39,7 +39,7 @@ def explain(
         source: a plan, a path, a catalogue name, or a job with a decision (which is evaluated first).
         time_limit_s: for the searches of the runner-ups together; what it cut short says so.
         clock: what the limit is measured with; ``time.process_time`` counts CPU seconds.
-        work_limit: candidates whose step time is computed in all searches together, in place of any limit in seconds.
+        work_limit: step times that are computed in all searches together, in place of any limit in seconds.
         progress: called before every search.
 
     Raises:

@@ -76,7 +76,7 @@ def plan(
             simulation without ``simulated``.
         clock: what the limit is measured with; ``time.process_time`` makes the plan independent of what else the machine does.
         stopped: asked as the clock is; once true, the search ends with the best plan so far and its gap.
-        work_limit: candidates whose step time is computed, in place of any limit in seconds: the plan is the same on every
+        work_limit: step times that are computed, in place of any limit in seconds: the plan is the same on every
             machine, whatever else it does. It is exceeded only until there is a first plan.
         simulated: move layers between chunks (``move_layers``), simulate the plan, beyond the limit, and state the simulated
             step (``stated``); bounds and gap are those of its estimate. False: what the search found, by its estimate.

@@ -18,7 +18,7 @@ WorkLimit = Annotated[
         "--work-limit",
         metavar="N",
         min=1,
-        help="Candidates whose step time is computed at most, in place of seconds: the same plan on every machine.",
+        help="Step times that are computed at most, in place of seconds: the same plan on every machine.",
     ),
 ]
 SpaceName = Literal["quick", "full"]  # that of ``spec.job``, whose import --help need not wait for

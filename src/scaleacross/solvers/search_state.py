@@ -187,16 +187,23 @@ class Search:
         placements left out by their estimates (``Placer.place``); None: none are. ``enough_s``: of that function; by default
         what is as good as the bound.
         """
-        count_one(self.clock)
+        count_one(self.clock)  # a candidate is work, too, where its bounds leave nothing to be priced
         one = priced.take(np.array([row]))
         free_s, bound_s = float(one.free_s[0]), float(one.bound_s[0])
         if enough_s is None:
             enough_s = bound_s * (1 + min(ENOUGH, self.gap_tolerance)) - free_s
-        stop = self.is_over if in_time else never
+
+        def stop() -> bool:
+            """Asked before every exact price, which is work."""
+            over = in_time and self.is_over()
+            if not over:
+                count_one(self.clock)
+            return over
+
         of_step = None if left is None else lambda added_s: left(free_s + added_s)
         decision = placer.place(one.settings, one.work, slowest_axis, enough_s, below_s - free_s, stop, of_step)
         if decision is None:
-            if self.ended is None and stop():
+            if self.ended is None and in_time and self.is_over():
                 self.open_bound_s = min(self.open_bound_s, bound_s)
             return None
         placed = Placed(free_s + decision.communication_s, one.settings, one, decision, placer)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class WorkClock:
-    """Stands where a clock of seconds does; its time is the number of candidates whose step time was computed."""
+    """Stands where a clock of seconds does; its time is the number of step times computed, and of candidates begun."""
 
     def __init__(self) -> None:
         self._done = 0

@@ -46,7 +46,7 @@ class Study(Spec):
     time_limit_s: PositiveFloat = Field(default=60.0, description="search per point at most (plan), s")
     work_limit: PositiveInt | None = Field(
         default=None,
-        description="candidates whose step time is computed per point, in place of seconds: the same everywhere (plan)",
+        description="step times that are computed per point, in place of seconds: the same everywhere (plan)",
     )
     gap_tolerance: float = Field(default=0.0, ge=0, le=1, description="relative gap at which a search stops (plan)")
     seed: int = Field(default=0, ge=0, description="of the solver (plan)")
