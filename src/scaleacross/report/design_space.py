@@ -149,7 +149,7 @@ def single_gains(found: Reproduced, row: Row, clock: str = PRICE) -> dict[str, f
 
 
 def contender_cells(found: Reproduced) -> Iterator[tuple[str, str, str, str, str, str]]:
-    """Name, points, median, maximum, ties, points without a plan: the best rival, rivals, then ablations."""
+    """Name, points, median, maximum, ties, points without a plan: the best baseline, baselines, then ablations."""
     total = len(planned(found))
     for name in (BEST, *found.rivals, *found.ablations):
         values = speed_ups(found, name)

@@ -69,11 +69,18 @@ def _head(found: Reproduced, command: str, today: date) -> Iterator[str]:
     for fleet in sorted({row["fleet"] for row in rows}):
         gaps = [row["gap"] for row in rows if row["fleet"] == fleet]
         yield f"- Gap of our plan on {fleet} ({len(gaps)} points): median {median(gaps):.2%}, largest {max(gaps):.2%}"
-    yield f"- Points on which our search reached its limit of {space.time_limit_s:g} processor seconds: {late}"
-    yield f"- Baselines cut short by theirs of {space.rival_time_limit_s:g}: {cut} of {len(rows) * len(found.rivals)}"
+    yield f"- Points on which our search reached its limit of {_limit(found, space.time_limit_s)}: {late}"
+    theirs = _limit(found, space.rival_time_limit_s)
+    yield f"- Baselines cut short by theirs of {theirs}: {cut} of {len(rows) * len(found.rivals)}"
     if cpu:
         yield f"- Processor time per point: median {median(cpu):.0f} s, mean {sum(cpu) / len(cpu):.0f} s, most {max(cpu):.0f} s"
     yield f"- A tie is a step time within {space.tie_tolerance:.1%}\n"
+
+
+def _limit(found: Reproduced, seconds: float) -> str:
+    """The limit of a search in words: of processor seconds, or of work in their place."""
+    work = found.space.work_limit
+    return f"{seconds:g} processor seconds" if work is None else f"{work:,} step times"
 
 
 def _contenders(found: Reproduced) -> Iterator[str]:
@@ -84,7 +91,7 @@ def _contenders(found: Reproduced) -> Iterator[str]:
     yield from _cut_or_not(found)
     yield f"\n![Speed-ups, sorted]({found.space.name}.svg)\n"
     if rows := planned(found):
-        yield f"## Where\n\n| | points | over {START}: median, maximum, ties | over the best rival: median, maximum, ties |"
+        yield f"## Where\n\n| | points | over {START}: median, maximum, ties | over {BEST}: median, maximum, ties |"
         yield "|---|---|---|---|"
         for axis in SHOWN_AXES:
             for value in sorted({row[axis] for row in rows}):
@@ -94,8 +101,9 @@ def _contenders(found: Reproduced) -> Iterator[str]:
 
 
 def _cut_or_not(found: Reproduced) -> Iterator[str]:
-    """What a limit on rivals is worth to us: with more time those that it cut short may find faster plans."""
-    yield f"\nWhere baselines came to their end within {found.space.rival_time_limit_s:g} s, and where they were cut short:\n"
+    """What a limit on baselines is worth to us: with more time those that it cut short may find faster plans."""
+    limit = _limit(found, found.space.rival_time_limit_s)
+    yield f"\nWhere baselines came to their end within {limit}, and where they were cut short:\n"
     yield "| over | points to the end | median | maximum | points cut short | median | maximum |\n|---|---|---|---|---|---|---|"
     for name in (BEST, *found.rivals):
         ended = uncut(found, name)
@@ -184,7 +192,7 @@ def _ends(found: Reproduced) -> Iterator[str]:
         f" ({shown})" if shown else ""
     )
     without = [(name, row[f"{name}_reason"]) for name in found.rivals for row in planned(found) if _has_none(row, name)]
-    yield f"\nRivals without a plan: {len(without)}" + "".join(
+    yield f"\nBaselines without a plan: {len(without)}" + "".join(
         f"\n- {name}, {plural(number, 'point')}: {reason}" for (name, reason), number in Counter(without).most_common()
     )
 
@@ -198,7 +206,7 @@ COLOURS: Final = {START: "#4269d0", BEST: "#ff725c"}
 
 
 def design_svg(found: Reproduced) -> str:
-    """Speed-ups over production and over the best rival, sorted, on a logarithmic axis."""
+    """Speed-ups over production and over the best baseline, sorted, on a logarithmic axis."""
     import math
 
     series = {name: sorted(speed_ups(found, name)) for name in COLOURS}
