@@ -227,7 +227,7 @@ class Pricing:
         volumes, kinds, over = self.volumes(settings, work), kinds_of(settings), windows(settings, work)
         early = self.early(volumes)
         parts, used = [], []
-        for axis in orders[0]:
+        for axis in (axis for axis in orders[0] if (getattr(settings, axis) > 1).any()):
             before = [frozenset(order[: order.index(axis)]) for order in orders]
             place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
             stride = np.stack([stride_behind(settings, faster) for faster in place])

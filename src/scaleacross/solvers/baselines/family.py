@@ -262,11 +262,14 @@ class _Tuning:
         alike = len(fleet.accelerators) == 1  # bounds of a fill take all ranks to have its slowest type
         orders, places, parts, guesses = self.family.orders, [], [np.zeros(0)], [np.zeros(0)]
         for fill, held in holding.items():
+            if self._is_over():
+                break
             rows, placed = np.array(held), self._placed_on(fleet, fill)
             near = self._near_enough(placed, block.settings.take(rows))
             rows, near = rows[near.any(axis=0)], near[:, near.any(axis=0)]
             if not len(rows):
                 continue
+            self.clock.count()  # of a few members on one fill: as much work as a step time
             members = block.take(rows)
             figures = placed.order_figures_s(members.settings, members.work, orders)
             for order, is_near, bounds, estimates in zip(orders, near, *figures, strict=True):

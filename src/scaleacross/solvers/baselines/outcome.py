@@ -32,7 +32,7 @@ class Clock:
         object.__setattr__(self, "began", self.now())
 
     def count(self) -> None:
-        """Told of every member of a rule whose step time is computed, for limits in work."""
+        """Told of every step time that a rule computes, and of every fill on which it estimates some, for limits in work."""
         count_one(self.now)
 
     @property
