@@ -134,14 +134,14 @@ def test_equal_seeds_give_equal_plans_of_16384(plan: Plan) -> None:
     assert same_but_for_time(sa.plan(TWO_BUILDINGS)) == same_but_for_time(plan)
 
 
-@each("seed", (10, 54), (0, 25, 50))
+@each("seed", (54,), (0, 10, 25, 50))
 def test_equal_seeds_give_equal_plans(seed: int) -> None:
     again = [same_but_for_time(sa.plan(random_job(seed), seed=3)) for _ in range(2)]
     assert again[0] == again[1]
     assert again[0].report.seed == 3
 
 
-@each("seed", (10, 54, 71), (0, 25, 50))
+@each("seed", (54,), (0, 10, 25, 50, 71))
 def test_another_seed_is_as_good(seed: int) -> None:
     steps = {sa.plan(random_job(seed), seed=s, gap_tolerance=0.0, alternatives=False).cost.step_s for s in range(3)}
     assert max(steps) == pytest.approx(min(steps), rel=1e-9)

@@ -115,6 +115,7 @@ def test_table_names_plans_speed_ups_ties_and_missing_plans(found: Comparison) -
     assert "SLOWER" not in text
 
 
+@pytest.mark.slow
 def test_command_writes_settings_that_evaluate_prices_alike(tmp_path: Path) -> None:
     source = tmp_path / "job.yaml"
     source.write_text(yaml.safe_dump(job().model_dump(mode="json")))

@@ -129,6 +129,7 @@ def test_the_network_is_explained_where_it_was_decided() -> None:
     assert sa.explain(bare, time_limit_s=0).network == ()
 
 
+@pytest.mark.slow
 def test_limits_in_work_give_the_same_runner_ups_again() -> None:
     plan = sa.plan(plain_job(2, 2))
     first, second = (sa.explain(plan, work_limit=30).runner_ups for _ in range(2))
@@ -136,6 +137,7 @@ def test_limits_in_work_give_the_same_runner_ups_again() -> None:
     assert {row.status for row in sa.explain(plan, work_limit=1).runner_ups} & {"not_tried", "best_found"}
 
 
+@pytest.mark.slow
 def test_explain_takes_one_limit_of_work_or_cpu_seconds(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(sa.plan(plain_job(2, 2)).model_dump_json())

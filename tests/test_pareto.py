@@ -27,7 +27,7 @@ from scaleacross.workloads.problem import Problem, problem_of
 SMALL = {"recompute": ["none"], "schedules": ["1F1B"], "num_chunks": [1], "micro_batch_sequences": [1]}
 
 
-@each("objective", (MONEY,), (POWER,))
+@each("objective", (), (MONEY, POWER))
 def test_every_point_is_the_best_within_its_limit(objective: ObjectiveName) -> None:
     job = two("step_time", **SMALL)
     problem = problem_of(job)
@@ -146,6 +146,7 @@ def test_kept_searches_are_told_apart_by_all_that_decides_them() -> None:
     assert len(set(keys)) == len(keys) and key() == keys[0]
 
 
+@pytest.mark.slow
 def test_a_front_by_work_is_the_same_again() -> None:
     job = two("step_time", **SMALL)
     first, second = (sa.pareto(job, ("step_time", MONEY), points=3, work_limit=20) for _ in range(2))

@@ -39,9 +39,7 @@ def written(plan: Plan) -> set[str]:
     return out
 
 
-@pytest.mark.parametrize(
-    "name", [KINDS_OF_THEIR_OWN[0], *(pytest.param(name, marks=pytest.mark.slow) for name in KINDS_OF_THEIR_OWN[1:])]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in KINDS_OF_THEIR_OWN])
 def test_mixed_layers_plan_emit_and_simulate(name: str) -> None:
     plan = plan_of(name, degrees={"pp": 2, "cp": 2, "tp": 2}, global_batch_sequences=64, micro_batch_sequences=1)
     assert (plan.degrees.pp, plan.degrees.cp) == (2, 2)

@@ -87,6 +87,7 @@ def test_the_fastest_in_the_replay_is_the_plan_with_its_own_gap(alone: Plan, rep
     verify(found)
 
 
+@pytest.mark.slow
 def test_a_best_whose_simulation_is_late_meets_three_others(alone: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     late = 1 + refereeing.AGREEMENT
     factor = 0.99 * late

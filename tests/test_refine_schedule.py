@@ -42,6 +42,7 @@ def test_a_better_order_is_priced_and_verified() -> None:
     assert max(stage.total_bytes / stage.capacity_bytes for stage in refined.memory) <= 1
 
 
+@pytest.mark.slow
 def test_nothing_better_gives_the_same_plan() -> None:
     refined = api.refine_schedule(plan_with("1F1B"), 2.0)
     assert api.refine_schedule(refined, 1.0) == refined
@@ -63,6 +64,7 @@ def test_no_pipeline() -> None:
         api.refine_schedule(plan, 1.0)
 
 
+@pytest.mark.slow
 def test_finalists_of_a_search_are_refined(tmp_path: Path) -> None:
     job = sa.load_job(JOB | {"degrees": {"pp": {"min": 2, "max": 4}}, "schedules": ["1F1B", "ZBH1"]})
     plan = sa.plan(job)

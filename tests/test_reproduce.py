@@ -347,6 +347,7 @@ def test_cli(folder: Path, found: Reproduction, tmp_path: Path) -> None:
     assert "a baseline has a lower estimate on 1, which is a bug" in lost_one.stderr
 
 
+@pytest.mark.slow
 def test_too_little_agreement_of_price_and_replay_fails(folder: Path, found: Reproduction, tmp_path: Path) -> None:
     path, home = tmp_path / "small.yaml", tmp_path / "home"
     path.write_text(json.dumps(SMALL))

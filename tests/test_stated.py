@@ -86,13 +86,14 @@ def test_what_the_simulation_refuses_keeps_its_estimate_and_says_so() -> None:
     assert plan.report.notes[-1].endswith("no simulation confirms: no link")
 
 
+@pytest.mark.slow
 def test_searches_leave_the_simulation_out_where_asked() -> None:
     with mock.patch.object(module, "stepped", None), mock.patch.object(refereeing, "stepped", None):
         plan = sa.plan(plain_job(2, 2, degrees={"pp": 2}), alternatives=False, simulated=False)
     assert plan.simulated_s is None and plan.estimated is plan.cost
 
 
-@pytest.mark.parametrize("slower", [1.2, 0.8])
+@pytest.mark.parametrize("slower", [1.2, pytest.param(0.8, marks=pytest.mark.slow)])
 def test_a_plan_says_what_its_estimate_is_off(slower: float) -> None:
     def played(plan: Plan, problem: Problem) -> SimpleNamespace:
         found = stepped(plan, problem)

@@ -217,6 +217,7 @@ def test_a_worker_that_dies_costs_its_point_only() -> None:
         worker.stop()
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_rows(tmp_path: Path) -> None:
     done: list[int] = []
     alone = sa.sweep(study())
@@ -230,6 +231,7 @@ def test_processes_give_the_same_rows(tmp_path: Path) -> None:
         sa.sweep(study(), processes=0)
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_valid_file_and_the_next_run_continues(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     grid: dict[str, list[Any]] = {"num_accelerators": [8 * 2**k for k in range(6)], "sequence_length": [4096, 8192]}

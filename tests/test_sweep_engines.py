@@ -95,6 +95,7 @@ def ray_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         cluster.shutdown()
 
 
+@pytest.mark.slow
 def test_dask_gives_the_same_rows(dask_address: str, tmp_path: Path) -> None:
     seen: list[int] = []
     result = sa.sweep(
@@ -107,6 +108,7 @@ def test_dask_gives_the_same_rows(dask_address: str, tmp_path: Path) -> None:
     assert (again.num_run, again.num_reused) == (0, 6)  # the file is the one that local processes write
 
 
+@pytest.mark.slow
 def test_a_dask_worker_that_dies_costs_its_point_only(dask_address: str) -> None:
     records: dict[int, dict[str, Any]] = {}
     run_points(breaks_at_one, range(4), Engine("dask", address=dask_address), records.__setitem__)

@@ -72,6 +72,7 @@ def timed(model: GemmModel, times: GemmTimes, noise: float = 0.0) -> GemmTimes:
     return GemmTimes(times.rows, times.cols, times.depth, seconds * factors)
 
 
+@pytest.mark.slow
 def test_a_fit_recovers_the_model_that_made_the_times() -> None:
     result = fit_gemm(timed(MODEL, shapes(500)), MACHINE, 2.0)
     assert result.in_sample.p90_abs_error < 5e-3
@@ -86,6 +87,7 @@ def test_the_error_left_out_is_the_noise() -> None:
     assert 0.022 < result.in_sample.median_abs_error <= result.out_of_sample.median_abs_error * 1.05 < 0.034
 
 
+@pytest.mark.slow
 def test_rows_left_out_are_not_fitted() -> None:
     # 11 parameters on 60 noisy rows follow the noise; the rows that they have not seen show it
     result = fit_gemm(timed(MODEL, shapes(60), noise=0.1), MACHINE, 2.0)

@@ -97,6 +97,7 @@ def test_the_figures_that_made_the_times_are_found(plan: Plan, tmp_path: Path, m
     assert origin.status == "fitted" and "dp_replicate.json (sha256" in origin.source
 
 
+@pytest.mark.slow
 def test_the_planner_uses_what_was_written(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the command line to a step time near that of the machine that was measured."""
     paths, file = benches(plan, tmp_path), tmp_path / "plan.json"

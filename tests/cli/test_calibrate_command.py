@@ -216,6 +216,7 @@ def test_runs_and_benchmarks_share_one_json(calls: Path, tmp_path: Path, monkeyp
     assert data["attention"]["used"] == 12
 
 
+@pytest.mark.slow
 def test_own_runs_narrow_the_interval_of_their_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs, fleet, job = tmp_path / "mine.csv", tmp_path / "fleet", tmp_path / "job.yaml"
     runs.write_text(

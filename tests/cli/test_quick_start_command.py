@@ -57,6 +57,7 @@ def test_init_names_what_it_cannot_ask_for(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_plan_reads_standard_input() -> None:
     text = run("show", "job", "llama3_8b_one_building", "--yaml").stdout
     result = run("plan", "-", "--set", "num_accelerators=8", "--time-limit", "5", "--json", text=text)
@@ -103,6 +104,7 @@ def test_the_package_runs_as_a_module() -> None:
     assert done.stdout.startswith("scaleacross ")
 
 
+@pytest.mark.slow
 def test_slurm_options_reach_the_batch_script(tmp_path: Path) -> None:
     partitions = ["--slurm-partition", "building-a=near", "--slurm-partition", "building-b=far"]
     assert run("init", str(tmp_path), *FLAGS, *partitions).exit_code == 0

@@ -34,6 +34,7 @@ scaleacross plan --model config.json --topology topology.yaml --tokens 512K --se
 """
 
 
+@pytest.mark.slow
 def test_two_commands_make_a_folder_to_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("topology.conf").write_text(TOPOLOGY)

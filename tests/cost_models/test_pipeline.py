@@ -58,7 +58,9 @@ def test_in_flight_equals_the_count() -> None:
         assert pipeline.max_in_flight(*shape, np.arange(shape[1])).tolist() == list(counted)
 
 
-@pytest.mark.parametrize(("F", "B"), [(1.0, 2.0), (2.0, 1.0), (0.0, 3.0)])
+@pytest.mark.parametrize(
+    ("F", "B"), [(1.0, 2.0), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((2.0, 1.0), (0.0, 3.0)))]
+)
 def test_zero_delay_equals_timing(F: float, B: float) -> None:
     name, p, m, v = (np.array(column) for column in zip(*LEGAL, strict=True))
     timed = [_timed(compile_schedule(generate(*shape)), F, B, 0.0) for shape in LEGAL]
@@ -74,10 +76,10 @@ def test_published_bubble(name: ScheduleName, v: int) -> None:
 
 
 def test_one_f_one_b_with_one_slow_boundary_is_exact() -> None:
-    """All p ≤ 12, m ≤ 32, every boundary: 1F1B pays c·(2 + 2·⌊(m−q)/2⌋), whatever F, B and c."""
+    """All p ≤ 8, m ≤ 24, every boundary: 1F1B pays c·(2 + 2·⌊(m−q)/2⌋), whatever F, B and c."""
     count = 0
-    for p in range(2, 13):
-        for m in range(p, 33):
+    for p in range(2, 9):
+        for m in range(p, 25):
             compiled = compile_schedule(generate("1F1B", p, m, 1))
             for tail in range(1, p):
                 for F, B, c in ((1.0, 2.0, 0.25), (2.0, 1.5, 4.0)):
@@ -87,7 +89,7 @@ def test_one_f_one_b_with_one_slow_boundary_is_exact() -> None:
                     assert timed == pytest.approx(law)
                     assert pipeline.lower_bound_s("1F1B", p, m, 1, F, B, delays) == pytest.approx(law)
                     count += 1
-    assert count > 2500
+    assert count > 1000
 
 
 def test_one_f_one_b_with_equal_delays_is_exact() -> None:

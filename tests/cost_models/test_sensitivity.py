@@ -30,7 +30,7 @@ def explained(**changes: Any) -> tuple[dict[str, Sensitivity], dict[str, Phase]]
     return {row.figure: row for row in rows}, {phase.name: phase for phase in phases}
 
 
-@each("seed", (4, 10), (6, 7, 13, 41, 50, 65), size=3)
+@each("seed", (10,), (4, 6, 7, 13, 41, 50, 65), size=3)
 def test_faster_machines_are_never_slower(seed: int) -> None:
     rows, _ = sensitivities(repricer(instance(seed)))
     for row in rows:

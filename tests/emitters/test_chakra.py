@@ -161,6 +161,7 @@ def plans() -> tuple[Plan, ...]:
     return tuple(plan for plan in out if plan.degrees.world_size <= 64)
 
 
+@pytest.mark.slow
 def test_traces_run_to_their_end_one_communication_at_a_time() -> None:
     crossed: Counter[int] = Counter()
     for plan in plans():

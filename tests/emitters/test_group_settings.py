@@ -134,6 +134,7 @@ def test_drivers_go_to_every_file_that_has_a_place_for_them() -> None:
     assert "dp_shard all_gather of parameters: driven by the host. No setting" in host["nccl_explain.md"]
 
 
+@pytest.mark.slow
 def test_no_setting_lets_copy_engines_send_unequal_parts() -> None:
     """Tokens of experts: named as not expressed, and no policy is set for them."""
     degrees = {"tp": 2, "pp": 7, "ep": 4}

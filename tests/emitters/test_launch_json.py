@@ -151,6 +151,7 @@ def test_hash_follows_the_plan() -> None:
     assert plan_sha256(plan) != plan_sha256(make_plan(Degrees(tp=4, pp=5), num_micro_batches=16))
 
 
+@pytest.mark.slow
 def test_launch_json_of_16384_ranks_is_small() -> None:
     order: tuple[GridAxis, ...] = ("tp", "dp_shard", "pp", "dp_replicate", "cp")
     topology = two_buildings((2500, 1596))

@@ -125,6 +125,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {  # name: kind, object, what is said
 }
 
 
+@pytest.mark.slow
 def test_a_broken_package_is_named_and_the_rest_works(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(MODULE)
     points: Points = {}

@@ -112,6 +112,7 @@ def test_host_lists() -> None:
     assert len(expand_hosts("n[1-1000]")) == 1000
 
 
+@pytest.mark.slow
 def test_from_a_config_and_a_topology_conf_to_a_folder_to_submit(tmp_path: Path) -> None:
     """Three commands after `pip install .`, none with YAML by hand; every host of the folder is one of the cluster's."""
     config = Path(__file__).parent / "data" / "config.json"

@@ -211,6 +211,7 @@ def test_building_without_which_nothing_fits_is_said() -> None:
     assert "batch" not in found.buildings[0].reason
 
 
+@pytest.mark.slow
 def test_published_figures_of_neo() -> None:
     study = neo()
     by_name = {one.what: one for one in study.figures}

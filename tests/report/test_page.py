@@ -206,6 +206,7 @@ def test_names_are_escaped_and_nothing_is_fetched(plan: Plan) -> None:
     assert all(json.loads(spec)["width"] == "container" for spec in specs)
 
 
+@pytest.mark.slow
 @can_draw
 def test_a_page_of_131072_accelerators_has_at_most_3_mb() -> None:
     job = sa.load_job("llama3_405b_region")

@@ -84,6 +84,7 @@ def test_entries_of_the_catalogue_fold_between_words(render: Render) -> None:
     assert_nothing_is_broken(render, catalogue_report([("job", "a_name_of_some_length", "what it is " * 20)]))
 
 
+@pytest.mark.slow
 def test_sweeps_and_fronts_fold_between_words(render: Render) -> None:
     job = plain_job(2, **SMALL).model_dump(mode="json", exclude_none=True)
     study = {"name": "small", "base": [job], "grid": {"global_batch_sequences": [8, 16], "sequence_length": [2048]}}

@@ -36,16 +36,11 @@ def planned(job: Job, *overrides: str) -> Plan:
 @pytest.mark.parametrize(
     ("model", "regions", "dp", "shard", "bucket", "calls"),
     [
-        (
-            "llama3.1-8b",
-            3,
-            4096,
-            "optimizer",
-            None,
-            1,
-        ),  # buckets of a million parameters per replica hold all of the model
-        ("llama3.1-8b", 3, 4096, "optimizer", 400_000_000, 6),
-        ("llama3.1-8b", 3, 4096, "optimizer", 1, 32),  # a layer each: by far the slowest
+        # buckets of a million parameters per replica hold all of the model
+        pytest.param("llama3.1-8b", 3, 4096, "optimizer", None, 1, marks=pytest.mark.slow),
+        pytest.param("llama3.1-8b", 3, 4096, "optimizer", 400_000_000, 6, marks=pytest.mark.slow),
+        # a layer each: by far the slowest
+        pytest.param("llama3.1-8b", 3, 4096, "optimizer", 1, 32, marks=pytest.mark.slow),
         ("llama3.1-70b", 6, 256, "parameters", None, 80),
     ],
 )
@@ -210,9 +205,10 @@ def test_what_gradients_and_parameters_cost_beside_layers(fields: dict[str, Any]
 @pytest.mark.parametrize(
     ("fields", "overrides"),
     [
-        (
+        pytest.param(
             {"model": "llama3.1-70b", "accelerators": 8192, "buildings": 4, "regions": 4},
             "schedules=DualPipeV tp=4 cp=2 pp=2 dp_shard=128 dp_replicate=4",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"model": "deepseek-v3", "accelerators": 16384, "buildings": 2, "regions": 2},

@@ -48,9 +48,9 @@ def plans(problem: Problem, fleet: Fleet, seed: int) -> list[Plan]:
 @pytest.mark.parametrize(
     ("make", "seeds"),
     [
-        (straddling_job, range(3)),
-        (lambda seed: straddling_job(seed, types=2), range(2)),
-        (random_job, range(14)),
+        pytest.param(straddling_job, range(3), marks=pytest.mark.slow),
+        pytest.param(lambda seed: straddling_job(seed, types=2), range(2), marks=pytest.mark.slow),
+        pytest.param(random_job, range(14), marks=pytest.mark.slow),
         (mixed_job, range(24)),
     ],
     ids=["straddling", "straddling, two types", "random", "mixed"],

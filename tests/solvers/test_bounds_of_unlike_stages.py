@@ -71,7 +71,7 @@ def some_of(pricing: Pricing, rng: np.random.Generator) -> Settings | None:
     return rows.take(rng.permutation(len(rows))[:CANDIDATES])
 
 
-@each("seed", tuple(SEEDS)[::5], tuple(SEEDS), size=4)
+@each("seed", tuple(SEEDS)[::8], tuple(SEEDS), size=4)
 def test_bounds_are_never_above_the_exact_price(seed: int) -> None:
     problem, rng, compared = problem_of(unlike_job(seed)), np.random.default_rng(seed), 0
     for fleet in fleets(problem.topology):
@@ -133,8 +133,8 @@ def waiting_job(seed: int) -> Job:
     ("seed", "job"),
     [
         *((seed, mixed_job) for seed in (152, 154, 215, 220)),
-        *((seed, waiting_job) for seed in (0, 4)),
-        *(pytest.param(seed, waiting_job, marks=pytest.mark.slow) for seed in (1, 2, 3, 5, 6, 7)),
+        (4, waiting_job),
+        *(pytest.param(seed, waiting_job, marks=pytest.mark.slow) for seed in (0, 1, 2, 3, 5, 6, 7)),
     ],
 )
 def test_floors_of_unlike_accelerators_are_below_the_exact_price(seed: int, job: Callable[[int], Job]) -> None:
@@ -166,12 +166,11 @@ def any_order_job(seed: int) -> Job:
 @pytest.mark.parametrize(
     ("seed", "job"),
     [
-        *((seed, any_order_job) for seed in (300, 307, 308, 309, 310, 311)),
-        *((seed, computing_job) for seed in (1, 3, 4, 6)),
-        (4, waiting_job),
-        *(pytest.param(seed, any_order_job, marks=pytest.mark.slow) for seed in range(301, 307)),
-        *(pytest.param(seed, computing_job, marks=pytest.mark.slow) for seed in (0, 2, 5, 7)),
-        *(pytest.param(seed, waiting_job, marks=pytest.mark.slow) for seed in (0, 1, 2, 3, 5, 6, 7)),
+        *((seed, any_order_job) for seed in (300, 307)),
+        *((seed, computing_job) for seed in (3, 6)),
+        *(pytest.param(seed, any_order_job, marks=pytest.mark.slow) for seed in (*range(301, 307), *range(308, 312))),
+        *(pytest.param(seed, computing_job, marks=pytest.mark.slow) for seed in (0, 1, 2, 4, 5, 7)),
+        *(pytest.param(seed, waiting_job, marks=pytest.mark.slow) for seed in range(8)),
     ],
 )
 def test_bounds_of_orders_are_below_every_balance_in_every_place(seed: int, job: Callable[[int], Job]) -> None:

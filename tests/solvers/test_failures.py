@@ -72,6 +72,7 @@ def test_verification_counts_the_replicas() -> None:
     assert any("V8: " in line and "at most 1 may" in line for line in illegal(problem, plan.decision))
 
 
+@pytest.mark.slow
 def test_spare_hosts_are_not_filled() -> None:
     plan = sa.plan(plain_job(3, 2, spare_hosts={"b0": 1, "b1": 1}))
     used = {share.building: share.num_accelerators for share in plan.placement.fill}

@@ -57,7 +57,7 @@ def test_the_search_equals_brute_force_with_headroom(seed: int, headroom: float)
     _equals_brute_force(problem_of(drawn.job.model_copy(update={"memory_headroom_fraction": headroom})))
 
 
-@each("seed", (9,), (1, 2, 12, 37, 58), size=1)
+@each("seed", (), (1, 2, 9, 12, 37, 58), size=1)
 def test_so_does_that_of_two_types(seed: int) -> None:
     drawn = mixed_instance(seed)
     _equals_brute_force(problem_of(drawn.job.model_copy(update={"memory_headroom_fraction": 0.1})))

@@ -72,7 +72,7 @@ def test_the_closest_candidate_is_the_closest() -> None:
     assert needs[closest.decision.model_dump_json()] == pytest.approx(closest.needed_bytes, rel=1e-12)
 
 
-@each("number", (0, 4), range(5), size=1)
+@each("number", (0,), range(5), size=1)
 def test_every_way_out_that_is_named_gives_a_plan_and_no_other_does(number: int) -> None:
     job = TOO_LARGE[number]
     said = message(job)
@@ -118,6 +118,7 @@ def _plans(job: Job) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_no_whole_hosts_in_any_building() -> None:
     """Hosts of 4 and of 6: twelve accelerators are whole hosts of either kind, but neither building holds them."""
     topology = plain_topology(2, 1)

@@ -31,7 +31,7 @@ INSTANCES = (0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 16, 17, 19, 20, 23, 24, 
 """The first fifty seeds with at most 1,650 plans, three of them without any, and two whose optimum has dp_replicate (57, 112)."""
 
 
-QUICK = (10, 16, 19, 26, 44, 48, 54, 71)
+QUICK = (16, 19, 26, 44, 54)
 """Those of the cheapest to try in full: one to three buildings, three levels of sharding, two schedules, one without a plan."""
 
 
@@ -73,7 +73,7 @@ def test_timed_schedules_equal_brute_force_too(seed: int, schedules: tuple[Sched
         assert plan.report.bound_s <= oracle.step_s * (1 + 1e-9)
 
 
-@each("seed", (10, 54), (4, 6, 7, 13, 41, 50))
+@each("seed", (54,), (4, 6, 7, 10, 13, 41, 50))
 def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fleets of many buildings try their fills in blocks; without a gap tolerance none of them is spared."""
     monkeypatch.setattr("scaleacross.solvers.place_parallelism.FILL_BLOCK", 1)
@@ -84,7 +84,7 @@ def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.bound_s == pytest.approx(found.best.step_s, rel=1e-9)
 
 
-@each("seed", (10, 54), (4, 6, 13, 50))
+@each("seed", (54,), (4, 6, 10, 13, 50))
 def test_incumbents_of_the_caller_and_a_sample_leave_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the caller brings: the optimum, a slow plan, or a fill (buildings backwards) that the space lacks."""
     monkeypatch.setattr("scaleacross.solvers.joint.PROBED", 4)
@@ -129,7 +129,7 @@ BOUNDED = (*range(100, 125), 223, 254, 265, 306, 312)
 """The last five hide some of their communication nowhere (``job.overlap``)."""
 
 
-@each("seed", BOUNDED[::6], BOUNDED)
+@each("seed", BOUNDED[::10], BOUNDED)
 def test_no_bound_exceeds_any_placement(seed: int) -> None:
     """floor ≤ exact and base ≤ coarse ≤ tight ≤ exact for all candidates, relaxed ≤ exact terms for arcs of a few."""
     problem = instance(seed)

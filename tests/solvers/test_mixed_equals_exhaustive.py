@@ -21,7 +21,7 @@ from scaleacross.spec.job import Job
 from scaleacross.workloads.problem import Problem, problem_of
 
 KINDS = range(60)
-QUICK = (7, 10, 11, 15, 17, 22, 24, 26, 36, 45, 47, 50, 51, 52)
+QUICK = (10, 15, 22, 26, 45, 50)
 """Cheap ones of every kind: one type and two in use, spare hosts, failure domains, replicas, and five without a plan."""
 SEEDS = range(200)
 IDEAL_ONLY = {17}
@@ -127,7 +127,7 @@ def test_no_bound_exceeds_any_balance(seed: int) -> None:
                         assert needed[0] <= placer.pricing.capacity_bytes
 
 
-@each("seed", (4, 5, 6, 10), range(16))
+@each("seed", (5, 10), range(16))
 def test_search_equals_brute_force_where_computation_decides(seed: int) -> None:
     """Nothing but fill and drain of few micro-batches, through ranks of unlike depth, tells the candidates apart."""
     problem = problem_of(computing_job(seed))

@@ -51,7 +51,7 @@ def widened(seed: int) -> Problem:
     return problem_of(with_host(job, host=host, **shares, **pins))
 
 
-@each("seed", (0, 1, 3, 4, 5, 8, 9, 10, 16, 23, 24, 36), range(40))
+@each("seed", (1, 4, 9, 24, 36), range(40))
 def test_the_search_equals_brute_force(seed: int) -> None:
     equals_brute_force(widened(seed))
 

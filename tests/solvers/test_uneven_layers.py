@@ -37,7 +37,10 @@ def heavy_head(seed: int) -> Job:
     return Job.model_validate({key: value for key, value in data.items() if value is not None})
 
 
-@pytest.mark.parametrize(("seed", "uneven"), [(0, True), (3, False), (5, True)])
+@pytest.mark.parametrize(
+    ("seed", "uneven"),
+    [(0, True), pytest.param(3, False, marks=pytest.mark.slow), pytest.param(5, True, marks=pytest.mark.slow)],
+)
 def test_search_equals_brute_force_over_uneven_stages(seed: int, uneven: bool) -> None:
     problem = problem_of(heavy_head(seed))
     oracle, found = exhaustive(problem), search(problem, time_limit_s=600)

@@ -67,6 +67,7 @@ def test_failures_spend_what_waiting_spends(name: ObjectiveName) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_front_between_step_time_and_useful_tokens() -> None:
     front = sa.pareto(
         failing(two("step_time", degrees={"tp": 1, "cp": 1, "pp": 2})), ["step_time", PER_CURRENCY], points=2

@@ -31,7 +31,7 @@ def planned(work_limit: int, **how: Any) -> Plan:
     return sa.plan(JOB, work_limit=work_limit, **how)
 
 
-@pytest.mark.parametrize("work_limit", [1, 8])
+@pytest.mark.parametrize("work_limit", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_slow_machine_has_the_same_plan(work_limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = planned(work_limit)
     slow_down(monkeypatch)

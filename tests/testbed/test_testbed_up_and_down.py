@@ -63,6 +63,7 @@ def probe(testbed: session.Testbed, here: str, there: str, seconds: float) -> di
     return dict(json.loads(out))
 
 
+@pytest.mark.slow
 def test_trunk_has_the_stated_distance_and_rate_and_can_be_changed_and_cut() -> None:
     with up("two_buildings") as testbed:
         far, near = probe(testbed, "east-h00000", "west-h00000", 1.0), probe(testbed, "east-h00000", "east-h00001", 0.3)
