@@ -104,8 +104,9 @@ def test_command_line_from_up_to_down() -> None:
 
 def standing_elsewhere(**environment: str) -> subprocess.Popen[str]:
     """A process that has made a testbed and waits."""
-    code = (
-        "import time\nfrom scaleacross.catalogue import load_topology\nfrom scaleacross.testbed import session\n"
+    code = (  # a test run in the background of a shell ignores SIGINT, and so would this process
+        "import signal, time\nfrom scaleacross.catalogue import load_topology\nfrom scaleacross.testbed import session\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"with session.standing(load_topology({str(EXAMPLES / 'two_buildings.yaml')!r}), {NAME!r}):\n"
         "    print('up', flush=True)\n    time.sleep(60)\n"
     )
