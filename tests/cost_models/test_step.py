@@ -70,7 +70,7 @@ def priced(profile: Any, candidates: Settings) -> tuple[Volumes, list[Terms]]:
     return volumes, [axis_terms(a, volumes, shapes[a], links, expert, ep) for a in GRID_AXES]
 
 
-@examples(max_examples=25)
+@examples(max_examples=60)
 @given(st.lists(rows(), min_size=2, max_size=6), st.sampled_from(PROFILES))
 def test_n_candidates_at_once_equal_n_single_calls(columns: list[dict[str, int]], profile: Any) -> None:
     together = settings(**{name: [row[name] for row in columns] for name in columns[0]})
@@ -88,7 +88,7 @@ def test_n_candidates_at_once_equal_n_single_calls(columns: list[dict[str, int]]
         assert times.step_s[index] == alone.step_s[0]
 
 
-@examples(max_examples=25)
+@examples(max_examples=60)
 @given(st.lists(rows(), min_size=2, max_size=6), st.sampled_from(PROFILES))
 def test_memory_of_n_candidates_equals_n_single_calls(columns: list[dict[str, int]], profile: Any) -> None:
     together = settings(**{name: [row[name] for row in columns] for name in columns[0]})
@@ -100,7 +100,6 @@ def test_memory_of_n_candidates_equals_n_single_calls(columns: list[dict[str, in
                 assert parts[name][:, position].tolist() == alone[name][:, 0].tolist(), name
 
 
-@examples(max_examples=30)
 @given(rows(), st.sampled_from(PROFILES))
 def test_components_are_not_negative_and_add_up(row: dict[str, int], profile: Any) -> None:
     volumes, terms = priced(profile, settings(**row))
@@ -112,7 +111,6 @@ def test_components_are_not_negative_and_add_up(row: dict[str, int], profile: An
     assert set(times.exposed_s) == {"tp", "cp", "ep", "pp", "dp"}
 
 
-@examples(max_examples=30)
 @given(rows(), st.floats(1, 10))
 def test_slower_communication_is_never_a_faster_step(row: dict[str, int], factor: float) -> None:
     volumes, terms = priced(PROFILES[0], settings(**row))

@@ -77,7 +77,7 @@ def links(rates: list[float], latencies: list[float], narrow: list[float]) -> di
 FOUR = {"min_size": 4, "max_size": 4}
 
 
-@settings(max_examples=10)
+@settings(max_examples=25)
 @given(
     rates=st.lists(st.sampled_from([1.0, 3.0, 10.0, 100.0]), **FOUR),
     latencies=st.lists(st.sampled_from([0.0, 1.0, 2.0, 5.0, 100.0]), **FOUR),

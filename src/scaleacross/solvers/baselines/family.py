@@ -269,7 +269,7 @@ class _Tuning:
             rows, near = rows[near.any(axis=0)], near[:, near.any(axis=0)]
             if not len(rows):
                 continue
-            self.clock.count()  # of a few members on one fill: as much work as a step time
+            self.clock.count()  # estimating a few members on one fill takes about as long as a step time
             members = block.take(rows)
             figures = placed.order_figures_s(members.settings, members.work, orders)
             for order, is_near, bounds, estimates in zip(orders, near, *figures, strict=True):
