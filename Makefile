@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test proofs docs consumers recsys-peers runtime slice lint types format clean
+.PHONY: help demo test proofs docs consumers recsys-peers runtime gpu slice lint types format clean
 
 VENV := .venv
 CONSUMERS := .venv-consumers
@@ -49,6 +49,10 @@ recsys-peers: $(VENV)/.installed-dev $(RECSYS)/.installed ## let TorchRec read, 
 
 runtime: $(RUNTIME)/.installed ## run launch.json: the tests of the runtime, with torch and triton
 	$(RUNTIME)/bin/python -m pytest -m "slow or not slow" tests/runtime tests/testbed/test_testbed_training.py
+
+gpu: $(RUNTIME)/.installed ## on a machine with an NVIDIA GPU: kernels, schedules over NCCL and training on it, four ranks on one card
+	$(RUNTIME)/bin/python -m pytest tests/runtime/test_on_a_gpu.py
+	$(RUNTIME)/bin/python benchmarks/kernel_bandwidth.py
 
 # Every value of every dimension of the space is in its first 24 points. A second per search and rival is too short for good plans, and
 # enough to show that none of ours loses to what it starts from, and that prices agree with the replay on three plans of four and more.

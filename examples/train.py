@@ -4,7 +4,8 @@
     scaleacross run build/small/launch.json --local -- examples/train.py --steps 20
 
 Everything below is plain PyTorch: ``torch.distributed.pipelining`` for the stages, ``fully_shard`` or DDP for the replicas. What
-the launch file adds is which rank is where. Run it with ``--backend gloo`` to see the same losses without the runtime.
+the launch file adds is which rank is where. Run it with ``--backend gloo`` to see the same losses without the runtime. Where
+torch sees GPUs each process takes one, and the schedules run over NCCL's send and receive.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from scaleacross.runtime.start import rank_of_process, start
 from scaleacross.spec.launch import LaunchConfig
 
 WIDTH, HEADS, VOCABULARY = 128, 4, 512
+BACKENDS = {"cpu": "cpu:scaleacross", "cuda": "cpu:scaleacross,cuda:scaleacross"}
 SCHEDULES = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
 
 
@@ -95,38 +97,44 @@ def batch_of(step: int, replica: int, sequences: int, length: int) -> tuple[Tens
     start = torch.randint(VOCABULARY, (sequences, 1), generator=random)
     stride = torch.randint(1, 4, (sequences, 1), generator=random)
     tokens = (start + stride * torch.arange(length + 1)) % VOCABULARY
-    return tokens[:, :-1], tokens[:, 1:]
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def train(launch: LaunchConfig, steps: int, backend: str, timeout_s: float = 60) -> list[float]:
-    """Losses per step, the mean over all replicas; the same list on every rank."""
-    rank, degrees = dist.get_rank(), launch.degrees
-    at, mesh = launch.coordinates(rank), mesh_of(launch, rank, backend=backend, timeout_s=timeout_s)
+def train(
+    launch: LaunchConfig, steps: int, backend: str, timeout_s: float = 60, device: torch.device | None = None
+) -> list[float]:
+    """Losses per step, the mean over all replicas; the same list on every rank. Without a device it trains on the CPU."""
+    rank, degrees, device = dist.get_rank(), launch.degrees, device or torch.device("cpu")
+    at, mesh = (
+        launch.coordinates(rank),
+        mesh_of(launch, rank, device_type=device.type, backend=backend, timeout_s=timeout_s),
+    )
     torch.manual_seed(at["pp"])
     layers = sum(launch.layers_per_stage[at["pp"]])
-    stage = Stage(layers, first=at["pp"] == 0, last=at["pp"] == degrees.pp - 1)
+    stage = Stage(layers, first=at["pp"] == 0, last=at["pp"] == degrees.pp - 1).to(device)
     model = data_parallel(stage, mesh, launch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     micro = launch.pipeline.micro_batch_sequences
     sequences = micro * launch.num_micro_batches
     if degrees.pp > 1:
-        example = batch_of(0, 0, micro, launch.sequence_length)[0]
-        shape = torch.zeros(micro, launch.sequence_length, WIDTH, requires_grad=True)
+        example = batch_of(0, 0, micro, launch.sequence_length)[0].to(device)
+        shape = torch.zeros(micro, launch.sequence_length, WIDTH, requires_grad=True, device=device)
         given = example if at["pp"] == 0 else shape
-        made = shape if at["pp"] < degrees.pp - 1 else torch.zeros(micro, launch.sequence_length, VOCABULARY)
+        logits = torch.zeros(micro, launch.sequence_length, VOCABULARY, device=device)
+        made = shape if at["pp"] < degrees.pp - 1 else logits
         group = mesh.get_group("pp")
         pipeline = SCHEDULES[launch.pipeline.schedule](
-            PipelineStage(model, at["pp"], degrees.pp, torch.device("cpu"), (given,), (made,), group=group),
+            PipelineStage(model, at["pp"], degrees.pp, device, (given,), (made,), group=group),
             n_microbatches=launch.num_micro_batches,
             loss_fn=loss_of,
         )
     replica, losses = at["dp_replicate"] * degrees.dp_shard + at["dp_shard"], []
     for step in range(steps):
-        inputs, targets = batch_of(step, replica, sequences, launch.sequence_length)
+        inputs, targets = (one.to(device) for one in batch_of(step, replica, sequences, launch.sequence_length))
         parts: list[Tensor] = []
         if degrees.pp == 1:
             for x, y in zip(inputs.split(micro), targets.split(micro), strict=True):
@@ -140,7 +148,7 @@ def train(launch: LaunchConfig, steps: int, backend: str, timeout_s: float = 60)
             pipeline.step()
         optimizer.step()
         optimizer.zero_grad()
-        mean = torch.stack(parts).mean().detach() if parts else torch.zeros(())
+        mean = torch.stack(parts).mean().detach() if parts else torch.zeros((), device=device)
         dist.all_reduce(mean)  # only the last stage has losses
         losses.append(float(mean) / degrees.dp)
     return losses
@@ -151,7 +159,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--timeout", type=float, default=60, help="seconds that the start or a collective may take")
-    parser.add_argument("--backend", default="cpu:scaleacross", help="cpu:scaleacross (default) or gloo")
+    parser.add_argument("--device", choices=BACKENDS, help="default: cuda where torch sees a GPU")
+    parser.add_argument("--backend", help=f"gloo or nccl, to compare; default: {' or '.join(BACKENDS.values())}")
     parser.add_argument("--losses", type=Path, help="write the losses here, one per line")
     arguments = parser.parse_args()
     if LAUNCH_VARIABLE not in os.environ:
@@ -159,8 +168,13 @@ def main() -> None:
     launch = read_launch(os.environ[LAUNCH_VARIABLE])
     refuse_what_is_not_here(launch)
     torch.set_num_threads(1)
-    start(launch, rank_of_process(), timeout_s=arguments.timeout, backend=arguments.backend)
-    losses = train(launch, arguments.steps, arguments.backend, arguments.timeout)
+    device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    backend = arguments.backend or BACKENDS[device.type]
+    start(launch, rank_of_process(), timeout_s=arguments.timeout, backend=backend)
+    losses = train(launch, arguments.steps, backend, arguments.timeout, device)
     if dist.get_rank() == 0:
         shown = itertools.chain(range(0, len(losses) - 1, 5), [len(losses) - 1])
         for step in shown:

@@ -15,6 +15,8 @@ from scaleacross.runtime.communicator import LinkSettings
 from scaleacross.runtime.policy import Chosen, Policy, named_schedule
 from scaleacross.schedules.collective import PHASES, Layout, Operation
 
+DEVICE = "cpu"
+"""where tensors lie; ``gpu_cases`` sets it"""
 SIZES = (0, 1, 1003, 13_001)
 """none, fewer than ranks, odd, and more than a window of ``SMALL_WINDOW``"""
 SMALL_WINDOW = LinkSettings(window_bytes=48 << 10, segment_bytes=8 << 10)
@@ -94,12 +96,12 @@ def value_of(rank: int, numel: int, dtype: torch.dtype, salt: int) -> torch.Tens
 
 @lru_cache(maxsize=256)
 def _pattern(start: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
-    return ((torch.arange(numel) * 7 + start) % 5).to(dtype)
+    return ((torch.arange(numel, device=DEVICE) * 7 + start) % 5).to(dtype)
 
 
 def sum_of(size: int, numel: int, dtype: torch.dtype, salt: int) -> torch.Tensor:
     """What the values of all ranks add up to."""
-    return sum((value_of(r, numel, dtype, salt) for r in range(size)), torch.zeros(numel, dtype=dtype))
+    return sum((value_of(r, numel, dtype, salt) for r in range(size)), torch.zeros(numel, dtype=dtype, device=DEVICE))
 
 
 def check_operation(rank: int, operation_name: str, size: int, shared: bool | None) -> int:
@@ -131,7 +133,7 @@ def _all_reduce(rank: int, n: int, numel: int, dtype: torch.dtype, group: Any, s
 def _reduce_scatter(
     rank: int, n: int, numel: int, dtype: torch.dtype, group: Any, salt: int
 ) -> tuple[torch.Tensor, ...]:
-    output = torch.empty(numel, dtype=dtype)
+    output = torch.empty(numel, dtype=dtype, device=DEVICE)
     mine = value_of(rank, numel * n, dtype, salt)
     dist.reduce_scatter_single(output, mine, group=group)
     assert torch.equal(mine, value_of(rank, numel * n, dtype, salt)), "the input was changed"
@@ -139,7 +141,7 @@ def _reduce_scatter(
 
 
 def _all_gather(rank: int, n: int, numel: int, dtype: torch.dtype, group: Any, salt: int) -> tuple[torch.Tensor, ...]:
-    output = torch.empty(numel * n, dtype=dtype)
+    output = torch.empty(numel * n, dtype=dtype, device=DEVICE)
     dist.all_gather_single(output, value_of(rank, numel, dtype, salt), group=group)
     return output, torch.cat([value_of(r, numel, dtype, salt) for r in range(n)])
 
@@ -156,7 +158,7 @@ def _all_to_all(rank: int, n: int, numel: int, dtype: torch.dtype, group: Any, s
     counts = [[(numel * ((s + 2 * d + salt) % 3)) // 4 for d in range(n)] for s in range(n)]
     inputs = [value_of(s, sum(counts[s]), dtype, salt) for s in range(n)]
     received = [counts[s][rank] for s in range(n)]
-    output = torch.empty(sum(received), dtype=dtype)
+    output = torch.empty(sum(received), dtype=dtype, device=DEVICE)
     dist.all_to_all_single(output, inputs[rank], received, counts[rank], group=group)
     parts = [inputs[s][sum(counts[s][:rank]) : sum(counts[s][: rank + 1])] for s in range(n)]
     return output, torch.cat(parts)

@@ -101,13 +101,17 @@ def join_job(rank: int, timeout_s: float = 60.0) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
 
 
-def make_group(ranks: Sequence[int], policy: Any, timeout_s: float = 60.0, point_to_point: bool = False) -> Any:
+def make_group(
+    ranks: Sequence[int],
+    policy: Any,
+    timeout_s: float = 60.0,
+    point_to_point: bool = False,
+    backend: str = "cpu:scaleacross",
+) -> Any:
     """A group of backend ``scaleacross``; every rank of the job calls this."""
     import torch.distributed as dist
 
     from scaleacross.runtime.process_group import Options
 
     options = Options(policy, point_to_point=point_to_point)
-    return dist.new_group(
-        list(ranks), timeout=timedelta(seconds=timeout_s), backend="cpu:scaleacross", pg_options=options
-    )
+    return dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s), backend=backend, pg_options=options)

@@ -50,6 +50,9 @@ class PointToPoint:
         Raises:
             CollectiveError: the backend gave up.
         """
+        for buffer in task.buffers:  # made on the caller's stream where what the caller gave is not contiguous
+            if buffer.is_cuda:
+                buffer.record_stream(torch.cuda.current_stream(buffer.device))
         try:
             for one in self._rounds_of(task.program, programs):
                 self._play(task, one, deadline, cursor)

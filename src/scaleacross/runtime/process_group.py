@@ -31,7 +31,7 @@ from scaleacross.runtime.policy import Chosen, Policy
 from scaleacross.runtime.reduction import can_reduce
 from scaleacross.runtime.trace import FlightRecorder
 from scaleacross.runtime.tracing import recorded_name, recorder_of_process, short_name
-from scaleacross.runtime.transport_group import TransportGroup, has_nccl, lazy_gloo, nccl
+from scaleacross.runtime.transport_group import TransportGroup, batched, has_nccl, lazy_gloo, nccl
 from scaleacross.runtime.work import joined
 from scaleacross.schedules.collective import Operation
 
@@ -332,3 +332,4 @@ def register() -> None:
     """Make ``scaleacross`` known to ``torch.distributed``; twice does no harm."""
     if BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
+        dist.batch_isend_irecv = dist.distributed_c10d.batch_isend_irecv = batched

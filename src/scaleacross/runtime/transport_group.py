@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -15,6 +18,8 @@ from scaleacross.runtime.arguments import any_form, size_bytes
 from scaleacross.runtime.endpoint import listen_address
 from scaleacross.runtime.faults import CollectiveError
 from scaleacross.runtime.trace import FlightRecorder, Record, RecordedGroup
+
+logger = logging.getLogger("scaleacross.runtime")
 
 
 class TransportGroup(dist.ProcessGroup):
@@ -89,6 +94,21 @@ class TransportGroup(dist.ProcessGroup):
         pair = (self._ranks[peer], self._ranks[self.rank()])
         return self._traced("recv", [], tensors, lambda: self._transport(tensors).recv(tensors, peer, tag), pair)
 
+    def send_and_receive(self, messages: Sequence[dist.P2POp]) -> list[Any]:
+        """Messages of tensors on a GPU that do not wait for one another, as ``torch.distributed.batch_isend_irecv``."""
+        me, records = self._ranks[self.rank()], []
+        for message in messages:
+            peer, sends = self._ranks[message.group_peer], message.op is dist.isend
+            inputs, outputs = ([message.tensor], []) if sends else ([], [message.tensor])
+            pair = (me, peer) if sends else (peer, me)
+            records.append(self._begun("send" if sends else "recv", inputs, outputs, pair))
+        self._device_inner._start_coalescing()
+        for message in messages:
+            post = self._device_inner.send if message.op is dist.isend else self._device_inner.recv
+            post([message.tensor], message.group_peer, message.tag)
+        work = self._device_inner._end_coalescing()
+        return [TransportWork(work, record) for record in records]
+
     def _traced(
         self,
         op: str,
@@ -97,11 +117,28 @@ class TransportGroup(dist.ProcessGroup):
         run: Callable[[], Any],
         pair: tuple[int, int] | None = None,
     ) -> Any:
-        """Run and record it; ``pair`` is source and target of a message, ranks of the job.
+        """Run and record it.
 
         Raises:
             CollectiveError: it cannot even begin: gloo looks for a peer when it first talks to it.
         """
+        record = self._begun(op, inputs, outputs, pair)
+        try:
+            work = run()
+        except RuntimeError as error:
+            raise _failed(record, error) from error
+        except Exception as error:
+            record.end(error)
+            raise
+        if work is None:  # NCCL, where the caller waits anyway: it is queued on the caller's stream
+            record.end()
+            return None
+        return TransportWork(work, record)
+
+    def _begun(
+        self, op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], pair: tuple[int, int] | None
+    ) -> Record:
+        """The record of what begins now; ``pair`` is source and target of a message, ranks of the job."""
         tensors = [*inputs, *outputs]
         record = self._recorder.begin(
             self._recorded,
@@ -114,14 +151,7 @@ class TransportGroup(dist.ProcessGroup):
             pair=pair,
         )
         record.start()
-        try:
-            work = run()
-        except RuntimeError as error:
-            raise _failed(record, error) from error
-        except Exception as error:
-            record.end(error)
-            raise
-        return TransportWork(work, record)
+        return record
 
 
 class TransportWork(dist.Work):
@@ -131,7 +161,8 @@ class TransportWork(dist.Work):
         super().__init__()
         self._work, self._record = work, record
         with suppress(RuntimeError):  # messages have no future: their record ends with the wait
-            work.get_future().add_done_callback(lambda _: record.end())
+            if (future := work.get_future()) is not None:
+                future.add_done_callback(lambda _: record.end())
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait until it is done. Raises CollectiveError: the transport gave up."""
@@ -199,6 +230,37 @@ def has_nccl() -> bool:
 
 def nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
     """NCCL's own group, which connects when it is first used."""
+    share_gpus()
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
     return dist.ProcessGroupNCCL(store, rank, size, options)
+
+
+def batched(messages: list[dist.P2POp]) -> list[Any]:
+    """``torch.distributed.batch_isend_irecv``, for groups of this backend too.
+
+    torch lets NCCL post messages together only in groups of its very own class. One after the other, two large messages that
+    cross each other, as those of a pipeline do, would wait for each other for ever.
+    """
+    dist.distributed_c10d._check_p2p_op_list(messages)
+    group = messages[0].group
+    if isinstance(group, TransportGroup) and group._transport([messages[0].tensor]) is not group._inner:
+        return group.send_and_receive(messages)
+    return list(TORCH_BATCH(messages))
+
+
+TORCH_BATCH = dist.batch_isend_irecv
+
+
+def share_gpus() -> None:
+    """Let ranks of this machine share a GPU where it has fewer GPUs than ranks: a plan can be tried out there, if slowly.
+
+    NCCL refuses two ranks of one host on one GPU. With a host name for each rank (``NCCL_HOSTID``) it takes them for ranks of
+    different hosts, and their messages go through sockets.
+    """
+    if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count() and "NCCL_HOSTID" not in os.environ:
+        os.environ["NCCL_HOSTID"] = f"{socket.gethostname()}-{os.environ.get('LOCAL_RANK', os.getpid())}"
+        if os.environ.get("LOCAL_RANK") == "0":
+            logger.warning(
+                "fewer GPUs than ranks on this machine: ranks share them, and NCCL's messages go through sockets"
+            )
