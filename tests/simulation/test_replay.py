@@ -143,22 +143,29 @@ def test_a_group_that_straddles_buildings_makes_the_step_of_coarse_classes_too(
     assert folded.step_s == pytest.approx(whole.step_s, rel=1e-2)
 
 
-def num_gathers(schedule: str, shard: str) -> int:
-    """Calls that gather parameters in a step of two stages."""
-    job = instances.plain_job(2, schedules=schedule, sequence_length=8192, global_batch_sequences=32)
+def num_calls(schedule: str, shard: str, op: str) -> int:
+    """Calls of ``op`` that gather parameters or reduce gradients in a step of two stages."""
+    job = instances.plain_job(2, schedules=schedule, shard=shard, sequence_length=8192, global_batch_sequences=32)
     decision = laid((2,), "tp cp pp dp_shard dp_replicate", pp=2, dp_shard=4).model_copy(
         update={"shard": shard, "pipeline": PipelineChoice(schedule=schedule)}
     )
     plan = sa.evaluate((job, decision))
     graph = replay.replay(plan, problem_of(plan.job)).graph
     nodes = (graph.node(number) for number in range(len(graph.of)))
-    return sum(isinstance(node, Call) and node.use == "dp_shard" and "all_gather" in node.ops for node in nodes)
+    return sum(isinstance(node, Call) and node.use == "dp_shard" and op in node.ops for node in nodes)
 
 
 def test_split_backward_passes_gather_sharded_parameters_too() -> None:
     """A pass of input gradients needs the parameters of its layers as a whole backward pass does."""
-    assert num_gathers("ZBH1", "parameters") == num_gathers("1F1B", "parameters")
-    assert num_gathers("1F1B", "parameters") > 4 * num_gathers("1F1B", "optimizer") > 0
+    assert num_calls("ZBH1", "parameters", "all_gather") == num_calls("1F1B", "parameters", "all_gather")
+    assert num_calls("1F1B", "parameters", "all_gather") > 4 * num_calls("1F1B", "optimizer", "all_gather") > 0
+
+
+@pytest.mark.parametrize("shard", ["gradients", "parameters"])
+def test_split_backward_passes_reduce_sharded_gradients_too(shard: str) -> None:
+    """A pass of weight gradients ends with gradients of its layers as a whole backward pass does, with every micro-batch."""
+    assert num_calls("ZBH1", shard, "reduce_scatter") == num_calls("1F1B", shard, "reduce_scatter")
+    assert num_calls("1F1B", shard, "reduce_scatter") > 4 * num_calls("1F1B", "optimizer", "reduce_scatter") > 0
 
 
 def test_unlike_batches_of_replicas_that_lie_side_by_side() -> None:

@@ -7,7 +7,7 @@ nothing else falls between, all at once (``layers``). Concurrently travel:
 * gradients after the last backward pass of each layer, parameters before its first forward pass: layer after layer, one
             communicator after another, overlapped with computation unless the job says otherwise
 * shards    (parameters sharded) gathered one layer ahead of every pass, or of every forward pass; (gradients sharded)
-            gradients scattered after every backward pass, the last of them before the next action
+            gradients scattered after every backward pass, or pass of weight gradients, the last of them before the next action
 
 Every overlap rule is an edge here or in ``layers``, and nowhere else.
 """
@@ -61,6 +61,8 @@ class Neighbour(NamedTuple):
 GATHERING: Final[tuple[tuple[Kind, ...], ...]] = ((), (Kind.F,), (Kind.F, Kind.B, Kind.I))
 """Passes that gather the parameters of their layers, by ``PASS_GATHERS``. Input gradients need them as whole backward passes do;
 weight gradients need activations alone."""
+HAVING_GRADIENTS: Final = (Kind.B, Kind.W)
+"""Passes at whose end their layers have gradients of the weights."""
 
 
 class Program(Layers):
@@ -72,10 +74,9 @@ class Program(Layers):
         self.parameters: dict[tuple[int, int], int] = {}
         self.gradients: list[int] = []
         self.neighbours: dict[tuple[int, bool], Neighbour | None] = {}
-        gradient_kinds = (Kind.B, Kind.W)
         self.first = {a.chunk: i for i, a in reversed(list(enumerate(self.row))) if a.kind is Kind.F}
-        self.last = {a.chunk: i for i, a in enumerate(self.row) if a.kind in gradient_kinds}
-        self.scatters = self.setting.shard in REDUCED_EVERY_PASS
+        self.last = {a.chunk: i for i, a in enumerate(self.row) if a.kind in HAVING_GRADIENTS}
+        self.scatters = HAVING_GRADIENTS if self.setting.shard in REDUCED_EVERY_PASS else ()
         self.gathers = GATHERING[PASS_GATHERS.get(self.setting.shard, 0)]
 
     def records(self, examples: Iterable[int]) -> list[Recorded]:
@@ -99,7 +100,7 @@ class Program(Layers):
 
     def _act(self, index: int, action: Action) -> None:
         self._receive(action)
-        if action.kind in self.gathers or (self.scatters and action.kind is Kind.B):
+        if action.kind in (*self.gathers, *self.scatters):
             self._sharded(index, action)
         else:
             self._plain(index, action)
@@ -231,7 +232,7 @@ class Program(Layers):
             if gathers and ahead and piece + 1 < pieces:
                 following = self._states(chunk, piece + 1, pieces, True, ("shard", *at), start)
             self._layers(index, action, piece, pieces)
-            if action.kind is Kind.B:
+            if action.kind in self.scatters:
                 reduced = self._states(chunk, piece, pieces, False, ("shard", *at), self.after) or reduced
                 if not ahead:
                     self._wait("dp", reduced, cell)
