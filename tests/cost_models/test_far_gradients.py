@@ -41,11 +41,12 @@ ORDERS: list[tuple[GridAxis, ...]] = [
 
 
 def literal(levels: Levels, axis: tuple[int, int], pipeline: tuple[int, int], rank: int, level: int) -> dict[str, int]:
-    """Fan-out, crossing groups of the busiest child and neighbour pairs of one rank's groups on a far level, group by group."""
+    """Fan-out, neighbour pairs, groups that leave the busiest child and rings on the busiest way between two buildings, of one
+    rank's groups on a far level, group by group."""
     home = [[*(int((cut <= at).sum()) for cut in levels.cuts[1:]), 0] for at in range(levels.num_positions)]
     degree, stride = axis
     starts = (b + j for b in range(0, levels.num_positions, degree * stride) for j in range(stride))
-    out, busy = {"fanout": 1, "pairs": 0}, Counter[int]()
+    out, busy, ways = {"fanout": 1, "pairs": 0}, Counter[int](), Counter[tuple[int, int]]()
     for start in starts:
         if start // pipeline[1] % pipeline[0] != rank:
             continue
@@ -55,7 +56,10 @@ def literal(levels: Levels, axis: tuple[int, int], pipeline: tuple[int, int], ra
         steps = sum(a[level - 1] != b[level - 1] and a[level] == b[level] for a, b in pairwise(places))
         out["pairs"] = max(out["pairs"], steps)
         busy.update({one[level - 1] for one in places} if max(inside.values()) > 1 else ())
-    return out | {"crossing": max(busy.values(), default=1)}
+        for a, b in pairwise([*places, places[0]]):
+            farthest = max((at for at in (CAMPUS, REGION) if a[at - 1] != b[at - 1]), default=None)
+            ways.update([(a[CAMPUS - 1], b[CAMPUS - 1])] if farthest == level else [])
+    return out | {"leaving": max(busy.values(), default=1), "crossing": max(ways.values(), default=1)}
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -15,13 +15,13 @@ from scaleacross.cost_models import collectives
 from scaleacross.cost_models.groups import GroupShape, exact_shape, largest_children, relaxed_shape
 from scaleacross.cost_models.levels import BUILDING, CAMPUS, NUM_LEVELS, RACK, REGION, SCALE_UP, ZONE, build_levels
 from scaleacross.cost_models.levels import Levels as LinkLevels
-from scaleacross.cost_models.links import links_of
+from scaleacross.cost_models.links import group_bandwidth, links_of
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.topology import Topology
 from scaleacross.verification import count_groups, places_of
 
 ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
-FIELDS = ("fanout", "members", "crossing", "pairs", "tail", "spacing")
+FIELDS = ("fanout", "members", "crossing", "leaving", "pairs", "tail", "spacing")
 
 
 def literal(levels: LinkLevels, degree: int, stride: int) -> dict[str, object]:
@@ -31,7 +31,7 @@ def literal(levels: LinkLevels, degree: int, stride: int) -> dict[str, object]:
     groups = [
         [b + j + i * stride for i in range(degree)] for b in range(0, world, degree * stride) for j in range(stride)
     ]
-    out: dict[str, list[float]] = {"fanout": [], "members": [], "crossing": []}
+    out: dict[str, list[float]] = {"fanout": [], "members": [], "leaving": []}
     for level in range(NUM_LEVELS):
         touched, runs, busy = 1, {True: [], False: []}, Counter[int]()
         for group in groups:
@@ -43,11 +43,19 @@ def literal(levels: LinkLevels, degree: int, stride: int) -> dict[str, object]:
             busy.update(children.keys() if crosses else ())
         out["fanout"].append(touched)
         out["members"].append(min(runs[True] or runs[False]))
-        out["crossing"].append(max(busy.values(), default=1))
+        out["leaving"].append(max(busy.values(), default=1))
 
     def link(a: int, b: int) -> int:
         return max(level for level in range(NUM_LEVELS) if home[a][level] != home[b][level])
 
+    ways = Counter(
+        (link(a, b), home[a][CAMPUS], home[b][CAMPUS])
+        for group in groups
+        for a, b in pairwise([*group, group[0]])
+        if a != b
+    )
+    far = [max((n for way, n in ways.items() if way[0] == level), default=1) for level in (CAMPUS, REGION)]
+    out["crossing"] = [*out["leaving"][:CAMPUS], *far]
     steps = [[link(a, b) for a, b in pairwise(group)] for group in groups]
     counts = [[row.count(level) for level in range(NUM_LEVELS)] for row in steps]
     farthest = max(CAMPUS, max((level for row in steps for level in row), default=CAMPUS))
@@ -144,6 +152,7 @@ def test_relaxed_shape_is_never_worse(axis: tuple[Topology, tuple[BuildingShare,
     both = crossed & (exact.fanout > 1)
     assert (relaxed.members[0] >= exact.members)[both].all()
     assert (relaxed.crossing[0] <= exact.crossing)[both].all()
+    assert (relaxed.leaving[0] <= exact.leaving)[both].all()
     if relaxed.span[0] >= CAMPUS:
         assert relaxed.tail[0] >= 1
         assert relaxed.spacing[0] >= exact.spacing
@@ -225,3 +234,16 @@ def test_relaxed_shapes_of_many_axes_at_once() -> None:
             assert getattr(together, field)[row].tolist() == getattr(alone, field)[0].tolist()
     assert together.span.tolist() == [SCALE_UP, ZONE, ZONE, BUILDING, BUILDING]
     assert together.fanout[0, RACK] == 1
+
+
+def test_rings_that_step_to_different_buildings_take_different_trunks() -> None:
+    """Of 18 accelerators in three buildings pairs i, i + 9: three of the first building's end in the second, three in the third.
+
+    All six leave the building, and three share a trunk.
+    """
+    wires = [trunk(a, b, bandwidth_bytes_per_s=12e9) for a, b in (("b0", "b1"), ("b1", "b2"), ("b0", "b2"))]
+    fleet = topology([building(f"b{i}", 6, per_host=1) for i in range(3)], trunks=wires)
+    levels = build_levels(fleet, fill(*((f"b{i}", 6) for i in range(3))))
+    shape = exact_shape(2, 9, levels)
+    assert (shape.leaving[CAMPUS], shape.crossing[CAMPUS]) == (6, 3)
+    assert group_bandwidth(shape, links_of(levels))[CAMPUS] == pytest.approx(12e9 / 3)

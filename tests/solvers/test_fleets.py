@@ -199,7 +199,7 @@ def test_must_cross_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
             levels = build_levels(of.topology, shares(fill))
             for (d, s), crosses in zip(axes, must, strict=True):
                 shape = exact_shape(d, s, levels)
-                cut = shape.crossing[CAMPUS] if shape.span == CAMPUS else 0
+                cut = shape.leaving[CAMPUS] if shape.span == CAMPUS else 0
                 assert crosses <= cut
                 if size == of.num_accelerators and len(num_hosts) == 2 and num_hosts[0] == num_hosts[1]:
                     assert crosses == cut  # equal buildings, all used: there is one cut
@@ -223,8 +223,8 @@ def test_must_cross_regions_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
             levels = build_levels(of.topology, shares(fill))
             for (d, s), (near, far) in zip(axes, must, strict=True):
                 shape = exact_shape(d, s, levels)
-                assert far <= (shape.crossing[REGION] if shape.span == REGION else 0)
-                assert near <= (shape.crossing[CAMPUS:].max() if shape.span >= CAMPUS else 0)
+                assert far <= (shape.leaving[REGION] if shape.span == REGION else 0)
+                assert near <= (shape.leaving[CAMPUS:].max() if shape.span >= CAMPUS else 0)
     assert decided
 
 

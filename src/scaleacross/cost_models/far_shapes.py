@@ -11,7 +11,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.groups import GroupShape, busiest_ways
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, REGION, Levels
 from scaleacross.cost_models.settings import Bools, Floats, Ints
@@ -37,8 +37,9 @@ def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Level
         for level, child, steps in zip((CAMPUS, REGION), (building, region), inside, strict=True):
             longest = _longest_stretch(steps, between[1]) if level == CAMPUS else np.count_nonzero(steps, axis=1)
             rows["fanout"][:, level] = 1 + _most(longest, rank, ranks)
-            rows["crossing"][:, level] = np.maximum(1, unit * _busiest(child, steps.any(axis=1), rank, ranks))
+            rows["leaving"][:, level] = np.maximum(1, unit * _busiest(child, steps.any(axis=1), rank, ranks))
             rows["pairs"][:, level] = _most(np.count_nonzero(steps, axis=1), rank, ranks)
+        rows["crossing"][:, CAMPUS:] = np.maximum(1, unit * busiest_ways(building, region, rank, ranks).T)
     return GroupShape(**rows)
 
 

@@ -6,7 +6,9 @@ For every level l (see ``levels``):
 * fanout[l]   children of level l that one group touches inside one child of level l+1, the largest over all groups
               (≥ 1, real)
 * members[l]  ranks of one group in one child of level l, the smallest over the groups that cross level l
-* crossing[l] groups that cross level l and have a rank in one child of it, the largest over children
+* leaving[l]  groups that cross level l and have a rank in one child of it, the largest over children
+* crossing[l] of these what one link carries: inside buildings all, as they share the child's uplink; beyond, those whose rings
+              step from one building to the same other one, the most of any two, as each two have a trunk of their own
 * pairs[l]    neighbour pairs (ranks i, i+1) of one group whose link is exactly level l, for the group that crosses
               farthest (most pairs on the outermost level)
 * tail        ranks behind the last region boundary of a group (campus boundary where no group crosses regions), the
@@ -44,6 +46,7 @@ class GroupShape:
     tail: Floats
     spacing: Floats
     exchanged: Floats
+    leaving: Floats
 
     @property
     def span(self) -> Ints:
@@ -80,7 +83,7 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
     grid = (levels.num_positions // extent, degree // together, stride // unit)
     children = levels.children(unit * together).reshape(-1, *grid).transpose(0, 1, 3, 2)
     apart = _apart(children.reshape(len(children), -1, grid[1]))
-    fanout, members, crossing = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
+    fanout, members, leaving = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
     exchanged = np.zeros(NUM_LEVELS)
     exchanged[SCALE_UP] = (degree - 1) / degree
     tail, far = float(degree), apart[REGION] if apart[REGION].any() else apart[CAMPUS]
@@ -90,10 +93,13 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
             members[level] = _smallest_run(steps, crossed) * together
         if level and crossed.any():
             fanout[level] = _largest_fanout(steps, apart[level + 1])
-            crossing[level] = _busiest_child(children[level - 1].reshape(-1, grid[1]), steps, crossed) * unit
+            leaving[level] = _busiest_child(children[level - 1].reshape(-1, grid[1]), steps, crossed) * unit
     for level in range(RACK, CAMPUS):
         exchanged[level] = _most_leaving(children[level - 1], apart[level], together, degree) * unit
+    crossing = leaving.copy()
     if apart[CAMPUS].any():
+        ways = busiest_ways(*children[CAMPUS - 1 :].reshape(2, -1, grid[1]))
+        crossing[CAMPUS:] = np.maximum(1.0, ways[:, 0] * unit)
         exchanged[CAMPUS:] = levels.routes.fullest(_between(children[CAMPUS - 1], grid[1], together, degree) * unit)
     fanout[SCALE_UP] = _longest_run(apart[RACK]) * together
     if far.any():
@@ -102,7 +108,7 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
     pairs[SCALE_UP] += (together - 1) * grid[1]
     measures = (np.array(float(degree)), fanout, members, crossing, pairs)
     spacing = np.array(_largest_gap(far) * (together if _has_two(far) else 1))
-    return GroupShape(*measures, np.array(tail), spacing, exchanged)
+    return GroupShape(*measures, np.array(tail), spacing, exchanged, leaving)
 
 
 def _apart(children: Ints) -> Bools:
@@ -153,6 +159,23 @@ def _busiest_child(child: Ints, steps: Bools, crossed: Bools) -> float:
     return float(np.bincount(child[first & crossed[:, None]]).max())
 
 
+def busiest_ways(building: Ints, region: Ints, kind: Ints | int = 0, kinds: int = 1) -> Floats:
+    """Most rings that step from one building to the same other one in its region, and in another, (2, kinds).
+
+    Args:
+        building, region: of every rank of every group, (groups, ranks).
+        kind: of every group, (groups,), below ``kinds``; of each by itself.
+    """
+    low, out = int(building.min()), np.zeros((2, kinds))
+    width = int(building.max()) - low + 1
+    there, beyond = np.roll(building, -1, axis=1), region != np.roll(region, -1, axis=1)
+    way = (np.reshape(kind, (-1, 1)) * width + building - low) * width + there - low
+    for level, steps in enumerate(((building != there) & ~beyond, beyond)):
+        counts = np.bincount(way[steps], minlength=kinds * width * width)
+        out[level] = counts.reshape(kinds, -1).max(axis=1)
+    return out
+
+
 def _most_leaving(child: Ints, steps: Bools, together: int, degree: int) -> float:
     """Σ m·(d−m)/d over the groups, of the child with most."""
     if not steps.any():
@@ -196,8 +219,8 @@ class RelaxedShape(GroupShape):
     """Bounds on the shape of an axis instead of its shape; ``collectives`` makes lower bounds of times from them.
 
     ``fanout`` is the ratio of the children that some group touches at least (its products from outside are what
-    counts), ``members`` an upper bound, ``crossing`` a lower bound for whichever level from l outwards a group crosses
-    instead of l. ``known`` (...) marks axes inside a host, whose shape is exact.
+    counts), ``members`` an upper bound, ``crossing`` and ``leaving`` lower bounds for whichever level from l outwards a group
+    crosses instead of l. ``known`` (...) marks axes inside a host, whose shape is exact.
     """
 
     known: Bools
@@ -210,6 +233,7 @@ def relaxed_shape(
     must_cross: Ints | None = None,
     least: Floats | None = None,
     host: int = 1,
+    buildings: int = 2,
 ) -> RelaxedShape:
     """Bounds that hold for any alignment of an axis with this degree and stride, for arrays of axes.
 
@@ -217,11 +241,15 @@ def relaxed_shape(
     crosses. Where no group fits in a child, all that have ranks in one cross a level from l outwards, hence one of
     these levels is crossed by at least its share of them.
 
+    Groups that leave a building, or cross one border, step to at most b − 1 others of b buildings: as the step moves on, so do
+    both its ends. Those that cross a border of a region, which may be on either side, take 2·(b − 1) ways at most.
+
     Args:
         sizes: largest child of each level in accelerators, (..., NUM_LEVELS + 1); sizes[..., 0] = 1, last the whole.
         must_cross: groups that are known to cross one border of buildings and of regions whatever the fill, (..., 2).
         least: size that the fullest child of each level has at least in any fill, (..., NUM_LEVELS); 1 when unknown.
         host: every device list is cut at multiples of this only; extents that divide it lie inside a host.
+        buildings: b.
     """
     d, s = (np.asarray(value, dtype=np.float64)[..., None] for value in (degree, stride))
     fitting = np.minimum(d, np.maximum(1.0, np.ceil(sizes / s)))
@@ -234,20 +262,25 @@ def relaxed_shape(
     touched = np.ceil(d / within)
     fanout = np.maximum(1.0, touched[..., :-1] / touched[..., 1:])
     members = np.minimum(within, np.floor(d / touched))[..., :-1]
-    crossing = np.ones_like(fanout)
+    leaving, crossing, levels = np.ones_like(fanout), np.ones_like(fanout), np.arange(NUM_LEVELS, 0, -1)
+    ways = max(1, buildings - 1)
     if least is not None:
-        in_one = least / np.minimum(d, np.ceil(least / s)) / np.arange(NUM_LEVELS, 0, -1)
-        crossing = np.where(fitting[..., :-1] < d, np.maximum(1.0, in_one), 1.0)
+        in_one = np.where(fitting[..., :-1] < d, least / np.minimum(d, np.ceil(least / s)), 1.0)
+        leaving = np.maximum(1.0, in_one / levels)
+        crossing = np.maximum(
+            1.0, in_one / (levels if ways == 1 else np.where(levels > 1, levels - 2 + ways, 2 * ways))
+        )
     if must_cross is not None:
-        crossing[..., CAMPUS:] = np.maximum(crossing[..., CAMPUS:], must_cross)
+        leaving[..., CAMPUS:] = np.maximum(leaving[..., CAMPUS:], must_cross)
+        crossing[..., CAMPUS:] = np.maximum(crossing[..., CAMPUS:], np.ceil(must_cross / ways))
     pairs = np.maximum(0.0, touched[..., :-1] - touched[..., 1:])
     far = fanout[..., CAMPUS:].max(axis=-1) > 1
     behind = np.where(pairs[..., REGION] > 0, within[..., REGION], within[..., CAMPUS])
     tail = np.where(far, np.minimum(d[..., 0] - 1, behind), d[..., 0])
     spacing = np.maximum(1.0, d[..., 0] - 1)
     known = host % (d * s)[..., 0] == 0
-    exchanged = np.where(fanout > 1, (d - 1) / d * crossing, 0.0)  # m·(d−m) ≥ d−1 for any m of d
-    return RelaxedShape(d[..., 0], fanout, members, crossing, pairs, tail, spacing, exchanged, known)
+    exchanged = np.where(fanout > 1, (d - 1) / d * leaving, 0.0)  # m·(d−m) ≥ d−1 for any m of d
+    return RelaxedShape(d[..., 0], fanout, members, crossing, pairs, tail, spacing, exchanged, leaving, known)
 
 
 def largest_children(levels: Levels) -> Floats:

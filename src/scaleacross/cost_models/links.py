@@ -125,7 +125,7 @@ def stream_bandwidth(shape: GroupShape, links: Links) -> Floats | float:
 
     A group with m_j ranks in a child of level j sends one stream out of it, and as many groups do as it has room for.
     """
-    rate = _on_the_way(shape, links, shape.members, shape.crossing)
+    rate = _on_the_way(shape, links, shape.members, shape.leaving)
     return np.inf if rate is None else np.where(shape.fanout > 1, rate.min(axis=-1), np.inf)
 
 
@@ -146,7 +146,7 @@ def uplinks_on_the_way(shape: GroupShape, links: Links) -> Floats | None:
     What leaves a zone leaves its racks first: the uplink of level j carries what crosses level j and all levels farther out.
     All of its accelerators send, or as many as the groups that cross level l have in a child of level l.
     """
-    return _on_the_way(shape, links, np.ones_like(shape.members), shape.crossing * shape.members)
+    return _on_the_way(shape, links, np.ones_like(shape.members), shape.leaving * shape.members)
 
 
 def _on_the_way(shape: GroupShape, links: Links, ranks: Floats, senders: Floats) -> Floats | None:

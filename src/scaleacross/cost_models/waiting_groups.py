@@ -118,7 +118,7 @@ def _crossing_only(shape: GroupShape, fanout: Floats) -> GroupShape:
         moved = np.where(stays, parts["pairs"][..., level], 0.0)
         parts["pairs"][..., level] -= moved
         parts["pairs"] += moved[..., None] * (np.arange(NUM_LEVELS) == outermost[..., None])
-        for name, value in (("members", parts["degree"]), ("crossing", 1.0), ("exchanged", 0.0)):
+        for name, value in (("members", parts["degree"]), ("crossing", 1.0), ("leaving", 1.0), ("exchanged", 0.0)):
             parts[name][..., level] = np.where(stays, value, parts[name][..., level])
     tail = np.where((fanout[..., CAMPUS:] > 1).any(axis=-1), parts["tail"], parts["degree"])
     return GroupShape(**(parts | {"tail": tail}))

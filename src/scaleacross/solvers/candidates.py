@@ -384,12 +384,12 @@ class Pricing:
         """``coarse``: at that stride or any larger one; ``waits``: as on the pipeline rank that waits least for them, whose
         groups need not cross buildings because others must."""
         fleet, world = self.fleet, settings.world_size
-        sizes = np.minimum(self.sizes, world[:, None])
-        sizes[:, -1] = world
+        sizes = np.append(np.minimum(self.sizes[:-1], world[:, None]), world[:, None], axis=1)
         cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
         if waits:
             cut = np.where(told_apart(degree * stride, self.sizes[CAMPUS], settings.pp)[..., None], 0, cut)
-        return relaxed_shape(degree, stride, sizes, cut, least, 1 if coarse else fleet.common_host)
+        host = 1 if coarse else fleet.common_host
+        return relaxed_shape(degree, stride, sizes, cut, least, host, len(fleet.buildings))
 
     def _links_of(self, settings: Settings) -> Links:
         return self.links

@@ -49,7 +49,7 @@ from scaleacross.spec.topology import Topology
 from scaleacross.targets import fits, refused_by_own
 from scaleacross.verification.failures import v8_failures, v11_goodput
 from scaleacross.verification.figures import TOLERANCE, v5_figures, v6_proof
-from scaleacross.verification.groups import counted_groups
+from scaleacross.verification.groups import busiest_ways, counted_groups
 from scaleacross.verification.memory import counted_memory, does_not_fit, takes_headroom, v3_memory
 from scaleacross.verification.network import v9_network, v9_report, v9_trunks
 from scaleacross.verification.shares import counted_layout, refused, v2_batch_shares, v2_layers
@@ -332,7 +332,7 @@ def places_of(topology: Topology, placement: Placement) -> Places:
 def count_groups(places: Places, degree: int, stride: int, routes: Routes) -> GroupShape:
     """Shape of the groups of an axis: the definition of ``GroupShape``, literally, from the set of children of each group."""
     ranks = np.arange(len(places)).reshape(-1, degree, stride).transpose(0, 2, 1).reshape(-1, degree)
-    members, crossing, fanout = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
+    members, leaving, fanout = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
     exchanged = np.zeros(NUM_LEVELS)
     for level in range(NUM_LEVELS):
         inside = places[ranks, level + 1] if level + 1 < NUM_LEVELS else np.zeros_like(ranks)
@@ -343,7 +343,7 @@ def count_groups(places: Places, degree: int, stride: int, routes: Routes) -> Gr
         fanout[level] = spread.max()
         members[level] = sizes[crosses[group]].min() if crosses.any() else sizes.min()
         if crosses.any():
-            crossing[level] = np.bincount(child[crosses[group]]).max()
+            leaving[level] = np.bincount(child[crosses[group]]).max()
         if level < CAMPUS:
             exchanged[level] = np.bincount(child, sizes * (degree - sizes) / degree).max()
     in_building = np.stack([(places[ranks, CAMPUS] == one).sum(axis=1) for one in np.unique(places[:, CAMPUS])])
@@ -355,11 +355,12 @@ def count_groups(places: Places, degree: int, stride: int, routes: Routes) -> Gr
         degree=np.array(float(degree)),
         fanout=fanout,
         members=members,
-        crossing=crossing,
+        crossing=np.concatenate([leaving[:CAMPUS], busiest_ways(places[ranks, CAMPUS], places[ranks, REGION])]),
         pairs=_pairs(places[ranks]),
         tail=np.array(float(min((degree - 1 - row[-1] for row in boundaries), default=degree))),
         spacing=np.array(float(max((np.diff(row).max(initial=1) for row in boundaries), default=1))),
         exchanged=exchanged,
+        leaving=leaving,
     )
 
 

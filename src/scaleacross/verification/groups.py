@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import Placement, strides
 
@@ -33,3 +36,13 @@ def _expert_group(degrees: Degrees, stride: Mapping[GridAxis, int]) -> Group:
     if degrees.expert_lanes == 1:
         return degrees.ep, stride["dp_shard"]
     return degrees.tp * degrees.cp * degrees.ep, min(stride[axis] for axis in ("tp", "cp") if degrees.of(axis) > 1)
+
+
+def busiest_ways(building: NDArray[np.int64], region: NDArray[np.int64]) -> list[float]:
+    """Most rings (groups, ranks) that step from one building to the same other one: of its own region, and of another."""
+    ahead, beyond = np.roll(building, -1, axis=1), np.roll(region, -1, axis=1) != region
+    out = []
+    for steps in ((building != ahead) & ~beyond, beyond):
+        _, counts = np.unique(building[steps] * (building.max() + 1) + ahead[steps], return_counts=True)
+        out.append(float(counts.max(initial=1)))
+    return out
