@@ -48,13 +48,13 @@ class Calls:
     Attributes:
         launch_s: what starting a collective takes.
         copies: those of a token that are sent once to a place.
-        seed: of where hashed flows fall.
+        seed: of where hashed flows fall; None: in the mean.
     """
 
     machine: Machine
     launch_s: float
     copies: EqualCopies = EVERY_COPY
-    seed: int = 0
+    seed: int | None = None
     _known: dict[object, tuple[Segment, ...]] = field(default_factory=dict)
 
     @cached_property

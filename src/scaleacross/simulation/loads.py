@@ -12,10 +12,10 @@ from scaleacross.simulation.patterns import PatternKey
 
 @dataclass
 class Loads:
-    """Loads of groups and messages; ``seed``: of where hashed flows fall."""
+    """Loads of groups and messages; ``seed``: of where hashed flows fall, None: in the mean."""
 
     machine: Machine
-    seed: int = 0
+    seed: int | None = None
     _known: dict[tuple[PatternKey, Way], dict[int, float]] = field(default_factory=dict)
 
     def fullest(self, key: PatternKey, way: Way) -> dict[int, float]:
@@ -27,7 +27,7 @@ class Loads:
                 settings = way.at(level)
                 if settings is not None and settings.hashed and num_links:
                     flows = pairs * settings.queue_pairs
-                    out[link] = fullest_over_mean(flows, num_links, (self.seed, flows))
+                    out[link] = fullest_over_mean(flows, num_links, self.seed)
             self._known[key, way] = out
         return self._known[key, way]
 

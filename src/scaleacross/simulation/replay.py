@@ -57,14 +57,14 @@ class Disturbance:
         jitter_fraction: standard deviation of the logarithm of every action's seconds.
         host_jitter_fraction: the same of the pace of every host, one for the whole step. A class of ranks goes at the pace of its
             slowest host, which is at most slower than playing every rank: replicas wait for each other at the end of a step.
-        seed: of the jitter, and of where hashed flows fall.
+        seed: of the jitter, and of where hashed flows fall; None: these in the mean, jitter as with 0.
         stragglers: position -> its seconds over those stated.
         slowdown: links that are slower.
         micro_batches: of every replica, where some take over the work of others; None: the plan's.
     """
 
     jitter_fraction: float = 0.0
-    seed: int = 0
+    seed: int | None = None
     stragglers: Mapping[int, float] = field(default_factory=dict)
     slowdown: Slowdown = field(default_factory=Slowdown)
     micro_batches: int | None = None
@@ -306,7 +306,7 @@ def _host_paces(machine: Machine, unlike: Disturbance) -> dict[int, float]:
     place = (np.arange(fabric.num_blocks) - before) * fabric.width
     size = np.array([building.accelerators_per_host for building in fabric.buildings])[fabric.building]
     first, last = place // size, (place + fabric.width - 1) // size
-    drawn = np.random.default_rng([unlike.seed, HOSTS]).normal(
+    drawn = np.random.default_rng([unlike.seed or 0, HOSTS]).normal(
         0.0, unlike.host_jitter_fraction, (len(fabric.buildings), int(last.max()) + 1)
     )
     slowest = drawn[fabric.building, first]
@@ -320,5 +320,5 @@ def _host_paces(machine: Machine, unlike: Disturbance) -> dict[int, float]:
 def _paces(count: int, pace: float, unlike: Disturbance, who: int) -> tuple[float, ...]:
     if not unlike.jitter_fraction:
         return (pace,) * count
-    drawn = np.random.default_rng([unlike.seed, who]).normal(0.0, unlike.jitter_fraction, count)
+    drawn = np.random.default_rng([unlike.seed or 0, who]).normal(0.0, unlike.jitter_fraction, count)
     return tuple((pace * np.exp(drawn)).tolist())

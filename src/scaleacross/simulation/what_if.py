@@ -1,7 +1,7 @@
 """What-if options of a replay, as words: what is slower or lost.
 
 * ``jitter=0.02``                   every action's seconds vary, standard deviation 2 % (of the logarithm); ``seed=1`` draws
-                                    others
+                                    others, and where hashed flows fall
 * ``host-jitter=0.03``              every host has a pace of its own for the step, standard deviation 3 % (of the logarithm)
 * ``straggler=POSITION:1.3``        the accelerator at a position computes 1.3 times as long (with the neighbours that are alike)
 * ``slow=zone:0.5``                 a link level is left with half of its capacity; ``slow=building-a/building-b:0.5`` a trunk
@@ -37,7 +37,8 @@ def disturbance_of(options: Sequence[str], plan: Plan | None, topology: Topology
     Raises:
         InputError: an option that is none, or that the plan or its topology does not have.
     """
-    jitter, by_host, seed, stragglers = 0.0, 0.0, 0, {}
+    jitter, by_host, stragglers = 0.0, 0.0, {}
+    seed: int | None = None
     levels: dict[int, float] = {}
     trunks: dict[frozenset[str], float] = {}
     micro_batches: int | None = None
