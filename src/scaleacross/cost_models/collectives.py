@@ -56,9 +56,9 @@ from scaleacross.cost_models.collective_laws import (
     layered_s,
     ring_busy_s,
     ring_fixed_s,
-    steps_of,
     tree_busy_s,
 )
+from scaleacross.cost_models.connections import Connections, spread_laws
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import RACK, SCALE_UP
 from scaleacross.cost_models.links import Links, exchange_s_per_byte
@@ -109,6 +109,9 @@ class Group:
     rows: Ints | None = None
     network: Network = "best"
     by_type: Mapping[str, Group] = field(default_factory=dict)
+    _connections: dict[CommunicatorChoice | None, Connections] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def on(self, accelerator: str) -> Group:
         """The groups on accelerators of a type."""
@@ -174,14 +177,16 @@ class Group:
         by: Callable[[Bools], Laws] | None = None,
     ) -> Timed:
         """The fastest of ``allowed`` algorithms; ``by``: laws in place of the group's own."""
+        connections = self._connected(choice)
 
         def across(counted: Bools) -> Timed:
-            law, options = by(counted) if by else self._laws(counted, choice), []
-            library = None if by or counted is ALL_LEVELS else self._protocols(choice)
+            law, options = by(counted) if by else connections.laws(counted), []
+            library = None if by or counted is ALL_LEVELS else connections.protocols
+            protocol_s = library.ring_s(op, size) if library and (RING in allowed or HIERARCHICAL in allowed) else None
             if RING in allowed:
                 seconds = passes * (law.ring_s_per_byte * size + ring_fixed_s(size, law))
-                if library:
-                    seconds = np.maximum(seconds, library.ring_s(op, size) - self.launch_s)
+                if protocol_s is not None:
+                    seconds = np.maximum(seconds, protocol_s - self.launch_s)
                 options.append((RING, seconds, ring_busy_s(size, law, passes)))
             if HIERARCHICAL in allowed:
                 inner = self._inner(op) if counted is OUTER_LEVELS else None
@@ -190,8 +195,8 @@ class Group:
                     if choice is None
                     else (layered_s(size, choice.num_chunks, one, passes, inner) for one in (law, law.without_windows))
                 )
-                if library:
-                    seconds = np.maximum(seconds, library.layered_s(op, size) - self.launch_s)
+                if library and protocol_s is not None:
+                    seconds = np.maximum(seconds, library.layered_s(protocol_s) - self.launch_s)
                 options.append((HIERARCHICAL, seconds, layered_busy_s(free_s, size, law, passes)))
             if TREE in allowed and op == "all_reduce":
                 options.append((TREE, *self._tree(size, law, library, counted)))
@@ -208,20 +213,18 @@ class Group:
         seconds = part * law.tree_s_per_byte * size + law.tree_s
         return np.maximum(seconds, library.tree_s(size) - self.launch_s) if library else seconds, part * busy
 
-    def _protocols(self, choice: CommunicatorChoice | None) -> ProtocolTimes | None:
-        """What NCCL's protocols take at least; nothing of a relaxed shape, whose nodes are unknown, nor of encoded messages."""
-        encoded = choice is not None and choice.compression is not None
-        if isinstance(self.shape, RelaxedShape) or self.links.curves is None or encoded:
-            return None
-        return ProtocolTimes(self.shape, self._connected(choice), self.links.curves, self._each)
-
     def _best_encoded(self, op: CurveOp, size: Floats, passes: int, best: Best) -> Timed:
         """The best of all ways, of encoded ones those that keep to the error; of a relaxed shape no more than any takes."""
         out = self._way(op, size, passes, None, _allowed("best"))
         if isinstance(self.shape, RelaxedShape):
             fast = fastest_links(self.links, best.offers)
             bound = self._way(
-                op, size, passes, None, _allowed("best"), lambda counted: self._spread(laws(self.shape, fast, counted))
+                op,
+                size,
+                passes,
+                None,
+                _allowed("best"),
+                lambda counted: spread_laws(laws(self.shape, fast, counted), self._each),
             )
             return Timed(np.minimum(out.time_s, bound.time_s), out.algorithm, np.minimum(out.busy_s, bound.busy_s))
         for offer in best.offers:
@@ -233,7 +236,7 @@ class Group:
                     continue
 
                 def by(counted: Bools, offer: Compression = offer) -> Laws:
-                    return self._spread(coded_laws(self.shape, self.links, counted, offer))
+                    return spread_laws(coded_laws(self.shape, self.links, counted, offer), self._each)
 
                 coded = self._way(op, size, passes, None, (code,), by)
                 faster = kept & (coded.time_s < out.time_s)
@@ -251,7 +254,7 @@ class Group:
         """
         shape, size, degree = self.shape, np.asarray(sent_bytes), self.shape.degree[..., None]
         choice = self._choice("all_to_all", payload)
-        links = self._connected(choice)
+        links = self._connected(choice).links
         ports = links if links.adapter is None else links._replace(bandwidth=links.adapter)
         each = exchange_s_per_byte(shape, ports) * copies.distinct_share(degree / shape.members)
         latency = np.where(shape.fanout > 1, links.latency, 0.0)
@@ -271,7 +274,7 @@ class Group:
 
     def neighbour_messages(self, size_bytes: Floats, payload: str = "") -> Boundary:
         """A message of ``size_bytes`` to the next rank (``messages.neighbour_messages``)."""
-        return neighbour_messages(size_bytes, self.shape, self._connected(self._choice("send", payload)))
+        return neighbour_messages(size_bytes, self.shape, self._connected(self._choice("send", payload)).links)
 
     def _choice(self, op: str, payload: str) -> CommunicatorChoice | None:
         return None if isinstance(self.network, str | Best) else self.network.get((op, payload))
@@ -284,11 +287,13 @@ class Group:
             return Timed(nothing, np.full(nothing.shape, NONE), nothing)
         if links.curves is None:
             return across(ALL_LEVELS)
-        inside = curve_s(links.curves, links.curve, op, degree, size)
-        outside = across(OUTER_LEVELS)
-        time = np.where(self._crosses, np.maximum(outside.time_s, inside), inside)
-        algorithm = np.where(self._crosses, outside.algorithm, np.where(degree > 1, MEASURED, NONE))
-        busy = np.where(self._crosses, outside.busy_s, 0.0)
+        time = inside = curve_s(links.curves, links.curve, op, degree, size)
+        algorithm, busy = np.broadcast_to(np.where(degree > 1, MEASURED, NONE), inside.shape), np.zeros(inside.shape)
+        if self._crosses.any():
+            outside = across(OUTER_LEVELS)
+            time = np.where(self._crosses, np.maximum(outside.time_s, inside), inside)
+            algorithm = np.where(self._crosses, outside.algorithm, algorithm)
+            busy = np.where(self._crosses, outside.busy_s, busy)
         unknown = np.isnan(inside)
         if unknown.any():
             plain = across(ALL_LEVELS)
@@ -338,39 +343,21 @@ class Group:
         inside, beyond = self.shape.fanout[..., SCALE_UP] > 1, np.any(self.shape.fanout[..., RACK:] > 1, axis=-1)
         return bool(np.any(inside & beyond))
 
-    def _laws(self, counted: Bools, choice: CommunicatorChoice | None) -> Laws:
-        if choice is None:
-            return self._outer_laws if counted is OUTER_LEVELS else self._all_laws
-        links, steps = self._connected(choice), steps_of(choice.steps, self.shape.fanout)
-        if choice.compression is not None:
-            return self._spread(coded_laws(self.shape, links, counted, choice.compression, steps))
-        return self._spread(laws(self.shape, links, counted, steps))
+    def _connected(self, choice: CommunicatorChoice | None) -> Connections:
+        """The groups on their links as the settings of the connections leave these."""
+        if choice not in self._connections:
+            links = (
+                self._default_links() if choice is None else connected(self.links, self.shape, stated_settings(choice))
+            )
+            self._connections[choice] = Connections(self.shape, links, choice, self._each)
+        return self._connections[choice]
 
-    def _spread(self, found: Laws) -> Laws:
-        """Laws of the shapes, for every size."""
-        return Laws(*(self._each(law) for law in found))
-
-    def _connected(self, choice: CommunicatorChoice | None) -> Links:
-        """The links as the settings of the connections leave them."""
-        if choice is None:
-            return self._default_links
-        return connected(self.links, self.shape, stated_settings(choice))
-
-    @cached_property
     def _default_links(self) -> Links:
         if self.network == "best" or isinstance(self.network, Best):
             return self.links
         if isinstance(self.shape, RelaxedShape):
             return connected_at_best(self.links, library_settings(self.links))
         return connected(self.links, self.shape, library_settings(self.links))
-
-    @cached_property
-    def _all_laws(self) -> Laws:
-        return self._spread(laws(self.shape, self._default_links, ALL_LEVELS))
-
-    @cached_property
-    def _outer_laws(self) -> Laws:
-        return self._spread(laws(self.shape, self._default_links, OUTER_LEVELS))
 
 
 def _allowed(network: Network | CommunicatorChoice) -> frozenset[int]:

@@ -7,8 +7,9 @@ messages. Rings and trees: for groups that stay in one building, since the const
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,36 +56,61 @@ def exchange_latency_s(shape: GroupShape, links: Links) -> Floats:
     return np.where((shape.span >= RACK) & bounded, np.interp(nodes_of(shape), nodes, seconds), 0.0)
 
 
+class _Line(NamedTuple):
+    """Seconds of one protocol: fixed, and per byte."""
+
+    fixed_s: Floats
+    s_per_byte: Floats
+
+
 @dataclass(frozen=True)
 class ProtocolTimes:
-    """Groups of an exact shape, whose technology has curves; ``each`` spreads values of the shapes over sizes."""
+    """Groups of an exact shape, whose technology has curves; ``each`` spreads values of the shapes over sizes.
+
+    What no size changes is worked out once.
+    """
 
     shape: GroupShape
     links: Links
     curves: Floats
     each: Callable[[Floats], Floats]
+    _rings: dict[CurveOp, list[_Line]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def hold(self) -> bool:
+        """Whether the constants hold for any of the groups."""
+        return bool(self._within.any())
 
     def ring_s(self, op: CurveOp, size: Floats) -> Floats:
         """Seconds of a ring, launch included; 0 where the constants do not hold."""
-        turns = 2 if op == "all_reduce" else 1
-        ways = ring_ways(turns, self._degree, self._nodes, self._rate, self._slower(op))
-        return np.where(self._within, _fastest(ways, size), 0.0)
+        if op not in self._rings:
+            turns = 2 if op == "all_reduce" else 1
+            self._rings[op] = _lines(ring_ways(turns, self._degree, self._nodes, self._rate, self._slower(op)))
+        return np.where(self._within, _fastest(self._rings[op], size), 0.0)
 
-    def layered_s(self, op: CurveOp, size: Floats) -> Floats:
+    def layered_s(self, ring_s: Floats) -> Floats:
         """Seconds at least of a hierarchical collective whose one phase is over nodes, which is a ring; 0 of several phases."""
-        one_phase = (self.shape.fanout > 1).sum(axis=-1) == 1
-        return np.where(self.each(np.where(one_phase, 1.0, 0.0)) > 0, self.ring_s(op, size), 0.0)
+        return np.where(self._one_phase, ring_s, 0.0)
 
     def tree_s(self, size: Floats) -> Floats:
         """Seconds of a double tree's all-reduce, launch included; 0 where the constants do not hold."""
-        doublings, slower = np.log2(self._nodes), self._slower("all_reduce")
-        out = _fastest(tree_ways(self._degree, self._nodes, doublings, self._rate, slower), size)
-        inside = self._curve("all_reduce", size) - self._curve("all_reduce", np.asarray(SMALL_BYTES))
-        by_switches = switched_s(
-            np.maximum(size, 1.0), np.maximum(0.0, inside), self._nodes, doublings, self._rate, slower, np.minimum
-        )
-        out = np.where(self.switched, np.minimum(out, by_switches), out)
+        out = _fastest(self._tree, size)
+        if self.switched.any():
+            inside = self._curve("all_reduce", size) - self._curve("all_reduce", np.asarray(SMALL_BYTES))
+            figures = self._nodes, np.log2(self._nodes), self._rate, self._slower("all_reduce")
+            by_switches = switched_s(np.maximum(size, 1.0), np.maximum(0.0, inside), *figures, np.minimum)
+            out = np.where(self.switched, np.minimum(out, by_switches), out)
         return np.where(self._within, out, 0.0)
+
+    @cached_property
+    def _tree(self) -> list[_Line]:
+        doublings, slower = np.log2(self._nodes), self._slower("all_reduce")
+        return _lines(tree_ways(self._degree, self._nodes, doublings, self._rate, slower))
+
+    @cached_property
+    def _one_phase(self) -> Bools:
+        one_phase = (self.shape.fanout > 1).sum(axis=-1) == 1
+        return self.each(np.where(one_phase, 1.0, 0.0)) > 0
 
     @cached_property
     def share(self) -> Floats:
@@ -128,6 +154,11 @@ class ProtocolTimes:
         return curve_s(self.curves, self.links.curve, op, self._ranks, size)
 
 
-def _fastest(ways: list[Way], size: Floats) -> Floats:
-    out: Floats = np.min([fixed + size * np.max(np.broadcast_arrays(*each), axis=0) for fixed, each in ways], axis=0)
+def _lines(ways: list[Way]) -> list[_Line]:
+    """Every way with the slowest of its limits."""
+    return [_Line(fixed, reduce(np.maximum, limits)) for fixed, limits in ways]
+
+
+def _fastest(lines: list[_Line], size: Floats) -> Floats:
+    out: Floats = reduce(np.minimum, [one.fixed_s + size * one.s_per_byte for one in lines])
     return out

@@ -27,7 +27,7 @@ measured curve says of a group inside one domain is never below the bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -213,8 +213,8 @@ def _reductions(
     if curves and links.curves is not None and compression is None:
         library = ProtocolTimes(shape, links, links.curves, lambda values: values)
 
-    def at_least(seconds: float, least_s: Callable[[ProtocolTimes], Floats]) -> float:
-        return max(seconds, float(least_s(library)) - launch_s) if library else seconds
+    def at_least(seconds: float, least_s: Floats | None) -> float:
+        return seconds if least_s is None else max(seconds, float(least_s) - launch_s)
 
     def law_of(steps: Floats | None = None) -> Laws:
         if compression is None:
@@ -229,13 +229,15 @@ def _reductions(
     law, passes, degree = law_of(), 2 if op == "all_reduce" else 1, float(shape.degree)
     ring_bytes = {level.level: passes * (degree - 1) / degree * size / ratio[level.level] for level in crossed}
     seconds = passes * float(law.ring_s_per_byte * size + ring_fixed_s(num_bytes, law))
-    seconds = at_least(seconds, lambda protocols: protocols.ring_s(op, num_bytes))
+    ring_least = library.ring_s(op, num_bytes) if library else None
+    layered_least = None if library is None or ring_least is None else library.layered_s(ring_least)
+    seconds = at_least(seconds, ring_least)
     yield Option("ring", "ring", (), 1, seconds, ring_bytes, float(ring_busy_s(num_bytes, law, passes)))
     if op == "all_reduce" and compression is None:
         part = float(library.share) / 2 if library else 1.0
         tree_bytes = {level.level: 2 * part * size for level in crossed}
         seconds = float(part * law.tree_s_per_byte * size + law.tree_s)
-        seconds = at_least(seconds, lambda protocols: protocols.tree_s(num_bytes))
+        seconds = at_least(seconds, library.tree_s(num_bytes) if library else None)
         yield Option("double_tree", "tree", (), 1, seconds, tree_bytes, part * float(tree_busy_s(num_bytes, law)))
     level_bytes = {level: sent / ratio[level] for level, sent in _bytes(op, size, crossed, degree).items()}
     phases = [level for level in crossed if level.level >= (RACK if curves else SCALE_UP)]
@@ -251,7 +253,7 @@ def _reductions(
             if chunks > 1 and size / chunks < MIN_CHUNK_BYTES:
                 break
             seconds = float(layered_s(num_bytes, chunks, law, passes, inner))
-            seconds = at_least(seconds, lambda protocols: protocols.layered_s(op, num_bytes))
+            seconds = at_least(seconds, layered_least)
             free_s = layered_s(num_bytes, chunks, law.without_windows, passes, inner)
             inside = ("library",) if inner else ()
             name = f"hierarchical({', '.join((*named, *inside))})"
