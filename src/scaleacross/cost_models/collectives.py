@@ -35,10 +35,10 @@ An operation without a curve is priced by the formulas above at every level.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -77,6 +77,7 @@ ALGORITHM_NAMES = ("none", "ring", "hierarchical", "tree", "pairwise", "point_to
 NONE, RING, HIERARCHICAL, TREE, PAIRWISE, POINT_TO_POINT, MEASURED = range(len(ALGORITHM_NAMES))
 
 GatherOp = Literal["all_gather", "reduce_scatter"]
+Known = TypeVar("Known")
 
 
 class Timed(NamedTuple):
@@ -112,6 +113,14 @@ class Group:
     _connections: dict[CommunicatorChoice | None, Connections] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _kept: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def kept(self, key: Hashable, make: Callable[[], Known]) -> Known:
+        """What ``make`` makes of the groups, which are of one fill: once for every key, as of the pipeline of their ranks."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        out: Known = self._kept[key]
+        return out
 
     def on(self, accelerator: str) -> Group:
         """The groups on accelerators of a type."""

@@ -35,7 +35,7 @@ from scaleacross.cost_models.pipeline.stage_ends import StageEnds
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.split_backward import gradient_chunks, parameter_chunks
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.window_traffic import GRADIENT_AXES, communicators
+from scaleacross.cost_models.window_traffic import GRADIENT_AXES, gradients_s
 from scaleacross.spec.parallelism import REDUCED_EVERY_PASS, SHARD_LEVELS, GridAxis
 
 TINY_S: Final = 1e-30
@@ -87,9 +87,8 @@ def is_far(volumes: Volumes, groups: Mapping[str, Group]) -> bool:
 def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> FarGradients:
     """``traffic`` by axis of all ranks' groups on the trunks at once, by communicator, each (TRAFFIC_ROWS, ranks)."""
     names = [name for name in (*GRADIENT_AXES, "expert") if int(of.groups[name].shape.span[0]) >= CAMPUS]
-    axes = of.axes
-    shapes = {name: shapes_of_ranks(of.groups[name].shape, axes[name], axes["pp"], of.levels) for name in names}
-    alone = {axis: _alone(of, axis, parts, shapes) for axis, parts in traffic.items()}
+    own = {name: _of_ranks(of, name) for name in names}
+    alone = {axis: _alone(of, axis, parts, own) for axis, parts in traffic.items()}
     work = of.volumes.work
     taken = work.taken_fraction * (1 - work.elementwise_fraction)
     carried = work.dense_parameters + work.expert_parameters
@@ -98,7 +97,7 @@ def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> 
     busy = sum((part[len(WINDOW_NAMES) + GRADIENTS] for part in _all(traffic)), start=np.zeros(len(carried)))
     queued = queue(of.stages, of.ends, of.pieces, busy / len(carried), carried, pace)
     both = ChunkWindows(*(np.vstack(rows) for rows in zip(chunks, queued, strict=True)))
-    gathered = SHARDED_AXES & set(names)
+    gathered, shapes = SHARDED_AXES & set(names), {name: group.shape for name, group in own.items()}
     if not gathered:
         return FarGradients(alone, both, None, shapes)
     held = parameter_chunks(of.stages, of.ends, of.pieces, work.buckets, carried, taken)
@@ -109,15 +108,24 @@ def _all(traffic: Mapping[GridAxis, Sequence[Floats]]) -> list[Floats]:
     return [part for parts in traffic.values() for part in parts]
 
 
-def _alone(of: Ranks, axis: GridAxis, shared: Sequence[Floats], shapes: Mapping[str, GroupShape]) -> Sequence[Floats]:
+def _of_ranks(of: Ranks, name: str) -> Group:
+    """The groups of every pipeline rank alone on the trunks, one row each."""
+    group, axis, pipeline = of.groups[name], of.axes[name], of.axes["pp"]
+    return group.kept(
+        ("alone", axis, pipeline),
+        lambda: replace(group, shape=shapes_of_ranks(group.shape, axis, pipeline, of.levels)),
+    )
+
+
+def _alone(of: Ranks, axis: GridAxis, shared: Sequence[Floats], groups: Mapping[str, Group]) -> Sequence[Floats]:
     """Traffic of an axis with its gradients' groups alone on the trunks."""
-    if axis not in shapes:
+    if axis not in groups:
         return shared
-    own, expert = (replace(of.groups[name], shape=shapes.get(name, of.groups[name].shape)) for name in (axis, "expert"))
+    own, expert = (groups.get(name, of.groups[name]) for name in (axis, "expert"))
     out = [part.copy() for part in shared]
     rows = [GRADIENTS, len(WINDOW_NAMES) + GRADIENTS]
-    for part, alone in zip(out, communicators(axis, of.volumes, own, expert), strict=True):
-        part[rows] = alone[rows]
+    for part, alone in zip(out, gradients_s(axis, of.volumes, own, expert), strict=True):
+        part[rows] = alone
     return out
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -92,12 +93,18 @@ def waiting_groups(
         group, (degree, stride) = groups[name], axes[name]
         far = int(group.shape.span[0]) >= CAMPUS and int(group.shape.degree[0]) == degree
         if far and told_apart(degree * stride, largest, ranks):
-            own = shapes_of_ranks(group.shape, axes[name], axes["pp"], levels).fanout
-            fanout, of = np.unique(own, axis=0, return_inverse=True)
-            kinds = [near_shape(group.shape, np.ones(1, dtype=bool))]
-            kinds += [_crossing_only(group.shape, one[None]) for one in fanout]
-            out[name] = RankGroups(tuple(_lying(group, shape, levels) for shape in kinds), 1 + of.reshape(-1))
+            lie = partial(_of_ranks, group, axes[name], axes["pp"], levels)
+            out[name] = group.kept(("waiting", axes[name], axes["pp"]), lie)
     return out
+
+
+def _of_ranks(group: Group, axis: Axis, pipeline: Axis, levels: Levels) -> RankGroups:
+    """The groups of every pipeline rank, by how they lie."""
+    own = shapes_of_ranks(group.shape, axis, pipeline, levels).fanout
+    fanout, of = np.unique(own, axis=0, return_inverse=True)
+    kinds = [near_shape(group.shape, np.ones(1, dtype=bool))]
+    kinds += [_crossing_only(group.shape, one[None]) for one in fanout]
+    return RankGroups(tuple(_lying(group, shape, levels) for shape in kinds), 1 + of.reshape(-1))
 
 
 def _lying(group: Group, shape: GroupShape, levels: Levels) -> Group:

@@ -35,34 +35,36 @@ def communicators(
     Raises:
         ValueError: ``dp_shard`` without its expert groups.
     """
-    settings, work = volumes.settings, volumes.work
-    if axis == "cp":
-        experts = np.where(settings.expert_contexts == settings.cp, work.expert_parameters, 0.0)
-        return (_state_windows(volumes, work.dense_parameters + experts, group),)
-    if axis == "dp_shard":
-        if expert_group is None:
-            raise ValueError("dp_shard needs its expert groups")
-        dense = _state_windows(volumes, work.dense_parameters / settings.cp, group)
-        if not work.expert_parameters.any():
-            return (dense,)
-        parted = work.expert_parameters / settings.expert_contexts
-        return dense, _state_windows(volumes, parted, expert_group, "expert ")
-    out = np.zeros((3, len(WINDOW_NAMES), len(settings)))
+    if axis in ("cp", "dp_shard"):
+        return tuple(_state_windows(volumes, *one) for one in _sharded(axis, volumes, group, expert_group))
+    out = np.zeros((3, len(WINDOW_NAMES), len(volumes.settings)))
     if axis == "dp_replicate":
-        out[:, 0] = _calls_s(group.all_reduce(volumes.replica_gradient_bytes / work.buckets, "gradients"), volumes)
+        out[:, 0] = _replicas_s(volumes, group)
     return (out.reshape(TRAFFIC_ROWS, -1),)
+
+
+def gradients_s(
+    axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
+) -> tuple[Floats, ...]:
+    """Of gradients that are reduced once in a step in ``communicators`` the seconds, and those in which networks are busy, each
+    (2, n); nothing of an axis that reduces none. Raises ValueError as it does."""
+    if axis not in GRADIENT_AXES:
+        return ()
+    if axis == "dp_replicate":
+        return (_replicas_s(volumes, group)[:2],)
+    every = _sharded(axis, volumes, group, expert_group)
+    return tuple(np.where(one[0] <= 0, 0.0, _reductions_s(volumes, *one)[0][:2]) for one in every)
 
 
 def trunks_apart_s(
     axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
 ) -> tuple[Floats, ...]:
-    """Of gradients in ``communicators`` the seconds, and those in which networks are busy, each (2, n), at least, where no other
-    group stands in a group's way on trunks; of relaxed shapes nowhere, as they may cross trunks in place of other links."""
+    """``gradients_s`` at least, where no other group stands in a group's way on trunks; of relaxed shapes nowhere, as they may
+    cross trunks in place of other links."""
     if axis not in GRADIENT_AXES:
         return ()
     own, expert = (one and replace(one, links=one.links.without_others(one.shape)) for one in (group, expert_group))
-    rows = [0, len(WINDOW_NAMES)]
-    return tuple(part[rows] for part in communicators(axis, volumes, own or group, expert))
+    return gradients_s(axis, volumes, own or group, expert)
 
 
 def windows_of(flow: Flow, shard: ShardLevel) -> tuple[int, ...]:
@@ -74,24 +76,51 @@ def windows_of(flow: Flow, shard: ShardLevel) -> tuple[int, ...]:
     return (3,) if shard in REDUCED_EVERY_PASS and flow.shape != "dp_replicate" else (0,)
 
 
-def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str = "") -> Floats:
+def _sharded(
+    axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None
+) -> list[tuple[Floats, Group, str]]:
+    """Parameters that every communicator of cp or dp_shard shards or reduces, (n,), its group and what it calls them."""
+    settings, work = volumes.settings, volumes.work
+    if axis == "cp":
+        experts = np.where(settings.expert_contexts == settings.cp, work.expert_parameters, 0.0)
+        return [(work.dense_parameters + experts, group, "")]
+    if expert_group is None:
+        raise ValueError("dp_shard needs its expert groups")
+    dense = (work.dense_parameters / settings.cp, group, "")
+    if not work.expert_parameters.any():
+        return [dense]
+    return [dense, (work.expert_parameters / settings.expert_contexts, expert_group, "expert ")]
+
+
+def _replicas_s(volumes: Volumes, group: Group) -> Floats:
+    """Of the gradients over dp_replicate, as ``_calls_s``."""
+    return _calls_s(group.all_reduce(volumes.replica_gradient_bytes / volumes.work.buckets, "gradients"), volumes)
+
+
+def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str) -> Floats:
     """Traffic of a communicator over which ``held`` parameters are sharded (or only reduced), (TRAFFIC_ROWS, n)."""
-    optimizer, shard, pieces = volumes.job.optimizer, volumes.settings.shard, volumes.work.buckets
-    gradients, weights = held * optimizer.reduce_bytes / pieces, held * volumes.job.gathered_bytes / pieces
-    whole = reduced = gathered = np.zeros((3, len(volumes.settings)))
-    unsharded = shard == SHARD_LEVELS.index("none")
+    settings, gathered = volumes.settings, np.zeros((3, len(volumes.settings)))
+    once, every = _reductions_s(volumes, held, group, of)
+    if not (settings.shard == SHARD_LEVELS.index("none")).all():
+        weights = held * volumes.job.gathered_bytes / volumes.work.buckets
+        gathered = _calls_s(group.gather(weights, payload=f"{of}parameters"), volumes)
+    forward, backward = (np.where(pass_gathers(settings) >= often, gathered, 0.0) for often in (1, 2))
+    back = np.where(gathered_once(settings), gathered, 0.0)
+    out = np.stack([once, back, forward, backward + every], axis=1)
+    return np.where(held <= 0, 0.0, out).reshape(TRAFFIC_ROWS, -1)
+
+
+def _reductions_s(volumes: Volumes, held: Floats, group: Group, of: str) -> tuple[Floats, Floats]:
+    """Of gradients that are reduced once in a step, and with every pass, each as ``_calls_s``."""
+    gradients = held * volumes.job.optimizer.reduce_bytes / volumes.work.buckets
+    whole = reduced = np.zeros((3, len(volumes.settings)))
+    unsharded, every = volumes.settings.shard == SHARD_LEVELS.index("none"), reduced_every_pass(volumes.settings)
     if unsharded.any():
         whole = np.where(unsharded, _calls_s(group.all_reduce(gradients, f"{of}gradients"), volumes), 0.0)
     if not unsharded.all():
         reduced = _calls_s(group.gather(gradients, "reduce_scatter", f"{of}gradients"), volumes)
         reduced = np.where(unsharded, 0.0, reduced)
-        gathered = _calls_s(group.gather(weights, payload=f"{of}parameters"), volumes)
-    settings, every = volumes.settings, reduced_every_pass(volumes.settings)
-    forward, backward = (np.where(pass_gathers(settings) >= often, gathered, 0.0) for often in (1, 2))
-    by_step = whole + np.where(every, 0.0, reduced)
-    back = np.where(gathered_once(settings), gathered, 0.0)
-    out = np.stack([by_step, back, forward, backward + np.where(every, reduced, 0.0)], axis=1)
-    return np.where(held <= 0, 0.0, out).reshape(TRAFFIC_ROWS, -1)
+    return whole + np.where(every, 0.0, reduced), np.where(every, reduced, 0.0)
 
 
 def _calls_s(each: Timed, volumes: Volumes) -> Floats:
