@@ -14,7 +14,7 @@ import numpy as np
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.layer_seconds import StackedTimes, shared_seconds, times_by_type
 from scaleacross.cost_models.memory import held_parameters
-from scaleacross.cost_models.rank_seconds import layer_counts, rank_times, update_s, with_accumulation
+from scaleacross.cost_models.rank_seconds import LayerGathers, layer_counts, rank_times, update_s, with_accumulation
 from scaleacross.cost_models.recomputation import keys_again, on_rows, own, tokens_again
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import block_counts, placement_of, virtual_stages
@@ -75,7 +75,7 @@ def stage_work(
     held = held_parameters(profile, settings, classes)
     parts = with_accumulation(rank_times(times, settings, classes), job, accelerator, settings, held.total)
     forward, backward, weight, attention = map(own, parts)
-    counts = layer_counts(profile, settings, classes, stages)
+    counts = layer_counts(profile, LayerGathers.of(profile, settings), classes, stages)
     shared, shared_backward = shared_seconds(job, [times])
     return StageWork(
         rank=rank,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,16 +70,27 @@ def added_up_s(job: Job, accelerator: Accelerator, settings: Settings, held: Flo
     return added
 
 
+class LayerGathers(NamedTuple):
+    """Gathers (= scatters) over tp of one forward pass of every block type, and those that its backward pass repeats, each
+    (types, n)."""
+
+    once: Floats
+    again: Floats
+
+    @classmethod
+    def of(cls, profile: ModelProfile, settings: Settings) -> LayerGathers:
+        """Of these candidates."""
+        blocks = [block for block, _ in profile.blocks]
+        once, again = (np.stack([of(block, settings) for block in blocks]) for of in (gathers_once, gathers_again))
+        return cls(once, again)
+
+
 def layer_counts(
-    profile: ModelProfile, settings: Settings, classes: RankClasses, at: NDArray[np.intp]
+    profile: ModelProfile, layers: LayerGathers, classes: RankClasses, at: NDArray[np.intp]
 ) -> dict[str, Floats]:
     """``tp_gathers``, ``tp_forward``, ``layers`` and ``moe_layers`` of ``Work`` for the rank class ``at`` of every candidate."""
-    blocks = [block for block, _ in profile.blocks]
-    gathers = spread(np.stack([gathers_once(block, settings) for block in blocks]), classes)[
-        at, np.arange(len(settings))
-    ]
-    again = spread(np.stack([gathers_again(block, settings) for block in blocks]), classes)
-    again = again[at, np.arange(len(settings))]
+    blocks, here = [block for block, _ in profile.blocks], np.arange(layers.once.shape[1])
+    gathers, again = (spread(each, classes)[at, here] for each in layers)
     end_gathers = classes.has_embedding * profile.embedding.tp_gathers + classes.has_head * profile.head.tp_gathers
     return {
         "tp_gathers": 2.0 * (2.0 * gathers + again + 2.0 * end_gathers[at]),

@@ -21,6 +21,17 @@ _PERIODS: Final = np.array([*map(rerun_period, RECOMPUTES), 1])  # ANY_POLICY is
 _BY_STAGE: Final = RECOMPUTES.index(BY_STAGE)
 
 
+def _table(value: Callable[[str], float]) -> Floats:
+    """``value`` of every policy by its code."""
+    return np.array([value(policy) for policy in (*RECOMPUTES, "none")], dtype=np.float64)
+
+
+_PARTLY: Final = _table(lambda policy: float(policy != "none" and not rerun_share(policy)))
+_WHOLE: Final = _table(rerun_share)
+_TOKENS: Final = _table(tokens_again_of)
+_RERUN: Final = _table(lambda policy: RECOMPUTES.index(of_rerun_layer(policy))).astype(np.int64)
+
+
 def on_ranks(settings: Settings, policies: Sequence[str] | None) -> Settings:
     """A row of a single decision for every pipeline rank, with its policy; the decision's row where all have the same (None)."""
     if policies is None:
@@ -56,18 +67,26 @@ def own(values: Floats) -> Floats:
 
 def _looked_up(codes: Ints, value: Callable[[str], float]) -> Floats:
     """``value`` of the policy of every candidate, (n,); of one still to be chosen that of none, which repeats nothing."""
-    table = np.zeros(len(RECOMPUTES) + 1)
+    return _rows_looked_up(codes, lambda policy: (value(policy),), 1)[0]
+
+
+def _rows_looked_up(codes: Ints, values: Callable[[str], Sequence[float]], number: int) -> Floats:
+    """The same of a ``number`` of values at once, (number, n)."""
+    table = np.zeros((number, len(RECOMPUTES) + 1))
     for code in np.flatnonzero(np.bincount(codes, minlength=1)).tolist():
-        table[code] = value("none" if code == ANY_POLICY else RECOMPUTES[code])
-    out: Floats = table[codes]
+        table[:, code] = values("none" if code == ANY_POLICY else RECOMPUTES[code])
+    out: Floats = table[:, codes]
     return out
 
 
 def kept_bytes(layer: LayerProfile, settings: Settings) -> Floats:
     """Activation bytes per token that one layer holds for its backward pass, (n,)."""
-    sharded = _looked_up(settings.recompute, lambda policy: layer.kept(policy).sharded)
-    replicated = _looked_up(settings.recompute, lambda policy: layer.kept(policy).replicated)
-    of_context = _looked_up(settings.recompute, lambda policy: layer.kept(policy).of_context)
+
+    def kept(policy: str) -> tuple[float, float, float]:
+        one = layer.kept(policy)
+        return one.sharded, one.replicated, one.of_context
+
+    sharded, replicated, of_context = _rows_looked_up(settings.recompute, kept, 3)
     if (later := settings.rerun_open).any():
         least = layer.least_kept
         sharded, replicated = np.where(later, least.sharded, sharded), np.where(later, least.replicated, replicated)
@@ -77,8 +96,7 @@ def kept_bytes(layer: LayerProfile, settings: Settings) -> Floats:
 
 def rerun_bytes(layer: LayerProfile, settings: Settings) -> Floats:
     """What one layer that is recomputed holds while it is, beyond what it keeps, (n,)."""
-    code = {policy: RECOMPUTES.index(of_rerun_layer(policy)) for policy in RECOMPUTES}
-    rerun = _looked_up(settings.recompute, lambda policy: code[policy]).astype(np.int64)
+    rerun = _RERUN[settings.recompute]
     whole = replace(settings, recompute=np.zeros_like(settings.recompute))  # so are policies still to be chosen
     again: Floats = kept_bytes(layer, whole) - kept_bytes(layer, replace(settings, recompute=rerun))
     return again
@@ -86,12 +104,14 @@ def rerun_bytes(layer: LayerProfile, settings: Settings) -> Floats:
 
 def partly_again(settings: Settings) -> Floats:
     """1 where every layer runs a part of itself again, else 0, (n,)."""
-    return _looked_up(settings.recompute, lambda policy: float(policy != "none" and not rerun_share(policy)))
+    out: Floats = _PARTLY[settings.recompute]
+    return out
 
 
 def layers_again(settings: Settings) -> Floats:
     """Share of the layers that run again whole, (n,)."""
-    return _looked_up(settings.recompute, rerun_share)
+    out: Floats = _WHOLE[settings.recompute]
+    return out
 
 
 def gathers_once(layer: LayerProfile, settings: Settings) -> Floats:
@@ -114,7 +134,8 @@ def keys_again(profile: ModelProfile, settings: Settings) -> Floats:
 
 def tokens_again(settings: Settings) -> Floats:
     """How often dispatch and combine run once more in the backward pass, (n,)."""
-    return _looked_up(settings.recompute, tokens_again_of)
+    out: Floats = _TOKENS[settings.recompute]
+    return out
 
 
 def elementwise_again(layer: LayerProfile, settings: Settings) -> Floats:

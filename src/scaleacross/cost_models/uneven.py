@@ -27,6 +27,7 @@ from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
+    LayerGathers,
     elementwise_fraction,
     hbm_s_per_byte,
     layer_counts,
@@ -199,7 +200,7 @@ def rank_rows(
     elementwise = elementwise_fraction(profile, times, settings)
     update = update_s(job, accelerators, of_all, held.dense[:, 0], held.expert[:, 0])
     slowest_update = max(update[names.index(one), r] for r, here in enumerate(types_of_ranks(layout)) for one in here)
-    counts = layer_counts(profile, settings, classes, rank)
+    counts = layer_counts(profile, LayerGathers.of(profile, settings), classes, rank)
     same = np.ones(len(rank))
     shared, shared_backward = shared_seconds(job, times)
     passes = (forward + backward)[kinds, rank].reshape(len(layout), -1)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.layer_seconds import StackedTimes, at_pace, distinct_shards, shared_seconds, stacked_times
-from scaleacross.cost_models.memory import held_parameters
+from scaleacross.cost_models.memory import Held, held_parameters
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
+    LayerGathers,
     added_up_s,
     attention_times,
     elementwise_fraction,
@@ -120,6 +121,8 @@ class Work:
         return Work(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
+STATE_COLUMNS: Final = ("optimizer_s", "buckets")
+
 NO_WORK: Final = Work(*(np.zeros(1) for _ in fields(Work)))
 """One candidate that computes nothing."""
 
@@ -179,14 +182,16 @@ def _group_work(
     """Work of candidates that share their rank classes."""
     here = np.arange(len(settings))
     held = held_parameters(profile, settings, classes)
+    fullest = _fullest(held)
     per_type = [
         with_accumulation(rank_times(each, settings, classes), job, accelerator, settings, held.total)
         for accelerator, each in zip(accelerators, times, strict=True)
     ]
+    gathers = LayerGathers.of(profile, settings)
     totals = np.stack([forward + backward for forward, backward, _, _ in per_type])  # (types, classes, n)
     fills = [_fill_s(each, settings, classes) for each in times]
     fill, fill_backward = (np.max([each[part] for each in fills], axis=0) for part in range(2))
-    longest = settings.num_micro_batches * (totals + _waited_s(profile, settings, classes, waits)) + fill
+    longest = settings.num_micro_batches * (totals + _waited_s(profile, gathers, classes, waits)) + fill
     slowest, busiest = np.unravel_index(
         longest.reshape(-1, len(settings)).argmax(axis=0), (len(accelerators), len(classes.first_rank))
     )
@@ -194,9 +199,7 @@ def _group_work(
         np.stack([rank[part] for rank in per_type])[slowest, busiest, here] for part in range(4)
     )
     least = _least_stage(profile, times, settings)
-    fullest = held.total.argmax(axis=0)
-    added = np.max([added_up_s(job, one, settings, held.total[fullest, here]) for one in accelerators], axis=0)
-    dense, expert = held.dense[fullest, here], held.expert[fullest, here]
+    added = np.max([added_up_s(job, one, settings, held.total[fullest.at, here]) for one in accelerators], axis=0)
     elementwise = elementwise_fraction(profile, times, settings)
     fill_rounds = idle_share(settings.schedule_names, forward, backward) * (settings.pp - 1) / settings.num_chunks
     fill_rounds = np.where(settings.rerun_open, 0.0, fill_rounds)  # longer passes hide more in every round
@@ -209,24 +212,61 @@ def _group_work(
         "fill_s": fill[busiest, here],
         "fill_backward_s": fill_backward[busiest, here],
         "fill_rounds": fill_rounds,
-        **_ahead(profile, times, settings, classes, busiest),
+        **_ahead(profile, times, settings, gathers, classes, busiest),
         "attention_s": attention,
         "shared_s": shared,
         "shared_backward_s": shared_backward,
-        **layer_counts(profile, settings, classes, busiest),
-        "dense_parameters": dense,
-        "expert_parameters": expert,
+        **layer_counts(profile, gathers, classes, busiest),
+        "dense_parameters": fullest.dense,
+        "expert_parameters": fullest.expert,
+        **_of_states(job, accelerators, settings, classes, fullest),
         "mean_held_share": (ranks * held.total).sum(axis=0) / (settings.pp * held.total.max(axis=0)),
         "least_held_share": held.total.min(axis=0) / held.total.max(axis=0),
-        "optimizer_s": update_s(job, accelerators, settings, dense, expert).max(axis=0),
-        "buckets": num_buckets(job.overlap, settings, classes.num_layers[fullest], dense + expert),
         "taken_fraction": np.full(len(settings), taken_fraction(accelerators)),
         "least_taken_fraction": np.full(len(settings), least_taken_fraction(accelerators, job.network.drivers)),
         "elementwise_fraction": elementwise,
         "hbm_s_per_byte": hbm_s_per_byte(accelerators, settings, elementwise),
         "whole_share": (ranks * totals.max(axis=0)).sum(axis=0) / (forward + backward),
         **least | {"chunk_backward_s": np.minimum(backward, least["chunk_backward_s"] + added)},
-        **_passes(profile, times, settings),
+        **_passes(profile, times, settings, gathers),
+    }
+
+
+def state_work(
+    profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator], settings: Settings
+) -> dict[str, Floats]:
+    """The columns of ``work_of`` that depend on how states are sharded, STATE_COLUMNS, alone."""
+    columns = {name: np.empty(len(settings)) for name in STATE_COLUMNS}
+    for classes, rows in pipeline_groups(profile, settings):
+        of_group = settings.take(rows)
+        held = _fullest(held_parameters(profile, of_group, classes))
+        for name, values in _of_states(job, accelerators, of_group, classes, held).items():
+            columns[name][rows] = values
+    return columns
+
+
+class _Fullest(NamedTuple):
+    """The fullest rank class of every candidate and the parameters that it holds, (n,) each."""
+
+    at: NDArray[np.intp]
+    dense: Floats
+    expert: Floats
+
+
+def _fullest(held: Held) -> _Fullest:
+    at, here = held.total.argmax(axis=0), np.arange(held.total.shape[1])
+    return _Fullest(at, held.dense[at, here], held.expert[at, here])
+
+
+def _of_states(
+    job: Job, accelerators: Sequence[Accelerator], settings: Settings, classes: RankClasses, held: _Fullest
+) -> dict[str, Floats]:
+    """Columns STATE_COLUMNS of candidates that share their rank classes."""
+    return {
+        "optimizer_s": update_s(job, accelerators, settings, held.dense, held.expert).max(axis=0),
+        "buckets": num_buckets(
+            job.overlap, settings, classes.num_layers[held.at].astype(np.float64), held.dense + held.expert
+        ),
     }
 
 
@@ -237,22 +277,28 @@ def _fill_s(times: StackedTimes, settings: Settings, classes: RankClasses) -> tu
     return forward + back, back
 
 
-def _waited_s(profile: ModelProfile, settings: Settings, classes: RankClasses, waits: LayerWaits | None) -> Floats:
+def _waited_s(profile: ModelProfile, gathers: LayerGathers, classes: RankClasses, waits: LayerWaits | None) -> Floats:
     """Seconds per micro-batch that every class waits, (classes, n)."""
     if waits is None:
-        return np.zeros((1, len(settings)))
-    counts = layer_counts(profile, settings, classes, np.arange(len(classes.first_rank))[:, None])
+        return np.zeros((1, gathers.once.shape[1]))
+    counts = layer_counts(profile, gathers, classes, np.arange(len(classes.first_rank))[:, None])
     total: Floats = counts["moe_layers"] * waits.expert_s + counts["tp_gathers"] * waits.gather_s
     return total
 
 
 def _ahead(
-    profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings, classes: RankClasses, at: NDArray[np.intp]
+    profile: ModelProfile,
+    times: Sequence[StackedTimes],
+    settings: Settings,
+    gathers: LayerGathers,
+    classes: RankClasses,
+    at: NDArray[np.intp],
 ) -> dict[str, Floats]:
     """Columns ``ahead_*`` and ``ranks_behind`` of the class ``at`` of every candidate."""
-    counts = layer_counts(profile, settings, classes.before, at)
+    before = classes.before
+    counts = layer_counts(profile, gathers, before, at)
     counts["attention_s"] = np.max(
-        [attention_times(each, classes.before)[at, np.arange(len(settings))] for each in times], axis=0
+        [attention_times(each, before)[at, np.arange(len(settings))] for each in times], axis=0
     )
     columns = {f"ahead_{name}": values for name, values in counts.items()}
     return columns | {"ranks_behind": settings.pp - 1.0 - np.asarray(classes.last_rank)[at]}
@@ -273,14 +319,16 @@ def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], settings:
     }
 
 
-def _passes(profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings) -> dict[str, Floats]:
+def _passes(
+    profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings, gathers: LayerGathers
+) -> dict[str, Floats]:
     """Columns ``round_*`` and ``every_*`` of candidates that share their virtual stages."""
     classes = one_pass(block_counts(profile), int(settings.pp[0]), int(settings.num_chunks[0]))
     passes = [rank_times(each, settings, classes) for each in times]
     forward, backward = (np.min([each[part] for each in passes], axis=0) for part in range(2))
     weight, attention = (np.max([each[part] for each in passes], axis=0) for part in range(2, 4))
     known = len(times) == 1  # which collectives other types run is not known
-    counts = layer_counts(profile, settings, classes, np.ones(len(settings), dtype=np.intp))
+    counts = layer_counts(profile, gathers, classes, np.ones(len(settings), dtype=np.intp))
     return {
         "round_forward_s": forward[0],
         "round_backward_s": backward[0],

@@ -51,7 +51,7 @@ from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.waiting_groups import told_apart
 from scaleacross.cost_models.window_traffic import trunks_apart_s, window_s
-from scaleacross.cost_models.work import NO_WORK, LayerWaits, Work, work_of
+from scaleacross.cost_models.work import NO_WORK, LayerWaits, Work, state_work, work_of
 from scaleacross.solvers.arcs import Added, Arc, Arranged, Kinds, added_s, kinds_of
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.priced import Priced
@@ -126,16 +126,16 @@ class Pricing:
 
     def needed_bytes(self, settings: Settings) -> Floats:
         """Bytes on the fullest pipeline rank, without the reserve, (n,); of candidates that lack host memory more than fit."""
-        needed = np.empty(len(settings))
+        needed, fleet = np.empty(len(settings)), (self.accelerators, self.room_bytes(0.0))
         for classes, rows in pipeline_groups(self.profile, settings):
-            fleet = self.accelerators, self.room_bytes(0.0)
             needed[rows] = fullest_bytes(self.profile, self.job, settings.take(rows), classes, *fleet)
         return needed
 
     def base_needed_bytes(self, bases: Settings) -> Floats:
         """Bytes that every candidate of a base needs at least, (n,): the least over the job's shard levels."""
         levels = [SHARD_LEVELS.index(level) for level in self.job.shard]
-        return np.min([self.needed_bytes(replace(bases, shard=np.full(len(bases), code))) for code in levels], axis=0)
+        every = replace(bases.take(np.tile(np.arange(len(bases)), len(levels))), shard=np.repeat(levels, len(bases)))
+        return np.min(self.needed_bytes(every).reshape(len(levels), len(bases)), axis=0)
 
     def base_floor_s(self, bases: Settings) -> Floats:
         """Computation at least, (n,), from the layers alone: the busiest rank has no less than the mean, m times.
@@ -180,9 +180,9 @@ class Pricing:
     def work(self, settings: Settings, kinds: Kinds | None = None) -> Work:
         """``work_of`` on the fleet, computed once for candidates that share it (``kinds`` of the settings, if known)."""
         base, state = kinds or kinds_of(settings)
-        own = self._work_of(settings.take(state.first))
+        own = state_work(self.profile, self.job, self.accelerators, settings.take(state.first))
         shared = self._work_of(settings.take(base.first)).take(base.code)
-        return replace(shared, optimizer_s=own.optimizer_s[state.code], buckets=own.buckets[state.code])
+        return replace(shared, **{name: column[state.code] for name, column in own.items()})
 
     def coarse(self, settings: Settings) -> Priced:
         """Work and coarse bound of candidates."""
