@@ -110,9 +110,7 @@ class Group:
     rows: Ints | None = None
     network: Network = "best"
     by_type: Mapping[str, Group] = field(default_factory=dict)
-    _connections: dict[CommunicatorChoice | None, Connections] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _connections: dict[Hashable, Connections] = field(default_factory=dict, init=False, repr=False, compare=False)
     _kept: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def kept(self, key: Hashable, make: Callable[[], Known]) -> Known:
@@ -120,6 +118,12 @@ class Group:
         if key not in self._kept:
             self._kept[key] = make()
         out: Known = self._kept[key]
+        return out
+
+    def running(self, choice: CommunicatorChoice) -> Group:
+        """The groups under one choice; what several choices of the same connections and steps share is worked out once."""
+        out = replace(self, network={(choice.op, choice.payload): choice})
+        object.__setattr__(out, "_connections", self._connections)
         return out
 
     def on(self, accelerator: str) -> Group:
@@ -354,19 +358,22 @@ class Group:
 
     def _connected(self, choice: CommunicatorChoice | None) -> Connections:
         """The groups on their links as the settings of the connections leave these."""
-        if choice not in self._connections:
-            links = (
-                self._default_links() if choice is None else connected(self.links, self.shape, stated_settings(choice))
-            )
-            self._connections[choice] = Connections(self.shape, links, choice, self._each)
-        return self._connections[choice]
+        if choice is None:
+            return self._default_connections
+        key = choice.connections, choice.num_channels, choice.steps, choice.compression
+        if key not in self._connections:
+            links = connected(self.links, self.shape, stated_settings(choice))
+            self._connections[key] = Connections(self.shape, links, self._each, choice.steps, choice.compression)
+        return self._connections[key]
 
-    def _default_links(self) -> Links:
-        if self.network == "best" or isinstance(self.network, Best):
-            return self.links
-        if isinstance(self.shape, RelaxedShape):
-            return connected_at_best(self.links, library_settings(self.links))
-        return connected(self.links, self.shape, library_settings(self.links))
+    @cached_property
+    def _default_connections(self) -> Connections:
+        links, best = self.links, self.network == "best" or isinstance(self.network, Best)
+        if not best and isinstance(self.shape, RelaxedShape):
+            links = connected_at_best(links, library_settings(links))
+        elif not best:
+            links = connected(links, self.shape, library_settings(links))
+        return Connections(self.shape, links, self._each)
 
 
 def _allowed(network: Network | CommunicatorChoice) -> frozenset[int]:

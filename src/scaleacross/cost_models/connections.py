@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,20 +12,22 @@ from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.compression import coded_laws
 from scaleacross.cost_models.protocol_times import ProtocolTimes
 from scaleacross.cost_models.settings import Bools, Floats
-from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.spec.network_choice import Compression, LevelStep
 
 
 @dataclass(frozen=True)
 class Connections:
-    """Groups of ``shape`` on ``links``, on which ``choice`` (None: the library or the best of all) runs their collectives.
+    """Groups of ``shape`` on ``links``; ``each`` spreads values of the shapes over sizes.
 
-    ``each`` spreads values of the shapes over sizes.
+    ``steps`` are those of their hierarchical collectives (None: as few as any algorithm needs), and ``compression`` is how their
+    messages travel.
     """
 
     shape: GroupShape
     links: Links
-    choice: CommunicatorChoice | None
     each: Callable[[Floats], Floats]
+    steps: Sequence[LevelStep] | None = None
+    compression: Compression | None = None
 
     def laws(self, counted: Bools) -> Laws:
         """Of reductions, for every size; ``counted``: OUTER_LEVELS or ALL_LEVELS."""
@@ -35,8 +37,7 @@ class Connections:
     def protocols(self) -> ProtocolTimes | None:
         """What NCCL's protocols take at least; None where they say nothing of any group, of a relaxed shape, whose nodes are
         unknown, and of encoded messages."""
-        encoded = self.choice is not None and self.choice.compression is not None
-        if isinstance(self.shape, RelaxedShape) or self.links.curves is None or encoded:
+        if isinstance(self.shape, RelaxedShape) or self.links.curves is None or self.compression is not None:
             return None
         times = ProtocolTimes(self.shape, self.links, self.links.curves, self.each)
         return times if times.hold else None
@@ -50,11 +51,10 @@ class Connections:
         return self._laws(ALL_LEVELS)
 
     def _laws(self, counted: Bools) -> Laws:
-        choice, shape = self.choice, self.shape
-        steps = None if choice is None else steps_of(choice.steps, shape.fanout)
-        if choice is None or choice.compression is None:
-            return spread_laws(laws(shape, self.links, counted, steps), self.each)
-        return spread_laws(coded_laws(shape, self.links, counted, choice.compression, steps), self.each)
+        steps = None if self.steps is None else steps_of(self.steps, self.shape.fanout)
+        if self.compression is None:
+            return spread_laws(laws(self.shape, self.links, counted, steps), self.each)
+        return spread_laws(coded_laws(self.shape, self.links, counted, self.compression, steps), self.each)
 
 
 def spread_laws(found: Laws, each: Callable[[Floats], Floats]) -> Laws:

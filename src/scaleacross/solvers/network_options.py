@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Final, NamedTuple
 
@@ -126,6 +127,11 @@ class Wire:
     max_relative_error: float = 0.0
     drivers: tuple[Driver, ...] = KERNELS
     between: Between = NOTHING_BETWEEN
+
+    @cached_property
+    def group(self) -> Group:
+        """The group, which runs the library's defaults."""
+        return Group(one_row(self.shape), self.links, self.launch_s, network="library")
 
 
 def flow_options(flow: Flow, wire: Wire, *, waited: bool) -> list[FlowOption]:
@@ -244,9 +250,7 @@ def _choice(bare: CommunicatorChoice, way: Option) -> CommunicatorChoice:
 
 def priced(flow: Flow, choice: CommunicatorChoice, wire: Wire) -> Timed:
     """One call under a choice, as a plan prices it."""
-    own: dict[tuple[str, str], CommunicatorChoice] = {(flow.op, flow.what): choice}
-    group = Group(one_row(wire.shape), wire.links, wire.launch_s, network=own)
-    return time_of(flow, group, wire.equal_copies)
+    return time_of(flow, wire.group.running(choice), wire.equal_copies)
 
 
 def _settings(wire: Wire, beyond: list[int]) -> Iterator[tuple[tuple[Connection, ...], int]]:
