@@ -93,9 +93,10 @@ def curve_s(tables: Floats, row: Ints | int, op: CurveOp, num_ranks: Floats, siz
     """
     _, num_ops, num_groups, num_sizes = tables.shape
     size = np.asarray(size_bytes, dtype=np.float64)
-    column = np.clip(np.log2(np.maximum(size, 1.0)).astype(np.int64) - MIN_LOG2_BYTES, 0, num_sizes - 2)
+    exponent = np.log2(np.maximum(size, 1.0)).astype(np.int64)
+    column = np.minimum(np.maximum(exponent - MIN_LOG2_BYTES, 0), num_sizes - 2)  # np.clip takes thrice as long
     along = np.maximum(size / SIZES[column] - 1, 0.0)  # above 1 beyond the last size: the last segment goes on
-    ranks = np.clip(num_ranks, GROUPS[0], GROUPS[-1])
+    ranks = np.minimum(np.maximum(num_ranks, GROUPS[0]), GROUPS[-1])
     upper = np.maximum(np.searchsorted(GROUPS, ranks), 1)
     between = (ranks - GROUPS[upper - 1]) / (GROUPS[upper] - GROUPS[upper - 1])
     at = ((np.asarray(row) * num_ops + CURVE_OPS.index(op)) * num_groups + upper) * num_sizes + column
@@ -104,7 +105,7 @@ def curve_s(tables: Floats, row: Ints | int, op: CurveOp, num_ranks: Floats, siz
     def seconds(index: Ints) -> Floats:
         return flat[index] + along * (flat[index + 1] - flat[index])
 
-    time = seconds(at) if np.all(between == 1.0) else (1 - between) * seconds(at - num_sizes) + between * seconds(at)
+    time = seconds(at) if (between == 1.0).all() else (1 - between) * seconds(at - num_sizes) + between * seconds(at)
     return np.where((np.asarray(num_ranks) > 1) & (size > 0), time, 0.0)
 
 

@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -117,8 +117,7 @@ class Group:
         """What ``make`` makes of the groups, which are of one fill: once for every key, as of the pipeline of their ranks."""
         if key not in self._kept:
             self._kept[key] = make()
-        out: Known = self._kept[key]
-        return out
+        return cast("Known", self._kept[key])
 
     def running(self, choice: CommunicatorChoice) -> Group:
         """The groups under one choice; what several choices of the same connections and steps share is worked out once."""
