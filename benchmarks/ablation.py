@@ -26,14 +26,14 @@ MOVED, LEAST_SHARE = 0.005, 0.02
 
 
 def _nothing_shared(volumes: Any, *_: Any) -> tuple[Any, Any, Any]:
-    none = np.zeros((4, len(volumes.settings)))
+    none = np.zeros((4, len(volumes.candidates)))
     return none, none, none[0]
 
 
 COSTS = "scaleacross.cost_models."
 MECHANISMS: dict[str, tuple[tuple[str, Callable[..., Any]], ...]] = {
     "inter-building queue of pipeline ranks": ((f"{COSTS}replica_kinds.is_far", lambda *_: False),),
-    "HBM lost to traffic": ((f"{COSTS}step.hbm_lost_s", lambda volumes: np.zeros(len(volumes.settings))),),
+    "HBM lost to traffic": ((f"{COSTS}step.hbm_lost_s", lambda volumes: np.zeros(len(volumes.candidates))),),
     "links shared with all-to-alls": ((f"{COSTS}beside_layers._sharing_links", _nothing_shared),),
     "waiting groups": ((f"{COSTS}replica_kinds.waiting_groups", lambda *_: {}),),
     "multiprocessors held by collectives": (

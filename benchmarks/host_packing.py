@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Ints
+from scaleacross.cost_models.candidates import Ints
 from scaleacross.solvers.baselines.minipods import HostMatrix
 
 HostList = list[int]

@@ -18,7 +18,7 @@ from itertools import product
 import numpy as np
 
 from scaleacross import catalogue
-from scaleacross.cost_models.settings import concatenate
+from scaleacross.cost_models.candidates import concatenate
 from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Settings
+from scaleacross.cost_models.candidates import Candidates
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LevelLink, NetworkTechnology, Trunk
@@ -104,7 +104,7 @@ def flat(num_buildings: int, per_building: int, **changes: Any) -> Topology:
     )
 
 
-def settings(**columns: Any) -> Settings:
+def candidates(**columns: Any) -> Candidates:
     """Candidates from columns (scalars broadcast); what is left out is 1, 1F1B, no recomputation, nothing sharded."""
     codes = {"schedule": SCHEDULE_NAMES, "recompute": RECOMPUTES, "shard": SHARD_LEVELS, "context": CONTEXT_EXCHANGES}
     row: dict[str, Any] = dict.fromkeys(("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "micro_batch"), 1)
@@ -126,7 +126,7 @@ def settings(**columns: Any) -> Settings:
             values = np.array([codes[name].index(text) for text in values.tolist()])
         row[name] = values.astype(np.int64)
     size = max(len(values) for values in row.values())
-    return Settings(**{name: np.broadcast_to(values, (size,)).copy() for name, values in row.items()})
+    return Candidates(**{name: np.broadcast_to(values, (size,)).copy() for name, values in row.items()})
 
 
 def gpt(**changes: Any) -> DenseTransformer:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from machines import accelerator, fill, flat, gpt, job, settings
+from machines import accelerator, candidates, fill, flat, gpt, job
 
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.axes import Terms, axis_terms
@@ -32,14 +32,14 @@ class Case:
     """One candidate with nothing to hide behind, and no pipeline to fill: attention takes no time, tp reductions wait."""
 
     def __init__(self, profile: ModelProfile, **columns: Any) -> None:
-        self.settings = settings(**columns)
-        world = int(self.settings.world_size[0])
+        self.candidates = candidates(**columns)
+        world = int(self.candidates.world_size[0])
         self.levels: Levels = build_levels(flat(2, world // 2), fill(("b0", world // 2), ("b1", world // 2)))
         of = job(2048, 64).model_copy(update={"overlap": Overlap(tp_reduce=False)})
-        work = work_of(profile, of, [accelerator()], self.settings)
+        work = work_of(profile, of, [accelerator()], self.candidates)
         work = replace(work, attention_s=np.zeros(1))
-        self.volumes = Volumes(of, profile, self.settings, work, LAUNCH_S)
-        shapes = exact_shapes(self.settings.decision(0).degrees, ORDER, self.levels)  # type: ignore[arg-type]
+        self.volumes = Volumes(of, profile, self.candidates, work, LAUNCH_S)
+        shapes = exact_shapes(self.candidates.decision(0).degrees, ORDER, self.levels)  # type: ignore[arg-type]
         self.shapes: dict[str, GroupShape] = {name: one_row(shape) for name, shape in shapes.items()}
 
     def terms(self, axis: Any) -> Terms:
@@ -56,7 +56,7 @@ class Case:
 
     def term_seconds(self, axis: str) -> float:
         """The serial part for m micro-batches, and every window as often as a step has it."""
-        m = float(self.settings.num_micro_batches[0])
+        m = float(self.candidates.num_micro_batches[0])
         home = "dp_shard" if axis == "ep" else axis
         terms = self.terms(home)
         serial = terms.serial_s.get(axis, np.zeros(1))[0]

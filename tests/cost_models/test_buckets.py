@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import settings
+from machines import candidates
 
 from scaleacross.cost_models.buckets import least_bucket_share, num_buckets
 from scaleacross.spec.framework import Overlap
@@ -16,7 +16,7 @@ SHARDED = SHARD_LEVELS.index("parameters")
 
 
 def pieces(parameters: float, layers: float = 80, overlap: Overlap | None = None, **columns: int) -> float:
-    rows = settings(**({"shard": SHARD_LEVELS.index("optimizer")} | columns))
+    rows = candidates(**({"shard": SHARD_LEVELS.index("optimizer")} | columns))
     return float(num_buckets(overlap or Overlap(), rows, np.array([layers]), np.array([parameters]))[0])
 
 
@@ -58,7 +58,7 @@ def test_no_bucket_of_fuller_ranks_is_smaller_than_the_least_share(
     least: float, more: float, layers: int, num_chunks: int, replicas: int
 ) -> None:
     columns = {"dp_shard": replicas, "num_chunks": num_chunks}
-    rows = settings(**{"shard": SHARD_LEVELS.index("optimizer")} | columns)
+    rows = candidates(**{"shard": SHARD_LEVELS.index("optimizer")} | columns)
     share = float(least_bucket_share(Overlap(), rows, np.array([least]))[0])
     held = least * more
     assert 0 < share * least <= held / pieces(held, layers=layers, **columns) * (1 + 1e-12)
@@ -66,5 +66,5 @@ def test_no_bucket_of_fuller_ranks_is_smaller_than_the_least_share(
 
 def test_the_least_share_of_a_rank_that_no_other_is_fuller_than() -> None:
     """1e9 in ten full buckets: a rank that holds a little more has eleven."""
-    rows = settings(shard=SHARD_LEVELS.index("optimizer"), dp_shard=100)
+    rows = candidates(shard=SHARD_LEVELS.index("optimizer"), dp_shard=100)
     assert least_bucket_share(Overlap(), rows, np.array([1e9]))[0] == pytest.approx(0.1 * 10 / 11)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import accelerator, gpt, job, settings
+from machines import accelerator, candidates, gpt, job
 
 from scaleacross.catalogue import load_accelerator
 from scaleacross.cost_models.compute import (
@@ -271,7 +271,7 @@ def test_the_host_takes_as_long_as_a_routed_layer_has_operators() -> None:
 
 def test_recomputation_adds_what_it_repeats() -> None:
     profile = gpt().profile()
-    work = work_of(profile, job(), [CHIP], settings(recompute=["none", "selective", "full"]))
+    work = work_of(profile, job(), [CHIP], candidates(recompute=["none", "selective", "full"]))
     assert len(set(work.forward_s)) == 1
     block = profile.blocks[0][0]
     timed = layer_times(block, 0, CHIP, "bf16", shards(), 512, PLAIN)
@@ -286,7 +286,7 @@ def test_recomputation_adds_what_it_repeats() -> None:
 def test_the_work_of_a_stage_is_that_of_its_layers() -> None:
     # 8 layers on 4 ranks: two each; the last one has the head too and is the busiest
     profile = gpt().profile()
-    work = work_of(profile, job(), [CHIP], settings(pp=4, num_micro_batches=4))
+    work = work_of(profile, job(), [CHIP], candidates(pp=4, num_micro_batches=4))
     block = layer_times(profile.blocks[0][0], 0, CHIP, "bf16", shards(), 512, PLAIN)
     head = layer_times(profile.head, 0, CHIP, "bf16", shards(), 512, PLAIN)
     assert work.forward_s[0] == pytest.approx(2 * block.forward_s[0] + head.forward_s[0])
@@ -296,14 +296,14 @@ def test_the_work_of_a_stage_is_that_of_its_layers() -> None:
 
 def test_the_slowest_accelerator_sets_the_time() -> None:
     fast = accelerator("fast", peak_flop_per_s={"bf16": 400e12})
-    both = work_of(gpt().profile(), job(), [fast, CHIP], settings())
-    assert both.forward_s == work_of(gpt().profile(), job(), [CHIP], settings()).forward_s
+    both = work_of(gpt().profile(), job(), [fast, CHIP], candidates())
+    assert both.forward_s == work_of(gpt().profile(), job(), [CHIP], candidates()).forward_s
 
 
 def test_the_update_reads_and_writes_every_state() -> None:
     assert optimizer_time_s(QUIET, np.array(1e9), 30.0) == pytest.approx(30e9 / HBM)
     # Adam: 12 bytes of state read and written, 4 of gradient read, 2 of parameter written; halved by two shards
-    work = work_of(gpt().profile(), job(), [QUIET], settings(dp_shard=2, shard="optimizer"))
+    work = work_of(gpt().profile(), job(), [QUIET], candidates(dp_shard=2, shard="optimizer"))
     assert work.optimizer_s[0] == pytest.approx(gpt().profile().total_parameters / 2 * 30 / HBM)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from machines import settings
+from machines import candidates
 
 from scaleacross.cost_models.early_gradients import early_backwards, lead_s
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, exact_ends
@@ -34,7 +34,7 @@ def test_no_stage_has_gradients_before_what_every_rank_has_to_do_first(name: Sch
         rank, chunk = np.array([locate(placement, p, stage) for stage in range(p * v)]).T
         for r in range(p):
             fill = forward[(rank < r) & (chunk == 0)].sum()
-            one = settings(pp=p, num_micro_batches=m, num_chunks=v, schedule=SCHEDULE_NAMES.index(name))
+            one = candidates(pp=p, num_micro_batches=m, num_chunks=v, schedule=SCHEDULE_NAMES.index(name))
             work = replace(
                 NO_WORK, ranks_behind=np.array([p - 1.0 - r]), chunk_backward_s=backward[rank == r].max(keepdims=True)
             )
@@ -51,7 +51,7 @@ def test_so_many_micro_batches_have_passed_every_chunk_backward(name: ScheduleNa
         if not is_legal(name, p, m, v):
             continue
         compiled = compiled_schedule(PipelineChoice(schedule=name, num_chunks=v), p, m)
-        one = settings(pp=p, num_micro_batches=m, num_chunks=v, schedule=SCHEDULE_NAMES.index(name))
+        one = candidates(pp=p, num_micro_batches=m, num_chunks=v, schedule=SCHEDULE_NAMES.index(name))
         passed = early_backwards(one)[0]
         for r in range(p):
             mine = compiled.rank == r
@@ -62,7 +62,7 @@ def test_so_many_micro_batches_have_passed_every_chunk_backward(name: ScheduleNa
 
 
 def test_of_equal_ranks_1f1b_leads_by_a_backward_pass_of_every_rank() -> None:
-    one = settings(pp=4, num_micro_batches=16, num_chunks=1, schedule=SCHEDULE_NAMES.index("1F1B"))
+    one = candidates(pp=4, num_micro_batches=16, num_chunks=1, schedule=SCHEDULE_NAMES.index("1F1B"))
     first = replace(NO_WORK, ranks_behind=np.array([3.0]), chunk_backward_s=np.array([2.0]))
     assert lead_s(one, first)[0] == 8.0
     behind = replace(first, ranks_behind=np.zeros(1), fill_backward_s=np.array([6.0]))

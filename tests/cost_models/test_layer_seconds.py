@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import fields
 
 import numpy as np
-from machines import accelerator, gpt, job, settings
+from machines import accelerator, candidates, gpt, job
 
+from scaleacross.cost_models.candidates import Candidates
 from scaleacross.cost_models.layer_seconds import StackedTimes, times_by_type
-from scaleacross.cost_models.settings import Settings
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import ModelProfile
 
 
-def both(profile: ModelProfile, of: Job, chip: Accelerator, rows: Settings) -> np.ndarray:
+def both(profile: ModelProfile, of: Job, chip: Accelerator, rows: Candidates) -> np.ndarray:
     (times,) = times_by_type(profile, of, [chip], rows)
     return np.stack([getattr(times, field.name) for field in fields(StackedTimes)])
 
 
 def test_a_remembered_row_is_the_row_timed_afresh() -> None:
-    rows = settings(tp=[1, 2, 4, 2, 8], micro_batch=[1, 2, 1, 2, 4])
+    rows = candidates(tp=[1, 2, 4, 2, 8], micro_batch=[1, 2, 1, 2, 4])
     profile, of, chip = gpt().profile(), job(2048, 256), accelerator()
     both(profile, of, chip, rows.take(np.array([3, 0])))
     again = both(profile, of, chip, rows)
@@ -31,7 +31,7 @@ def test_a_remembered_row_is_the_row_timed_afresh() -> None:
 
 def test_nothing_is_remembered_across_models_accelerators_and_jobs() -> None:
     """What is asked next differs in one respect each time; a table keyed by less would answer with the times before."""
-    rows, chip = settings(tp=[1, 2]), accelerator(memory_bandwidth_bytes_per_s=1e10)  # everything is bound by memory
+    rows, chip = candidates(tp=[1, 2]), accelerator(memory_bandwidth_bytes_per_s=1e10)  # everything is bound by memory
     profile, of = gpt().profile(), job(2048, 256)
     first = both(profile, of, chip, rows)
     faster = accelerator(memory_bandwidth_bytes_per_s=2 * chip.memory_bandwidth_bytes_per_s)

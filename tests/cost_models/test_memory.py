@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import gpt, job, settings
+from machines import candidates, gpt, job
 
 from scaleacross.catalogue import load_workload
+from scaleacross.cost_models.candidates import Candidates, Floats
 from scaleacross.cost_models.memory import PARTS, held_parameters, memory_parts
-from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.stages import block_counts, rank_classes, rank_layers
 from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -21,7 +21,7 @@ MATRICES = 2 * 16_384**2 + 2 * 16_384 * 1024 + 3 * 16_384 * 53_248
 NORMS = 2 * 16_384
 
 
-def on_rank(profile: ModelProfile, of: Job, rows: Settings, rank: int) -> dict[str, Floats]:
+def on_rank(profile: ModelProfile, of: Job, rows: Candidates, rank: int) -> dict[str, Floats]:
     """Parts on one pipeline rank, each (n,)."""
     classes = rank_classes(block_counts(profile), int(rows.pp[0]), int(rows.num_chunks[0]))
     layers = rank_layers(block_counts(profile), int(rows.pp[0]), int(rows.num_chunks[0]))
@@ -32,8 +32,8 @@ def on_rank(profile: ModelProfile, of: Job, rows: Settings, rank: int) -> dict[s
     raise AssertionError(rank)
 
 
-def llama_rows(**columns: object) -> Settings:
-    return settings(**({"tp": 8, "pp": 16, "dp_shard": 64, "num_micro_batches": 32, "shard": "optimizer"} | columns))
+def llama_rows(**columns: object) -> Candidates:
+    return candidates(**({"tp": 8, "pp": 16, "dp_shard": 64, "num_micro_batches": 32, "shard": "optimizer"} | columns))
 
 
 def test_states_of_llama_405b_on_a_middle_stage() -> None:
@@ -57,7 +57,7 @@ def test_all_stages_together_hold_the_model() -> None:
     for pp, chunks in ((1, 1), (16, 1), (8, 4)):
         held = 0.0
         for rank in range(pp):
-            held += on_rank(LLAMA, job(8192, 2048), settings(pp=pp, num_chunks=chunks), rank)["parameters"][0] / 2
+            held += on_rank(LLAMA, job(8192, 2048), candidates(pp=pp, num_chunks=chunks), rank)["parameters"][0] / 2
         assert held == LLAMA.total_parameters
 
 
@@ -74,7 +74,7 @@ def test_activations_in_flight_of_1f1b() -> None:
 
 def test_activations_in_flight_of_interleaved_1f1b() -> None:
     # v chunks of half the layers: (v − 1)p + 2(p − s − 1) + 1 chunks at once
-    of, rows = job(512, 8), settings(pp=4, num_chunks=2, schedule="Interleaved1F1B", num_micro_batches=8)
+    of, rows = job(512, 8), candidates(pp=4, num_chunks=2, schedule="Interleaved1F1B", num_micro_batches=8)
     per_layer = (34 - 2) * 1024 + 4 * 16  # no dropout masks
     profile = gpt().profile()
     embedding = profile.embedding.activations["none"].sharded
@@ -88,7 +88,7 @@ def test_a_gpt_block_with_dropout_holds_34_bytes_per_feature() -> None:
     # Korthikanti et al. (arXiv 2205.05198), section 4.1: 34·s·b·h without the attention square, tp divides all of it
     profile, of = gpt(dropout=True).profile(), job(512, 8)
     statistics = 4 * 16  # of the fused softmax, which the paper's unfused one does not keep
-    rows = settings(tp=[1, 4], pp=2, num_micro_batches=8, micro_batch=2)
+    rows = candidates(tp=[1, 4], pp=2, num_micro_batches=8, micro_batch=2)
     middle_free = on_rank(profile, of, rows, 1)["activations"]
     head = profile.head.activations["none"].sharded
     expected = [(4 * (34 * 1024 + statistics) + head) * 512 * 2 / tp for tp in (1, 4)]
@@ -97,7 +97,7 @@ def test_a_gpt_block_with_dropout_holds_34_bytes_per_feature() -> None:
 
 def test_full_recomputation_keeps_two_bytes_per_feature_and_one_layer_at_work() -> None:
     profile, of = gpt().profile(), job(512, 8)
-    rows = settings(pp=2, num_micro_batches=8, recompute=["none", "full"])
+    rows = candidates(pp=2, num_micro_batches=8, recompute=["none", "full"])
     parts = on_rank(profile, of, rows, 0)
     embedding = profile.embedding.activations["none"].sharded
     assert parts["activations"][1] == pytest.approx(2 * (4 * 2 * 1024 + embedding) * 512)
@@ -108,7 +108,7 @@ def test_full_recomputation_keeps_two_bytes_per_feature_and_one_layer_at_work() 
 def test_bytes_per_parameter_of_megatron(dp: int) -> None:
     # Megatron-LM's distributed optimizer, bf16 parameters and fp32 gradients: 18 without, 6 + 12/d with
     profile, of = gpt().profile(), job(512, 64)
-    rows = settings(dp_replicate=[dp, 1], dp_shard=[1, dp], shard=["none", "optimizer"])
+    rows = candidates(dp_replicate=[dp, 1], dp_shard=[1, dp], shard=["none", "optimizer"])
     parts = on_rank(profile, of, rows, 0)
     states = sum(parts[name] for name in ("parameters", "gradients", "optimizer"))
     assert (states / profile.total_parameters).tolist() == pytest.approx([18, 6 + 12 / dp])
@@ -116,7 +116,7 @@ def test_bytes_per_parameter_of_megatron(dp: int) -> None:
 
 def test_sharding_parameters_divides_all_states_and_gathers_two_layers() -> None:
     profile, of = gpt().profile(), job(512, 64)
-    parts = on_rank(profile, of, settings(dp_shard=8, cp=2, shard="parameters"), 0)
+    parts = on_rank(profile, of, candidates(dp_shard=8, cp=2, shard="parameters"), 0)
     states = sum(parts[name][0] for name in ("parameters", "gradients", "optimizer"))
     assert states == pytest.approx(18 * profile.total_parameters / 16), "context-parallel ranks share the states"
     assert parts["buffers"][0] == 2 * 2 * profile.blocks[0][0].num_parameters
@@ -126,10 +126,10 @@ def test_experts_are_divided_by_ep_and_sharded_over_the_rest() -> None:
     profile = load_workload("mixtral-8x22b").profile()
     block = profile.blocks[0][0]
     classes = rank_classes(block_counts(profile), 56, 1)
-    held = held_parameters(profile, settings(pp=56, dp_shard=16, ep=[1, 2, 8]), classes)
+    held = held_parameters(profile, candidates(pp=56, dp_shard=16, ep=[1, 2, 8]), classes)
     assert held.expert[1].tolist() == [block.num_expert_parameters / ep for ep in (1, 2, 8)]
     assert len(set(held.dense[1].tolist())) == 1
-    rows = settings(pp=56, dp_shard=16, ep=[1, 2, 8], shard="optimizer", num_micro_batches=56)
+    rows = candidates(pp=56, dp_shard=16, ep=[1, 2, 8], shard="optimizer", num_micro_batches=56)
     optimizer = on_rank(profile, job(4096, 1024), rows, 1)["optimizer"]
     assert optimizer.tolist() == pytest.approx([12 * block.total_parameters / 16] * 3), (
         "ep moves experts, it adds no shard"
@@ -146,18 +146,18 @@ def test_experts_are_divided_by_ep_and_sharded_over_the_rest() -> None:
 def test_more_sharding_never_needs_more(tp: int, cp: int, dp: int, pp: int, recompute: str) -> None:
     profile, of = gpt().profile(), job(512, 64)
     common = {"tp": tp, "cp": cp, "pp": pp, "num_micro_batches": 8, "recompute": recompute}
-    levels = settings(
+    levels = candidates(
         dp_replicate=[dp, 1, 1], dp_shard=[1, dp, dp], shard=["none", "optimizer", "parameters"], **common
     )
     parts = on_rank(profile, of, levels, 0)
     states = sum(parts[name] for name in ("parameters", "gradients", "optimizer"))
     assert (np.diff(states) < 0).all()
     for axis, values in (("tp", [1, 2, 4, 8]), ("cp", [1, 2, 4])):
-        rows = settings(**(common | {axis: values, "dp_shard": dp, "shard": "optimizer"}))
+        rows = candidates(**(common | {axis: values, "dp_shard": dp, "shard": "optimizer"}))
         total = sum(on_rank(profile, of, rows, 0)[name] for name in PARTS)
         assert (np.diff(total) < 0).all(), axis
 
 
 def test_policies_keep_less_and_less() -> None:
-    rows = settings(pp=2, num_micro_batches=8, recompute=["none", "selective", "full"])
+    rows = candidates(pp=2, num_micro_batches=8, recompute=["none", "selective", "full"])
     assert (np.diff(on_rank(gpt().profile(), job(), rows, 0)["activations"]) < 0).all()

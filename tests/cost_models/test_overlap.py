@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import accelerator, settings
+from machines import accelerator, candidates
 
 from scaleacross.cost_models.network.drivers import taken_fraction
 from scaleacross.cost_models.overlap import (
@@ -129,7 +129,7 @@ def test_calls_of_sharded_parameters_follow_one_another() -> None:
 @pytest.mark.parametrize(("shard", "gradients"), [("optimizer", 1.5 + 3 / 4 * 8), ("parameters", 1.5 + 8 / 11 * 8)])
 def test_windows_last_as_long_as_their_all_to_alls_too(shard: str, gradients: float) -> None:
     """Two expert layers wait for two all-to-alls forward, four backward where they run twice, of 1 s each; fill has others."""
-    rows = settings(pp=4, num_micro_batches=8, recompute=RECOMPUTES.index("full"), shard=SHARD_LEVELS.index(shard))
+    rows = candidates(pp=4, num_micro_batches=8, recompute=RECOMPUTES.index("full"), shard=SHARD_LEVELS.index(shard))
     own = replace(work(fill_rounds=3), moe_layers=np.array([2.0]))
     found = [float(one.length_s[0]) for one in beside_exchanges(windows(rows, own), np.ones(1))]
     assert found == pytest.approx([gradients, 0.75 + 3 / 4 * 4, 1 + 8 / 11 * 4, 2 + 8 / 11 * 8])
@@ -150,13 +150,13 @@ def test_replicas_wait_for_the_links_that_shards_take() -> None:
 
 
 def test_rounds_count_what_comes_before_a_rank() -> None:
-    rows = settings(pp=[1, 4], num_micro_batches=[16, 8])
+    rows = candidates(pp=[1, 4], num_micro_batches=[16, 8])
     assert rounds(rows, work(fill_rounds=2.5)).tolist() == [18.5, 10.5]
 
 
 def test_windows_of_a_plain_pipeline() -> None:
     # gradients hide behind all buckets but one of the last backward pass, parameters behind those of the first forward
-    found = dict(zip(WINDOW_NAMES, windows(settings(pp=4, num_micro_batches=8), work(fill_rounds=3)), strict=True))
+    found = dict(zip(WINDOW_NAMES, windows(candidates(pp=4, num_micro_batches=8), work(fill_rounds=3)), strict=True))
     assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0, 3 / 4, 0, False, NO_CHUNKS)
     assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0, 3 / 4, 0, False, NO_CHUNKS)
     assert found["shard_forward"] == (1, 1 / 4, 0, 11, 1, 0, 0, 1, 0, False, NO_CHUNKS)
@@ -165,7 +165,7 @@ def test_windows_of_a_plain_pipeline() -> None:
 
 @pytest.mark.parametrize(("num_micro_batches", "waiting"), [(8, 4 * 1 / 2 + 1 / 2), (2, 2 * 1 / 2 + 1 / 2)])
 def test_interleaving_hides_behind_the_other_chunks(num_micro_batches: int, waiting: float) -> None:
-    rows = settings(pp=4, num_chunks=2, schedule="Interleaved1F1B", num_micro_batches=num_micro_batches)
+    rows = candidates(pp=4, num_chunks=2, schedule="Interleaved1F1B", num_micro_batches=num_micro_batches)
     gradient, parameter, _, _ = windows(rows, work())
     assert gradient.length_s == pytest.approx(
         2 * (waiting - 1 / 4)
@@ -174,7 +174,7 @@ def test_interleaving_hides_behind_the_other_chunks(num_micro_batches: int, wait
 
 
 def test_a_single_bucket_hides_nothing() -> None:
-    gradient, _, forward, _ = windows(settings(), work(buckets=1.0))
+    gradient, _, forward, _ = windows(candidates(), work(buckets=1.0))
     assert (gradient.length_s, gradient.first_fraction) == (0, 1)
     assert exposed(0.25, one_row(forward)) == 0.25
 
@@ -184,8 +184,8 @@ def test_what_runs_beside_computation_takes_multiprocessors_from_it() -> None:
     taken = taken_fraction([accelerator(num_multiprocessors=132, collective_multiprocessors=16)])
     assert taken == pytest.approx(16 / 132)
     busy = replace(work(), taken_fraction=np.array([taken]))
-    gradient, *_ = windows(settings(), busy)
+    gradient, *_ = windows(candidates(), busy)
     assert exposed(0.4, one_row(gradient)) == pytest.approx(0.1 + 0.3 * 16 / 132)
-    mixed, *_ = windows(settings(), replace(busy, elementwise_fraction=np.array([0.25])))
+    mixed, *_ = windows(candidates(), replace(busy, elementwise_fraction=np.array([0.25])))
     assert exposed(0.4, one_row(mixed)) == pytest.approx(0.1 + 0.3 * 0.75 * 16 / 132)  # a quarter loses HBM instead
     assert exposed(9.0, one_row(gradient)) == pytest.approx(9.0 - 1.5)  # longer than the window: it ends last

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from machines import accelerator, building, fill, gpt, job, settings, topology, trunk
+from machines import accelerator, building, candidates, fill, gpt, job, topology, trunk
 
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.axes import Terms, axis_terms
+from scaleacross.cost_models.candidates import NOTHING, Candidates, candidate_of, concatenate
 from scaleacross.cost_models.groups import largest_children, relaxed_shape
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.memory import PARTS, memory_parts
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS
-from scaleacross.cost_models.settings import NOTHING, Settings, concatenate, settings_of
 from scaleacross.cost_models.stages import pipeline_groups
 from scaleacross.cost_models.step import exact_shapes, placement_free_s, step_times
 from scaleacross.cost_models.traffic import Volumes
@@ -60,7 +60,7 @@ def rows(draw: st.DrawFn) -> dict[str, int]:
     }
 
 
-def priced(profile: Any, candidates: Settings) -> tuple[Volumes, list[Terms]]:
+def priced(profile: Any, candidates: Candidates) -> tuple[Volumes, list[Terms]]:
     volumes = Volumes(JOB, profile, candidates, work_of(profile, JOB, CHIPS, candidates), 1e-5)
     sizes, links = largest_children(LEVELS), links_of(LEVELS)
     ones = np.ones(len(candidates), dtype=np.int64)
@@ -73,11 +73,11 @@ def priced(profile: Any, candidates: Settings) -> tuple[Volumes, list[Terms]]:
 @examples(max_examples=60)
 @given(st.lists(rows(), min_size=2, max_size=6), st.sampled_from(PROFILES))
 def test_n_candidates_at_once_equal_n_single_calls(columns: list[dict[str, int]], profile: Any) -> None:
-    together = settings(**{name: [row[name] for row in columns] for name in columns[0]})
+    together = candidates(**{name: [row[name] for row in columns] for name in columns[0]})
     volumes, terms = priced(profile, together)
     times = step_times(volumes, terms)
     for index, row in enumerate(columns):
-        alone_volumes, alone_terms = priced(profile, settings(**row))
+        alone_volumes, alone_terms = priced(profile, candidates(**row))
         alone = step_times(alone_volumes, alone_terms)
         for field in fields(Work):
             assert getattr(volumes.work, field.name)[index] == getattr(alone_volumes.work, field.name)[0], field.name
@@ -91,18 +91,18 @@ def test_n_candidates_at_once_equal_n_single_calls(columns: list[dict[str, int]]
 @examples(max_examples=60)
 @given(st.lists(rows(), min_size=2, max_size=6), st.sampled_from(PROFILES))
 def test_memory_of_n_candidates_equals_n_single_calls(columns: list[dict[str, int]], profile: Any) -> None:
-    together = settings(**{name: [row[name] for row in columns] for name in columns[0]})
+    together = candidates(**{name: [row[name] for row in columns] for name in columns[0]})
     for classes, group in pipeline_groups(profile, together):
         parts = memory_parts(profile, JOB, together.take(group), classes)
         for position, index in enumerate(group):
-            alone = memory_parts(profile, JOB, settings(**columns[index]), classes)
+            alone = memory_parts(profile, JOB, candidates(**columns[index]), classes)
             for name in PARTS:
                 assert parts[name][:, position].tolist() == alone[name][:, 0].tolist(), name
 
 
 @given(rows(), st.sampled_from(PROFILES))
 def test_components_are_not_negative_and_add_up(row: dict[str, int], profile: Any) -> None:
-    volumes, terms = priced(profile, settings(**row))
+    volumes, terms = priced(profile, candidates(**row))
     times = step_times(volumes, terms)
     parts = [times.compute_s, times.bubble_s, times.optimizer_s, *times.exposed_s.values()]
     assert all(part[0] >= 0 for part in parts)
@@ -113,7 +113,7 @@ def test_components_are_not_negative_and_add_up(row: dict[str, int], profile: An
 
 @given(rows(), st.floats(1, 10))
 def test_slower_communication_is_never_a_faster_step(row: dict[str, int], factor: float) -> None:
-    volumes, terms = priced(PROFILES[0], settings(**row))
+    volumes, terms = priced(PROFILES[0], candidates(**row))
     slower = [
         Terms({name: factor * s for name, s in t.serial_s.items()}, tuple(factor * part for part in t.traffic_s))
         for t in terms
@@ -122,7 +122,7 @@ def test_slower_communication_is_never_a_faster_step(row: dict[str, int], factor
 
 
 def test_a_step_without_communication_is_computation_bubble_and_update() -> None:
-    volumes, terms = priced(PROFILES[0], settings(pp=1, num_micro_batches=8))
+    volumes, terms = priced(PROFILES[0], candidates(pp=1, num_micro_batches=8))
     times, work = step_times(volumes, terms), volumes.work
     assert times.step_s == pytest.approx(8 * (work.forward_s + work.backward_s) + work.optimizer_s)
     assert (times.bubble_s, sum(times.exposed_s.values())) == (0, 0)
@@ -131,11 +131,11 @@ def test_a_step_without_communication_is_computation_bubble_and_update() -> None
 def test_the_bubble_is_one_pass_through_the_other_ranks() -> None:
     # pp 4, m 8: the last rank has the head and is the busiest; it waits for one pass through three lighter ones. The
     # tensor-parallel wait is paid in all rounds and shown in 8.
-    rows_ = settings(pp=4, tp=2, num_micro_batches=8)
+    rows_ = candidates(pp=4, tp=2, num_micro_batches=8)
     volumes, _ = priced(PROFILES[0], rows_)
     nothing = np.zeros((TRAFFIC_ROWS, 1))
     times = step_times(volumes, [Terms({"tp": np.array([11.0])}, (nothing,))])
-    whole = priced(PROFILES[0], settings(tp=2, num_micro_batches=8))[
+    whole = priced(PROFILES[0], candidates(tp=2, num_micro_batches=8))[
         0
     ].work  # all layers, embedding and head on one rank
     one_pass, busy = (work.forward_s + work.backward_s for work in (whole, volumes.work))
@@ -148,13 +148,13 @@ def test_the_bubble_is_one_pass_through_the_other_ranks() -> None:
 
 def test_settings_and_decisions_are_the_same_thing() -> None:
     columns = {"tp": 2, "cp": 2, "dp_shard": 4, "ep": 2, "dp_replicate": 2, "pp": 4, "num_chunks": 2, "micro_batch": 2}
-    one = settings(schedule="Interleaved1F1B", recompute="full", shard="optimizer", num_micro_batches=4, **columns)
-    again = settings_of(one.decision(0), 4 * 8 * 2)
-    for field in fields(Settings):
+    one = candidates(schedule="Interleaved1F1B", recompute="full", shard="optimizer", num_micro_batches=4, **columns)
+    again = candidate_of(one.decision(0), 4 * 8 * 2)
+    for field in fields(Candidates):
         assert getattr(again, field.name).tolist() == getattr(one, field.name).tolist()
     assert (int(one.dp[0]), int(one.world_size[0])) == (8, 128)
     with pytest.raises(ValueError, match="global batch of 60 sequences is no multiple of dp 8 × micro-batch 2 = 16"):
-        settings_of(one.decision(0), 60)
+        candidate_of(one.decision(0), 60)
     both = concatenate([one, again])
     assert both.tp.tolist() == [2, 2]
     assert len(concatenate([])) == len(NOTHING) == 0

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from machines import accelerator, gpt, job, settings
+from machines import accelerator, candidates, gpt, job
 
 import scaleacross as sa
 from instances import moe, plain_job
@@ -39,7 +39,7 @@ def test_the_busiest_rank_has_what_drawing_gives() -> None:
 
 
 def test_all_computation_runs_at_the_pace_of_the_slowest() -> None:
-    rows = settings(tp=[2, 2], dp_replicate=[1, 64], num_micro_batches=[4, 4])
+    rows = candidates(tp=[2, 2], dp_replicate=[1, 64], num_micro_batches=[4, 4])
     even, spread = (
         work_of(gpt().profile(), job(2048, 256), [accelerator(speed_spread_fraction=sigma)], rows)
         for sigma in (0.0, 0.02)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from machines import accelerator, settings
+from machines import accelerator, candidates
 
 from instances import plain_job
 from interpreters import python_with
@@ -97,7 +97,7 @@ def planned(config: dict[str, Any]) -> Planned:
         context_exchange="gather", kept={"loss_chunks": 8 if config.get("loss") == "chunked" else 1},
     ))  # fmt: skip
     profile, recompute = problem_of(job).profile, config.get("recompute", "none")
-    rows = settings(
+    rows = candidates(
         tp=tp, cp=cp, pp=pp, ep=degree("expert_parallel"), dp_shard=shard, dp_replicate=replicate, micro_batch=1,
         num_micro_batches=m, shard="optimizer" if pp > 1 else "parameters", recompute=recompute, schedule="1F1B", num_chunks=1,
     )  # fmt: skip

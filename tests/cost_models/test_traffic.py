@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from machines import accelerator, fill, flat, gpt, job, settings
+from machines import accelerator, candidates, fill, flat, gpt, job
 
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.axes import axis_terms, group_of
@@ -32,7 +32,7 @@ ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 
 
 def sent(workload: Workload, **columns: Any) -> dict[tuple[str, str, str], Flow]:
-    of, rows = job(2048, 64), settings(**columns)
+    of, rows = job(2048, 64), candidates(**columns)
     profile = workload.profile()
     work = work_of(profile, of, [accelerator()], rows)
     found = flows(Volumes(of, profile, rows, work, 0.0))
@@ -61,7 +61,7 @@ def test_sizes_of_a_dense_model() -> None:
 
 def test_without_sequence_parallelism_the_all_reduce_that_is_priced_is_listed() -> None:
     """As often as a gather with its scatter, and its time is what the step waits for where nothing hides it."""
-    of, rows = job(2048, 64, overlap=Overlap(tp_reduce=False)), settings(tp=2, num_micro_batches=8)
+    of, rows = job(2048, 64, overlap=Overlap(tp_reduce=False)), candidates(tp=2, num_micro_batches=8)
     profile = without_sequence_parallelism(gpt().profile())
     volumes = Volumes(of, profile, rows, work_of(profile, of, [accelerator()], rows), 0.0)
     tp = [flow for flow in flows(volumes) if flow.axis == "tp"]
@@ -81,7 +81,7 @@ def test_what_is_received_beside_computation_is_what_flows_carry(shard: ShardLev
     """(d−1)/d of every hidden flow of states, twice that of an all-reduce, call by call."""
     overlap = Overlap(gradient_reduce=hidden, shard_prefetch=not hidden)
     of, profile = job(2048, 64, overlap=overlap), load_workload("mixtral-8x22b").profile()
-    rows = settings(dp_shard=8, dp_replicate=2, cp=2, ep=4, pp=4, num_micro_batches=8, shard=shard)
+    rows = candidates(dp_shard=8, dp_replicate=2, cp=2, ep=4, pp=4, num_micro_batches=8, shard=shard)
     volumes = Volumes(of, profile, rows, work_of(profile, of, [accelerator()], rows), 0.0)
     ranks = {"dp_shard": 8, "dp_replicate": 2, "cp": 2, "expert": 2}
     on = (overlap.gradient_reduce, overlap.parameter_gather, overlap.shard_prefetch, overlap.shard_prefetch)

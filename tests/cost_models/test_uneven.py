@@ -12,10 +12,10 @@ import scaleacross as sa
 from instances import mixed_instance, plain_job, plain_topology
 from oracles.exhaustive import candidates, placements
 from scaleacross.catalogue import load_workload
+from scaleacross.cost_models.candidates import candidate_of
 from scaleacross.cost_models.layer_seconds import times_by_type
 from scaleacross.cost_models.layout import layout_of
 from scaleacross.cost_models.plan_cost import plan_cost, stage_memory
-from scaleacross.cost_models.settings import settings_of
 from scaleacross.cost_models.stages import block_counts, equal_stages, layers_of_ranks
 from scaleacross.cost_models.uneven import layer_costs, uneven_rows
 from scaleacross.solvers.fleets import fleets
@@ -154,7 +154,7 @@ def test_layer_costs_are_those_of_the_rows_and_of_the_memory(seed: int) -> None:
     job, profile = problem.job, problem.profile
     for fleet in (fleet for fleet in fleets(problem.topology) if len(fleet.accelerators) == 2):
         for candidate in list(candidates(problem, fleet))[:4]:
-            settings = settings_of(candidate, job.global_batch_sequences)
+            settings = candidate_of(candidate, job.global_batch_sequences)
             times = times_by_type(profile, job, fleet.accelerators, settings)
             costs = layer_costs(profile, job, fleet.accelerators, settings, times)
             split = equal_stages(profile.num_layers, candidate.degrees.pp, candidate.pipeline.num_chunks)

@@ -13,9 +13,9 @@ from math import gcd
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import candidate_of
 from scaleacross.cost_models.layer_seconds import times_by_type
 from scaleacross.cost_models.layout import Layout, types_of_ranks
-from scaleacross.cost_models.settings import settings_of
 from scaleacross.cost_models.stages import equal_stages, head_rank, layers_of_ranks
 from scaleacross.cost_models.uneven import LayerCosts, Split, layer_costs
 from scaleacross.schedules.pipeline import SCHEDULES, refusal
@@ -72,7 +72,7 @@ class BruteBalancer:
         if policy not in self._costs:
             job, profile = self.problem.job, self.problem.profile
             decision = self.decision.model_copy(update={"recompute": policy})
-            settings = settings_of(decision, job.global_batch_sequences)
+            settings = candidate_of(decision, job.global_batch_sequences)
             times = times_by_type(profile, job, self.fleet.accelerators, settings)
             self._costs[policy] = layer_costs(profile, job, self.fleet.accelerators, settings, times)
         return self._costs[policy]

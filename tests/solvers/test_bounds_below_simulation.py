@@ -11,7 +11,7 @@ from test_bounds_of_straddling_stages import any_fill, straddling_job
 from instances import mixed_job, random_job
 from scaleacross.api.evaluation import evaluated
 from scaleacross.api.simulating import replayed_step_s
-from scaleacross.cost_models.settings import concatenate
+from scaleacross.cost_models.candidates import concatenate
 from scaleacross.errors import InputError
 from scaleacross.solvers.bounds import arithmetic_bounds
 from scaleacross.solvers.fixed_placement import FixedPlacement

@@ -9,7 +9,7 @@ import numpy as np
 
 from cases import each
 from instances import link, moe, plain_job, plain_topology, plain_trunk
-from scaleacross.cost_models.settings import Settings, concatenate
+from scaleacross.cost_models.candidates import Candidates, concatenate
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.waiting_groups import waiting_groups
 from scaleacross.solvers.candidates import Pricing
@@ -82,7 +82,7 @@ def straddling_job(seed: int, types: int = 1) -> Job:
     return plain_job(topology=topology, degrees=degrees, workload=workload, **choices)
 
 
-def some_of(pricing: Pricing, rng: np.random.Generator) -> Settings:
+def some_of(pricing: Pricing, rng: np.random.Generator) -> Candidates:
     """Candidates with a pipeline and groups that it waits for, a few of each job."""
     space = SearchSpace(pricing.job, pricing.profile, pricing.fleet.num_accelerators, pricing.fleet.unit)
     rows = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())

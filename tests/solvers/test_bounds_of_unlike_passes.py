@@ -8,7 +8,7 @@ import numpy as np
 
 from cases import each
 from instances import plain_job, plain_topology, plain_trunk
-from scaleacross.cost_models.settings import concatenate
+from scaleacross.cost_models.candidates import concatenate
 from scaleacross.solvers.every_placement import EveryPlacement, balanced, placer_on
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.mixed_memory import layers_that_fit

@@ -12,7 +12,7 @@ import pytest
 
 from cases import each
 from instances import computing_job, link, mixed_job, moe, plain_job, plain_topology, plain_trunk, random_job
-from scaleacross.cost_models.settings import Settings, concatenate
+from scaleacross.cost_models.candidates import Candidates, concatenate
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.every_placement import EveryPlacement, balanced, placed_at, placer_on
@@ -60,7 +60,7 @@ def unlike_job(seed: int) -> Job:
     )
 
 
-def some_of(pricing: Pricing, rng: np.random.Generator) -> Settings | None:
+def some_of(pricing: Pricing, rng: np.random.Generator) -> Candidates | None:
     """Candidates with a pipeline, a few of each job."""
     space = SearchSpace(pricing.job, pricing.profile, pricing.fleet.num_accelerators, pricing.fleet.unit)
     bases = list(space.bases(Refusals()))
@@ -247,7 +247,7 @@ def test_the_bound_on_two_types_is_close_where_computation_counts(
     placer = placer_on(fleet, problem.job, problem.profile)
     space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
     priced = placer.pricing.tight(placer.pricing.coarse(concatenate(list(space.batches(Refusals())))))
-    placed = placer.place(priced.settings, priced.work)
+    placed = placer.place(priced.candidates, priced.work)
     assert placed is not None
     exact = float(priced.free_s[0]) + placed.communication_s
     assert close * exact < priced.bound_s[0] <= exact
@@ -277,7 +277,7 @@ def test_a_link_carries_its_messages_whatever_else_waits() -> None:
     space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
     rows = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
     priced = placer.pricing.tight(placer.pricing.coarse(rows))
-    placed = placer.place(priced.settings, priced.work)
+    placed = placer.place(priced.candidates, priced.work)
     assert placed is not None
     exact_s = float(priced.free_s[0]) + placed.communication_s
     assert exact_s > 3 * float(priced.free_s[0])

@@ -11,7 +11,7 @@ import scaleacross as sa
 from cases import each
 from instances import mixed_job, plain_job, random_job
 from oracles.brute_force import equals_brute_force
-from scaleacross.cost_models.settings import ANY_EXCHANGE, concatenate
+from scaleacross.cost_models.candidates import ANY_EXCHANGE, concatenate
 from scaleacross.errors import VerificationError
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.search_space import Refusals, SearchSpace
@@ -54,7 +54,7 @@ def test_each_exchange_is_the_best_somewhere(seed: int, chosen: str) -> None:
     """And forbidding it makes the plan slower."""
     problem = problem_of(with_context(random_job(seed)))
     found = search(problem, time_limit_s=600, gap_tolerance=0.0)
-    assert found.best is not None and found.best.settings.decision(0).context_exchange == chosen
+    assert found.best is not None and found.best.candidates.decision(0).context_exchange == chosen
     others = tuple(kind for kind in EVERY if kind != chosen)
     forbidden = replace(problem, job=problem.job.model_copy(update={"context_exchange": others}))
     without = search(forbidden, time_limit_s=600, gap_tolerance=0.0)

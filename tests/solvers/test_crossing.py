@@ -36,7 +36,7 @@ def test_no_candidate_is_below_its_bounds(seed: int) -> None:
         cut, law = crossing.bounds_s(priced) if len(priced.bound_s) else ([], [])
         for row in range(len(priced.bound_s)):
             one = priced.take(np.array([row]))
-            placed = placer.place(one.settings, one.work)
+            placed = placer.place(one.candidates, one.work)
             if placed is not None:
                 exact_s = one.free_s[0] + placed.communication_s
                 assert one.free_s[0] <= cut[row] <= exact_s * (1 + 1e-12)

@@ -61,7 +61,7 @@ def test_folding_is_the_best_somewhere(seed: int, lanes: int) -> None:
     """And forbidding it makes the plan slower."""
     job = with_folding(random_job(seed), seed)
     found = search(problem_of(job), time_limit_s=600, gap_tolerance=0.0)
-    assert found.best is not None and found.best.settings.decision(0).degrees.expert_lanes == lanes
+    assert found.best is not None and found.best.candidates.decision(0).degrees.expert_lanes == lanes
     forbidden = problem_of(job.model_copy(update={"expert_folding": ("none",)}))
     without = search(forbidden, time_limit_s=600, gap_tolerance=0.0)
     assert without.best is not None and without.best.step_s > found.best.step_s

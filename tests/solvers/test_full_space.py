@@ -15,7 +15,7 @@ import scaleacross as sa
 from instances import plain_job
 from scaleacross.cli import app
 from scaleacross.cli.stopping import first_interrupt
-from scaleacross.cost_models.settings import concatenate
+from scaleacross.cost_models.candidates import concatenate
 from scaleacross.solvers import open_policies, search_space
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.search_space import Refusals, SearchSpace

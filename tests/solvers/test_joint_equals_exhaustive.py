@@ -114,7 +114,7 @@ def test_instances_are_of_every_kind() -> None:
     winners = [found.best for found in outcomes if found.best]
     assert sum(found.best is None and found.num_candidates > 0 for found in outcomes) >= 5
     assert len(winners) >= 25
-    decisions = [best.settings.decision(0) for best in winners]
+    decisions = [best.candidates.decision(0) for best in winners]
     assert {decision.pipeline.schedule for decision in decisions} == {"GPipe", "1F1B", "Interleaved1F1B"}
     assert {decision.shard for decision in decisions} >= {"none", "optimizer"}
     assert any(len(best.placement.fill) > 1 for best in winners)
@@ -153,7 +153,7 @@ def test_no_bound_exceeds_any_placement(seed: int) -> None:
 
 def _bounds_hold(placer: Placer, priced: object) -> float:
     """Exact step of a candidate, inf where nothing holds it, once its bounds are found to be none above it."""
-    settings, work = priced.settings, priced.work  # type: ignore[attr-defined]
+    settings, work = priced.candidates, priced.work  # type: ignore[attr-defined]
     placed = placer.place(settings, work)
     if placed is None:
         return np.inf

@@ -120,10 +120,10 @@ def test_no_bound_exceeds_any_balance(seed: int) -> None:
                 assert (coarse.bound_s <= tight.bound_s * (1 + 1e-12)).all()
                 for index in range(len(coarse.bound_s)):
                     one = tight.take(np.array([index]))
-                    placed = placer.place(one.settings, one.work)
+                    placed = placer.place(one.candidates, one.work)
                     if placed is not None:
                         assert one.bound_s[0] <= (one.free_s[0] + placed.communication_s) * (1 + 1e-12)
-                        needed = placer.pricing.needed_bytes(one.settings)
+                        needed = placer.pricing.needed_bytes(one.candidates)
                         assert needed[0] <= placer.pricing.capacity_bytes
 
 

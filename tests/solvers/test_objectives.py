@@ -120,12 +120,12 @@ def test_no_bound_on_spending_exceeds_a_placement(seed: int, objective: Objectiv
                 tight = pricing.tight(coarse)
                 for index in range(0, len(coarse.bound_s), 5):
                     one = tight.take(np.array([index]))
-                    placed = placer.place(one.settings, one.work)
+                    placed = placer.place(one.candidates, one.work)
                     if placed is not None:
                         assert one.bound_s[0] <= (one.free_s[0] + placed.communication_s) * (1 + 1e-12)
                         reached = placed.communication_s
-                        assert placer.place(one.settings, one.work, cutoff_s=reached - 1e-9) is None
-                        assert placer.place(one.settings, one.work, cutoff_s=reached + 1e-9) == placed
+                        assert placer.place(one.candidates, one.work, cutoff_s=reached - 1e-9) is None
+                        assert placer.place(one.candidates, one.work, cutoff_s=reached + 1e-9) == placed
 
 
 @each("seed", (4, 54), (6, 13, 41, 50))

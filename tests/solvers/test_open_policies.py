@@ -11,7 +11,7 @@ import pytest
 
 from cases import each
 from instances import computing_job, mixed_job, random_job
-from scaleacross.cost_models.settings import Floats, Settings, concatenate
+from scaleacross.cost_models.candidates import Candidates, Floats, concatenate
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers import open_policies
 from scaleacross.solvers.fleets import fleets
@@ -75,20 +75,20 @@ def test_no_bound_of_a_block_exceeds_one_of_its_candidates(seed: int) -> None:
             )
 
 
-def some(rows: Settings, draw: np.random.Generator) -> Settings:
+def some(rows: Candidates, draw: np.random.Generator) -> Candidates:
     """A few of them."""
     return rows.take(draw.permutation(len(rows))[:BLOCKS])
 
 
-def _bound_s(law: Callable[[Settings], Priced], rows: Settings) -> Floats:
+def _bound_s(law: Callable[[Candidates], Priced], rows: Candidates) -> Floats:
     return law(rows).bound_s
 
 
 def _below(
     space: SearchSpace,
-    blocks: Settings,
-    law: Callable[[Settings], Floats],
-    other: Callable[[Settings], Floats] | None = None,
+    blocks: Candidates,
+    law: Callable[[Candidates], Floats],
+    other: Callable[[Candidates], Floats] | None = None,
 ) -> None:
     """``law`` of every candidate of some blocks is no less than that of its block, or than what ``other`` says of it."""
     for row in range(len(blocks)):

@@ -40,7 +40,7 @@ def test_placements_equal_enumeration(seed: int) -> None:
     cases = rows_of(problem)
     assert cases
     for placer, priced in cases[:4]:
-        settings, work = priced.settings, priced.work
+        settings, work = priced.candidates, priced.work
         active = [axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1]
         idle = tuple(axis for axis in GRID_AXES if axis not in active)
         costs: dict[GridAxis, float] = {}
@@ -70,18 +70,18 @@ def test_placements_equal_enumeration(seed: int) -> None:
 def test_a_candidate_that_no_fill_holds() -> None:
     problem = instance(0)
     placer, priced = rows_of(problem)[0]
-    larger = replace(priced.settings, dp_shard=np.array([4096]))
+    larger = replace(priced.candidates, dp_shard=np.array([4096]))
     assert placer.place(larger, priced.work) is None
 
 
 def test_enough_ends_the_trial_of_fills_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleacross.solvers.place_parallelism.FILL_BLOCK", 1)
     cases = [
-        case for case in rows_of(instance(7)) if len(case[0].fleet.fills_of(case[1].settings.decision(0).degrees)) > 2
+        case for case in rows_of(instance(7)) if len(case[0].fleet.fills_of(case[1].candidates.decision(0).degrees)) > 2
     ]
     placer, priced = cases[0]
-    full = placer.place(priced.settings, priced.work)
-    early = placer.place(priced.settings, priced.work, enough_s=np.inf)
+    full = placer.place(priced.candidates, priced.work)
+    early = placer.place(priced.candidates, priced.work, enough_s=np.inf)
     assert full is not None
     assert early is not None
     assert full.complete

@@ -42,7 +42,7 @@ def opened(seed: int) -> Problem:
     if best is None:
         return with_memory(seed, 1e12)
     pricing, share = best.placer.pricing, random.Random(seed).choice([0.6, 0.75, 0.9])
-    needed = float(pricing.needed_bytes(best.settings)[0]) * share
+    needed = float(pricing.needed_bytes(best.candidates)[0]) * share
     return with_memory(seed, needed + pricing.accelerators[0].reserved_memory_bytes)
 
 

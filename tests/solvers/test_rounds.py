@@ -56,11 +56,11 @@ def test_no_bound_exceeds_a_step_of_unequal_rounds(seed: int, batch: int) -> Non
                 assert (base_s <= coarse.bound_s * (1 + 1e-12)).all()
                 assert (coarse.bound_s <= tight.bound_s * (1 + 1e-12)).all()
                 priced = tight.take(np.array([0]))
-                placed = placer.place(priced.settings, priced.work)
+                placed = placer.place(priced.candidates, priced.work)
                 if placed is not None:
                     exact_s = float(priced.free_s[0] + placed.communication_s)
-                    assert priced.bound_s[0] <= exact_s * (1 + 1e-12), priced.settings.decision(0)
-                    assert placer.pricing.base_floor_s(one)[0] <= exact_s * (1 + 1e-12), priced.settings.decision(0)
+                    assert priced.bound_s[0] <= exact_s * (1 + 1e-12), priced.candidates.decision(0)
+                    assert placer.pricing.base_floor_s(one)[0] <= exact_s * (1 + 1e-12), priced.candidates.decision(0)
                     fastest, tried = min(fastest, exact_s), tried + 1
     assert tried >= 3
     assert critical_path_bound(problem).step_s <= fastest * (1 + 1e-12)
@@ -76,7 +76,7 @@ def test_one_micro_batch_passes_all_stages_with_all_that_it_waits_for() -> None:
     space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
     (bases,) = space.bases(Refusals())
     priced = placer.pricing.tight(placer.pricing.coarse(space.expand(bases, Refusals())))
-    placed = placer.place(priced.settings, priced.work)
+    placed = placer.place(priced.candidates, priced.work)
     assert len(priced.bound_s) == 1 and placed is not None
     assert 0.9 <= priced.bound_s[0] / (priced.free_s[0] + placed.communication_s) <= 1
 

@@ -12,7 +12,7 @@ import pytest
 from cases import each
 from instances import instance, moe, plain_job
 from oracles import exhaustive
-from scaleacross.cost_models.settings import Settings, concatenate
+from scaleacross.cost_models.candidates import Candidates, concatenate
 from scaleacross.errors import InputError
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.search_space import MIN_TOKENS_PER_RANK, Refusals, SearchSpace, divisors
@@ -27,9 +27,9 @@ def space_of(job: Job) -> SearchSpace:
     return SearchSpace(job, problem.profile, fleet.num_accelerators, fleet.unit)
 
 
-def rows_of(job: Job, refusals: Refusals | None = None) -> Settings:
+def rows_of(job: Job, refusals: Refusals | None = None) -> Candidates:
     batches = list(space_of(job).batches(refusals or Refusals()))
-    return concatenate(batches) if batches else Settings(*(np.zeros(0, dtype=np.int64) for _ in fields(Settings)))
+    return concatenate(batches) if batches else Candidates(*(np.zeros(0, dtype=np.int64) for _ in fields(Candidates)))
 
 
 def values(job: Job, column: str) -> set[int]:

@@ -9,8 +9,8 @@ import pytest
 
 from cases import each
 from instances import instance
+from scaleacross.cost_models.candidates import concatenate
 from scaleacross.cost_models.pipeline.timed_bounds import folded
-from scaleacross.cost_models.settings import concatenate
 from scaleacross.cost_models.step import hbm_lost_s
 from scaleacross.cost_models.work import Work, work_of
 from scaleacross.solvers.candidates import Pricing
@@ -39,6 +39,6 @@ def test_candidates_together_cost_what_each_costs_alone(seed: int) -> None:
     alone = [pricing.tight(pricing.coarse(rows.take(np.array([row])))) for row in some]
     assert together.bound_s == pytest.approx(np.concatenate([one.bound_s for one in alone]), rel=1e-12)
     free_s = pricing.base_free_s(rows.take(some))
-    by_state_s = together.work.optimizer_s + hbm_lost_s(pricing.volumes(together.settings, together.work))
+    by_state_s = together.work.optimizer_s + hbm_lost_s(pricing.volumes(together.candidates, together.work))
     assert free_s == pytest.approx(together.free_s - by_state_s, rel=1e-9)
     assert folded(rows.schedule).any() and not folded(rows.schedule).all()

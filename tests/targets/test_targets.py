@@ -11,7 +11,7 @@ import scaleacross as sa
 from instances import plain_job
 from scaleacross.api.problems import problem_of
 from scaleacross.catalogue import load_workload
-from scaleacross.cost_models.settings import Settings
+from scaleacross.cost_models.candidates import Candidates
 from scaleacross.emitters import EMITTERS
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.plan import Plan
@@ -28,9 +28,9 @@ def space_of(*overrides: str) -> SearchSpace:
     return SearchSpace(problem.job, problem.profile, 32, 8)
 
 
-def rows(settings: Settings) -> set[tuple[int, ...]]:
+def rows(candidates: Candidates) -> set[tuple[int, ...]]:
     return set(
-        map(tuple, np.stack([getattr(settings, name) for name in settings.__dataclass_fields__], axis=1).tolist())
+        map(tuple, np.stack([getattr(candidates, name) for name in candidates.__dataclass_fields__], axis=1).tolist())
     )
 
 

@@ -11,9 +11,9 @@ from scaleacross.api.assemble import assemble, cost_of, versions
 from scaleacross.api.objectives import objective_value
 from scaleacross.api.problems import problem_of
 from scaleacross.api.stated import stated
+from scaleacross.cost_models.candidates import candidate_of
 from scaleacross.cost_models.levels import accelerator_types
 from scaleacross.cost_models.plan_cost import PlanCost, placed_shapes
-from scaleacross.cost_models.settings import settings_of
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.solvers.bounds import compute_bound
 from scaleacross.solvers.every_placement import placer_on
@@ -81,7 +81,7 @@ def _job_and_decision(source: Plan | str | Path | tuple[Job, Decision]) -> tuple
 
 def _place(problem: Problem, decision: Decision) -> Decision:
     """The decision with the best placement that any fleet offers."""
-    settings = settings_of(decision, problem.job.global_batch_sequences)
+    settings = candidate_of(decision, problem.job.global_batch_sequences)
     problem = problem if decision.network else with_library_network(problem)
     best: tuple[float, Placement] | None = None
     for fleet in fleets(problem.topology):

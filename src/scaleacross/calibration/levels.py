@@ -18,11 +18,11 @@ from scaleacross.calibration.kernels import Score, score_of
 from scaleacross.calibration.result import Residual
 from scaleacross.calibration.robust_fit import Parameter, fit_times
 from scaleacross.cost_models.axes import group_of, network_of
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.plan_traffic import time_of
-from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.errors import InputError, TooFewError

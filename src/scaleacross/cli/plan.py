@@ -151,7 +151,7 @@ def plan_command(
     changes = [*wide(space), *(overrides or ()), *slurm_overrides(slurm)]
     asked = job_or_start(job, model, gpus, trunk, km, tokens, sequence, target, topology)
     refuse_together(refine_s, improve, referee, work_limit)
-    source = settings_of(improve, framework, hosts, world)
+    source = candidate_of(improve, framework, hosts, world)
     search: dict[str, Any] = {"seed": seed, "gap_tolerance": gap, "overrides": changes}
     search["referee"] = 1 if refine_s and referee is None else referee  # orders are refined by estimates
     search |= limits(time_limit_s, cpu_limit_s, work_limit)
@@ -284,7 +284,7 @@ def emit_command(
         typer.echo(path)
 
 
-def settings_of(
+def candidate_of(
     improve: Path | None, framework: str | None, hosts: Path | None, world: int | None
 ) -> tuple[str, Path] | None:
     """(framework, file) of ``--improve``; None where nothing is to be improved."""

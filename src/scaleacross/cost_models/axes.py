@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import ALL_TO_ALL, ANY_EXCHANGE, Bools, Floats, Ints
 from scaleacross.cost_models.collectives import Group, Network
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.least_waits import (
@@ -38,7 +39,6 @@ from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.network.codec import offers
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences
-from scaleacross.cost_models.settings import ALL_TO_ALL, ANY_EXCHANGE, Bools, Floats, Ints
 from scaleacross.cost_models.traffic import HEADS, Volumes
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES, communicators, trunks_apart_s
 from scaleacross.spec.accelerator import Accelerator
@@ -183,8 +183,8 @@ def axis_calls(
         timed = ep_group.all_to_all(volumes.routed_bytes, volumes.equal_copies, "tokens")
         return Calls(exchange_s=timed.time_s, held_s=timed.held_share * timed.time_s)
     if axis == "pp":
-        one = np.ones(len(volumes.settings))
-        message = group.neighbour_messages(volumes.hidden_bytes / volumes.settings.tp, "activations")
+        one = np.ones(len(volumes.candidates))
+        message = group.neighbour_messages(volumes.hidden_bytes / volumes.candidates.tp, "activations")
         return Calls(message=Boundary(*(part * one for part in message)))
     return Calls()
 
@@ -193,7 +193,7 @@ def _context_calls(volumes: Volumes, group: Group) -> Calls:
     """Of cp: a gather forward, a gather and a scatter backward, or two all-to-alls either way; the less where that is open."""
     gather, scatter = _gather_and_scatter_s(group, volumes.kv_bytes, "keys and values", "key and value gradients")
     forward, backward = gather, gather * volumes.regathers + scatter
-    context, allowed = volumes.settings.context, volumes.job.context_exchange
+    context, allowed = volumes.candidates.context, volumes.job.context_exchange
     swapped, least = context == ALL_TO_ALL, (context == ANY_EXCHANGE) & ("all_to_all" in allowed)
     if swapped.any() or least.any():
         twice = 2 * group.all_to_all(volumes.heads_bytes, payload=HEADS).time_s
@@ -205,7 +205,7 @@ def _context_calls(volumes: Volumes, group: Group) -> Calls:
 
 def heads_s(volumes: Volumes, group: Group) -> Floats:
     """Seconds of an all-to-all of heads inside groups of cp_inner, (n,); 0 where there are none."""
-    inside = volumes.settings.cp_inner > 1
+    inside = volumes.candidates.cp_inner > 1
     return np.where(inside, group.all_to_all(volumes.heads_bytes, payload=HEADS).time_s, 0.0)
 
 
@@ -284,9 +284,9 @@ def axis_terms(
     alone = None if calls.message is None else least_alone_s(volumes, calls.message)
     waited, early = serial_s(axis, volumes, waiting_calls), early_s(volumes, waiting_calls)
     path = path_s(volumes, waiting_calls)
-    if axis == "cp" and (volumes.settings.cp_inner > 1).any():
+    if axis == "cp" and (volumes.candidates.cp_inner > 1).any():
         waited, early, path = {}, 0.0, 0.0  # a lower bound: what waits for its two levels is timed where all is placed
-    far = np.asarray((axis in GRADIENT_AXES) & (shape.span >= CAMPUS) | np.zeros(len(volumes.settings), dtype=bool))
+    far = np.asarray((axis in GRADIENT_AXES) & (shape.span >= CAMPUS) | np.zeros(len(volumes.candidates), dtype=bool))
     apart = trunks_apart_s(axis, volumes, group, expert) if far.any() else ()
     return waiting(volumes, Terms(waited, traffic, alone, exposed_exchange_s(volumes, calls), far, early, apart, path))
 
@@ -320,7 +320,7 @@ def waiting(volumes: Volumes, terms: Terms) -> Terms:
     if all(hidden.values()):
         return terms
     serial, whole, kept = dict(terms.serial_s), terms.window_s, np.ones((3, len(WINDOW_NAMES)), dtype=bool)
-    for row, (name, often) in enumerate(zip(WINDOW_NAMES, occurrences(volumes.settings, volumes.work), strict=True)):
+    for row, (name, often) in enumerate(zip(WINDOW_NAMES, occurrences(volumes.candidates, volumes.work), strict=True)):
         if not hidden[name]:
             serial["dp"] = serial.get("dp", np.zeros(whole.shape[1:])) + often * whole[row]
             kept[:, row] = False

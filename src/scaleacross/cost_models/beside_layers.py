@@ -32,6 +32,7 @@ import numpy as np
 
 from scaleacross.cost_models.axes import Terms
 from scaleacross.cost_models.buckets import num_buckets
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import ALGORITHM_NAMES, Group
 from scaleacross.cost_models.far_gradients import FarGradients
@@ -49,7 +50,6 @@ from scaleacross.cost_models.overlap import (
     windows,
 )
 from scaleacross.cost_models.plan_traffic import bytes_out, carried_bytes, time_of
-from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.waiting_groups import RankGroups
 from scaleacross.cost_models.window_traffic import windows_of
@@ -115,8 +115,8 @@ def beside_layers(
 def pieces_of_stages(volumes: Volumes, stages: StageWork) -> Floats:
     """Buckets of every virtual stage, (p·v,)."""
     held = stages.dense_parameters + stages.expert_parameters
-    settings = volumes.settings.take(stages.rank)
-    one_chunk = replace(settings, num_chunks=np.ones_like(stages.rank))
+    candidates = volumes.candidates.take(stages.rank)
+    one_chunk = replace(candidates, num_chunks=np.ones_like(stages.rank))
     return num_buckets(volumes.job.overlap, one_chunk, stages.num_layers.astype(float), held)
 
 
@@ -127,16 +127,16 @@ def _sharing_links(
     row = np.array([volumes.work.moe_layers.argmax()])  # the first ranks may have no experts
     sent, pieces = flows(volumes.take(row)), float(volumes.work.buckets[row][0])
     exchange = next((flow for flow in sent if flow.axis == "ep"), None)
-    shard = SHARD_LEVELS[int(volumes.settings.shard[0])]
+    shard = SHARD_LEVELS[int(volumes.candidates.shard[0])]
     replicated = shard in REDUCED_EVERY_PASS and any(flow.shape == "dp_replicate" for flow in sent)
-    nothing = np.zeros((len(WINDOW_NAMES), len(volumes.settings)))
+    nothing = np.zeros((len(WINDOW_NAMES), len(volumes.candidates)))
     if exchange is None and not replicated:
         return nothing, nothing, nothing[0]
 
     def busy_s(flow: Flow, group: Group) -> Floats:
         return link_seconds(flow, group, volumes.equal_copies, pipeline)
 
-    over, taken = windows(volumes.settings, volumes.work), np.zeros((NUM_LEVELS, *nothing.shape))
+    over, taken = windows(volumes.candidates, volumes.work), np.zeros((NUM_LEVELS, *nothing.shape))
     for flow in sent:  # seconds of every link that the traffic of a window takes
         for window in windows_of(flow, shard):
             taken[:, window] += busy_s(flow, groups[flow.shape])[:, None] * pieces

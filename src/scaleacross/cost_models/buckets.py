@@ -10,45 +10,45 @@ from __future__ import annotations
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.candidates import Candidates, Floats
 from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.spec.framework import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCKET_PARAMETERS, Overlap
 
 
-def num_buckets(overlap: Overlap, settings: Settings, layers: Floats, parameters: Floats) -> Floats:
+def num_buckets(overlap: Overlap, candidates: Candidates, layers: Floats, parameters: Floats) -> Floats:
     """Pieces of a pipeline rank with ``layers`` and ``parameters`` (before sharding over data parallel) on it, (n,).
 
     v chunks with ⌈P/v / bucket⌉ pieces each, but no more than layers.
     """
-    size, chunks = _bucket_size(overlap, settings), settings.num_chunks
+    size, chunks = _bucket_size(overlap, candidates), candidates.num_chunks
     if overlap.gradient_reduce:
         pieces = chunks * np.maximum(1.0, np.ceil(parameters / chunks / size))
         pieces = np.minimum(pieces, np.maximum(chunks, layers))
     else:
         pieces = chunks.astype(np.float64)
-    whole: Floats = np.where(reduced_every_pass(settings), np.maximum(1.0, layers), pieces)
+    whole: Floats = np.where(reduced_every_pass(candidates), np.maximum(1.0, layers), pieces)
     return whole
 
 
-def least_bucket_share(overlap: Overlap, settings: Settings, parameters: Floats) -> Floats:
+def least_bucket_share(overlap: Overlap, candidates: Candidates, parameters: Floats) -> Floats:
     """Least size of a bucket of ranks that hold ``parameters`` or more, as a share of ``parameters``, (n,).
 
     With x = P/v / bucket a piece has bucket · x/⌈x⌉ parameters, which for all greater x is at least the lesser of that and
     bucket · ⌈x⌉/(⌈x⌉ + 1); fewer pieces, where there are few layers, are larger. 0 of gradients sharded, which travel layer by
     layer.
     """
-    size, chunks = _bucket_size(overlap, settings), settings.num_chunks
+    size, chunks = _bucket_size(overlap, candidates), candidates.num_chunks
     filled = parameters / chunks / size
     whole = np.maximum(1.0, np.ceil(filled))
     least = (
         np.minimum(filled / whole, whole / (whole + 1)) * size / parameters if overlap.gradient_reduce else 1.0 / chunks
     )
-    share: Floats = np.where(reduced_every_pass(settings), 0.0, least)
+    share: Floats = np.where(reduced_every_pass(candidates), 0.0, least)
     return share
 
 
-def _bucket_size(overlap: Overlap, settings: Settings) -> Floats:
+def _bucket_size(overlap: Overlap, candidates: Candidates) -> Floats:
     """Parameters of a full bucket, (n,)."""
     if overlap.bucket_parameters is not None:
-        return np.full(len(settings), float(overlap.bucket_parameters))
-    return np.maximum(float(LEAST_BUCKET_PARAMETERS), BUCKET_PARAMETERS_PER_REPLICA * settings.dp * settings.cp)
+        return np.full(len(candidates), float(overlap.bucket_parameters))
+    return np.maximum(float(LEAST_BUCKET_PARAMETERS), BUCKET_PARAMETERS_PER_REPLICA * candidates.dp * candidates.cp)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.layer_seconds import StackedTimes, shared_seconds, times_by_type
 from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.rank_seconds import LayerGathers, layer_counts, rank_times, update_s, with_accumulation
 from scaleacross.cost_models.recomputation import keys_again, on_rows, own, tokens_again
-from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import block_counts, placement_of, virtual_stages
 from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.accelerator import Accelerator
@@ -62,20 +62,20 @@ class StageWork:
 
 
 def stage_work(
-    profile: ModelProfile, job: Job, accelerator: Accelerator, times: StackedTimes, settings: Settings, split: Split
+    profile: ModelProfile, job: Job, accelerator: Accelerator, times: StackedTimes, candidates: Candidates, split: Split
 ) -> StageWork:
-    """Work of one decision (``settings`` as in ``uneven.rank_rows``) on one accelerator type with these layer ``times``.
+    """Work of one decision (``candidates`` as in ``uneven.rank_rows``) on one accelerator type with these layer ``times``.
 
     Raises:
         ValueError: the split does not hold the layers of the model.
     """
-    classes, rank = virtual_stages(block_counts(profile), split, placement_of(settings))
+    classes, rank = virtual_stages(block_counts(profile), split, placement_of(candidates))
     table = classes.layers
-    stages, settings = np.arange(len(table)), on_rows(settings, rank)
-    held = held_parameters(profile, settings, classes)
-    parts = with_accumulation(rank_times(times, settings, classes), job, accelerator, settings, held.total)
+    stages, candidates = np.arange(len(table)), on_rows(candidates, rank)
+    held = held_parameters(profile, candidates, classes)
+    parts = with_accumulation(rank_times(times, candidates, classes), job, accelerator, candidates, held.total)
     forward, backward, weight, attention = map(own, parts)
-    counts = layer_counts(profile, LayerGathers.of(profile, settings), classes, stages)
+    counts = layer_counts(profile, LayerGathers.of(profile, candidates), classes, stages)
     shared, shared_backward = shared_seconds(job, [times])
     return StageWork(
         rank=rank,
@@ -90,8 +90,8 @@ def stage_work(
         moe_layers=counts["moe_layers"],
         tp_forward=counts["tp_forward"],
         tp_backward=counts["tp_gathers"] / 2 - counts["tp_forward"],
-        keys_again=keys_again(profile, settings),
-        tokens_again=tokens_again(settings),
+        keys_again=keys_again(profile, candidates),
+        tokens_again=tokens_again(candidates),
         dense_parameters=held.dense[:, 0],
         expert_parameters=held.expert[:, 0],
     )
@@ -101,10 +101,10 @@ def chunk_work(
     profile: ModelProfile,
     job: Job,
     accelerators: Sequence[Accelerator],
-    settings: Settings,
+    candidates: Candidates,
     split: Split,
 ) -> dict[str, PipelineWork]:
-    """Work of one decision (``settings`` as in ``uneven.rank_rows``) by accelerator type.
+    """Work of one decision (``candidates`` as in ``uneven.rank_rows``) by accelerator type.
 
     Args:
         split: [pipeline rank][chunk] -> layers.
@@ -112,9 +112,9 @@ def chunk_work(
     Raises:
         ValueError: the split does not hold the layers of the model.
     """
-    times = times_by_type(profile, job, accelerators, settings.take(np.zeros(1, dtype=np.int64)))
+    times = times_by_type(profile, job, accelerators, candidates.take(np.zeros(1, dtype=np.int64)))
     return {
-        one.name: _of_type(profile, job, one, each, settings, split)
+        one.name: _of_type(profile, job, one, each, candidates, split)
         for one, each in zip(accelerators, times, strict=True)
     }
 
@@ -124,11 +124,11 @@ def _of_type(
     job: Job,
     accelerator: Accelerator,
     times: StackedTimes,
-    settings: Settings,
+    candidates: Candidates,
     split: Split,
 ) -> PipelineWork:
-    work = stage_work(profile, job, accelerator, times, settings, split)
-    pp, placement = len(split), placement_of(settings)
+    work = stage_work(profile, job, accelerator, times, candidates, split)
+    pp, placement = len(split), placement_of(candidates)
     chunks = [
         ChunkWork(
             forward_s=work.forward_s[stage],
@@ -159,8 +159,8 @@ def _of_type(
         return np.bincount(work.rank, values, pp).astype(np.float64)[:, None]
 
     dense, expert = of_ranks(work.dense_parameters), of_ranks(work.expert_parameters)
-    settings = settings.take(np.zeros(1, dtype=np.int64))
+    candidates = candidates.take(np.zeros(1, dtype=np.int64))
     update = [
-        float(update_s(job, [accelerator], settings, *held_by)[0, 0]) for held_by in zip(dense, expert, strict=True)
+        float(update_s(job, [accelerator], candidates, *held_by)[0, 0]) for held_by in zip(dense, expert, strict=True)
     ]
     return PipelineWork(kinds=tuple(kinds), kind_of=tuple(map(tuple, kind_of)), optimizer_s=tuple(update))

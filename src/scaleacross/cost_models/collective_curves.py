@@ -30,7 +30,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.spec.network import CURVE_OPS, CollectiveCurve, CurveOp
 
 GROUPS: Final = np.array([2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 72, 96, 144, 288, 576], dtype=np.float64)

@@ -36,11 +36,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.collective_curves import curve_s
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK
 from scaleacross.cost_models.links import Links, group_bandwidth, ring_bandwidth, uplinks_on_the_way
-from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import LINK_LEVELS, CurveOp
 from scaleacross.spec.network_choice import LevelStep
 

@@ -42,6 +42,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.collective_curves import curve_s
 from scaleacross.cost_models.collective_laws import (
     ALL_LEVELS,
@@ -68,7 +69,6 @@ from scaleacross.cost_models.network.compression import Best, coded_laws, fastes
 from scaleacross.cost_models.network.drivers import driven
 from scaleacross.cost_models.network.transport import connected, connected_at_best, library_settings, stated_settings
 from scaleacross.cost_models.protocol_times import ProtocolTimes, exchange_latency_s, least_tree_share
-from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import CurveOp
 from scaleacross.spec.network_choice import MOVES, CommunicatorChoice, Compression, Driver
 from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies

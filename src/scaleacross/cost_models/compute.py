@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import ALL_TO_ALL, ALL_TO_ALL_RING, ANY_EXCHANGE, RING, Bools, Floats, Ints
 from scaleacross.cost_models.conversions import conversion_bytes, gemm_kind
 from scaleacross.cost_models.kernels import (
     ELEMENT_BYTES,
@@ -25,7 +26,6 @@ from scaleacross.cost_models.kernels import (
     precision_of,
 )
 from scaleacross.cost_models.runtime import HOST_BACKWARD_RATIO, Runtime, host_s, permutation_bytes, sorting_bytes
-from scaleacross.cost_models.settings import ALL_TO_ALL, ALL_TO_ALL_RING, ANY_EXCHANGE, RING, Bools, Floats, Ints
 from scaleacross.cost_models.stragglers import busiest_load
 from scaleacross.spec.accelerator import Accelerator, GemmKind, Precision
 from scaleacross.spec.framework import Optimizer
@@ -57,7 +57,7 @@ UNFUSED_BACKWARD_BYTES: Final = 11.0
 
 @dataclass(frozen=True)
 class Shards:
-    """What divides a layer's work, arrays of shape (n,), as ``Settings`` has it; ``modules``: those run again, as bits."""
+    """What divides a layer's work, arrays of shape (n,), as ``Candidates`` has it; ``modules``: those run again, as bits."""
 
     tp: Ints
     cp: Ints

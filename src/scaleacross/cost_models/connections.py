@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from scaleacross.cost_models.candidates import Bools, Floats
 from scaleacross.cost_models.collective_laws import ALL_LEVELS, OUTER_LEVELS, Laws, laws, steps_of
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.compression import coded_laws
 from scaleacross.cost_models.protocol_times import ProtocolTimes
-from scaleacross.cost_models.settings import Bools, Floats
 from scaleacross.spec.network_choice import Compression, LevelStep
 
 

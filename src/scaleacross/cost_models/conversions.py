@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.spec.accelerator import GemmKind, Precision
 from scaleacross.spec.conversion import ELEMENT_BYTES, GatheredConversion, MovedBytes, Recipe
 from scaleacross.spec.job import Job

@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.overlap import GRADIENTS, WINDOW_NAMES, Window
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.pipeline.delay import microbatches_per_round
 from scaleacross.cost_models.pipeline.timed_bounds import among
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
@@ -75,49 +75,51 @@ class Early(NamedTuple):
 
 def early_gradients(volumes: Volumes) -> Early | None:
     """Of candidates whose gradients all cross buildings; None where none of them would be sooner for it."""
-    settings = volumes.settings
-    once = ~reduced_every_pass(settings)
-    some = once & (settings.pp > 1) & volumes.job.overlap.gradient_reduce
+    candidates = volumes.candidates
+    once = ~reduced_every_pass(candidates)
+    some = once & (candidates.pp > 1) & volumes.job.overlap.gradient_reduce
     if not some.any():
         return None
-    lead = np.full(len(settings), -np.inf)
+    lead = np.full(len(candidates), -np.inf)
     rows = np.flatnonzero(some)
-    lead[rows] = lead_s(settings.take(rows), volumes.work.take(rows))
+    lead[rows] = lead_s(candidates.take(rows), volumes.work.take(rows))
     if volumes.order is not None:
         lead[rows] = np.inf
     return Early(lead, volumes.work.mean_held_share, volumes.work.least_held_share)
 
 
-def lead_s(settings: Settings, work: Work) -> Floats:
+def lead_s(candidates: Candidates, work: Work) -> Floats:
     """Seconds by which ``computation_s`` outlasts the first gradients of any stage, at most, (n,)."""
-    last = settings.pp - 1 - work.ranks_behind.astype(np.int64)
-    return np.asarray(work.fill_backward_s + _held(settings, last) * work.chunk_backward_s)
+    last = candidates.pp - 1 - work.ranks_behind.astype(np.int64)
+    return np.asarray(work.fill_backward_s + _held(candidates, last) * work.chunk_backward_s)
 
 
-def before_gradients(settings: Settings, fewest: Ints) -> Floats:
+def before_gradients(candidates: Candidates, fewest: Ints) -> Floats:
     """Share of computation, with fill and drain, that comes before the first gradients of any stage, at least, (n,).
 
     Of ranks that may be as unlike as they like and have ``fewest`` micro-batches or more: with K' chunk activations that a rank
     may hold of any one chunk, (m − K') / (m + p − 1), as ``unlike_ranks`` counts p − 1 passes for fill and drain at most.
     """
-    share: Floats = np.maximum(0.0, fewest - _held_of_chunk(settings)) / (fewest + settings.pp - 1)
+    share: Floats = np.maximum(0.0, fewest - _held_of_chunk(candidates)) / (fewest + candidates.pp - 1)
     return share
 
 
-def early_backwards(settings: Settings) -> Floats:
+def early_backwards(candidates: Candidates) -> Floats:
     """Micro-batches that have passed every chunk of every rank backward before any stage has its gradients, (n,)."""
-    return np.maximum(0.0, settings.num_micro_batches - _held_of_chunk(settings))
+    return np.maximum(0.0, candidates.num_micro_batches - _held_of_chunk(candidates))
 
 
-def _held_of_chunk(settings: Settings) -> Ints:
+def _held_of_chunk(candidates: Candidates) -> Ints:
     """Chunk activations that any rank may hold of one chunk, (n,). The fullest rank is the first or the last."""
-    a_round = microbatches_per_round(settings.pp, settings.num_micro_batches)
-    held = np.maximum(_held(settings, np.zeros_like(settings.pp)), _held(settings, settings.pp - 1))
-    return np.asarray(np.where(among(settings.schedule, ROUNDS), np.minimum(held, 2 * a_round), held))
+    a_round = microbatches_per_round(candidates.pp, candidates.num_micro_batches)
+    held = np.maximum(_held(candidates, np.zeros_like(candidates.pp)), _held(candidates, candidates.pp - 1))
+    return np.asarray(np.where(among(candidates.schedule, ROUNDS), np.minimum(held, 2 * a_round), held))
 
 
-def _held(settings: Settings, rank: Ints) -> Ints:
+def _held(candidates: Candidates, rank: Ints) -> Ints:
     """Chunk activations that a rank may hold, (n,)."""
-    every = settings.num_micro_batches * settings.num_chunks
-    held = max_in_flight(settings.schedule_names, settings.pp, settings.num_micro_batches, settings.num_chunks, rank)
-    return np.asarray(np.where(settings.schedule == BOTH_WAYS, every, np.minimum(held, every)))
+    every = candidates.num_micro_batches * candidates.num_chunks
+    held = max_in_flight(
+        candidates.schedule_names, candidates.pp, candidates.num_micro_batches, candidates.num_chunks, rank
+    )
+    return np.asarray(np.where(candidates.schedule == BOTH_WAYS, every, np.minimum(held, every)))

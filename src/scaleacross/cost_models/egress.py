@@ -22,8 +22,8 @@ from typing import NamedTuple
 import networkx as nx
 import numpy as np
 
+from scaleacross.cost_models.candidates import Ints
 from scaleacross.cost_models.levels import trunk_graph
-from scaleacross.cost_models.settings import Ints
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.placement import BuildingShare, communicator_axes

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.far_shapes import shapes_of_ranks
@@ -32,7 +33,6 @@ from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, Levels
 from scaleacross.cost_models.overlap import GRADIENTS, WINDOW_NAMES, ChunkWindows, together_s
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds
-from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.split_backward import gradient_chunks, parameter_chunks
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES, gradients_s
@@ -79,7 +79,7 @@ class Ranks(NamedTuple):
 
 def is_far(volumes: Volumes, groups: Mapping[str, Group]) -> bool:
     """Whether gradients that are reduced once in a step, beside computation, cross buildings."""
-    shard = SHARD_LEVELS[int(volumes.settings.shard[0])]
+    shard = SHARD_LEVELS[int(volumes.candidates.shard[0])]
     spans = [int(groups[axis].shape.span[0]) for axis in GRADIENT_AXES]
     return shard not in REDUCED_EVERY_PASS and volumes.job.overlap.gradient_reduce and max(spans) >= CAMPUS
 

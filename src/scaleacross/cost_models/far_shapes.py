@@ -11,10 +11,10 @@ from dataclasses import fields
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.groups import GroupShape, busiest_ways
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, REGION, Levels
-from scaleacross.cost_models.settings import Bools, Floats, Ints
 
 
 def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Levels) -> GroupShape:

@@ -30,8 +30,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, REGION, SCALE_UP, Levels
-from scaleacross.cost_models.settings import Bools, Floats, Ints
 
 
 @dataclass(frozen=True)

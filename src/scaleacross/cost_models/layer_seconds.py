@@ -13,11 +13,11 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import ANY_EXCHANGE, Candidates, Floats, Ints
 from scaleacross.cost_models.compute import Shards, layer_times
 from scaleacross.cost_models.offloading import paced
 from scaleacross.cost_models.recomputation import layers_again, partly_again
 from scaleacross.cost_models.runtime import Runtime, runtime_of
-from scaleacross.cost_models.settings import ANY_EXCHANGE, Floats, Ints, Settings
 from scaleacross.cost_models.stragglers import slowest_ratio
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.job import Job
@@ -57,16 +57,16 @@ class StackedTimes:
 
 
 def times_by_type(
-    profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator], settings: Settings
+    profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator], candidates: Candidates
 ) -> list[StackedTimes]:
     """Layer times of every candidate on every accelerator type.
 
     Raises:
         KeyError: an accelerator states no peak for the job's precision.
     """
-    distinct, rows_to_distinct = distinct_shards(settings)
+    distinct, rows_to_distinct = distinct_shards(candidates)
     times = ((one, stacked_times(profile, job, one, distinct)) for one in accelerators)
-    return [at_pace(each.take(rows_to_distinct), profile, job, settings, one) for one, each in times]
+    return [at_pace(each.take(rows_to_distinct), profile, job, candidates, one) for one, each in times]
 
 
 def shared_seconds(job: Job, times: Sequence[StackedTimes]) -> tuple[Floats, Floats]:
@@ -78,25 +78,25 @@ def shared_seconds(job: Job, times: Sequence[StackedTimes]) -> tuple[Floats, Flo
     return forward, backward
 
 
-def distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
+def distinct_shards(candidates: Candidates) -> tuple[Shards, Ints]:
     """The distinct (tp, cp, ep, micro_batch, modules, context, folded or not, cp_inner) and the row -> distinct map."""
-    modules = _MASKS[settings.recompute]
-    key = ((settings.tp * 65536 + settings.cp) * 65536 + settings.ep) * 4096 + settings.micro_batch
-    key = (key * (ANY_EXCHANGE + 1) + settings.context) * 2 + (settings.expert_lanes > 1)
-    if (settings.cp_inner > 1).any():
-        key = np.unique(key, return_inverse=True)[1] * 65536 + settings.cp_inner
+    modules = _MASKS[candidates.recompute]
+    key = ((candidates.tp * 65536 + candidates.cp) * 65536 + candidates.ep) * 4096 + candidates.micro_batch
+    key = (key * (ANY_EXCHANGE + 1) + candidates.context) * 2 + (candidates.expert_lanes > 1)
+    if (candidates.cp_inner > 1).any():
+        key = np.unique(key, return_inverse=True)[1] * 65536 + candidates.cp_inner
     if modules.any():
         key = np.unique(key, return_inverse=True)[1] * (1 << len(MODULES)) + modules
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     columns = (
-        settings.tp,
-        settings.cp,
-        settings.ep,
-        settings.micro_batch,
+        candidates.tp,
+        candidates.cp,
+        candidates.ep,
+        candidates.micro_batch,
         modules,
-        settings.context,
-        settings.expert_lanes,
-        settings.cp_inner,
+        candidates.context,
+        candidates.expert_lanes,
+        candidates.cp_inner,
     )
     return Shards(*(column[first] for column in columns)), inverse
 
@@ -175,23 +175,23 @@ def _table(
 
 
 def at_pace(
-    times: StackedTimes, profile: ModelProfile, job: Job, settings: Settings, accelerator: Accelerator
+    times: StackedTimes, profile: ModelProfile, job: Job, candidates: Candidates, accelerator: Accelerator
 ) -> StackedTimes:
     """The times on the slowest of all accelerators that a candidate uses, of passes no shorter than what they offload."""
     spread_fraction = accelerator.speed_spread_fraction
-    slowed = times.slowed(slowest_ratio(spread_fraction, settings.world_size)) if spread_fraction else times
-    return paced(slowed, recomputed_s(slowed, settings), profile, job, settings, accelerator)
+    slowed = times.slowed(slowest_ratio(spread_fraction, candidates.world_size)) if spread_fraction else times
+    return paced(slowed, recomputed_s(slowed, candidates), profile, job, candidates, accelerator)
 
 
-def recomputed_s(times: StackedTimes, settings: Settings) -> Floats:
+def recomputed_s(times: StackedTimes, candidates: Candidates) -> Floats:
     """What recomputation adds to the backward pass of [block types..., embedding, head], (types + 2, n)."""
     # the modules of a row are in ``partly`` as selective is in others
-    again: Floats = times.partly * partly_again(settings) + times.full * layers_again(settings)
+    again: Floats = times.partly * partly_again(candidates) + times.full * layers_again(candidates)
     again[-2:] = 0.0  # embedding and head keep what they need, whatever the policy
     return again
 
 
-def layer_pass_s(times: StackedTimes, settings: Settings) -> Floats:
+def layer_pass_s(times: StackedTimes, candidates: Candidates) -> Floats:
     """Forward + backward with recomputation of [block types..., embedding, head], (types + 2, n)."""
-    total: Floats = times.forward + times.backward + recomputed_s(times, settings)
+    total: Floats = times.forward + times.backward + recomputed_s(times, candidates)
     return total

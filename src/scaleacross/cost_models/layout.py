@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Bools, Ints
+from scaleacross.cost_models.candidates import Bools, Ints
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.placement import BuildingShare, strides
 from scaleacross.spec.topology import Building, Topology

@@ -22,37 +22,39 @@ from __future__ import annotations
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.early_gradients import BOTH_WAYS, early_backwards
 from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.overlap import computation_s
 from scaleacross.cost_models.pipeline.closed_form import BoundaryDelays, lower_bound_s
 from scaleacross.cost_models.pipeline.timed_bounds import CLOSED, SPLIT, WHOLE, among, folded
-from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.parallelism import SCHEDULE_NAMES
 
 
 def least_tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
     """Gathers and scatters over tp that nothing hides, (n,); ``gather_s`` is half of one pair of both."""
-    settings, work, pair = volumes.settings, volumes.work, 2 * gather_s
+    candidates, work, pair = volumes.candidates, volumes.work, 2 * gather_s
     every = _tp_wait_s(volumes, work.tp_forward, work.tp_gathers / 2 - work.tp_forward, pair, work.weight_s)
     ahead = work.ahead_tp_forward, work.ahead_tp_gathers / 2 - work.ahead_tp_forward
-    both = _tp_wait_s(volumes, *ahead, pair, np.full(len(settings), np.inf))
+    both = _tp_wait_s(volumes, *ahead, pair, np.full(len(candidates), np.inf))
     forward = (1 - volumes.job.overlap.tp_fraction) * ahead[0] * pair
-    waited: Floats = settings.num_micro_batches * every + np.where(among(settings.schedule, WHOLE), both, forward)
+    waited: Floats = candidates.num_micro_batches * every + np.where(among(candidates.schedule, WHOLE), both, forward)
     return waited
 
 
 def early_tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
     """Of ``least_tp_wait_s`` what comes before any stage has its gradients, (n,)."""
-    settings, work, pair = volumes.settings, volumes.work, 2 * gather_s
+    candidates, work, pair = volumes.candidates, volumes.work, 2 * gather_s
     share = 1 - volumes.job.overlap.tp_fraction
     forward, back = work.tp_forward, work.tp_gathers / 2 - work.tp_forward
     every = _tp_wait_s(volumes, forward, back, pair, work.weight_s)
     first = share * forward * pair
-    whole = early_backwards(settings)
-    waited: Floats = settings.num_micro_batches * first + whole * (every - first) + share * work.ahead_tp_forward * pair
+    whole = early_backwards(candidates)
+    waited: Floats = (
+        candidates.num_micro_batches * first + whole * (every - first) + share * work.ahead_tp_forward * pair
+    )
     return waited
 
 
@@ -70,7 +72,7 @@ def _tp_wait_s(volumes: Volumes, forward: Floats, back: Floats, pair: Floats, we
         twice = back - forward
         most = (np.maximum(2 * share, beside) * twice + np.maximum(share, beside) * (forward - twice)) * pair
         most = np.minimum(most, hidden + (1 - taken) * 0.5 * weight_s)
-        hidden = np.where(among(volumes.settings.schedule, SPLIT), hidden, most)
+        hidden = np.where(among(volumes.candidates.schedule, SPLIT), hidden, most)
     waited: Floats = (1 - share) * forward * pair + back * pair - hidden
     return waited
 
@@ -78,16 +80,16 @@ def _tp_wait_s(volumes: Volumes, forward: Floats, back: Floats, pair: Floats, we
 def least_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None) -> Floats:
     """Keys and values beyond the attention of the same layers, (n,); ``both_s`` a gather and a scatter, ``heads_s`` an all-to-all
     of heads, two of which every pass waits for."""
-    settings, (every, first) = volumes.settings, _cp_wait_s(volumes, gather_s, both_s, heads_s)
-    drained = np.where(among(settings.schedule, WHOLE), first[1], 0.0)
-    waited: Floats = settings.num_micro_batches * sum(every) + first[0] + drained
+    candidates, (every, first) = volumes.candidates, _cp_wait_s(volumes, gather_s, both_s, heads_s)
+    drained = np.where(among(candidates.schedule, WHOLE), first[1], 0.0)
+    waited: Floats = candidates.num_micro_batches * sum(every) + first[0] + drained
     return waited
 
 
 def early_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None) -> Floats:
     """Of ``least_cp_wait_s`` what comes before any stage has its gradients, (n,)."""
-    settings, (every, first) = volumes.settings, _cp_wait_s(volumes, gather_s, both_s, heads_s)
-    return np.asarray(settings.num_micro_batches * every[0] + early_backwards(settings) * every[1] + first[0])
+    candidates, (every, first) = volumes.candidates, _cp_wait_s(volumes, gather_s, both_s, heads_s)
+    return np.asarray(candidates.num_micro_batches * every[0] + early_backwards(candidates) * every[1] + first[0])
 
 
 def _cp_wait_s(
@@ -149,53 +151,53 @@ def least_expert_wait_s(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) 
     The last backward pass hides what its input gradients can, whole or not (``pipeline.placed``), so that of a whole one some
     weight gradients may hide more in every micro-batch.
     """
-    settings, work, share = volumes.settings, volumes.work, volumes.job.experts.overlap_fraction
+    candidates, work, share = volumes.candidates, volumes.work, volumes.job.experts.overlap_fraction
     forward, back = exchange_waits_s(volumes, exchange_s)
     ways, beside = 2 + 2 * volumes.tokens_again, share * work.moe_layers * hidden_s
     each = work.moe_layers * (forward + back)
     hidden = np.minimum(beside * (2 + ways), work.forward_s + work.backward_s)
-    weights = np.where(among(settings.schedule, SPLIT), 0.0, np.minimum(beside * ways, work.weight_s))
-    drained = np.where(among(settings.schedule, WHOLE), back - share * ways * hidden_s, 0.0)
-    m = settings.num_micro_batches
+    weights = np.where(among(candidates.schedule, SPLIT), 0.0, np.minimum(beside * ways, work.weight_s))
+    drained = np.where(among(candidates.schedule, WHOLE), back - share * ways * hidden_s, 0.0)
+    m = candidates.num_micro_batches
     waited: Floats = m * each - (m - 1) * hidden - weights + work.ahead_moe_layers * (forward + drained)
     return waited
 
 
 def early_expert_wait_s(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Floats:
     """Of ``least_expert_wait_s`` what comes before any stage has its gradients, (n,)."""
-    settings, work, share = volumes.settings, volumes.work, volumes.job.experts.overlap_fraction
+    candidates, work, share = volumes.candidates, volumes.work, volumes.job.experts.overlap_fraction
     forward, back = exchange_waits_s(volumes, exchange_s)
     beside = share * work.moe_layers * hidden_s
     forward = work.moe_layers * forward - np.minimum(2.0 * beside, work.forward_s)
     back = work.moe_layers * back - np.minimum((2 + 2 * volumes.tokens_again) * beside, work.backward_s)
-    waited: Floats = settings.num_micro_batches * forward + early_backwards(settings) * back
+    waited: Floats = candidates.num_micro_batches * forward + early_backwards(candidates) * back
     return waited
 
 
 def least_delay_s(volumes: Volumes, message: Boundary) -> Floats:
     """Messages that a pipeline waits for beyond its computation, (n,)."""
-    ways = np.where(among(volumes.settings.schedule, WHOLE), 2.0, 1.0)
+    ways = np.where(among(volumes.candidates.schedule, WHOLE), 2.0, 1.0)
     near = message.near_latency_s + message.near_occupancy_s
     return np.asarray(ways * early_delay_s(volumes, message) + blocked_s(volumes, near))
 
 
 def early_delay_s(volumes: Volumes, message: Boundary) -> Floats:
     """Messages by which the first micro-batch reaches the rank, (n,)."""
-    settings, work = volumes.settings, volumes.work
+    candidates, work = volumes.candidates, volumes.work
     near, slow = message.near_latency_s + message.near_occupancy_s, np.asarray(boundary_delays(message).slow_s)
-    boundaries = np.maximum(0.0, settings.pp - 1 - work.ranks_behind)
+    boundaries = np.maximum(0.0, candidates.pp - 1 - work.ranks_behind)
     far = np.clip(message.num_far - work.ranks_behind, 0.0, boundaries)  # the others may all lie behind the rank
     return np.asarray((boundaries - far) * near + far * slow)
 
 
 def least_alone_s(volumes: Volumes, message: Boundary) -> Floats:
     """What pipelines take beyond ``computation_s`` at least where nothing but their messages waits, (n,); 0 or more."""
-    delays, alone = boundary_delays(message), np.zeros(len(volumes.settings))
-    rows = np.flatnonzero((volumes.settings.pp > 1) & (np.asarray(delays.slow_s) > 0))
+    delays, alone = boundary_delays(message), np.zeros(len(volumes.candidates))
+    rows = np.flatnonzero((volumes.candidates.pp > 1) & (np.asarray(delays.slow_s) > 0))
     if len(rows):
         some, between = volumes.take(rows), delays.take(rows)
         longest = np.maximum(_alike_s(some, between), _carried_s(some, between))
-        alone[rows] = np.maximum(0.0, longest - computation_s(some.settings, some.work))
+        alone[rows] = np.maximum(0.0, longest - computation_s(some.candidates, some.work))
     return alone
 
 
@@ -210,13 +212,13 @@ def _carried_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
     The first message follows forwards of the first chunk; the last one is followed by those of the last chunk at least, and by
     the backward of its micro-batch through all stages (where that is whole; otherwise the messages alone count).
     """
-    settings, work = volumes.settings, volumes.work
-    m, v = settings.num_micro_batches, settings.num_chunks
-    across, once = delays.total_s(settings.pp), np.asarray(delays.occupancy_s)
+    candidates, work = volumes.candidates, volumes.work
+    m, v = candidates.num_micro_batches, candidates.num_chunks
+    across, once = delays.total_s(candidates.pp), np.asarray(delays.occupancy_s)
     carried = m * v * once
     passes = np.maximum(work.round_forward_s + work.every_backward_s, work.round_backward_s + work.every_forward_s)
     delayed = (1 + v) * across - once + (v - 1) * np.asarray(delays.loop_s)
-    return np.asarray(carried + np.where(among(settings.schedule, WHOLE), passes + delayed, 0.0))
+    return np.asarray(carried + np.where(among(candidates.schedule, WHOLE), passes + delayed, 0.0))
 
 
 def passed_s(volumes: Volumes, message: Boundary) -> Floats:
@@ -229,15 +231,15 @@ def passed_s(volumes: Volumes, message: Boundary) -> Floats:
 
     The sum with ``passed_tp_wait_s``, ``passed_cp_wait_s`` and ``passed_expert_wait_s`` is the path; negative where it is short.
     """
-    settings, work, delays = volumes.settings, volumes.work, boundary_delays(message)
-    m, v, whole = settings.num_micro_batches, settings.num_chunks, among(settings.schedule, WHOLE)
-    twice = settings.schedule == BOTH_WAYS  # its chunks are two copies of the model
+    candidates, work, delays = volumes.candidates, volumes.work, boundary_delays(message)
+    m, v, whole = candidates.num_micro_batches, candidates.num_chunks, among(candidates.schedule, WHOLE)
+    twice = candidates.schedule == BOTH_WAYS  # its chunks are two copies of the model
     every = work.every_forward_s + work.every_backward_s - np.where(whole, 0.0, work.every_weight_s)
     last = (work.least_forward_s + np.where(whole, work.least_backward_s, 0.0)) / v
-    across = np.where(twice, 1, v) * delays.total_s(settings.pp)
-    loops = np.where(folded(settings.schedule), 0, v - 1) * np.asarray(delays.loop_s)
+    across = np.where(twice, 1, v) * delays.total_s(candidates.pp)
+    loops = np.where(folded(candidates.schedule), 0, v - 1) * np.asarray(delays.loop_s)
     path = every + np.where(twice, 0.0, (m - 1) * last) + 2 * (across + loops)
-    return np.asarray(path - computation_s(settings, work))
+    return np.asarray(path - computation_s(candidates, work))
 
 
 def passed_tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
@@ -284,12 +286,12 @@ def boundary_delays(message: Boundary) -> BoundaryDelays:
 
 def _alike_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
     """Seconds of pipelines in which nothing waits, were all stages as short as the shortest, (n,); 0 without closed form."""
-    settings, work = volumes.settings, volumes.work
-    out = np.zeros(len(settings))
+    candidates, work = volumes.candidates, volumes.work
+    out = np.zeros(len(candidates))
     for name in CLOSED:
-        rows = np.flatnonzero(settings.schedule == SCHEDULE_NAMES.index(name))
+        rows = np.flatnonzero(candidates.schedule == SCHEDULE_NAMES.index(name))
         if len(rows):
-            shape = settings.pp[rows], settings.num_micro_batches[rows], settings.num_chunks[rows]
+            shape = candidates.pp[rows], candidates.num_micro_batches[rows], candidates.num_chunks[rows]
             least = work.least_forward_s[rows], work.least_backward_s[rows]
             out[rows] = lower_bound_s(name, *shape, *least, delays.take(rows))
     return out
@@ -301,8 +303,8 @@ def blocked_s(volumes: Volumes, near_s: Floats) -> Floats:
     Otherwise a sender waits until its message has arrived: the last rank of a loop for one in each chunk and micro-batch,
     the last of which drains the pipeline as well.
     """
-    settings = volumes.settings
-    overlap, chunked = volumes.job.overlap, settings.num_chunks > 1
+    candidates = volumes.candidates
+    overlap, chunked = volumes.job.overlap, candidates.num_chunks > 1
     travel = np.where(chunked, overlap.messages(chunked=True), overlap.messages(chunked=False))
-    waiting = (settings.pp > 1) & ~travel
-    return np.where(waiting, (settings.num_micro_batches * settings.num_chunks - 1) * near_s, 0.0)
+    waiting = (candidates.pp > 1) & ~travel
+    return np.where(waiting, (candidates.num_micro_batches * candidates.num_chunks - 1) * near_s, 0.0)

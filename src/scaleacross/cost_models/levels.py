@@ -33,8 +33,8 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.collective_curves import domain_table, slowest
-from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.network import LINK_LEVELS

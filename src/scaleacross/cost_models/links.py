@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, Levels
 from scaleacross.cost_models.network.drivers import Drives
-from scaleacross.cost_models.settings import Bools, Floats, Ints
 
 
 class Links(NamedTuple):

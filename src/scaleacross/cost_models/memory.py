@@ -22,6 +22,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.conversions import kept_weight_bytes
 from scaleacross.cost_models.offloading import (
     GRADIENT_BYTES,
@@ -34,7 +35,6 @@ from scaleacross.cost_models.offloading import (
 )
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.recomputation import kept_bytes, rerun_bytes
-from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.sharding import pass_gathers, reduced_every_pass
 from scaleacross.cost_models.stages import RankClasses, spread
 from scaleacross.spec.accelerator import Accelerator
@@ -64,26 +64,29 @@ class Held:
         share: Floats = self.dense / by + self.expert / np.maximum(1.0, by / over)
         return share
 
-    def sharded(self, settings: Settings) -> Floats:
+    def sharded(self, candidates: Candidates) -> Floats:
         """One rank's share of optimizer states and reduced gradients."""
-        whole = settings.shard == SHARD_LEVELS.index("none")
-        return self.divided(np.where(whole, 1.0, settings.dp_shard * settings.cp), settings.experts_over)
+        whole = candidates.shard == SHARD_LEVELS.index("none")
+        return self.divided(np.where(whole, 1.0, candidates.dp_shard * candidates.cp), candidates.experts_over)
 
 
-def held_parameters(profile: ModelProfile, settings: Settings, classes: RankClasses, *, frozen: bool = False) -> Held:
+def held_parameters(
+    profile: ModelProfile, candidates: Candidates, classes: RankClasses, *, frozen: bool = False
+) -> Held:
     """Trainable parameters on one rank of every class; with ``frozen`` all of them."""
-    dense = np.stack([_dense(layer, settings.tp, frozen=frozen) for layer, _ in profile.blocks])
+    dense = np.stack([_dense(layer, candidates.tp, frozen=frozen) for layer, _ in profile.blocks])
     expert = np.stack(
-        [_expert(layer, frozen=frozen) / (settings.tp * settings.experts_over) for layer, _ in profile.blocks]
+        [_expert(layer, frozen=frozen) / (candidates.tp * candidates.experts_over) for layer, _ in profile.blocks]
     )
-    ends = (_dense(end, settings.tp, frozen=frozen) for end in (profile.embedding, profile.head))
+    ends = (_dense(end, candidates.tp, frozen=frozen) for end in (profile.embedding, profile.head))
     return Held(spread(dense, classes, *ends), spread(expert, classes))
 
 
-def _layers_hold(profile: ModelProfile, settings: Settings, classes: RankClasses) -> Floats:
+def _layers_hold(profile: ModelProfile, candidates: Candidates, classes: RankClasses) -> Floats:
     """Parameters of the layers between embedding and head on one rank, frozen ones too, norms and routers among them."""
     held = [
-        _dense(layer, settings.tp, frozen=True) + _expert(layer, frozen=True) / (settings.tp * settings.experts_over)
+        _dense(layer, candidates.tp, frozen=True)
+        + _expert(layer, frozen=True) / (candidates.tp * candidates.experts_over)
         for layer, _ in profile.blocks
     ]
     return spread(np.stack(held), classes)
@@ -101,112 +104,116 @@ def _expert(layer: LayerProfile, *, frozen: bool) -> int:
 
 
 def memory_parts(
-    profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses, in_flight: Ints | None = None
+    profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses, in_flight: Ints | None = None
 ) -> dict[str, Floats]:
     """Bytes of every one of PARTS on every rank class of candidates that share their classes, each (classes, n).
 
     ``in_flight`` gives the chunk activations held by each class, (classes,), where the schedule's name does not say it.
     """
-    held, all_held = (held_parameters(profile, settings, classes, frozen=frozen) for frozen in (False, True))
-    group = settings.dp_shard * settings.cp
-    of_parameters = np.where(pass_gathers(settings) > 0, group, 1.0)
-    of_gradients = np.where(reduced_every_pass(settings), group, 1.0)
+    held, all_held = (held_parameters(profile, candidates, classes, frozen=frozen) for frozen in (False, True))
+    group = candidates.dp_shard * candidates.cp
+    of_parameters = np.where(pass_gathers(candidates) > 0, group, 1.0)
+    of_gradients = np.where(reduced_every_pass(candidates), group, 1.0)
     optimizer = job.optimizer
-    master = optimizer.gathered_from_master & (pass_gathers(settings) > 0)
+    master = optimizer.gathered_from_master & (pass_gathers(candidates) > 0)
     resident = np.where(master, MASTER_BYTES, optimizer.parameter_bytes)
-    kept_gathered = np.where(pass_gathers(settings) == 1, optimizer.parameter_bytes, 0.0)
+    kept_gathered = np.where(pass_gathers(candidates) == 1, optimizer.parameter_bytes, 0.0)
 
     return {
-        "parameters": all_held.divided(of_parameters, settings.experts_over) * resident
-        + kept_weight_bytes(job) * (pass_gathers(settings) == 0) * _layers_hold(profile, settings, classes),
-        "gradients": held.divided(of_gradients, settings.experts_over) * optimizer.gradient_bytes,
-        "optimizer": held.sharded(settings)
+        "parameters": all_held.divided(of_parameters, candidates.experts_over) * resident
+        + kept_weight_bytes(job) * (pass_gathers(candidates) == 0) * _layers_hold(profile, candidates, classes),
+        "gradients": held.divided(of_gradients, candidates.experts_over) * optimizer.gradient_bytes,
+        "optimizer": held.sharded(candidates)
         * (optimizer.state_bytes - MASTER_BYTES * master)
-        * (1 - most_state_share(job, settings)),
-        "activations": _activations(profile, job, settings, classes, in_flight),
-        "buffers": _buffers(profile, job, settings, classes)
+        * (1 - most_state_share(job, candidates)),
+        "activations": _activations(profile, job, candidates, classes, in_flight),
+        "buffers": _buffers(profile, job, candidates, classes)
         + kept_gathered * all_held.total
-        + on_the_way_bytes(profile, settings, _tokens(job, settings)),
+        + on_the_way_bytes(profile, candidates, _tokens(job, candidates)),
     }
 
 
-def _tokens(job: Job, settings: Settings) -> Floats:
-    return settings.micro_batch * (job.sequence_length / settings.cp)
+def _tokens(job: Job, candidates: Candidates) -> Floats:
+    return candidates.micro_batch * (job.sequence_length / candidates.cp)
 
 
 def _activations(
-    profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses, in_flight: Ints | None
+    profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses, in_flight: Ints | None
 ) -> Floats:
     """Kept activations: bytes per token · tokens · micro-batches in flight; the head's for one micro-batch only."""
-    per_layer = np.stack([kept_bytes(layer, settings) for layer, _ in profile.blocks])
-    embedding = kept_bytes(profile.embedding, settings)
-    kept = spread(per_layer * (1 - most_activation_share(job, settings)), classes, embedding) / settings.num_chunks
-    held = _held_chunks(job, settings, classes, in_flight)
-    head = classes.has_head[:, None] * kept_bytes(profile.head, settings)
-    return (kept * held + head) * _tokens(job, settings)
+    per_layer = np.stack([kept_bytes(layer, candidates) for layer, _ in profile.blocks])
+    embedding = kept_bytes(profile.embedding, candidates)
+    kept = spread(per_layer * (1 - most_activation_share(job, candidates)), classes, embedding) / candidates.num_chunks
+    held = _held_chunks(job, candidates, classes, in_flight)
+    head = classes.has_head[:, None] * kept_bytes(profile.head, candidates)
+    return (kept * held + head) * _tokens(job, candidates)
 
 
 def host_bytes(
-    profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses, in_flight: Ints | None = None
+    profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses, in_flight: Ints | None = None
 ) -> Floats:
     """Host memory that one accelerator of every rank class fills, (classes, n): layers' activations, states and gradients."""
-    per_layer = np.stack([kept_bytes(layer, settings) for layer, _ in profile.blocks])
-    flight = _held_chunks(job, settings, classes, in_flight)
-    layers = spread(per_layer * activation_share(settings), classes) / settings.num_chunks * flight
-    updated = held_parameters(profile, settings, classes).sharded(settings) * state_share(settings)
-    filled: Floats = layers * _tokens(job, settings) + updated * (job.optimizer.state_bytes + GRADIENT_BYTES)
+    per_layer = np.stack([kept_bytes(layer, candidates) for layer, _ in profile.blocks])
+    flight = _held_chunks(job, candidates, classes, in_flight)
+    layers = spread(per_layer * activation_share(candidates), classes) / candidates.num_chunks * flight
+    updated = held_parameters(profile, candidates, classes).sharded(candidates) * state_share(candidates)
+    filled: Floats = layers * _tokens(job, candidates) + updated * (job.optimizer.state_bytes + GRADIENT_BYTES)
     return filled
 
 
 def fullest_bytes(
     profile: ModelProfile,
     job: Job,
-    settings: Settings,
+    candidates: Candidates,
     classes: RankClasses,
     accelerators: Sequence[Accelerator],
     room_bytes: float,
 ) -> Floats:
     """Bytes on the fullest rank of candidates that share their classes, (n,); above ``room_bytes`` where hosts lack memory."""
-    parts = memory_parts(profile, job, settings, classes)
+    parts = memory_parts(profile, job, candidates, classes)
     needed: Floats = sum(parts.values(), start=np.zeros(1)).max(axis=0)
-    if not (settings.activation_offload.any() or settings.optimizer_offload.any()):
+    if not (candidates.activation_offload.any() or candidates.optimizer_offload.any()):
         return needed
-    lacking = host_bytes(profile, job, settings, classes).max(axis=0) - host_room_bytes(accelerators)
+    lacking = host_bytes(profile, job, candidates, classes).max(axis=0) - host_room_bytes(accelerators)
     return np.where(lacking > 0, np.maximum(needed, room_bytes) + lacking, needed)
 
 
-def _held_chunks(job: Job, settings: Settings, classes: RankClasses, in_flight: Ints | None) -> Ints:
+def _held_chunks(job: Job, candidates: Candidates, classes: RankClasses, in_flight: Ints | None) -> Ints:
     """Chunk activations held at once, (classes, n). Where all-to-alls run beside another micro-batch, a forward pass runs beside
     a backward pass whose chunk is still held: one more (Megatron-Core, schedules.py: one more warm-up chunk)."""
-    held = _most_in_flight(settings, classes) if in_flight is None else in_flight[:, None]
-    beside = (settings.expert_ranks > 1) & (job.experts.overlap_fraction > 0)
-    return np.asarray(np.where(beside, np.minimum(held + 1, settings.num_micro_batches * settings.num_chunks), held))
+    held = _most_in_flight(candidates, classes) if in_flight is None else in_flight[:, None]
+    beside = (candidates.expert_ranks > 1) & (job.experts.overlap_fraction > 0)
+    return np.asarray(
+        np.where(beside, np.minimum(held + 1, candidates.num_micro_batches * candidates.num_chunks), held)
+    )
 
 
-def _most_in_flight(settings: Settings, classes: RankClasses) -> Ints:
+def _most_in_flight(candidates: Candidates, classes: RankClasses) -> Ints:
     """Chunk activations held by the fullest rank of every class, (classes, n).
 
     That rank is the first or the last of the class: every form falls, rises or stays along the ranks.
     """
-    shape = (settings.schedule_names, settings.pp, settings.num_micro_batches, settings.num_chunks)
+    shape = (candidates.schedule_names, candidates.pp, candidates.num_micro_batches, candidates.num_chunks)
     last = classes.first_rank if classes.last_rank is None else classes.last_rank
     return np.maximum(*(max_in_flight(*shape, rank[:, None]) for rank in (classes.first_rank, last)))
 
 
-def _buffers(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> Floats:
+def _buffers(profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses) -> Floats:
     """Two layers gathered or reduced where that comes with every pass; one layer's full activations when they are recomputed."""
     if job.kept.by == "pytorch":
-        return _pytorch_buffers(profile, job, settings, classes)
+        return _pytorch_buffers(profile, job, candidates, classes)
     layer = max((block for block, _ in profile.blocks), key=lambda block: block.total_parameters)
-    held = _dense(layer, settings.tp, frozen=True) + layer.num_expert_parameters / (settings.tp * settings.experts_over)
-    gathers = pass_gathers(settings)
-    alone = reduced_every_pass(settings) & (gathers == 0)
+    held = _dense(layer, candidates.tp, frozen=True) + layer.num_expert_parameters / (
+        candidates.tp * candidates.experts_over
+    )
+    gathers = pass_gathers(candidates)
+    alone = reduced_every_pass(candidates) & (gathers == 0)
     each = np.where(gathers == 2, job.optimizer.parameter_bytes, np.where(alone, job.optimizer.gradient_bytes, 0.0))
-    full = rerun_bytes(layer, settings)
-    return (2 * held * each + full * _tokens(job, settings)) * np.ones((len(classes.first_rank), 1))
+    full = rerun_bytes(layer, candidates)
+    return (2 * held * each + full * _tokens(job, candidates)) * np.ones((len(classes.first_rank), 1))
 
 
-def _pytorch_buffers(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> Floats:
+def _pytorch_buffers(profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses) -> Floats:
     """Temporaries of FSDP2, autograd and the loss, the more of two moments, and what a pipeline stage receives into.
 
     A layer's backward pass: this layer and the next gathered, its 16-bit gradient, the fp32 copy that is reduced (sharded
@@ -215,25 +222,25 @@ def _pytorch_buffers(profile: ModelProfile, job: Job, settings: Settings, classe
     a rank and 4 per entry of all, and the gathered head with its gradients; under a pipeline also the stage's output. Counted
     with tests/oracles/torch_counts.py. Gradients are taken to be there, as from the second micro-batch on.
     """
-    optimizer, tokens, tp = job.optimizer, _tokens(job, settings), settings.tp
-    gathered = optimizer.parameter_bytes * (pass_gathers(settings) == 2)
-    of_layer = optimizer.parameter_bytes + 2 * gathered + optimizer.gradient_bytes * reduced_every_pass(settings)
+    optimizer, tokens, tp = job.optimizer, _tokens(job, candidates), candidates.tp
+    gathered = optimizer.parameter_bytes * (pass_gathers(candidates) == 2)
+    of_layer = optimizer.parameter_bytes + 2 * gathered + optimizer.gradient_bytes * reduced_every_pass(candidates)
     largest = max((block for block, _ in profile.blocks), key=lambda block: block.total_parameters)
-    again = rerun_bytes(largest, settings)
-    held = _dense(largest, tp, frozen=True) + largest.num_expert_parameters / (tp * settings.experts_over)
+    again = rerun_bytes(largest, candidates)
+    held = _dense(largest, tp, frozen=True) + largest.num_expert_parameters / (tp * candidates.experts_over)
     layer = of_layer * held + again * tokens
 
     chunks, entries = job.kept.loss_chunks, profile.vocabulary_size / tp
     per_entry = np.where(tp > 1, 12.0, 8.0) if chunks == 1 else np.where(tp > 1, 18.0 + 4.0 * tp, 12.0)
-    loss = (per_entry / chunks + 2.0 * (settings.pp > 1)) * entries * tokens
+    loss = (per_entry / chunks + 2.0 * (candidates.pp > 1)) * entries * tokens
     if chunks > 1:
         hidden = profile.head.hidden_size
         of_head = of_layer - gathered  # nothing is prefetched
         loss = loss + of_head * _dense(profile.head, tp, frozen=True) + 2.0 * hidden * tokens
-    at_end = np.maximum(loss, layer - kept_bytes(profile.head, settings) * tokens)
+    at_end = np.maximum(loss, layer - kept_bytes(profile.head, candidates) * tokens)
 
     ends = (classes.first_rank == 0)[:, None] * 1.0 + classes.has_head[:, None]
-    received = tokens * profile.head.hidden_size * 2.0 / tp * settings.num_micro_batches
-    messages = np.where(settings.pp > 1, received * (2.0 * settings.num_chunks - ends), 0.0)
+    received = tokens * profile.head.hidden_size * 2.0 / tp * candidates.num_micro_batches
+    messages = np.where(candidates.pp > 1, received * (2.0 * candidates.num_chunks - ends), 0.0)
     buffers: Floats = np.where(classes.has_head[:, None], at_end, layer) + messages
     return buffers

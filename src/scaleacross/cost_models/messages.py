@@ -6,10 +6,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import CAMPUS, REGION
 from scaleacross.cost_models.links import Links, stream_bandwidth
-from scaleacross.cost_models.settings import Floats
 
 
 class Boundary(NamedTuple):

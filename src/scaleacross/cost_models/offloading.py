@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Candidates, Floats
 from scaleacross.cost_models.recomputation import kept_bytes
-from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.offloading import MILLIONTHS
@@ -35,24 +35,24 @@ ON_THE_WAY: Final = 2
 """Layers whose activations are copied while others compute."""
 
 
-def activation_share(settings: Settings) -> Floats:
+def activation_share(candidates: Candidates) -> Floats:
     """Share of the layers whose activations wait on the host, (n,)."""
-    return settings.activation_offload / MILLIONTHS
+    return candidates.activation_offload / MILLIONTHS
 
 
-def state_share(settings: Settings) -> Floats:
+def state_share(candidates: Candidates) -> Floats:
     """Share of the optimizer states that the host holds, (n,)."""
-    return settings.optimizer_offload / MILLIONTHS
+    return candidates.optimizer_offload / MILLIONTHS
 
 
-def most_activation_share(job: Job, settings: Settings) -> Floats:
+def most_activation_share(job: Job, candidates: Candidates) -> Floats:
     """``activation_share``, where that is still to be chosen the largest that the job allows, (n,)."""
-    return np.where(settings.policy_open, max(job.activation_offload), activation_share(settings))
+    return np.where(candidates.policy_open, max(job.activation_offload), activation_share(candidates))
 
 
-def most_state_share(job: Job, settings: Settings) -> Floats:
+def most_state_share(job: Job, candidates: Candidates) -> Floats:
     """``state_share``, where that is still to be chosen the largest that the job allows, (n,)."""
-    return np.where(settings.policy_open, max(job.optimizer_offload), state_share(settings))
+    return np.where(candidates.policy_open, max(job.optimizer_offload), state_share(candidates))
 
 
 def paced(
@@ -60,7 +60,7 @@ def paced(
     recomputed_s: Floats,
     profile: ModelProfile,
     job: Job,
-    settings: Settings,
+    candidates: Candidates,
     accelerator: Accelerator,
 ) -> StackedTimes:
     """Layer times of passes that last as long as their copies at least.
@@ -68,11 +68,11 @@ def paced(
     Args:
         recomputed_s: part of the backward passes, (types + 2, n).
     """
-    if accelerator.host is None or not settings.activation_offload.any():
+    if accelerator.host is None or not candidates.activation_offload.any():
         return times
-    tokens = settings.micro_batch * (job.sequence_length / settings.cp)
-    kept = np.stack([kept_bytes(layer, settings) for layer, _ in profile.blocks] + [np.zeros(len(settings))] * 2)
-    copied_s = kept * tokens * activation_share(settings) / accelerator.host.link_bandwidth_bytes_per_s
+    tokens = candidates.micro_batch * (job.sequence_length / candidates.cp)
+    kept = np.stack([kept_bytes(layer, candidates) for layer, _ in profile.blocks] + [np.zeros(len(candidates))] * 2)
+    copied_s = kept * tokens * activation_share(candidates) / accelerator.host.link_bandwidth_bytes_per_s
     return replace(
         times,
         forward=np.maximum(times.forward, copied_s),
@@ -80,10 +80,10 @@ def paced(
     )
 
 
-def host_update_s(job: Job, accelerator: Accelerator, settings: Settings, updated: Floats) -> Floats:
+def host_update_s(job: Job, accelerator: Accelerator, candidates: Candidates, updated: Floats) -> Floats:
     """Seconds in which the host updates its share of ``updated`` parameters, (n,)."""
-    if accelerator.host is None or not settings.optimizer_offload.any():
-        return np.zeros(len(settings))
+    if accelerator.host is None or not candidates.optimizer_offload.any():
+        return np.zeros(len(candidates))
     host, optimizer = accelerator.host, job.optimizer
     moved = 2 * optimizer.state_bytes + GRADIENT_BYTES + optimizer.parameter_bytes
     per_parameter = max(
@@ -91,13 +91,13 @@ def host_update_s(job: Job, accelerator: Accelerator, settings: Settings, update
         moved / host.memory_bandwidth_bytes_per_s,
         optimizer.parameter_bytes / host.link_bandwidth_bytes_per_s,
     )
-    return np.asarray(updated * state_share(settings) * per_parameter)
+    return np.asarray(updated * state_share(candidates) * per_parameter)
 
 
-def on_the_way_bytes(profile: ModelProfile, settings: Settings, tokens: Floats) -> Floats:
+def on_the_way_bytes(profile: ModelProfile, candidates: Candidates, tokens: Floats) -> Floats:
     """Activations of the largest layer that are being copied, in the accelerator's memory, (n,)."""
-    largest = np.max([kept_bytes(layer, settings) for layer, _ in profile.blocks], axis=0)
-    return ON_THE_WAY * largest * tokens * (settings.activation_offload > 0)
+    largest = np.max([kept_bytes(layer, candidates) for layer, _ in profile.blocks], axis=0)
+    return ON_THE_WAY * largest * tokens * (candidates.activation_offload > 0)
 
 
 def host_room_bytes(accelerators: Sequence[Accelerator]) -> float:

@@ -30,8 +30,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.recomputation import tokens_again
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.cost_models.work import Work
 
@@ -74,7 +74,7 @@ class Window(NamedTuple):
         passes: of a micro-batch that the window lasts.
         crowded_s: for which the busiest link, of its own traffic and all that the same passes send, needs longer than these take;
             0 in bounds (``beside_layers``).
-        later: whether passes may turn out longer, which computation alone pays for (``Settings.rerun_open``).
+        later: whether passes may turn out longer, which computation alone pays for (``Candidates.rerun_open``).
         chunks: of timed schedules that split the backward; none in bounds and of others.
     """
 
@@ -103,53 +103,53 @@ class Window(NamedTuple):
 NO_CHUNKS: Final = ChunkWindows(*(np.zeros((0, 1)),) * 3)
 
 
-def rounds(settings: Settings, work: Work) -> Floats:
+def rounds(candidates: Candidates, work: Work) -> Floats:
     """Micro-batches that pass the busiest rank in a step, those of fill and drain included: m + ``Work.fill_rounds``."""
-    total: Floats = settings.num_micro_batches + work.fill_rounds
+    total: Floats = candidates.num_micro_batches + work.fill_rounds
     return total
 
 
-def computation_s(settings: Settings, work: Work) -> Floats:
+def computation_s(candidates: Candidates, work: Work) -> Floats:
     """Computation of the busiest rank with fill and drain, (n,)."""
-    seconds: Floats = settings.num_micro_batches * (work.forward_s + work.backward_s) + work.fill_s
+    seconds: Floats = candidates.num_micro_batches * (work.forward_s + work.backward_s) + work.fill_s
     return seconds
 
 
-def occurrences(settings: Settings, work: Work) -> tuple[Floats, ...]:
+def occurrences(candidates: Candidates, work: Work) -> tuple[Floats, ...]:
     """How often each of WINDOW_NAMES comes on the critical path of a step, each (n,)."""
-    once, every = np.ones(len(settings)), rounds(settings, work)
+    once, every = np.ones(len(candidates)), rounds(candidates, work)
     return once, once, every, every
 
 
-def windows(settings: Settings, work: Work, *, placed: bool = False) -> tuple[Window, ...]:
+def windows(candidates: Candidates, work: Work, *, placed: bool = False) -> tuple[Window, ...]:
     """The windows in the order of WINDOW_NAMES.
 
     ``placed``: of a decision, whose traffic says what holds no multiprocessors; else gathers take the least that any allowed
     driver takes, as bounds need it.
     """
-    pieces, chunks = work.buckets, settings.num_chunks
-    waiting = np.minimum(settings.pp, settings.num_micro_batches) * (chunks - 1) / chunks + 1.0 / chunks
+    pieces, chunks = work.buckets, candidates.num_chunks
+    waiting = np.minimum(candidates.pp, candidates.num_micro_batches) * (chunks - 1) / chunks + 1.0 / chunks
     hidden = waiting - 1 / pieces
     products = 1 - work.elementwise_fraction
     reducing = work.taken_fraction * products
     moving = reducing if placed else work.least_taken_fraction * products
     first, rest = 1 / pieces, 1 - 1 / pieces
-    nothing = np.zeros(len(settings))
-    in_a_row = first + rest / num_communicators(settings, work.expert_parameters > 0)
+    nothing = np.zeros(len(candidates))
+    in_a_row = first + rest / num_communicators(candidates, work.expert_parameters > 0)
     once = work.backward_s * hidden
-    later = settings.rerun_open
+    later = candidates.rerun_open
     if later.any():  # what a longer pass hides of every reduction pays for one round of this window
-        once = np.where(later & reduced_every_pass(settings) & (hidden > 1), np.inf, once)
+        once = np.where(later & reduced_every_pass(candidates) & (hidden > 1), np.inf, once)
     lengths = (once, work.forward_s * hidden, work.forward_s, work.backward_s)
     ahead = 2 * work.moe_layers
-    back = (1.0 + tokens_again(settings)) * ahead
-    passes = settings.num_micro_batches / rounds(settings, work)  # others wait for all-to-alls of other ranks
-    sharded = reduced_every_pass(settings)  # a pass that hides both kinds waits once
+    back = (1.0 + tokens_again(candidates)) * ahead
+    passes = candidates.num_micro_batches / rounds(candidates, work)  # others wait for all-to-alls of other ranks
+    sharded = reduced_every_pass(candidates)  # a pass that hides both kinds waits once
     behind = np.where(sharded, np.minimum(hidden, passes), hidden)
     exchanges = (back * behind, ahead * hidden, ahead * passes, back * passes)
-    lasts = (hidden, hidden, np.ones(len(settings)), np.ones(len(settings)))
+    lasts = (hidden, hidden, np.ones(len(candidates)), np.ones(len(candidates)))
     taken = (reducing, moving, moving, moving)
-    figures = zip(lengths, occurrences(settings, work), exchanges, lasts, taken, strict=True)
+    figures = zip(lengths, occurrences(candidates, work), exchanges, lasts, taken, strict=True)
     return tuple(
         Window(length, first, rest * held, often, in_a_row, number, nothing, passing, nothing, later, NO_CHUNKS)
         for length, often, number, passing, held in figures
@@ -164,10 +164,10 @@ def beside_exchanges(over: Sequence[Window], exposed_s: Floats) -> tuple[Window,
     return tuple(one._replace(length_s=one.length_s + one.exchanges * exposed_s) for one in over)
 
 
-def num_communicators(settings: Settings, experts: Bools | bool) -> Floats:
+def num_communicators(candidates: Candidates, experts: Bools | bool) -> Floats:
     """Communicators that gradients travel in, 1 at least, (n,); ``experts``: those of the model have one of their own."""
-    sharded = (settings.dp_shard > 1) * (1.0 + np.asarray(experts))
-    return np.maximum(1.0, sharded + (settings.cp > 1) + (settings.dp_replicate > 1))
+    sharded = (candidates.dp_shard > 1) * (1.0 + np.asarray(experts))
+    return np.maximum(1.0, sharded + (candidates.cp > 1) + (candidates.dp_replicate > 1))
 
 
 def together_s(traffic: Sequence[Floats], pieces: Floats) -> Floats:

@@ -12,6 +12,7 @@ from scaleacross.cost_models.axes import (
     group_of,
     network_of,
 )
+from scaleacross.cost_models.candidates import Candidates, candidate_of
 from scaleacross.cost_models.chunk_work import chunk_work
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import GroupShape
@@ -25,7 +26,6 @@ from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.recomputation import on_ranks, own
 from scaleacross.cost_models.replica_kinds import replica_kinds
-from scaleacross.cost_models.settings import Settings, settings_of
 from scaleacross.cost_models.stages import block_counts, equal_stages, every_rank, head_rank, layers_of_ranks
 from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
@@ -94,9 +94,9 @@ def plan_cost(
         layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
     if shapes is None:
         shapes = exact_shapes(decision.degrees, placement.axis_order, levels)
-    settings = settings_of(decision, job.global_batch_sequences)
+    candidates = candidate_of(decision, job.global_batch_sequences)
     groups = groups_of(shapes, levels, network_of(decision) if network is None else network)
-    split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, settings, layout)
+    split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, candidates, layout)
     kinds = replica_kinds(job, profile, levels, decision, placement, groups, layout, split, micro_batches)
     slowest = max(kinds, key=lambda kind: kind.step_s)
     volumes, times = slowest.busiest, slowest.times
@@ -108,8 +108,8 @@ def plan_cost(
         placement=placement.model_copy(update={"spans": spans}),
         layers_per_stage=split,
         num_micro_batches=max(micro_batches),
-        cost=_breakdown(job, profile, peak_flop_per_s(topology, placement, job), settings, times),
-        memory=stage_memory(job, profile, levels.accelerators, decision, settings, layout),
+        cost=_breakdown(job, profile, peak_flop_per_s(topology, placement, job), candidates, times),
+        memory=stage_memory(job, profile, levels.accelerators, decision, candidates, layout),
         traffic=level_traffic(sent, collectives, shapes, levels, decision.pipeline, step_s, decision.network or ()),
         collectives=collectives,
         volumes=volumes,
@@ -123,8 +123,8 @@ def plan_cost(
 def replayed_work(job: Job, profile: ModelProfile, topology: Topology, decision: Decision) -> dict[str, PipelineWork]:
     """Computation of a placed decision by accelerator type, as a plan states it. Raises ValueError as ``plan_cost`` does."""
     accelerators = accelerator_types([topology.building(share.building) for share in _placement(decision).fill])
-    settings = on_ranks(settings_of(decision, job.global_batch_sequences), decision.stage_recompute)
-    return chunk_work(profile, job, accelerators, settings, layers_per_stage(profile, decision))
+    candidates = on_ranks(candidate_of(decision, job.global_batch_sequences), decision.stage_recompute)
+    return chunk_work(profile, job, accelerators, candidates, layers_per_stage(profile, decision))
 
 
 def step_seconds(
@@ -142,8 +142,8 @@ def step_seconds(
     placement = _placement(decision)
     levels = levels or build_levels(topology, placement.fill)
     layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
-    settings = settings_of(decision, job.global_batch_sequences)
-    split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, settings, layout)
+    candidates = candidate_of(decision, job.global_batch_sequences)
+    split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, candidates, layout)
     kinds = replica_kinds(job, profile, levels, decision, placement, groups, layout, split, micro_batches)
     return max(kind.step_s for kind in kinds)
 
@@ -199,14 +199,14 @@ def _equal(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], 
     )
 
 
-def micro_batches_of(decision: Decision, settings: Settings, layout: Layout) -> tuple[int, ...]:
+def micro_batches_of(decision: Decision, candidates: Candidates, layout: Layout) -> tuple[int, ...]:
     """Micro-batches of every replica class.
 
     Raises:
         ValueError: the batch shares are not those of the placement's replica classes.
     """
     if decision.batch_shares is None:
-        return (int(settings.num_micro_batches[0]),) * len(layout)
+        return (int(candidates.num_micro_batches[0]),) * len(layout)
     stated = {share.buildings: share for share in decision.batch_shares}
     if {one.buildings: one.num_replicas for one in layout} != {
         share.buildings: share.num_replicas for share in decision.batch_shares
@@ -225,8 +225,8 @@ def peak_flop_per_s(topology: Topology, placement: Placement, job: Job) -> float
     return sum(peaks) / placement.num_accelerators
 
 
-def _breakdown(job: Job, profile: ModelProfile, peak: float, settings: Settings, times: StepTimes) -> CostBreakdown:
-    step_s, world = float(times.step_s[0]), int(settings.world_size[0])
+def _breakdown(job: Job, profile: ModelProfile, peak: float, candidates: Candidates, times: StepTimes) -> CostBreakdown:
+    step_s, world = float(times.step_s[0]), int(candidates.world_size[0])
     flop = profile.model_flop_per_token(job.sequence_length) * job.tokens_per_step
     rate = flop / step_s / world
     return CostBreakdown(
@@ -246,7 +246,7 @@ def stage_memory(
     profile: ModelProfile,
     accelerators: Sequence[Accelerator],
     decision: Decision,
-    settings: Settings,
+    candidates: Candidates,
     layout: Layout,
 ) -> tuple[StageMemory, ...]:
     """Every pipeline rank, with the micro-batches of the replicas that have most, on its type with least memory."""
@@ -254,9 +254,9 @@ def stage_memory(
     placement = SCHEDULES[pipeline.schedule].placement
     layers = layers_of_ranks(block_counts(profile), layers_per_stage(profile, decision), placement)
     classes = every_rank(layers, head_rank(pp, pipeline.num_chunks, placement))
-    most = max(micro_batches_of(decision, settings, layout))
+    most = max(micro_batches_of(decision, candidates, layout))
     flight = None if pipeline.order is None else np.array(peak_in_flight(chosen(pipeline, pp, most)))
-    each = on_ranks(settings, decision.stage_recompute)
+    each = on_ranks(candidates, decision.stage_recompute)
     fullest = replace(each, num_micro_batches=np.full(len(each), most))
     parts = memory_parts(profile, job, fullest, classes, flight)
     offloaded = own(host_bytes(profile, job, fullest, classes, flight))

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools, Floats
 from scaleacross.cost_models.collective_curves import curve_s
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, RACK
 from scaleacross.cost_models.links import Links, ring_bandwidth
-from scaleacross.cost_models.settings import Bools, Floats
 from scaleacross.schedules.collective.protocols import (
     EXCHANGE_S,
     SMALL_BYTES,

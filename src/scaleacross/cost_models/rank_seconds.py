@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleacross.cost_models.candidates import Candidates, Floats
 from scaleacross.cost_models.compute import (
     ELEMENTWISE_BACKWARD_RATIO,
     accumulation_time_s,
@@ -23,7 +24,6 @@ from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.offloading import host_update_s, state_share
 from scaleacross.cost_models.recomputation import elementwise_again, gathers_again, gathers_once
-from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.stages import RankClasses, block_counts, spread
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
@@ -34,15 +34,15 @@ RankTimes = tuple[Floats, Floats, Floats, Floats]
 """Forward, backward with recomputation, weight gradients (part of backward) and attention of rank classes."""
 
 
-def rank_times(times: StackedTimes, settings: Settings, classes: RankClasses) -> RankTimes:
+def rank_times(times: StackedTimes, candidates: Candidates, classes: RankClasses) -> RankTimes:
     """Forward, backward (with recomputation), weight gradients and attention of every rank class, each (classes, n)."""
-    forward, backward = pass_times(times, settings, classes)
+    forward, backward = pass_times(times, candidates, classes)
     return forward, backward, _of_classes(times.weight, classes), attention_times(times, classes)
 
 
-def pass_times(times: StackedTimes, settings: Settings, classes: RankClasses) -> tuple[Floats, Floats]:
+def pass_times(times: StackedTimes, candidates: Candidates, classes: RankClasses) -> tuple[Floats, Floats]:
     """``rank_times`` without weight gradients and attention."""
-    backward = _of_classes(times.backward, classes) + spread(recomputed_s(times, settings)[:-2], classes)
+    backward = _of_classes(times.backward, classes) + spread(recomputed_s(times, candidates)[:-2], classes)
     return _of_classes(times.forward, classes), backward
 
 
@@ -56,17 +56,17 @@ def _of_classes(layers: Floats, classes: RankClasses) -> Floats:
 
 
 def with_accumulation(
-    times: RankTimes, job: Job, accelerator: Accelerator, settings: Settings, held: Floats
+    times: RankTimes, job: Job, accelerator: Accelerator, candidates: Candidates, held: Floats
 ) -> RankTimes:
     """``rank_times`` with gradients added up over micro-batches; the first of them has nothing to add to."""
     forward, backward, weight, attention = times
-    added = added_up_s(job, accelerator, settings, held)
+    added = added_up_s(job, accelerator, candidates, held)
     return forward, backward + added, weight + added, attention
 
 
-def added_up_s(job: Job, accelerator: Accelerator, settings: Settings, held: Floats) -> Floats:
+def added_up_s(job: Job, accelerator: Accelerator, candidates: Candidates, held: Floats) -> Floats:
     """Seconds of a backward pass in which gradients of ``held`` parameters are added up, in the mean over micro-batches."""
-    added: Floats = (1 - 1 / settings.num_micro_batches) * accumulation_time_s(accelerator, job.optimizer, held)
+    added: Floats = (1 - 1 / candidates.num_micro_batches) * accumulation_time_s(accelerator, job.optimizer, held)
     return added
 
 
@@ -78,10 +78,10 @@ class LayerGathers(NamedTuple):
     again: Floats
 
     @classmethod
-    def of(cls, profile: ModelProfile, settings: Settings) -> LayerGathers:
+    def of(cls, profile: ModelProfile, candidates: Candidates) -> LayerGathers:
         """Of these candidates."""
         blocks = [block for block, _ in profile.blocks]
-        once, again = (np.stack([of(block, settings) for block in blocks]) for of in (gathers_once, gathers_again))
+        once, again = (np.stack([of(block, candidates) for block in blocks]) for of in (gathers_once, gathers_again))
         return cls(once, again)
 
 
@@ -100,40 +100,40 @@ def layer_counts(
     }
 
 
-def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings) -> Floats:
+def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], candidates: Candidates) -> Floats:
     """Share of the passes through all layers that is element-wise, of the accelerator type that has most of it, (n,); where the
     recompute policy is still to be chosen at most."""
     counts = np.array(block_counts(profile))
-    again = np.stack([elementwise_again(block, settings) for block, _ in profile.blocks]) + settings.rerun_open
+    again = np.stack([elementwise_again(block, candidates) for block, _ in profile.blocks]) + candidates.rerun_open
     passes = 1.0 + again + ELEMENTWISE_BACKWARD_RATIO
     shares = [
-        (counts @ (each.elementwise[:-2] * passes)) / (counts @ layer_pass_s(each, settings)[:-2]) for each in times
+        (counts @ (each.elementwise[:-2] * passes)) / (counts @ layer_pass_s(each, candidates)[:-2]) for each in times
     ]
     return np.minimum(1.0, np.max(shares, axis=0))
 
 
-def hbm_s_per_byte(accelerators: Sequence[Accelerator], settings: Settings, elementwise: Floats) -> Floats:
+def hbm_s_per_byte(accelerators: Sequence[Accelerator], candidates: Candidates, elementwise: Floats) -> Floats:
     """``Work.hbm_s_per_byte`` for a share of computation that is element-wise; 0 where the policy is still to be chosen, as work
     that is not element-wise may come again."""
     each = hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators))
-    return np.where(settings.rerun_open, 0.0, elementwise * each)
+    return np.where(candidates.rerun_open, 0.0, elementwise * each)
 
 
 def update_s(
-    job: Job, accelerators: Sequence[Accelerator], settings: Settings, dense: Floats, expert: Floats
+    job: Job, accelerators: Sequence[Accelerator], candidates: Candidates, dense: Floats, expert: Floats
 ) -> Floats:
     """The optimizer update of what a rank holds, by accelerator type, (types, n); at least, where its offload is still to be
     chosen."""
-    if (later := settings.policy_open).any():
-        chosen = replace(settings, recompute=np.where(later, 0, settings.recompute))
+    if (later := candidates.policy_open).any():
+        chosen = replace(candidates, recompute=np.where(later, 0, candidates.recompute))
         shares = (np.where(later, millionths(share), chosen.optimizer_offload) for share in job.optimizer_offload)
         every = (replace(chosen, optimizer_offload=share) for share in shares)
         return np.asarray(np.min([update_s(job, accelerators, one, dense, expert) for one in every], axis=0))
-    updated = Held(dense, expert).sharded(settings)
+    updated = Held(dense, expert).sharded(candidates)
     moved = 2 * job.optimizer.state_bytes + job.optimizer.gradient_bytes + job.optimizer.parameter_bytes
-    here = updated * (1 - state_share(settings))
+    here = updated * (1 - state_share(candidates))
     each = (
-        np.maximum(optimizer_time_s(one, here, moved), host_update_s(job, one, settings, updated))
+        np.maximum(optimizer_time_s(one, here, moved), host_update_s(job, one, candidates, updated))
         for one in accelerators
     )
     return np.stack(list(each))

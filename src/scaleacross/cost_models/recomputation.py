@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import ANY_POLICY, Bools, Floats, Ints, Settings
+from scaleacross.cost_models.candidates import ANY_POLICY, Bools, Candidates, Floats, Ints
 from scaleacross.spec.recomputation import BY_STAGE, RECOMPUTES, of_rerun_layer, rerun_period, rerun_share
 from scaleacross.spec.recomputation import tokens_again as tokens_again_of
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
@@ -32,17 +32,17 @@ _TOKENS: Final = _table(tokens_again_of)
 _RERUN: Final = _table(lambda policy: RECOMPUTES.index(of_rerun_layer(policy))).astype(np.int64)
 
 
-def on_ranks(settings: Settings, policies: Sequence[str] | None) -> Settings:
+def on_ranks(candidates: Candidates, policies: Sequence[str] | None) -> Candidates:
     """A row of a single decision for every pipeline rank, with its policy; the decision's row where all have the same (None)."""
     if policies is None:
-        return settings
-    rows = settings.take(np.zeros(len(policies), dtype=np.int64))
+        return candidates
+    rows = candidates.take(np.zeros(len(policies), dtype=np.int64))
     return replace(rows, recompute=np.array([RECOMPUTES.index(policy) for policy in policies]))
 
 
-def is_by_stage(settings: Settings) -> bool:
+def is_by_stage(candidates: Candidates) -> bool:
     """Whether the stages of a single candidate are still to get their policies."""
-    return int(settings.recompute[0]) == _BY_STAGE
+    return int(candidates.recompute[0]) == _BY_STAGE
 
 
 def in_whole_layers(recompute: Ints, num_layers: int, stages: Ints, activations: Ints) -> Bools:
@@ -55,9 +55,9 @@ def in_whole_layers(recompute: Ints, num_layers: int, stages: Ints, activations:
     return np.asarray(((period == 1) & ~by_stage) | (divides & (activations == 0)))
 
 
-def on_rows(settings: Settings, rank: Ints) -> Settings:
+def on_rows(candidates: Candidates, rank: Ints) -> Candidates:
     """``on_ranks`` for what lies on these pipeline ranks: a row each, or the one row of all."""
-    return settings.take(rank) if len(settings) > 1 else settings
+    return candidates.take(rank) if len(candidates) > 1 else candidates
 
 
 def own(values: Floats) -> Floats:
@@ -79,66 +79,66 @@ def _rows_looked_up(codes: Ints, values: Callable[[str], Sequence[float]], numbe
     return out
 
 
-def kept_bytes(layer: LayerProfile, settings: Settings) -> Floats:
+def kept_bytes(layer: LayerProfile, candidates: Candidates) -> Floats:
     """Activation bytes per token that one layer holds for its backward pass, (n,)."""
 
     def kept(policy: str) -> tuple[float, float, float]:
         one = layer.kept(policy)
         return one.sharded, one.replicated, one.of_context
 
-    sharded, replicated, of_context = _rows_looked_up(settings.recompute, kept, 3)
-    if (later := settings.rerun_open).any():
+    sharded, replicated, of_context = _rows_looked_up(candidates.recompute, kept, 3)
+    if (later := candidates.rerun_open).any():
         least = layer.least_kept
         sharded, replicated = np.where(later, least.sharded, sharded), np.where(later, least.replicated, replicated)
         of_context = np.where(later, least.of_context, of_context)
-    return (sharded + of_context * (settings.cp - 1)) / settings.tp + replicated
+    return (sharded + of_context * (candidates.cp - 1)) / candidates.tp + replicated
 
 
-def rerun_bytes(layer: LayerProfile, settings: Settings) -> Floats:
+def rerun_bytes(layer: LayerProfile, candidates: Candidates) -> Floats:
     """What one layer that is recomputed holds while it is, beyond what it keeps, (n,)."""
-    rerun = _RERUN[settings.recompute]
-    whole = replace(settings, recompute=np.zeros_like(settings.recompute))  # so are policies still to be chosen
-    again: Floats = kept_bytes(layer, whole) - kept_bytes(layer, replace(settings, recompute=rerun))
+    rerun = _RERUN[candidates.recompute]
+    whole = replace(candidates, recompute=np.zeros_like(candidates.recompute))  # so are policies still to be chosen
+    again: Floats = kept_bytes(layer, whole) - kept_bytes(layer, replace(candidates, recompute=rerun))
     return again
 
 
-def partly_again(settings: Settings) -> Floats:
+def partly_again(candidates: Candidates) -> Floats:
     """1 where every layer runs a part of itself again, else 0, (n,)."""
-    out: Floats = _PARTLY[settings.recompute]
+    out: Floats = _PARTLY[candidates.recompute]
     return out
 
 
-def layers_again(settings: Settings) -> Floats:
+def layers_again(candidates: Candidates) -> Floats:
     """Share of the layers that run again whole, (n,)."""
-    out: Floats = _WHOLE[settings.recompute]
+    out: Floats = _WHOLE[candidates.recompute]
     return out
 
 
-def gathers_once(layer: LayerProfile, settings: Settings) -> Floats:
+def gathers_once(layer: LayerProfile, candidates: Candidates) -> Floats:
     """Gathers (= scatters) over tp of one forward pass of a layer, (n,)."""
-    return np.where(settings.expert_lanes > 1, layer.folded.tp_gathers, layer.tp_gathers).astype(np.float64)
+    return np.where(candidates.expert_lanes > 1, layer.folded.tp_gathers, layer.tp_gathers).astype(np.float64)
 
 
-def gathers_again(layer: LayerProfile, settings: Settings) -> Floats:
+def gathers_again(layer: LayerProfile, candidates: Candidates) -> Floats:
     """Gathers (= scatters) over tp that a backward pass repeats in one layer, (n,)."""
-    again = _looked_up(settings.recompute, layer.gathers_again)
-    if not layer.routed_tokens or not (settings.expert_lanes > 1).any():
+    again = _looked_up(candidates.recompute, layer.gathers_again)
+    if not layer.routed_tokens or not (candidates.expert_lanes > 1).any():
         return again
-    return np.where(settings.expert_lanes > 1, _looked_up(settings.recompute, layer.folded.gathers_again), again)
+    return np.where(candidates.expert_lanes > 1, _looked_up(candidates.recompute, layer.folded.gathers_again), again)
 
 
-def keys_again(profile: ModelProfile, settings: Settings) -> Floats:
+def keys_again(profile: ModelProfile, candidates: Candidates) -> Floats:
     """Share of the layers that exchange over cp whose exchange of the forward pass runs once more, (n,)."""
-    return _looked_up(settings.recompute, profile.keys_again)
+    return _looked_up(candidates.recompute, profile.keys_again)
 
 
-def tokens_again(settings: Settings) -> Floats:
+def tokens_again(candidates: Candidates) -> Floats:
     """How often dispatch and combine run once more in the backward pass, (n,)."""
-    out: Floats = _TOKENS[settings.recompute]
+    out: Floats = _TOKENS[candidates.recompute]
     return out
 
 
-def elementwise_again(layer: LayerProfile, settings: Settings) -> Floats:
+def elementwise_again(layer: LayerProfile, candidates: Candidates) -> Floats:
     """Share of a layer's element-wise work that its backward pass repeats, (n,)."""
 
     def share(policy: str) -> float:
@@ -147,4 +147,4 @@ def elementwise_again(layer: LayerProfile, settings: Settings) -> Floats:
         again = sum(one.elementwise_bytes for one in layer.recomputed(policy))
         return again / layer.elementwise_bytes if layer.elementwise_bytes else 0.0
 
-    return _looked_up(settings.recompute, share)
+    return _looked_up(candidates.recompute, share)

@@ -10,6 +10,7 @@ import numpy as np
 
 from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.beside_layers import BesideLayers, beside_layers, pieces_of_stages
+from scaleacross.cost_models.candidates import Floats, candidate_of
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.far_gradients import Ranks, far_gradients, is_far
 from scaleacross.cost_models.groups import GroupShape
@@ -20,7 +21,6 @@ from scaleacross.cost_models.overlap import Window, windows
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
 from scaleacross.cost_models.recomputation import on_ranks
-from scaleacross.cost_models.settings import Floats, settings_of
 from scaleacross.cost_models.step import StepTimes, behind_ranks_s, played_step_s, played_times
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.uneven import GRADIENTS, Split, own_gradients, rank_rows
@@ -67,7 +67,7 @@ class ReplicaKind(NamedTuple):
     @property
     def least_windows(self) -> tuple[Window, ...]:
         """What hides traffic on the rank that leaves most of it exposed, one row."""
-        over = self.beside.on(windows(self.volumes.settings, self.volumes.work, placed=True))
+        over = self.beside.on(windows(self.volumes.candidates, self.volumes.work, placed=True))
         return tuple(one.take(np.array([self._least_hiding])) for one in over)
 
     @property
@@ -97,13 +97,13 @@ def replica_kinds(
         groups: of every communicator, one row each.
         split, micro_batches: layers of every stage and chunk, and micro-batches of every class of ``layout``.
     """
-    settings = on_ranks(settings_of(decision, job.global_batch_sequences), decision.stage_recompute)
+    candidates = on_ranks(candidate_of(decision, job.global_batch_sequences), decision.stage_recompute)
     first = np.zeros(1, dtype=np.int64)
-    times = times_by_type(profile, job, levels.accelerators, settings.take(first))
-    rows, work, _ = rank_rows(profile, job, levels.accelerators, settings, times, layout, split, micro_batches)
+    times = times_by_type(profile, job, levels.accelerators, candidates.take(first))
+    rows, work, _ = rank_rows(profile, job, levels.accelerators, candidates, times, layout, split, micro_batches)
     launch_s = max(accelerator.collective_start_s for accelerator in levels.accelerators)
-    volumes = Volumes(job, profile, settings.take(first), work.take(first), launch_s, decision.pipeline.order)
-    pipelines = UnplacedPipelines.of(volumes, levels.accelerators, times, layout, split, micro_batches, settings)
+    volumes = Volumes(job, profile, candidates.take(first), work.take(first), launch_s, decision.pipeline.order)
+    pipelines = UnplacedPipelines.of(volumes, levels.accelerators, times, layout, split, micro_batches, candidates)
 
     stages = pipelines.any_stages
     axes = communicator_axes(decision.degrees, placement.axis_order)
@@ -112,7 +112,7 @@ def replica_kinds(
 
     def kind(timed: TimedPipeline) -> ReplicaKind:
         here = timed.replicas * len(split) + ranks
-        own = replace(volumes, settings=rows.take(here), work=work.take(here))
+        own = replace(volumes, candidates=rows.take(here), work=work.take(here))
         heaviest = _stated_gradients(own, groups, split)
         exchanges = pipelines.exchanges(groups, timed, waits)
         traffic = {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
@@ -138,7 +138,7 @@ def _stated_gradients(volumes: Volumes, groups: Mapping[str, Group], split: Spli
     shards, replicas = (int(groups[axis].shape.span[0]) for axis in ("dp_shard", "dp_replicate"))
     if replicas <= shards:
         return {name: getattr(volumes.work, name)[:1] for name in GRADIENTS}
-    own = own_gradients(volumes.profile, volumes.job, volumes.settings.take(np.zeros(1, dtype=np.int64)), split)
+    own = own_gradients(volumes.profile, volumes.job, volumes.candidates.take(np.zeros(1, dtype=np.int64)), split)
     every = replace(volumes, work=replace(volumes.work, **own)).replica_gradient_bytes
     return {name: column[[int(every.argmax())]] for name, column in own.items()}
 

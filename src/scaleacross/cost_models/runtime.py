@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.conversions import moved_bytes
 from scaleacross.cost_models.kernels import RESULT_BYTES
-from scaleacross.cost_models.settings import Floats
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.conversion import MovedBytes, Recipe
 from scaleacross.spec.job import Job

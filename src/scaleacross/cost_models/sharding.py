@@ -6,26 +6,26 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Bools, Floats, Settings
+from scaleacross.cost_models.candidates import Bools, Candidates, Floats
 from scaleacross.spec.parallelism import PASS_GATHERS, REDUCED_EVERY_PASS, SHARD_LEVELS
 
 _REDUCED: Final = np.array([level in REDUCED_EVERY_PASS for level in SHARD_LEVELS])
 _GATHERS: Final = np.array([float(PASS_GATHERS.get(level, 0)) for level in SHARD_LEVELS])
 
 
-def reduced_every_pass(settings: Settings) -> Bools:
+def reduced_every_pass(candidates: Candidates) -> Bools:
     """Whether every micro-batch reduces its gradients into shards, layer by layer, (n,); otherwise once per step."""
-    out: Bools = _REDUCED[settings.shard]
+    out: Bools = _REDUCED[candidates.shard]
     return out
 
 
-def pass_gathers(settings: Settings) -> Floats:
+def pass_gathers(candidates: Candidates) -> Floats:
     """How often a micro-batch gathers the parameters of a layer, (n,): 2 before either pass, 1 before the first, 0 never."""
-    out: Floats = _GATHERS[settings.shard]
+    out: Floats = _GATHERS[candidates.shard]
     return out
 
 
-def gathered_once(settings: Settings) -> Bools:
+def gathered_once(candidates: Candidates) -> Bools:
     """Whether updated parameters are gathered once per step, (n,)."""
-    out: Bools = (settings.shard != SHARD_LEVELS.index("none")) & (pass_gathers(settings) == 0)
+    out: Bools = (candidates.shard != SHARD_LEVELS.index("none")) & (pass_gathers(candidates) == 0)
     return out

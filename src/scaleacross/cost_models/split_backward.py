@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.overlap import ChunkWindows
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds
-from scaleacross.cost_models.settings import Floats, Ints
 
 
 def gradient_chunks(

@@ -13,8 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.pipeline.timed_bounds import folded
-from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement, locate, virtual_stage
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, split_layers
@@ -219,22 +219,22 @@ def block_counts(profile: ModelProfile) -> tuple[int, ...]:
     return tuple(count for _, count in profile.blocks)
 
 
-def placement_of(settings: Settings, row: int = 0) -> StagePlacement:
+def placement_of(candidates: Candidates, row: int = 0) -> StagePlacement:
     """Where the schedule of a candidate has its virtual stages."""
-    return SCHEDULES[SCHEDULE_NAMES[int(settings.schedule[row])]].placement
+    return SCHEDULES[SCHEDULE_NAMES[int(candidates.schedule[row])]].placement
 
 
-def pipeline_groups(profile: ModelProfile, settings: Settings) -> Iterator[tuple[RankClasses, Ints]]:
+def pipeline_groups(profile: ModelProfile, candidates: Candidates) -> Iterator[tuple[RankClasses, Ints]]:
     """Rows that share (pp, num_chunks, stage placement) and so their rank classes, as (classes, row indices).
 
     Raises:
         ValueError: more virtual stages than layers, but for two empty ends.
     """
-    in_v = folded(settings.schedule)
-    key = (settings.pp * 1_000_003 + settings.num_chunks) * 2 + in_v
+    in_v = folded(candidates.schedule)
+    key = (candidates.pp * 1_000_003 + candidates.num_chunks) * 2 + in_v
     order = np.argsort(key, kind="stable")
     starts = np.flatnonzero(np.diff(key[order], prepend=-1))
     for rows in np.split(order, starts[1:]) if len(order) else []:
         first = rows[0]
-        shape = (int(settings.pp[first]), int(settings.num_chunks[first]), placement_of(settings, first))
+        shape = (int(candidates.pp[first]), int(candidates.num_chunks[first]), placement_of(candidates, first))
         yield rank_classes(block_counts(profile), *shape), rows

@@ -21,6 +21,7 @@ import numpy as np
 
 from scaleacross.cost_models.axes import Terms
 from scaleacross.cost_models.beside_layers import BesideLayers
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels
@@ -32,7 +33,6 @@ from scaleacross.cost_models.overlap import (
     windows,
 )
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
-from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.placement import communicator_axes
@@ -67,7 +67,7 @@ class StepTimes:
 
 def placement_free_s(volumes: Volumes) -> Floats:
     """The part of a step that no placement changes: computation, what it loses of HBM, and the optimizer, (n,)."""
-    fixed: Floats = computation_s(volumes.settings, volumes.work) + hbm_lost_s(volumes) + volumes.work.optimizer_s
+    fixed: Floats = computation_s(volumes.candidates, volumes.work) + hbm_lost_s(volumes) + volumes.work.optimizer_s
     return fixed
 
 
@@ -81,16 +81,16 @@ def hbm_lost_s(volumes: Volumes) -> Floats:
 
 def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
     """Assemble a step from the terms of all axes."""
-    settings, work = volumes.settings, volumes.work
-    busy = settings.num_micro_batches / rounds(settings, work)
-    exposed: dict[str, Floats] = {name: np.zeros(len(settings)) for name in ("tp", "cp", "ep", "pp", "dp")}
+    candidates, work = volumes.candidates, volumes.work
+    busy = candidates.num_micro_batches / rounds(candidates, work)
+    exposed: dict[str, Floats] = {name: np.zeros(len(candidates)) for name in ("tp", "cp", "ep", "pp", "dp")}
     bubble = np.array(work.fill_s)
     for term in terms:
         for name, seconds in term.serial_s.items():
             share = busy if name in PER_ROUND else np.ones_like(busy)
             exposed[name] = exposed[name] + share * seconds
             bubble = bubble + (1 - share) * seconds
-    over, traffic = windows(settings, work), [part for term in terms for part in term.traffic_s]
+    over, traffic = windows(candidates, work), [part for term in terms for part in term.traffic_s]
     early = early_gradients(volumes) if any(term.far is not None and term.far.any() for term in terms) else None
     if early is not None:
         waited = sum((exposed[name] for name in ("tp", "cp", "ep", "pp")), start=bubble - work.fill_s)
@@ -100,8 +100,8 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
     for term in terms:
         over = over if term.exchange_s is None else beside_exchanges(over, term.exchange_s)
     exposed["dp"] = exposed["dp"] + beyond_windows_s(traffic, work.buckets, over) + hbm_lost_s(volumes)
-    compute = settings.num_micro_batches * (work.forward_s + work.backward_s)
-    total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(settings)))
+    compute = candidates.num_micro_batches * (work.forward_s + work.backward_s)
+    total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(candidates)))
     behind = work.optimizer_s + (exposed["dp"] if early is None else np.where(early.is_far, 0.0, exposed["dp"]))
     return StepTimes(total, compute, bubble, exposed, work.optimizer_s, behind)
 
@@ -144,8 +144,8 @@ def _behind_pipeline_s(volumes: Volumes, terms: Sequence[Terms], beside: BesideL
 
 def behind_ranks_s(volumes: Volumes, terms: Sequence[Terms], beside: BesideLayers) -> Floats:
     """What data parallelism leaves exposed on every pipeline rank, (ranks,)."""
-    waited = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.settings)))
-    over = beside.on(windows(volumes.settings, volumes.work, placed=True))
+    waited = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.candidates)))
+    over = beside.on(windows(volumes.candidates, volumes.work, placed=True))
     traffic = [part for term in terms for part in term.traffic_s]
     exposed: Floats = waited + beyond_windows_s(traffic, volumes.work.buckets, over) + hbm_lost_s(volumes)
     return exposed

@@ -25,18 +25,18 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 
-from scaleacross.cost_models.memory import Held
-from scaleacross.cost_models.recomputation import keys_again, tokens_again
-from scaleacross.cost_models.settings import (
+from scaleacross.cost_models.candidates import (
     ALL_TO_ALL,
     ALL_TO_ALL_RING,
     ANY_EXCHANGE,
     RING,
     Bools,
+    Candidates,
     Floats,
     Ints,
-    Settings,
 )
+from scaleacross.cost_models.memory import Held
+from scaleacross.cost_models.recomputation import keys_again, tokens_again
 from scaleacross.cost_models.sharding import gathered_once, pass_gathers, reduced_every_pass
 from scaleacross.cost_models.stragglers import busiest_load
 from scaleacross.cost_models.work import Work
@@ -69,19 +69,19 @@ class Volumes:
 
     job: Job
     profile: ModelProfile
-    settings: Settings
+    candidates: Candidates
     work: Work
     launch_s: float
     order: tuple[str, ...] | None = None
 
     def take(self, rows: Ints | Bools) -> Volumes:
         """The rows selected by an index or mask array."""
-        return replace(self, settings=self.settings.take(rows), work=self.work.take(rows))
+        return replace(self, candidates=self.candidates.take(rows), work=self.work.take(rows))
 
     @property
     def tokens(self) -> Floats:
         """Tokens of one micro-batch on one rank before tp, (n,)."""
-        return self.settings.micro_batch * (self.job.sequence_length / self.settings.cp)
+        return self.candidates.micro_batch * (self.job.sequence_length / self.candidates.cp)
 
     @property
     def hidden_bytes(self) -> Floats:
@@ -100,8 +100,8 @@ class Volumes:
         layers = max(1, sum(count for _, count in exchanging))
         keys = sum(block.kv_features * count for block, count in exchanging) / layers
         moved = sum(block.recurrence.exchanged_features * count for block, count in exchanging if block.recurrence)
-        features = self.settings.cp * keys + moved / layers
-        return self.tokens * features * ACTIVATION_BYTES / (self.settings.tp * self.settings.cp_inner)
+        features = self.candidates.cp * keys + moved / layers
+        return self.tokens * features * ACTIVATION_BYTES / (self.candidates.tp * self.candidates.cp_inner)
 
     @property
     def regathers(self) -> bool:
@@ -111,7 +111,7 @@ class Volumes:
     @property
     def beside_attention(self) -> Floats:
         """1 where keys and values run beside the attention of their layer (a ring), 0 where that waits for them, (n,)."""
-        context, ring_allowed = self.settings.context, "ring" in self.job.context_exchange
+        context, ring_allowed = self.candidates.context, "ring" in self.job.context_exchange
         return ((context == RING) | (context == ALL_TO_ALL_RING) | ((context == ANY_EXCHANGE) & ring_allowed)).astype(
             float
         )
@@ -123,14 +123,14 @@ class Volumes:
         exchanging = [(block, count) for block, count in self.profile.blocks if block.exchanges_over_cp]
         layers = max(1, sum(count for _, count in exchanging))
         features = sum(block.swapped_features * count for block, count in exchanging) / layers
-        return self.tokens * features / 2 * ACTIVATION_BYTES / self.settings.tp
+        return self.tokens * features / 2 * ACTIVATION_BYTES / self.candidates.tp
 
     @property
     def routed_bytes(self) -> Floats:
         """Bytes that the busiest rank receives in one dispatch (or sends in one combine), (n,)."""
         copies = max(block.routed_tokens for block, _ in self.profile.blocks)
-        load = busiest_load(self.job.experts.load_spread, self.profile.num_experts, self.settings.expert_ranks)
-        return self.hidden_bytes * copies / self.settings.tp * load
+        load = busiest_load(self.job.experts.load_spread, self.profile.num_experts, self.candidates.expert_ranks)
+        return self.hidden_bytes * copies / self.candidates.tp * load
 
     @property
     def equal_copies(self) -> EqualCopies:
@@ -145,18 +145,18 @@ class Volumes:
     @property
     def keys_again(self) -> Floats:
         """Share of the exchanges over cp of a forward pass that the backward pass repeats, (n,)."""
-        return keys_again(self.profile, self.settings)
+        return keys_again(self.profile, self.candidates)
 
     @property
     def tokens_again(self) -> Floats:
         """1 where the backward pass repeats dispatch and combine, else 0, (n,)."""
-        return tokens_again(self.settings)
+        return tokens_again(self.candidates)
 
     @property
     def replica_gradient_bytes(self) -> Floats:
         """Gradient bytes that one rank reduces over dp_replicate, (n,)."""
-        settings, work = self.settings, self.work
-        held = Held(work.dense_parameters, work.expert_parameters).sharded(settings)
+        candidates, work = self.candidates, self.work
+        held = Held(work.dense_parameters, work.expert_parameters).sharded(candidates)
         reduced: Floats = held * self.job.optimizer.reduce_bytes
         return reduced
 
@@ -167,17 +167,17 @@ class Volumes:
         (d−1)/d of a gather or reduction over d ranks, twice that of an all-reduce; how often, ``sharding`` says.
         What ``job.overlap`` does not run beside computation is left out.
         """
-        settings, work, optimizer, overlap = self.settings, self.work, self.job.optimizer, self.job.overlap
-        whole, sharded = settings.shard == SHARD_LEVELS.index("none"), reduced_every_pass(settings)
-        group = settings.dp_shard * settings.cp
+        candidates, work, optimizer, overlap = self.candidates, self.work, self.job.optimizer, self.job.overlap
+        whole, sharded = candidates.shard == SHARD_LEVELS.index("none"), reduced_every_pass(candidates)
+        group = candidates.dp_shard * candidates.cp
         states = (1 - 1 / group) * work.dense_parameters
-        states = states + (1 - 1 / np.maximum(1.0, group / settings.experts_over)) * work.expert_parameters
+        states = states + (1 - 1 / np.maximum(1.0, group / candidates.experts_over)) * work.expert_parameters
         reduced, gathered = optimizer.reduce_bytes * states, self.job.gathered_bytes * states
         once = overlap.gradient_reduce * (1.0 + whole) * ~sharded * reduced
-        once = once + overlap.parameter_gather * gathered_once(settings) * gathered
-        each = overlap.shard_prefetch * (pass_gathers(settings) * gathered + sharded * reduced)
-        replicas = overlap.gradient_reduce * 2.0 * (1 - 1 / settings.dp_replicate) * self.replica_gradient_bytes
-        received: Floats = settings.num_micro_batches * each + once + replicas
+        once = once + overlap.parameter_gather * gathered_once(candidates) * gathered
+        each = overlap.shard_prefetch * (pass_gathers(candidates) * gathered + sharded * reduced)
+        replicas = overlap.gradient_reduce * 2.0 * (1 - 1 / candidates.dp_replicate) * self.replica_gradient_bytes
+        received: Floats = candidates.num_micro_batches * each + once + replicas
         return received
 
 
@@ -212,12 +212,12 @@ class _Add(Protocol):
 
 def flows(volumes: Volumes) -> list[Flow]:
     """All collectives of a single decision (``volumes`` has one row), groups of one left out."""
-    settings, work, m = volumes.settings, volumes.work, float(volumes.settings.num_micro_batches[0])
-    degree = {axis: int(getattr(settings, axis)[0]) for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")}
-    degree["ep"] *= int(settings.expert_lanes[0])
-    inner = degree["cp_inner"] = int(settings.cp_inner[0])
+    candidates, work, m = volumes.candidates, volumes.work, float(volumes.candidates.num_micro_batches[0])
+    degree = {axis: int(getattr(candidates, axis)[0]) for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")}
+    degree["ep"] *= int(candidates.expert_lanes[0])
+    inner = degree["cp_inner"] = int(candidates.cp_inner[0])
     degree["cp_outer"] = degree["cp"] // inner
-    degree["expert"] = degree["dp_shard"] // int(settings.ep[0])
+    degree["expert"] = degree["dp_shard"] // int(candidates.ep[0])
     out: list[Flow] = []
 
     def add(axis: Axis, op: Op, what: str, size: float, phases: Mapping[Phase, float], shape: str = "") -> None:
@@ -232,18 +232,18 @@ def flows(volumes: Volumes) -> list[Flow]:
     for op in TP_WHOLE if volumes.all_reduced else TP_PARTS:
         add("tp", op, "activations", hidden, pairs)
     layers, moe_layers = float(work.layers[0]) * m, float(work.moe_layers[0]) * m
-    if inner > 1 or settings.context[0] == ALL_TO_ALL:
+    if inner > 1 or candidates.context[0] == ALL_TO_ALL:
         calls: dict[Phase, float] = {"forward": 2 * layers, "backward": 2 * layers * (1 + keys)}
         add("cp", "all_to_all", HEADS, float(volumes.heads_bytes[0]), calls, "cp_inner" if inner > 1 else "cp")
-    if settings.context[0] != ALL_TO_ALL:
+    if candidates.context[0] != ALL_TO_ALL:
         gathered_again, ring = layers * (keys + volumes.regathers), "cp_outer" if inner > 1 else "cp"
         add("cp", "all_gather", "keys and values", kv, {"forward": layers, "backward": gathered_again}, ring)
         add("cp", "reduce_scatter", "key and value gradients", kv, {"backward": layers}, ring)
     exchanges: dict[Phase, float] = {"forward": 2 * moe_layers, "backward": 2 * moe_layers * tokens}
     add("ep", "all_to_all", "tokens", routed, exchanges)
     if degree["pp"] > 1:
-        sent: dict[Phase, float] = {"message": m * _messages(settings)}
-        border = 2 * m * float(settings.num_chunks[0])
+        sent: dict[Phase, float] = {"message": m * _messages(candidates)}
+        border = 2 * m * float(candidates.num_chunks[0])
         out.append(Flow("pp", "send", "activations", "pp", hidden / degree["tp"], sent, border))
     _state_flows(volumes, add, m)
     gradients = float(volumes.replica_gradient_bytes[0])
@@ -252,11 +252,11 @@ def flows(volumes: Volumes) -> list[Flow]:
     return out
 
 
-def _messages(settings: Settings) -> float:
+def _messages(candidates: Candidates) -> float:
     """Messages that a rank of a single decision sends per micro-batch: 2v of a middle one; of two ranks each is an end, which
     sends v on and v−1 back in a loop, and v in all where they meet in a V."""
-    chunks, schedule = int(settings.num_chunks[0]), settings.schedule_names[0]
-    if int(settings.pp[0]) > 2:
+    chunks, schedule = int(candidates.num_chunks[0]), candidates.schedule_names[0]
+    if int(candidates.pp[0]) > 2:
         return 2.0 * chunks
     return 2.0 * chunks - 1 if SCHEDULES[schedule].placement == "loop" else float(chunks)
 
@@ -264,9 +264,9 @@ def _messages(settings: Settings) -> float:
 def _state_flows(volumes: Volumes, add: _Add, m: float) -> None:
     """Gradients and parameters over cp, dp_shard and the experts' share of dp_shard."""
     work, optimizer = volumes.work, volumes.job.optimizer
-    dense, expert, cp = float(work.dense_parameters[0]), float(work.expert_parameters[0]), int(volumes.settings.cp[0])
-    contexts = int(volumes.settings.expert_contexts[0])
-    level = SHARD_LEVELS[int(volumes.settings.shard[0])]
+    dense, expert, cp = float(work.dense_parameters[0]), float(work.expert_parameters[0]), int(volumes.candidates.cp[0])
+    contexts = int(volumes.candidates.expert_contexts[0])
+    level = SHARD_LEVELS[int(volumes.candidates.shard[0])]
     held: tuple[tuple[Axis, str, float], ...] = (
         ("cp", "cp", dense + (expert if contexts == cp else 0.0)),
         ("dp_shard", "dp_shard", dense / cp),

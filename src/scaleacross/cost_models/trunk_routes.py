@@ -13,7 +13,7 @@ from itertools import combinations, pairwise
 import networkx as nx
 import numpy as np
 
-from scaleacross.cost_models.settings import Bools, Floats, Ints
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
 
 
 @dataclass(frozen=True)

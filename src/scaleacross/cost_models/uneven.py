@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.buckets import num_buckets
+from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
@@ -36,7 +37,6 @@ from scaleacross.cost_models.rank_seconds import (
     with_accumulation,
 )
 from scaleacross.cost_models.recomputation import on_rows, own
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import (
     RankClasses,
     block_counts,
@@ -61,7 +61,7 @@ Split = tuple[tuple[int, ...], ...]
 class Rows(NamedTuple):
     """Kinds of ranks, (n,): what they do, and the index of the accelerator type that they do it on."""
 
-    settings: Settings
+    candidates: Candidates
     work: Work
     types: Ints
 
@@ -117,31 +117,31 @@ def layer_costs(
     profile: ModelProfile,
     job: Job,
     accelerators: Sequence[Accelerator],
-    settings: Settings,
+    candidates: Candidates,
     times: Sequence[StackedTimes],
 ) -> LayerCosts:
-    """The costs of a single candidate (``settings`` has one row) on every accelerator type (``layer_seconds.times_by_type``)."""
-    seconds = np.stack([layer_pass_s(each, settings)[:, 0] for each in times])
-    fixed, per_layer = _bytes(profile, job, settings)
+    """Costs of a single candidate (``candidates`` has one row) on every accelerator type (``layer_seconds.times_by_type``)."""
+    seconds = np.stack([layer_pass_s(each, candidates)[:, 0] for each in times])
+    fixed, per_layer = _bytes(profile, job, candidates)
     usable = np.array([accelerator.room_bytes(job.memory_headroom_fraction) for accelerator in accelerators])
     names = tuple(accelerator.name for accelerator in accelerators)
-    counts, head = block_counts(profile), head_rank_of(settings)
+    counts, head = block_counts(profile), head_rank_of(candidates)
     return LayerCosts(names, counts, seconds[:, :-2], seconds[:, -2:], fixed, per_layer, usable, head)
 
 
-def head_rank_of(settings: Settings) -> int:
+def head_rank_of(candidates: Candidates) -> int:
     """The rank that holds the head of a single candidate."""
-    return head_rank(int(settings.pp[0]), int(settings.num_chunks[0]), placement_of(settings))
+    return head_rank(int(candidates.pp[0]), int(candidates.num_chunks[0]), placement_of(candidates))
 
 
-def _bytes(profile: ModelProfile, job: Job, settings: Settings) -> tuple[Floats, Floats]:
+def _bytes(profile: ModelProfile, job: Job, candidates: Candidates) -> tuple[Floats, Floats]:
     """``fixed_bytes`` and ``layer_bytes``: every rank with no layer, and with one of each type."""
-    pp, types = int(settings.pp[0]), len(profile.blocks)
+    pp, types = int(candidates.pp[0]), len(profile.blocks)
     probes = np.concatenate([np.zeros((1, types), dtype=np.int64), np.eye(types, dtype=np.int64)])
     ranks, first = np.repeat(np.arange(pp), len(probes)), np.tile(probes, (pp, 1))
-    has_head = (ranks == head_rank_of(settings)).astype(np.int64)
+    has_head = (ranks == head_rank_of(candidates)).astype(np.int64)
     classes = RankClasses(first, (ranks == 0).astype(np.int64), has_head, ranks, np.ones_like(ranks))
-    parts = memory_parts(profile, job, settings, classes)
+    parts = memory_parts(profile, job, candidates, classes)
     needed = sum(parts.values(), start=np.zeros(1))[:, 0].reshape(pp, len(probes))
     return needed[:, 0], needed[:, 1:] - needed[:, :1]
 
@@ -150,25 +150,25 @@ def uneven_rows(
     profile: ModelProfile,
     job: Job,
     accelerators: Sequence[Accelerator],
-    settings: Settings,
+    candidates: Candidates,
     times: Sequence[StackedTimes],
     layout: Layout,
     split: Split,
     micro_batches: Sequence[int],
 ) -> Rows:
     """The distinct of ``rank_rows``."""
-    rows = rank_rows(profile, job, accelerators, settings, times, layout, split, micro_batches)
+    rows = rank_rows(profile, job, accelerators, candidates, times, layout, split, micro_batches)
     work = (getattr(rows.work, f.name) for f in fields(Work))
-    columns = np.stack([rows.settings.num_micro_batches, rows.settings.recompute, rows.types, *work], axis=1)
+    columns = np.stack([rows.candidates.num_micro_batches, rows.candidates.recompute, rows.types, *work], axis=1)
     _, distinct = np.unique(columns, axis=0, return_index=True)
-    return Rows(rows.settings.take(distinct), rows.work.take(distinct), rows.types[distinct])
+    return Rows(rows.candidates.take(distinct), rows.work.take(distinct), rows.types[distinct])
 
 
 def rank_rows(
     profile: ModelProfile,
     job: Job,
     accelerators: Sequence[Accelerator],
-    settings: Settings,
+    candidates: Candidates,
     times: Sequence[StackedTimes],
     layout: Layout,
     split: Split,
@@ -177,39 +177,39 @@ def rank_rows(
     """One row for every pipeline rank of every replica class of one decision.
 
     Args:
-        settings: its row, or a row for every pipeline rank (``recomputation.on_ranks``).
+        candidates: its row, or a row for every pipeline rank (``recomputation.on_ranks``).
         times: of every accelerator type (``layer_seconds.times_by_type``).
         micro_batches: of every replica class of ``layout``.
 
     Raises:
         ValueError: the split does not hold the layers of the model.
     """
-    table = layers_of_ranks(block_counts(profile), split, placement_of(settings))
-    classes = every_rank(table, head_rank_of(settings))
-    held = held_parameters(profile, settings, classes)
-    longest = _longest_chunk_s(profile, job, accelerators, settings, times, split)
+    table = layers_of_ranks(block_counts(profile), split, placement_of(candidates))
+    classes = every_rank(table, head_rank_of(candidates))
+    held = held_parameters(profile, candidates, classes)
+    longest = _longest_chunk_s(profile, job, accelerators, candidates, times, split)
     by_type = [
-        with_accumulation(rank_times(each, settings, classes), job, accelerator, settings, held.total)
+        with_accumulation(rank_times(each, candidates, classes), job, accelerator, candidates, held.total)
         for accelerator, each in zip(accelerators, times, strict=True)
     ]
     forward, backward, weight, attention = (np.stack([own(each[part]) for each in by_type]) for part in range(4))
     rank = np.tile(np.arange(len(split)), len(layout))
     names = [accelerator.name for accelerator in accelerators]
     kinds = np.array([_slowest(one.types, names, forward + backward) for one in layout]).ravel()
-    settings, of_all = on_rows(settings, rank), settings.take(np.zeros(1, dtype=np.int64))
-    elementwise = elementwise_fraction(profile, times, settings)
+    candidates, of_all = on_rows(candidates, rank), candidates.take(np.zeros(1, dtype=np.int64))
+    elementwise = elementwise_fraction(profile, times, candidates)
     update = update_s(job, accelerators, of_all, held.dense[:, 0], held.expert[:, 0])
     slowest_update = max(update[names.index(one), r] for r, here in enumerate(types_of_ranks(layout)) for one in here)
-    counts = layer_counts(profile, LayerGathers.of(profile, settings), classes, rank)
+    counts = layer_counts(profile, LayerGathers.of(profile, candidates), classes, rank)
     same = np.ones(len(rank))
     shared, shared_backward = shared_seconds(job, times)
     passes = (forward + backward)[kinds, rank].reshape(len(layout), -1)
-    certain = passes if among(settings.schedule, WHOLE).all() else forward[kinds, rank].reshape(len(layout), -1)
-    one_chunk = int(settings.num_chunks[0]) == 1  # of several, the first is less than their share
+    certain = passes if among(candidates.schedule, WHOLE).all() else forward[kinds, rank].reshape(len(layout), -1)
+    one_chunk = int(candidates.num_chunks[0]) == 1  # of several, the first is less than their share
     before = one_chunk * (certain.cumsum(axis=1) - certain).ravel()
     forward_before = forward[kinds, rank].reshape(len(layout), -1)
     forward_before = one_chunk * (forward_before.cumsum(axis=1) - forward_before).ravel()
-    idle = idle_share(settings.schedule_names, forward[kinds, rank], backward[kinds, rank])
+    idle = idle_share(candidates.schedule_names, forward[kinds, rank], backward[kinds, rank])
     work = replace(  # what lies ahead of a rank and the least of its stages are for bounds: 0
         NO_WORK.take(np.zeros(len(rank), dtype=np.int64)),
         forward_s=forward[kinds, rank],
@@ -218,7 +218,7 @@ def rank_rows(
         fill_s=before,
         fill_backward_s=before - forward_before,
         chunk_backward_s=longest[kinds, rank],
-        fill_rounds=idle * (len(split) - 1) / settings.num_chunks,
+        fill_rounds=idle * (len(split) - 1) / candidates.num_chunks,
         ranks_behind=(len(split) - 1 - rank) * same,
         attention_s=attention[kinds, rank],
         shared_s=shared[0] * same,
@@ -231,11 +231,11 @@ def rank_rows(
         taken_fraction=taken_fraction(accelerators) * same,
         least_taken_fraction=least_taken_fraction(accelerators, job.network.drivers) * same,
         elementwise_fraction=elementwise * same,
-        hbm_s_per_byte=hbm_s_per_byte(accelerators, settings, elementwise) * same,
+        hbm_s_per_byte=hbm_s_per_byte(accelerators, candidates, elementwise) * same,
         whole_share=passes.sum(axis=1).repeat(len(split)) / passes.ravel(),
     )
     batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
-    rows = settings if len(settings) > 1 else settings.take(np.zeros(len(batches), dtype=np.int64))
+    rows = candidates if len(candidates) > 1 else candidates.take(np.zeros(len(batches), dtype=np.int64))
     return Rows(replace(rows, num_micro_batches=batches), work, kinds)
 
 
@@ -243,31 +243,31 @@ def _longest_chunk_s(
     profile: ModelProfile,
     job: Job,
     accelerators: Sequence[Accelerator],
-    settings: Settings,
+    candidates: Candidates,
     times: Sequence[StackedTimes],
     split: Split,
 ) -> Floats:
     """Backward of the longest chunk of every rank on every type, (types, ranks)."""
-    stages, rank = virtual_stages(block_counts(profile), split, placement_of(settings))
-    settings = on_rows(settings, rank)
-    held = held_parameters(profile, settings, stages)
+    stages, rank = virtual_stages(block_counts(profile), split, placement_of(candidates))
+    candidates = on_rows(candidates, rank)
+    held = held_parameters(profile, candidates, stages)
     out = np.zeros((len(accelerators), len(split)))
     for longest, accelerator, each in zip(out, accelerators, times, strict=True):
-        backward = with_accumulation(rank_times(each, settings, stages), job, accelerator, settings, held.total)[1]
+        backward = with_accumulation(rank_times(each, candidates, stages), job, accelerator, candidates, held.total)[1]
         np.maximum.at(longest, rank, own(backward))
     return out
 
 
-def own_gradients(profile: ModelProfile, job: Job, settings: Settings, split: Split) -> dict[str, Floats]:
-    """Columns GRADIENTS of every pipeline rank's own gradients, (ranks,) each; ``settings`` has one row."""
-    table = layers_of_ranks(block_counts(profile), split, placement_of(settings))
-    held = held_parameters(profile, settings, every_rank(table, head_rank_of(settings)))
-    return _gradients_of(job, settings, table, held, np.arange(len(split)))
+def own_gradients(profile: ModelProfile, job: Job, candidates: Candidates, split: Split) -> dict[str, Floats]:
+    """Columns GRADIENTS of every pipeline rank's own gradients, (ranks,) each; ``candidates`` has one row."""
+    table = layers_of_ranks(block_counts(profile), split, placement_of(candidates))
+    held = held_parameters(profile, candidates, every_rank(table, head_rank_of(candidates)))
+    return _gradients_of(job, candidates, table, held, np.arange(len(split)))
 
 
-def _gradients_of(job: Job, settings: Settings, table: Ints, held: Held, rank: Ints) -> dict[str, Floats]:
+def _gradients_of(job: Job, candidates: Candidates, table: Ints, held: Held, rank: Ints) -> dict[str, Floats]:
     """GRADIENTS of the pipeline rank of every row."""
-    pieces = num_buckets(job.overlap, settings, table[rank].sum(axis=1).astype(float), held.total[rank, 0])
+    pieces = num_buckets(job.overlap, candidates, table[rank].sum(axis=1).astype(float), held.total[rank, 0])
     return dict(zip(GRADIENTS, (held.dense[rank, 0], held.expert[rank, 0], pieces), strict=True))
 
 

@@ -17,13 +17,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.axes import Calls
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.far_shapes import shapes_of_ranks
 from scaleacross.cost_models.groups import GroupShape, largest_children
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels
 from scaleacross.cost_models.links import links_of
-from scaleacross.cost_models.settings import Bools, Floats, Ints
 
 EXTENTS: Final = 4
 """Extents of an axis for which a building has room, so that its ranks are told apart."""

@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.collectives import Group, Timed
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS, WINDOW_NAMES
-from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.sharding import gathered_once, pass_gathers, reduced_every_pass
 from scaleacross.cost_models.traffic import Flow, Volumes
 from scaleacross.spec.parallelism import PASS_GATHERS, REDUCED_EVERY_PASS, SHARD_LEVELS, GridAxis, ShardLevel
@@ -37,7 +37,7 @@ def communicators(
     """
     if axis in ("cp", "dp_shard"):
         return tuple(_state_windows(volumes, *one) for one in _sharded(axis, volumes, group, expert_group))
-    out = np.zeros((3, len(WINDOW_NAMES), len(volumes.settings)))
+    out = np.zeros((3, len(WINDOW_NAMES), len(volumes.candidates)))
     if axis == "dp_replicate":
         out[:, 0] = _replicas_s(volumes, group)
     return (out.reshape(TRAFFIC_ROWS, -1),)
@@ -80,16 +80,16 @@ def _sharded(
     axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None
 ) -> list[tuple[Floats, Group, str]]:
     """Parameters that every communicator of cp or dp_shard shards or reduces, (n,), its group and what it calls them."""
-    settings, work = volumes.settings, volumes.work
+    candidates, work = volumes.candidates, volumes.work
     if axis == "cp":
-        experts = np.where(settings.expert_contexts == settings.cp, work.expert_parameters, 0.0)
+        experts = np.where(candidates.expert_contexts == candidates.cp, work.expert_parameters, 0.0)
         return [(work.dense_parameters + experts, group, "")]
     if expert_group is None:
         raise ValueError("dp_shard needs its expert groups")
-    dense = (work.dense_parameters / settings.cp, group, "")
+    dense = (work.dense_parameters / candidates.cp, group, "")
     if not work.expert_parameters.any():
         return [dense]
-    return [dense, (work.expert_parameters / settings.expert_contexts, expert_group, "expert ")]
+    return [dense, (work.expert_parameters / candidates.expert_contexts, expert_group, "expert ")]
 
 
 def _replicas_s(volumes: Volumes, group: Group) -> Floats:
@@ -99,13 +99,13 @@ def _replicas_s(volumes: Volumes, group: Group) -> Floats:
 
 def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str) -> Floats:
     """Traffic of a communicator over which ``held`` parameters are sharded (or only reduced), (TRAFFIC_ROWS, n)."""
-    settings, gathered = volumes.settings, np.zeros((3, len(volumes.settings)))
+    candidates, gathered = volumes.candidates, np.zeros((3, len(volumes.candidates)))
     once, every = _reductions_s(volumes, held, group, of)
-    if not (settings.shard == SHARD_LEVELS.index("none")).all():
+    if not (candidates.shard == SHARD_LEVELS.index("none")).all():
         weights = held * volumes.job.gathered_bytes / volumes.work.buckets
         gathered = _calls_s(group.gather(weights, payload=f"{of}parameters"), volumes)
-    forward, backward = (np.where(pass_gathers(settings) >= often, gathered, 0.0) for often in (1, 2))
-    back = np.where(gathered_once(settings), gathered, 0.0)
+    forward, backward = (np.where(pass_gathers(candidates) >= often, gathered, 0.0) for often in (1, 2))
+    back = np.where(gathered_once(candidates), gathered, 0.0)
     out = np.stack([once, back, forward, backward + every], axis=1)
     return np.where(held <= 0, 0.0, out).reshape(TRAFFIC_ROWS, -1)
 
@@ -113,8 +113,8 @@ def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str) -> Flo
 def _reductions_s(volumes: Volumes, held: Floats, group: Group, of: str) -> tuple[Floats, Floats]:
     """Of gradients that are reduced once in a step, and with every pass, each as ``_calls_s``."""
     gradients = held * volumes.job.optimizer.reduce_bytes / volumes.work.buckets
-    whole = reduced = np.zeros((3, len(volumes.settings)))
-    unsharded, every = volumes.settings.shard == SHARD_LEVELS.index("none"), reduced_every_pass(volumes.settings)
+    whole = reduced = np.zeros((3, len(volumes.candidates)))
+    unsharded, every = volumes.candidates.shard == SHARD_LEVELS.index("none"), reduced_every_pass(volumes.candidates)
     if unsharded.any():
         whole = np.where(unsharded, _calls_s(group.all_reduce(gradients, f"{of}gradients"), volumes), 0.0)
     if not unsharded.all():

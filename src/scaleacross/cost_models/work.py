@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.cost_models.buckets import num_buckets
+from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.layer_seconds import StackedTimes, at_pace, distinct_shards, shared_seconds, stacked_times
 from scaleacross.cost_models.memory import Held, held_parameters
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
@@ -31,7 +32,6 @@ from scaleacross.cost_models.rank_seconds import (
     update_s,
     with_accumulation,
 )
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, block_counts, one_pass, pipeline_groups, stage_classes
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
@@ -144,7 +144,7 @@ def work_of(
     profile: ModelProfile,
     job: Job,
     accelerators: Sequence[Accelerator],
-    settings: Settings,
+    candidates: Candidates,
     waits: LayerWaits | None = None,
 ) -> Work:
     """Work of every candidate, on the rank whose computation, with what comes before it, is longest.
@@ -156,12 +156,12 @@ def work_of(
         KeyError: an accelerator states no peak for the job's precision.
         ValueError: more virtual stages than layers, but for two empty ends.
     """
-    distinct, rows_to_distinct = distinct_shards(settings)
+    distinct, rows_to_distinct = distinct_shards(candidates)
     times = [stacked_times(profile, job, accelerator, distinct) for accelerator in accelerators]
-    columns = {f.name: np.empty(len(settings)) for f in fields(Work)}
-    for classes, rows in pipeline_groups(profile, settings):
+    columns = {f.name: np.empty(len(candidates)) for f in fields(Work)}
+    for classes, rows in pipeline_groups(profile, candidates):
         at = rows_to_distinct[rows]
-        of_group = settings.take(rows)
+        of_group = candidates.take(rows)
         paced = [at_pace(t.take(at), profile, job, of_group, one) for t, one in zip(times, accelerators, strict=True)]
         waited = waits.take(rows) if waits else None
         here = _group_work(profile, job, accelerators, paced, of_group, classes, waited)
@@ -175,34 +175,34 @@ def _group_work(
     job: Job,
     accelerators: Sequence[Accelerator],
     times: list[StackedTimes],
-    settings: Settings,
+    candidates: Candidates,
     classes: RankClasses,
     waits: LayerWaits | None,
 ) -> dict[str, Floats]:
     """Work of candidates that share their rank classes."""
-    here = np.arange(len(settings))
-    held = held_parameters(profile, settings, classes)
+    here = np.arange(len(candidates))
+    held = held_parameters(profile, candidates, classes)
     fullest = _fullest(held)
     per_type = [
-        with_accumulation(rank_times(each, settings, classes), job, accelerator, settings, held.total)
+        with_accumulation(rank_times(each, candidates, classes), job, accelerator, candidates, held.total)
         for accelerator, each in zip(accelerators, times, strict=True)
     ]
-    gathers = LayerGathers.of(profile, settings)
+    gathers = LayerGathers.of(profile, candidates)
     totals = np.stack([forward + backward for forward, backward, _, _ in per_type])  # (types, classes, n)
-    fills = [_fill_s(each, settings, classes) for each in times]
+    fills = [_fill_s(each, candidates, classes) for each in times]
     fill, fill_backward = (np.max([each[part] for each in fills], axis=0) for part in range(2))
-    longest = settings.num_micro_batches * (totals + _waited_s(profile, gathers, classes, waits)) + fill
+    longest = candidates.num_micro_batches * (totals + _waited_s(profile, gathers, classes, waits)) + fill
     slowest, busiest = np.unravel_index(
-        longest.reshape(-1, len(settings)).argmax(axis=0), (len(accelerators), len(classes.first_rank))
+        longest.reshape(-1, len(candidates)).argmax(axis=0), (len(accelerators), len(classes.first_rank))
     )
     forward, backward, weight, attention = (
         np.stack([rank[part] for rank in per_type])[slowest, busiest, here] for part in range(4)
     )
-    least = _least_stage(profile, times, settings)
-    added = np.max([added_up_s(job, one, settings, held.total[fullest.at, here]) for one in accelerators], axis=0)
-    elementwise = elementwise_fraction(profile, times, settings)
-    fill_rounds = idle_share(settings.schedule_names, forward, backward) * (settings.pp - 1) / settings.num_chunks
-    fill_rounds = np.where(settings.rerun_open, 0.0, fill_rounds)  # longer passes hide more in every round
+    least = _least_stage(profile, times, candidates)
+    added = np.max([added_up_s(job, one, candidates, held.total[fullest.at, here]) for one in accelerators], axis=0)
+    elementwise = elementwise_fraction(profile, times, candidates)
+    fill_rounds = idle_share(candidates.schedule_names, forward, backward) * (candidates.pp - 1) / candidates.num_chunks
+    fill_rounds = np.where(candidates.rerun_open, 0.0, fill_rounds)  # longer passes hide more in every round
     shared, shared_backward = shared_seconds(job, times)
     ranks = classes.num_ranks[:, None]  # a product of matrices rounds one candidate otherwise than many
     return {
@@ -212,33 +212,33 @@ def _group_work(
         "fill_s": fill[busiest, here],
         "fill_backward_s": fill_backward[busiest, here],
         "fill_rounds": fill_rounds,
-        **_ahead(profile, times, settings, gathers, classes, busiest),
+        **_ahead(profile, times, candidates, gathers, classes, busiest),
         "attention_s": attention,
         "shared_s": shared,
         "shared_backward_s": shared_backward,
         **layer_counts(profile, gathers, classes, busiest),
         "dense_parameters": fullest.dense,
         "expert_parameters": fullest.expert,
-        **_of_states(job, accelerators, settings, classes, fullest),
-        "mean_held_share": (ranks * held.total).sum(axis=0) / (settings.pp * held.total.max(axis=0)),
+        **_of_states(job, accelerators, candidates, classes, fullest),
+        "mean_held_share": (ranks * held.total).sum(axis=0) / (candidates.pp * held.total.max(axis=0)),
         "least_held_share": held.total.min(axis=0) / held.total.max(axis=0),
-        "taken_fraction": np.full(len(settings), taken_fraction(accelerators)),
-        "least_taken_fraction": np.full(len(settings), least_taken_fraction(accelerators, job.network.drivers)),
+        "taken_fraction": np.full(len(candidates), taken_fraction(accelerators)),
+        "least_taken_fraction": np.full(len(candidates), least_taken_fraction(accelerators, job.network.drivers)),
         "elementwise_fraction": elementwise,
-        "hbm_s_per_byte": hbm_s_per_byte(accelerators, settings, elementwise),
+        "hbm_s_per_byte": hbm_s_per_byte(accelerators, candidates, elementwise),
         "whole_share": (ranks * totals.max(axis=0)).sum(axis=0) / (forward + backward),
         **least | {"chunk_backward_s": np.minimum(backward, least["chunk_backward_s"] + added)},
-        **_passes(profile, times, settings, gathers),
+        **_passes(profile, times, candidates, gathers),
     }
 
 
 def state_work(
-    profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator], settings: Settings
+    profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator], candidates: Candidates
 ) -> dict[str, Floats]:
     """The columns of ``work_of`` that depend on how states are sharded, STATE_COLUMNS, alone."""
-    columns = {name: np.empty(len(settings)) for name in STATE_COLUMNS}
-    for classes, rows in pipeline_groups(profile, settings):
-        of_group = settings.take(rows)
+    columns = {name: np.empty(len(candidates)) for name in STATE_COLUMNS}
+    for classes, rows in pipeline_groups(profile, candidates):
+        of_group = candidates.take(rows)
         held = _fullest(held_parameters(profile, of_group, classes))
         for name, values in _of_states(job, accelerators, of_group, classes, held).items():
             columns[name][rows] = values
@@ -259,21 +259,21 @@ def _fullest(held: Held) -> _Fullest:
 
 
 def _of_states(
-    job: Job, accelerators: Sequence[Accelerator], settings: Settings, classes: RankClasses, held: _Fullest
+    job: Job, accelerators: Sequence[Accelerator], candidates: Candidates, classes: RankClasses, held: _Fullest
 ) -> dict[str, Floats]:
     """Columns STATE_COLUMNS of candidates that share their rank classes."""
     return {
-        "optimizer_s": update_s(job, accelerators, settings, held.dense, held.expert).max(axis=0),
+        "optimizer_s": update_s(job, accelerators, candidates, held.dense, held.expert).max(axis=0),
         "buckets": num_buckets(
-            job.overlap, settings, classes.num_layers[held.at].astype(np.float64), held.dense + held.expert
+            job.overlap, candidates, classes.num_layers[held.at].astype(np.float64), held.dense + held.expert
         ),
     }
 
 
-def _fill_s(times: StackedTimes, settings: Settings, classes: RankClasses) -> tuple[Floats, Floats]:
+def _fill_s(times: StackedTimes, candidates: Candidates, classes: RankClasses) -> tuple[Floats, Floats]:
     """``Work.fill_s`` and ``fill_backward_s`` of the last rank of every class, (classes, n) each."""
-    forward, backward = pass_times(times, settings, classes.before)
-    back = np.where(among(settings.schedule, WHOLE), backward, 0.0)
+    forward, backward = pass_times(times, candidates, classes.before)
+    back = np.where(among(candidates.schedule, WHOLE), backward, 0.0)
     return forward + back, back
 
 
@@ -289,7 +289,7 @@ def _waited_s(profile: ModelProfile, gathers: LayerGathers, classes: RankClasses
 def _ahead(
     profile: ModelProfile,
     times: Sequence[StackedTimes],
-    settings: Settings,
+    candidates: Candidates,
     gathers: LayerGathers,
     classes: RankClasses,
     at: NDArray[np.intp],
@@ -298,37 +298,37 @@ def _ahead(
     before = classes.before
     counts = layer_counts(profile, gathers, before, at)
     counts["attention_s"] = np.max(
-        [attention_times(each, before)[at, np.arange(len(settings))] for each in times], axis=0
+        [attention_times(each, before)[at, np.arange(len(candidates))] for each in times], axis=0
     )
     columns = {f"ahead_{name}": values for name, values in counts.items()}
-    return columns | {"ranks_behind": settings.pp - 1.0 - np.asarray(classes.last_rank)[at]}
+    return columns | {"ranks_behind": candidates.pp - 1.0 - np.asarray(classes.last_rank)[at]}
 
 
-def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings) -> dict[str, Floats]:
+def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], candidates: Candidates) -> dict[str, Floats]:
     """Columns ``least_forward_s``, ``least_backward_s`` and, but for gradients added up, ``chunk_backward_s`` of candidates that
     share their virtual stages."""
-    pp, chunks = int(settings.pp[0]), int(settings.num_chunks[0])
+    pp, chunks = int(candidates.pp[0]), int(candidates.num_chunks[0])
     stages = stage_classes(block_counts(profile), pp * chunks)
-    passes = [pass_times(each, settings, stages) for each in times]
+    passes = [pass_times(each, candidates, stages) for each in times]
     forward, backward = (np.min([each[part] for each in passes], axis=(0, 1)) for part in range(2))
     longest = np.max([each[1] for each in passes], axis=(0, 1))
     return {
         "least_forward_s": chunks * forward,
         "least_backward_s": chunks * backward,
-        "chunk_backward_s": np.where(settings.rerun_open, np.inf, longest),  # what comes again is not known
+        "chunk_backward_s": np.where(candidates.rerun_open, np.inf, longest),  # what comes again is not known
     }
 
 
 def _passes(
-    profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings, gathers: LayerGathers
+    profile: ModelProfile, times: Sequence[StackedTimes], candidates: Candidates, gathers: LayerGathers
 ) -> dict[str, Floats]:
     """Columns ``round_*`` and ``every_*`` of candidates that share their virtual stages."""
-    classes = one_pass(block_counts(profile), int(settings.pp[0]), int(settings.num_chunks[0]))
-    passes = [rank_times(each, settings, classes) for each in times]
+    classes = one_pass(block_counts(profile), int(candidates.pp[0]), int(candidates.num_chunks[0]))
+    passes = [rank_times(each, candidates, classes) for each in times]
     forward, backward = (np.min([each[part] for each in passes], axis=0) for part in range(2))
     weight, attention = (np.max([each[part] for each in passes], axis=0) for part in range(2, 4))
     known = len(times) == 1  # which collectives other types run is not known
-    counts = layer_counts(profile, gathers, classes, np.ones(len(settings), dtype=np.intp))
+    counts = layer_counts(profile, gathers, classes, np.ones(len(candidates), dtype=np.intp))
     return {
         "round_forward_s": forward[0],
         "round_backward_s": backward[0],

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -197,7 +197,7 @@ def _coding(choice: CommunicatorChoice) -> Coding:
     return Coding(tuple(LINK_LEVELS.index(level) for level in own.levels), own.ratio, seconds)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def fullest_over_mean(num_flows: int, num_links: int, seed: int | None) -> float:
     """Load of the fullest of ``num_links`` over the mean, where ``num_flows`` equal flows fall on them as drawn from ``seed``, or
     in the mean of draws (None)."""

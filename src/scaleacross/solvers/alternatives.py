@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import concatenate
 from scaleacross.cost_models.plan_cost import PlanCost
-from scaleacross.cost_models.settings import concatenate
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.infeasible import closest_candidate
 from scaleacross.solvers.joint import search
@@ -119,17 +119,17 @@ def _other_axes(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
     if len(best.placement.fill) < 2:
         return
     for axis in GRID_AXES:
-        if axis != best.placement.axis_order[-1] and int(getattr(best.settings, axis)[0]) > 1:
+        if axis != best.placement.axis_order[-1] and int(getattr(best.candidates, axis)[0]) > 1:
             placed = state.place(best.priced, 0, best.placer, slowest_axis=axis, in_time=True, left=forget)
             if placed is not None:
                 yield f"{axis} across the buildings", placed
 
 
 def _other_degrees(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
-    degrees = best.settings.decision(0).degrees
+    degrees = best.candidates.decision(0).degrees
     for placed in sorted(state.pool, key=lambda placed: placed.step_s):
-        if placed.settings.decision(0).degrees != degrees:
-            yield f"other degrees: {placed.settings.decision(0).degrees}", placed
+        if placed.candidates.decision(0).degrees != degrees:
+            yield f"other degrees: {placed.candidates.decision(0).degrees}", placed
             return
 
 
@@ -137,7 +137,7 @@ def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
     """The winner's degrees with one choice changed: per kind of choice the candidate with the least estimate."""
     if state.past_limit:
         return
-    pinned = DegreeRequest(**best.settings.decision(0).degrees.model_dump())
+    pinned = DegreeRequest(**best.candidates.decision(0).degrees.model_dump())
     job = state.problem.job.model_copy(update={"degrees": pinned})
     fleet, pricing = best.placer.fleet, best.placer.pricing
     space = SearchSpace(job, state.problem.profile, fleet.num_accelerators, fleet.unit)
@@ -147,8 +147,8 @@ def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
         same = np.ones(len(rows), dtype=bool)
         for column in dict.fromkeys(name for one, others in CHOICES.items() for name in (one, *others)):
             if column != choice and column not in companions:
-                same &= getattr(rows, column) == getattr(best.settings, column)[0]
-        same &= getattr(rows, choice) != getattr(best.settings, choice)[0]
+                same &= getattr(rows, column) == getattr(best.candidates, column)[0]
+        same &= getattr(rows, choice) != getattr(best.candidates, choice)[0]
         if same.any() and not state.past_limit:
             priced = pricing.tight(pricing.coarse(rows.take(same)))
             row = int(priced.estimate_s.argmin())
@@ -158,9 +158,9 @@ def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
 
 
 def _choice_label(choice: str, placed: Placed) -> str:
-    code = int(getattr(placed.settings, choice)[0])
+    code = int(getattr(placed.candidates, choice)[0])
     if choice == "schedule":
-        chunks = int(placed.settings.num_chunks[0])
+        chunks = int(placed.candidates.num_chunks[0])
         return f"schedule {SCHEDULE_NAMES[code]}" + (f" with {chunks} chunks" if chunks > 1 else "")
     if choice == "recompute":
         return f"recompute {RECOMPUTES[code]}"
@@ -202,5 +202,5 @@ def _one_building(state: Search, best: Placed, won: PlanCost) -> Alternative | N
     decision, lost = _networked(state.problem, decision_of(found.best))
     gap = max(0.0, 1 - found.bound_s / found.best.step_s)
     near = f" (at most {gap:.0%} from the best there)" if gap > 0.005 else ""
-    reason = f"{found.best.settings.world_size[0]:,} accelerators{near}; {why_slower(won, lost)}"
+    reason = f"{found.best.candidates.world_size[0]:,} accelerators{near}; {why_slower(won, lost)}"
     return Alternative(label=label, decision=decision, step_s=lost.cost.step_s, reason=reason)

@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.axes import Calls, Terms, early_s, exposed_exchange_s, path_s, serial_s, some_rows, waiting
+from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.overlap import Window, beside_exchanges, exposed_s, least_together_s, windows
 from scaleacross.cost_models.pipeline.timed_bounds import folded
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.job import Job
@@ -40,16 +40,16 @@ class Kinds(NamedTuple):
     state: Distinct
 
 
-def kinds_of(settings: Settings) -> Kinds:
+def kinds_of(candidates: Candidates) -> Kinds:
     """The kinds of some candidates."""
-    return Kinds(alike(settings, SPLIT), alike(settings, SHAPE))
+    return Kinds(alike(candidates, SPLIT), alike(candidates, SHAPE))
 
 
-def alike(settings: Settings, without: frozenset[str]) -> Distinct:
+def alike(candidates: Candidates, without: frozenset[str]) -> Distinct:
     """Candidates that agree on all columns but some, and on whether their stages are folded, which moves layers."""
-    columns = [getattr(settings, f.name) for f in fields(settings) if f.name not in without]
+    columns = [getattr(candidates, f.name) for f in fields(candidates) if f.name not in without]
     if "schedule" in without:
-        columns.append(folded(settings.schedule).astype(np.int64))
+        columns.append(folded(candidates.schedule).astype(np.int64))
     return distinct(*columns)
 
 
@@ -170,7 +170,7 @@ class Arc:
         """What the axis adds under the overlap settings of the job of ``volumes`` (of all candidates)."""
         some = replace(self.some, job=volumes.job)
         parts = serial_s(self.axis, some, self.calls)
-        total: Floats = sum(parts.values(), start=np.zeros(len(some.settings)))
+        total: Floats = sum(parts.values(), start=np.zeros(len(some.candidates)))
         alone = None if self.calls.message is None else least_alone_s(some, self.calls.message)
         alone = None if alone is None or not alone.any() else alone[self.waits]
         exchange = exposed_exchange_s(some, self.calls)
@@ -203,7 +203,7 @@ class Arranged:
     @cached_property
     def _windows(self) -> tuple[Window, ...]:
         """The windows themselves."""
-        return windows(self.volumes.settings, self.volumes.work)
+        return windows(self.volumes.candidates, self.volumes.work)
 
 
 def exposed_in_windows_s(traffic_s: Floats, over: Sequence[Window]) -> Floats:

@@ -23,13 +23,13 @@ from functools import cached_property
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Candidates, Ints
 from scaleacross.cost_models.layer_seconds import StackedTimes
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.memory import host_bytes
 from scaleacross.cost_models.offloading import host_room_bytes
 from scaleacross.cost_models.plan_cost import layers_per_stage, micro_batches_of
 from scaleacross.cost_models.recomputation import on_ranks
-from scaleacross.cost_models.settings import Ints, Settings
 from scaleacross.cost_models.stages import equal_stages, every_rank, layers_of_ranks, placement_of
 from scaleacross.cost_models.uneven import LayerCosts, Rows, Split, head_rank_of, layer_costs, uneven_rows
 from scaleacross.cost_models.work import work_of
@@ -83,32 +83,32 @@ class Balance:
 
 @dataclass(frozen=True)
 class Balancer:
-    """The balances of one candidate (``settings`` has one row); ``times`` of its layers on every accelerator type."""
+    """The balances of one candidate (``candidates`` has one row); ``times`` of its layers on every accelerator type."""
 
     job: Job
     profile: ModelProfile
     accelerators: tuple[Accelerator, ...]
-    settings: Settings
+    candidates: Candidates
     times: list[StackedTimes]
 
     @property
     def placement(self) -> StagePlacement:
         """Where the schedule has its virtual stages."""
-        return placement_of(self.settings)
+        return placement_of(self.candidates)
 
     @cached_property
     def costs(self) -> LayerCosts:
         """Layer costs with equal batch shares."""
-        return self._costs(int(self.settings.num_micro_batches[0]))
+        return self._costs(int(self.candidates.num_micro_batches[0]))
 
     def equal(self, layout: Layout) -> Balance:
         """Equal layers and batches, whether they fit or not."""
-        m = int(self.settings.num_micro_batches[0])
+        m = int(self.candidates.num_micro_batches[0])
         return Balance(layout, self._equal_split, (m,) * len(layout), self.placement)
 
     @cached_property
     def _equal_split(self) -> Split:
-        pp, num_chunks = int(self.settings.pp[0]), int(self.settings.num_chunks[0])
+        pp, num_chunks = int(self.candidates.pp[0]), int(self.candidates.num_chunks[0])
         return equal_stages(self.profile.num_layers, pp, num_chunks, self.placement)
 
     def balances(self, layout: Layout) -> Iterator[Balance]:
@@ -122,8 +122,8 @@ class Balancer:
     @cached_property
     def uneven_split(self) -> Split | None:
         """The split of ``partition_stages`` on a fleet of one type; None where that is the equal one, or none fits."""
-        types = [frozenset(one.name for one in self.accelerators)] * int(self.settings.pp[0])
-        split = partition_stages(self.costs, types, int(self.settings.num_chunks[0]), self.placement)
+        types = [frozenset(one.name for one in self.accelerators)] * int(self.candidates.pp[0])
+        split = partition_stages(self.costs, types, int(self.candidates.num_chunks[0]), self.placement)
         return None if split == self._equal_split else split
 
     def uneven(self, layout: Layout) -> Iterator[Balance]:
@@ -135,7 +135,7 @@ class Balancer:
     def by_stage(self, layout: Layout) -> Iterator[Balance]:
         """B4."""
         kept, rerun = (self._with(policy) for policy in ("none", "full"))
-        num_chunks, types = int(self.settings.num_chunks[0]), types_of_ranks(layout)
+        num_chunks, types = int(self.candidates.num_chunks[0]), types_of_ranks(layout)
         reruns = Reruns(kept.costs, rerun.costs, types, num_chunks)
         fastest = partition_stages(kept.costs, types, num_chunks, self.placement, reruns)
         for split in dict.fromkeys((self._equal_split, fastest)):
@@ -144,17 +144,17 @@ class Balancer:
                 yield replace(self.equal(layout), split=split, stage_recompute=policies)
 
     def _with(self, policy: str) -> Balancer:
-        return replace(self, settings=replace(self.settings, recompute=np.array([RECOMPUTES.index(policy)])))
+        return replace(self, candidates=replace(self.candidates, recompute=np.array([RECOMPUTES.index(policy)])))
 
-    def ranks(self, balance: Balance) -> Settings:
+    def ranks(self, balance: Balance) -> Candidates:
         """The candidate's row, or a row for every pipeline rank where each has its own recompute policy."""
-        return on_ranks(self.settings, balance.stage_recompute)
+        return on_ranks(self.candidates, balance.stage_recompute)
 
     def rows(self, balance: Balance) -> Rows:
         """The rows that price a balance: one where all ranks are alike, else one of every kind of rank."""
         if len(self.accelerators) == 1 and balance.layers_per_stage is None and balance.stage_recompute is None:
-            work = work_of(self.profile, self.job, self.accelerators, self.settings)
-            return Rows(self.settings, work, np.zeros(len(self.settings), dtype=np.int64))
+            work = work_of(self.profile, self.job, self.accelerators, self.candidates)
+            return Rows(self.candidates, work, np.zeros(len(self.candidates), dtype=np.int64))
         return uneven_rows(
             self.profile,
             self.job,
@@ -167,7 +167,7 @@ class Balancer:
         )
 
     def _splits(self, layout: Layout) -> list[Split]:
-        types, num_chunks = types_of_ranks(layout), int(self.settings.num_chunks[0])
+        types, num_chunks = types_of_ranks(layout), int(self.candidates.num_chunks[0])
         equal = self.equal(layout).split
         if len(set(types)) == 1:
             return [equal]
@@ -177,9 +177,11 @@ class Balancer:
     def _shares(self, layout: Layout, split: Split) -> list[tuple[int, ...]]:
         if len(layout) == 1 or needs_equal_batches(self.job):
             return []
-        m, pp, num_chunks = (int(getattr(self.settings, name)[0]) for name in ("num_micro_batches", "pp", "num_chunks"))
+        m, pp, num_chunks = (
+            int(getattr(self.candidates, name)[0]) for name in ("num_micro_batches", "pp", "num_chunks")
+        )
         replicas = [one.num_replicas for one in layout]
-        name, total = SCHEDULE_NAMES[int(self.settings.schedule[0])], m * sum(replicas)
+        name, total = SCHEDULE_NAMES[int(self.candidates.schedule[0])], m * sum(replicas)
         legal = legal_micro_batches(name, pp, num_chunks, total) if pp > 1 else range(1, total + 1)
         shares = share_batch(self.paces(layout, split), replicas, total, (pp - 1) / num_chunks, legal)
         return [] if shares is None else [shares]
@@ -190,33 +192,33 @@ class Balancer:
         return [float(self.costs.slowest_pass_s(layers, one.types).max()) for one in layout]
 
     def _fits(self, layout: Layout, split: Split, most: int) -> bool:
-        costs = self.costs if most == int(self.settings.num_micro_batches[0]) else self._costs(most)
+        costs = self.costs if most == int(self.candidates.num_micro_batches[0]) else self._costs(most)
         capacity = costs.least_capacity_bytes(types_of_ranks(layout))
         return bool((costs.bytes(self._table(split)) <= capacity).all()) and self._host_holds(layout, split, most)
 
     def _host_holds(self, layout: Layout, split: Split, most: int) -> bool:
         """Whether host memory holds what every rank offloads."""
-        if not (self.settings.activation_offload.any() or self.settings.optimizer_offload.any()):
+        if not (self.candidates.activation_offload.any() or self.candidates.optimizer_offload.any()):
             return True
-        settings = replace(self.settings, num_micro_batches=np.array([most]))
-        classes = every_rank(self._table(split), head_rank_of(settings))
-        filled = host_bytes(self.profile, self.job, settings, classes)[:, 0]
+        candidates = replace(self.candidates, num_micro_batches=np.array([most]))
+        classes = every_rank(self._table(split), head_rank_of(candidates))
+        filled = host_bytes(self.profile, self.job, candidates, classes)[:, 0]
         rooms = [
             host_room_bytes([one for one in self.accelerators if one.name in names]) for names in types_of_ranks(layout)
         ]
         return bool((filled <= rooms).all())
 
     def _costs(self, num_micro_batches: int) -> LayerCosts:
-        settings = replace(self.settings, num_micro_batches=np.array([num_micro_batches]))
-        return layer_costs(self.profile, self.job, self.accelerators, settings, self.times)
+        candidates = replace(self.candidates, num_micro_batches=np.array([num_micro_batches]))
+        return layer_costs(self.profile, self.job, self.accelerators, candidates, self.times)
 
     def _table(self, split: Sequence[Sequence[int]]) -> Ints:
         return layers_of_ranks(self.costs.counts, split, self.placement)
 
 
-def balance_of(problem: Problem, decision: Decision, placement: Placement, settings: Settings) -> Balance:
-    """The balance that a placed decision states, the equal one where it states none (``settings`` is its row)."""
+def balance_of(problem: Problem, decision: Decision, placement: Placement, candidates: Candidates) -> Balance:
+    """The balance that a placed decision states, the equal one where it states none (``candidates`` is its row)."""
     layout = layout_of(problem.topology, placement.fill, decision.degrees, placement.axis_order)
     split = layers_per_stage(problem.profile, decision)
-    batches = micro_batches_of(decision, settings, layout)
-    return Balance(layout, split, batches, placement_of(settings), decision.stage_recompute)
+    batches = micro_batches_of(decision, candidates, layout)
+    return Balance(layout, split, batches, placement_of(candidates), decision.stage_recompute)

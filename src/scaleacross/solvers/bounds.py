@@ -29,12 +29,12 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import ALL_TO_ALL_RING
 from scaleacross.cost_models.compute import Shards, attainable_flop_per_s, layer_times
 from scaleacross.cost_models.levels import accelerator_types, trunk_graph
 from scaleacross.cost_models.network.codec import best_ratio
 from scaleacross.cost_models.pipeline.timed_bounds import SPLIT
 from scaleacross.cost_models.runtime import runtime_of
-from scaleacross.cost_models.settings import ALL_TO_ALL_RING
 from scaleacross.cost_models.spending import Spending
 from scaleacross.cost_models.traffic import ACTIVATION_BYTES
 from scaleacross.schedules.pipeline import is_legal
@@ -157,7 +157,7 @@ def _bounds_by_degrees(state: Search, least_s: float) -> Iterator[Bound]:
         for name, seconds in zip(("cut", "memory_latency"), found, strict=True):
             row = int(seconds.argmin())
             if name in least and seconds[row] < least[name][0]:
-                at = replace(priced.settings, recompute=np.zeros_like(priced.settings.recompute)).decision(row)
+                at = replace(priced.candidates, recompute=np.zeros_like(priced.candidates.recompute)).decision(row)
                 least[name] = float(seconds[row]), f"{_WHY[name]}; least at {at.degrees}, {at.pipeline.schedule}"
     for name, (step_s, why) in least.items():
         if np.isfinite(step_s):

@@ -32,6 +32,7 @@ from scaleacross.cost_models.axes import (
     serial_s,
     waiting,
 )
+from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints, expert_axis, keys_axis, stride_behind
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.early_gradients import Early, early_gradients
@@ -45,7 +46,6 @@ from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import computation_s, windows
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.pipeline.unplaced import WAITED
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings, expert_axis, keys_axis, stride_behind
 from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
@@ -120,24 +120,24 @@ class Pricing:
         """Of candidates whose gradients may cross buildings; None where there can be none."""
         return early_gradients(volumes) if self.many_buildings else None
 
-    def volumes(self, settings: Settings, work: Work) -> Volumes:
+    def volumes(self, candidates: Candidates, work: Work) -> Volumes:
         """The sizes of what these candidates communicate."""
-        return Volumes(self.job, self.profile, settings, work, self.launch_s)
+        return Volumes(self.job, self.profile, candidates, work, self.launch_s)
 
-    def needed_bytes(self, settings: Settings) -> Floats:
+    def needed_bytes(self, candidates: Candidates) -> Floats:
         """Bytes on the fullest pipeline rank, without the reserve, (n,); of candidates that lack host memory more than fit."""
-        needed, fleet = np.empty(len(settings)), (self.accelerators, self.room_bytes(0.0))
-        for classes, rows in pipeline_groups(self.profile, settings):
-            needed[rows] = fullest_bytes(self.profile, self.job, settings.take(rows), classes, *fleet)
+        needed, fleet = np.empty(len(candidates)), (self.accelerators, self.room_bytes(0.0))
+        for classes, rows in pipeline_groups(self.profile, candidates):
+            needed[rows] = fullest_bytes(self.profile, self.job, candidates.take(rows), classes, *fleet)
         return needed
 
-    def base_needed_bytes(self, bases: Settings) -> Floats:
+    def base_needed_bytes(self, bases: Candidates) -> Floats:
         """Bytes that every candidate of a base needs at least, (n,): the least over the job's shard levels."""
         levels = [SHARD_LEVELS.index(level) for level in self.job.shard]
         every = replace(bases.take(np.tile(np.arange(len(bases)), len(levels))), shard=np.repeat(levels, len(bases)))
         return np.min(self.needed_bytes(every).reshape(len(levels), len(bases)), axis=0)
 
-    def base_floor_s(self, bases: Settings) -> Floats:
+    def base_floor_s(self, bases: Candidates) -> Floats:
         """Computation at least, (n,), from the layers alone: the busiest rank has no less than the mean, m times.
 
         With one chunk and whole backwards step ≥ m·a_r + Σ_{s<r} a_s for every rank r, a their passes. So the first r ranks
@@ -154,41 +154,41 @@ class Pricing:
         floor: Floats = whole * np.where(fills, 1.0 / (1.0 - (1.0 - 1.0 / m) ** pp), np.maximum(m / pp, once))
         return floor
 
-    def _passes_s(self, settings: Settings) -> Floats:
+    def _passes_s(self, candidates: Candidates) -> Floats:
         """Forward and backward of a micro-batch through a layer of each type and the ends, (accelerator types, layers, n)."""
-        times = times_by_type(self.profile, self.job, self.accelerators, settings)
-        return np.stack([layer_pass_s(one, settings) for one in times])
+        times = times_by_type(self.profile, self.job, self.accelerators, candidates)
+        return np.stack([layer_pass_s(one, candidates) for one in times])
 
     @property
     def _layer_counts(self) -> Ints:
         return np.array([*block_counts(self.profile), 1, 1])
 
-    def base_free_s(self, bases: Settings) -> Floats:
+    def base_free_s(self, bases: Candidates) -> Floats:
         """Computation with fill and drain, (n,): the part of a base's step that no placement and no split changes."""
         return computation_s(bases, self._work_of(bases))
 
-    def base_bound_s(self, bases: Settings) -> Floats:
+    def base_bound_s(self, bases: Candidates) -> Floats:
         """Lower bound on all candidates of a base, (n,): computation, bubble, serial terms at their relaxed best."""
         work = self._work_of(bases)
         volumes = self.volumes(bases, work)
         return computation_s(bases, work) + longest_s(*self._waited_s(volumes))
 
-    def base_estimate_s(self, bases: Settings, bound_s: Floats) -> Floats:
+    def base_estimate_s(self, bases: Candidates, bound_s: Floats) -> Floats:
         """What each base may take, (n,): bases are tried in its order. On one type the bound serves."""
         return bound_s
 
-    def work(self, settings: Settings, kinds: Kinds | None = None) -> Work:
-        """``work_of`` on the fleet, computed once for candidates that share it (``kinds`` of the settings, if known)."""
-        base, state = kinds or kinds_of(settings)
-        own = state_work(self.profile, self.job, self.accelerators, settings.take(state.first))
-        shared = self._work_of(settings.take(base.first)).take(base.code)
+    def work(self, candidates: Candidates, kinds: Kinds | None = None) -> Work:
+        """``work_of`` on the fleet, computed once for candidates that share it (``kinds`` of them, if known)."""
+        base, state = kinds or kinds_of(candidates)
+        own = state_work(self.profile, self.job, self.accelerators, candidates.take(state.first))
+        shared = self._work_of(candidates.take(base.first)).take(base.code)
         return replace(shared, **{name: column[state.code] for name, column in own.items()})
 
-    def coarse(self, settings: Settings) -> Priced:
+    def coarse(self, candidates: Candidates) -> Priced:
         """Work and coarse bound of candidates."""
-        base, state = kinds = kinds_of(settings)
-        work = self.work(settings, kinds)
-        volumes = self.volumes(settings, work)
+        base, state = kinds = kinds_of(candidates)
+        work = self.work(candidates, kinds)
+        volumes = self.volumes(candidates, work)
         free = placement_free_s(volumes)
         bases, states = volumes.take(base.first), volumes.take(state.first)
         serial, messages = self._waited_s(bases)
@@ -201,40 +201,40 @@ class Pricing:
         apart = () if early is None else (sum(part for part in alone if part is not None)[:, state.code],)
         waits, messages = {"": serial[base.code]}, None if messages is None else messages[base.code]
         terms = waiting(volumes, Terms(waits, (summed,), messages, exchange, early_s=before, apart_s=apart))
-        over = windows(settings, work)
+        over = windows(candidates, work)
         together = added_s([Added.of(terms)], over)
         added = together if early is None else added_s([Added.of(terms)], over, early)
-        return Priced(settings, work, free, free + added, free + together)
+        return Priced(candidates, work, free, free + added, free + together)
 
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound."""
         best = np.empty((2, len(priced.bound_s)))
-        pattern = distinct(*(np.minimum(getattr(priced.settings, axis), 2) for axis in (*GRID_AXES, "expert_lanes")))
+        pattern = distinct(*(np.minimum(getattr(priced.candidates, axis), 2) for axis in (*GRID_AXES, "expert_lanes")))
         for kind, row in enumerate(pattern.first):
-            active = [axis for axis in GRID_AXES if int(getattr(priced.settings, axis)[row]) > 1]
-            alike, folded = np.flatnonzero(pattern.code == kind), bool(priced.settings.expert_lanes[row] > 1)
-            some = priced.settings.take(alike), priced.work.take(alike)
+            active = [axis for axis in GRID_AXES if int(getattr(priced.candidates, axis)[row]) > 1]
+            alike, folded = np.flatnonzero(pattern.code == kind), bool(priced.candidates.expert_lanes[row] > 1)
+            some = priced.candidates.take(alike), priced.work.take(alike)
             best[:, alike] = self.order_figures_s(*some, axis_orders(active, folded)).min(axis=1)
         bound, estimate = priced.free_s + best
         return replace(priced, bound_s=bound, estimate_s=estimate)
 
-    def order_bounds_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
+    def order_bounds_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """Lower bounds on the exposed communication of candidates, one for each order of the same axes, (orders, n)."""
-        return self.order_figures_s(settings, work, orders)[0]
+        return self.order_figures_s(candidates, work, orders)[0]
 
-    def order_figures_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
+    def order_figures_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """``order_bounds_s``, and what ``Priced.estimate_s`` is made of, (2, orders, n)."""
-        volumes, kinds, over = self.volumes(settings, work), kinds_of(settings), windows(settings, work)
+        volumes, kinds, over = self.volumes(candidates, work), kinds_of(candidates), windows(candidates, work)
         early = self.early(volumes)
         parts, used = [], []
-        for axis in (axis for axis in orders[0] if (getattr(settings, axis) > 1).any()):
+        for axis in (axis for axis in orders[0] if (getattr(candidates, axis) > 1).any()):
             before = [frozenset(order[: order.index(axis)]) for order in orders]
             place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
-            stride = np.stack([stride_behind(settings, faster) for faster in place])
+            stride = np.stack([stride_behind(candidates, faster) for faster in place])
             parts.append(self._arc(axis, stride, volumes, kinds).added(volumes))
             used.append(np.array([place[faster] for faster in before]))
-        out = np.zeros((2, len(orders), len(settings)))
-        step = max(1, ORDER_BLOCK // max(1, len(settings)))
+        out = np.zeros((2, len(orders), len(candidates)))
+        step = max(1, ORDER_BLOCK // max(1, len(candidates)))
         for start in range(0, len(orders) if parts else 0, step):
             placed = [part.take(rows[start : start + step]) for part, rows in zip(parts, used, strict=True)]
             out[:, start : start + step] = added_s(placed, over)
@@ -242,14 +242,14 @@ class Pricing:
                 out[0, start : start + step] = added_s(placed, over, early)
         return out
 
-    def arranged(self, settings: Settings, axis_order: Sequence[GridAxis]) -> Arranged:
+    def arranged(self, candidates: Candidates, axis_order: Sequence[GridAxis]) -> Arranged:
         """Candidates with all axes placed in one order, fastest first, priced but for the overlap settings of a job."""
-        kinds = kinds_of(settings)
-        volumes = self.volumes(settings, self.work(settings, kinds))
+        kinds = kinds_of(candidates)
+        volumes = self.volumes(candidates, self.work(candidates, kinds))
         arcs = (
-            self._arc(axis, stride_behind(settings, axis_order[:position]), volumes, kinds)
+            self._arc(axis, stride_behind(candidates, axis_order[:position]), volumes, kinds)
             for position, axis in enumerate(axis_order)
-            if (getattr(settings, axis) > 1).any()
+            if (getattr(candidates, axis) > 1).any()
         )
         return Arranged(volumes, tuple(arcs), self.many_buildings)
 
@@ -259,39 +259,39 @@ class Pricing:
         def met(kind: Distinct) -> tuple[Volumes, Ints, Ints]:
             """One candidate of every kind and stride, that stride, and which of them each candidate is."""
             pairs = distinct(np.broadcast_to(kind.code, stride.shape).ravel(), stride.ravel())
-            some = volumes.take(pairs.first % len(volumes.settings))
+            some = volumes.take(pairs.first % len(volumes.candidates))
             return some, stride.ravel()[pairs.first], pairs.code.reshape(stride.shape)
 
         some, apart, waits = met(kinds.base)
         calls = self._calls(axis, some, apart, coarse=False)
         carrying, apart, carries = met(kinds.state)
-        far, (window, alone) = self._far(axis, volumes.settings, stride), self._carried_s(axis, carrying, apart)
+        far, (window, alone) = self._far(axis, volumes.candidates, stride), self._carried_s(axis, carrying, apart)
         return Arc(axis, some, calls, waits, window[:, carries], far, None if alone is None else alone[:, carries])
 
-    def _far(self, axis: GridAxis, settings: Settings, stride: Ints) -> Bools | None:
+    def _far(self, axis: GridAxis, candidates: Candidates, stride: Ints) -> Bools | None:
         """Whether gradients over an axis cross buildings, (n,) or (k, n); None: that depends on the fill."""
         return None
 
-    def _work_of(self, settings: Settings) -> Work:
-        return work_of(self.profile, self.job, self.accelerators, settings, self._layer_waits(settings))
+    def _work_of(self, candidates: Candidates) -> Work:
+        return work_of(self.profile, self.job, self.accelerators, candidates, self._layer_waits(candidates))
 
-    def _layer_waits(self, settings: Settings) -> LayerWaits:
+    def _layer_waits(self, candidates: Candidates) -> LayerWaits:
         """What one layer's collectives take at least, so that ranks with more of them count as longer."""
-        volumes = self.volumes(settings, NO_WORK.take(np.zeros(len(settings), dtype=np.int64)))
-        innermost, nothing = np.ones(len(settings), dtype=np.int64), np.zeros(len(settings))
+        volumes = self.volumes(candidates, NO_WORK.take(np.zeros(len(candidates), dtype=np.int64)))
+        innermost, nothing = np.ones(len(candidates), dtype=np.int64), np.zeros(len(candidates))
         exchange, gather = nothing, nothing
         if self.profile.num_experts:
             calls = self._calls("dp_shard", volumes, innermost, coarse=True)
             exposed = 1 - self.job.experts.overlap_fraction
             exchange = exposed * (4 + 2 * volumes.tokens_again) * np.asarray(calls.exchange_s)
-        if self.job.overlap.tp_fraction < 1 and (settings.tp > 1).any():
+        if self.job.overlap.tp_fraction < 1 and (candidates.tp > 1).any():
             gather = 0.5 * np.asarray(self._calls("tp", volumes, innermost, coarse=True).gather_s)
         return LayerWaits(exchange, gather)
 
     def _waited_s(self, volumes: Volumes) -> tuple[Floats, Floats]:
         """Lower bound on what all axes add to the pipeline of candidates, each at its best, and the longest of the other paths of
         ``least_waits``, (n,) each."""
-        stride = np.ones(len(volumes.settings), dtype=np.int64)
+        stride = np.ones(len(volumes.candidates), dtype=np.int64)
         waited, path, alone = np.zeros(len(stride)), np.zeros(len(stride)), np.zeros(len(stride))
         for axis in GRID_AXES:
             calls = self._calls(axis, volumes, stride, coarse=True)
@@ -302,7 +302,7 @@ class Pricing:
 
     def _early_s(self, volumes: Volumes) -> Floats:
         """Of ``_waited_s`` what comes before any stage has its gradients, (n,)."""
-        stride = np.ones(len(volumes.settings), dtype=np.int64)
+        stride = np.ones(len(volumes.candidates), dtype=np.int64)
         out = np.zeros(len(stride))
         for axis in GRID_AXES:
             out += early_s(volumes, self._calls(axis, volumes, stride, coarse=True))
@@ -312,7 +312,7 @@ class Pricing:
         """Lower bound on ``axes.exposed_exchange_s``: of experts at that stride (``coarse``: or any larger one)."""
         if not self.profile.num_experts:
             return None
-        stride = np.ones(len(volumes.settings), dtype=np.int64) if stride is None else stride
+        stride = np.ones(len(volumes.candidates), dtype=np.int64) if stride is None else stride
         return exposed_exchange_s(volumes, self._calls("dp_shard", volumes, stride, coarse))
 
     def _calls(self, axis: GridAxis, volumes: Volumes, stride: Ints, coarse: bool) -> Calls:
@@ -321,19 +321,19 @@ class Pricing:
         first, *others = every = self._calls_by_type(axis, volumes, stride, coarse)
         if not others:
             return first
-        kinds = distinct(*(getattr(volumes.settings, name) for name in (*LAYER_COLUMNS, "world_size")))
-        passes = self._layer_counts @ self._passes_s(volumes.settings.take(kinds.first))
+        kinds = distinct(*(getattr(volumes.candidates, name) for name in (*LAYER_COLUMNS, "world_size")))
+        passes = self._layer_counts @ self._passes_s(volumes.candidates.take(kinds.first))
         return chosen_calls(every, passes.argmax(axis=0)[kinds.code])
 
     def _calls_by_type(self, axis: GridAxis, volumes: Volumes, stride: Ints, coarse: bool) -> list[Calls]:
         """The same on every accelerator type; one for all types that are alike to it."""
-        settings = volumes.settings
-        kinds = distinct(*(getattr(settings, name) for name in (*LAYER_COLUMNS, "pp", "dp")), stride)
+        candidates = volumes.candidates
+        kinds = distinct(*(getattr(candidates, name) for name in (*LAYER_COLUMNS, "pp", "dp")), stride)
         some, apart = volumes.take(kinds.first), stride[kinds.first]
-        of = partial(self._group, some.settings, coarse=coarse, waits=axis in WAITED)
-        group = of(*(keys_axis(some.settings, apart) if axis == "cp" else (getattr(some.settings, axis), apart)))
-        experts = of(*expert_axis(some.settings, apart)) if axis == "dp_shard" else None
-        heads = of(some.settings.cp_inner, apart) if axis == "cp" and (some.settings.cp_inner > 1).any() else None
+        of = partial(self._group, some.candidates, coarse=coarse, waits=axis in WAITED)
+        group = of(*(keys_axis(some.candidates, apart) if axis == "cp" else (getattr(some.candidates, axis), apart)))
+        experts = of(*expert_axis(some.candidates, apart)) if axis == "dp_shard" else None
+        heads = of(some.candidates.cp_inner, apart) if axis == "cp" and (some.candidates.cp_inner > 1).any() else None
         if len(self.types) == 1 or axis not in WAITED:
             return [axis_calls(axis, some, group, experts, heads).take(kinds.code)]
         also = ([one and self._on(name, one) for one in (experts, heads)] for name in self.types)
@@ -357,10 +357,10 @@ class Pricing:
         self, axis: GridAxis, volumes: Volumes, stride: Ints | None, coarse: bool
     ) -> tuple[Group, Group | None]:
         """Groups that gradients and parameters travel in, and those of experts."""
-        settings = volumes.settings
-        stride = np.ones(len(settings), dtype=np.int64) if stride is None else stride
-        kinds = distinct(getattr(settings, axis), settings.ep, stride, settings.world_size)
-        some = settings.take(kinds.first)
+        candidates = volumes.candidates
+        stride = np.ones(len(candidates), dtype=np.int64) if stride is None else stride
+        kinds = distinct(getattr(candidates, axis), candidates.ep, stride, candidates.world_size)
+        some = candidates.take(kinds.first)
         degree, apart = getattr(some, axis), stride[kinds.first]
         group = self._group(some, degree, apart, coarse, kinds.code)
         if axis != "dp_shard":
@@ -369,7 +369,7 @@ class Pricing:
 
     def _group(
         self,
-        settings: Settings,
+        candidates: Candidates,
         degree: Ints,
         stride: Ints,
         coarse: bool,
@@ -377,24 +377,24 @@ class Pricing:
         waits: bool = False,
     ) -> Group:
         """Groups of ``degree`` at ``stride`` at their best, as ``_lying``, one row of which each of ``rows`` meets."""
-        shape = self._lying(settings, degree, stride, coarse, waits)
-        return Group(shape, self._links_of(settings), self.launch_s, rows, self.network)
+        shape = self._lying(candidates, degree, stride, coarse, waits)
+        return Group(shape, self._links_of(candidates), self.launch_s, rows, self.network)
 
-    def _lying(self, settings: Settings, degree: Ints, stride: Ints, coarse: bool, waits: bool) -> GroupShape:
+    def _lying(self, candidates: Candidates, degree: Ints, stride: Ints, coarse: bool, waits: bool) -> GroupShape:
         """``coarse``: at that stride or any larger one; ``waits``: as on the pipeline rank that waits least for them, whose
         groups need not cross buildings because others must."""
-        fleet, world = self.fleet, settings.world_size
+        fleet, world = self.fleet, candidates.world_size
         sizes = np.append(np.minimum(self.sizes[:-1], world[:, None]), world[:, None], axis=1)
         cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
         if waits:
-            cut = np.where(told_apart(degree * stride, self.sizes[CAMPUS], settings.pp)[..., None], 0, cut)
+            cut = np.where(told_apart(degree * stride, self.sizes[CAMPUS], candidates.pp)[..., None], 0, cut)
         host = 1 if coarse else fleet.common_host
         return relaxed_shape(degree, stride, sizes, cut, least, host, len(fleet.buildings))
 
-    def _links_of(self, settings: Settings) -> Links:
+    def _links_of(self, candidates: Candidates) -> Links:
         return self.links
 
 
 def waited_s(axis: GridAxis, volumes: Volumes, calls: Calls) -> Floats:
     """Seconds of a step that wait for some calls at least, (n,)."""
-    return sum(serial_s(axis, volumes, calls).values(), start=np.zeros(len(volumes.settings)))
+    return sum(serial_s(axis, volumes, calls).values(), start=np.zeros(len(volumes.candidates)))

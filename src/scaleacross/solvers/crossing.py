@@ -28,6 +28,7 @@ import networkx as nx
 import numpy as np
 
 from scaleacross.cost_models.axes import early_s
+from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.early_gradients import early_gradients
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.levels import CAMPUS, REGION
@@ -35,7 +36,6 @@ from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.overlap import beside_exchanges, windows
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
-from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.solvers.arcs import exposed_in_windows_s
 from scaleacross.solvers.candidates import Pricing, waited_s
 from scaleacross.solvers.fleets import Fleet
@@ -70,17 +70,17 @@ class Crossing(Pricing):
 
     def bounds_s(self, priced: Priced) -> tuple[Floats, Floats]:
         """The cut bound and the memory-latency bound of candidates, each (n,)."""
-        settings, work = priced.settings, priced.work
-        volumes, over = self.volumes(settings, work), windows(settings, work)
-        beyond = settings.world_size > max(building.num_accelerators for building in self.fleet.buildings)
+        candidates, work = priced.candidates, priced.work
+        volumes, over = self.volumes(candidates, work), windows(candidates, work)
+        beyond = candidates.world_size > max(building.num_accelerators for building in self.fleet.buildings)
         cut, law = np.where(beyond, np.inf, 0.0), np.where(beyond, np.inf, self._trips_s(priced, far=False))
         for axis in GRID_AXES:
-            degree = getattr(settings, axis)
+            degree = getattr(candidates, axis)
             rows = np.flatnonzero(beyond & (degree > 1))
             if not len(rows):
                 continue
             some = volumes.take(rows)
-            stride = some.settings.world_size // degree[rows]
+            stride = some.candidates.world_size // degree[rows]
             here = tuple(window.take(rows) for window in over)
             exchange = self._exchange_s(some, stride) if axis == "dp_shard" else None
             here = here if exchange is None else beside_exchanges(here, exchange)
@@ -102,27 +102,27 @@ class Crossing(Pricing):
 
     def _trips_s(self, priced: Priced, far: bool) -> Floats:
         """Little's law, (n,); 0 where the backward is split."""
-        settings, work = priced.settings, priced.work
-        p, m, v = settings.pp, settings.num_micro_batches, settings.num_chunks
+        candidates, work = priced.candidates, priced.work
+        p, m, v = candidates.pp, candidates.num_micro_batches, candidates.num_chunks
         latency = self.links.latency
         near_s = latency[:CAMPUS].min()
         hops = (p * v - 1) * near_s
         if far:
             largest = max(building.num_accelerators for building in self.fleet.buildings)
-            num_far = -(-settings.world_size // largest) - 1
-            far_s = self._far_of(settings.world_size)[:, :, 1].min(axis=1)
+            num_far = -(-candidates.world_size // largest) - 1
+            far_s = self._far_of(candidates.world_size)[:, :, 1].min(axis=1)
             hops = hops + v * num_far * np.maximum(0.0, far_s - near_s)
-        slots = max_in_flight(settings.schedule_names, p, m, v, 0)
+        slots = max_in_flight(candidates.schedule_names, p, m, v, 0)
         whole = work.whole_share * (work.forward_s + work.backward_s)
         trip = np.where(v == 1, whole, p * (work.least_forward_s + work.least_backward_s)) + 2 * hops
-        return np.where(among(settings.schedule, WHOLE), m * (v + 1) / (2 * slots) * trip, 0.0)
+        return np.where(among(candidates.schedule, WHOLE), m * (v + 1) / (2 * slots) * trip, 0.0)
 
     def _far_of(self, world: Ints) -> Floats:
         return self.far[np.minimum(np.searchsorted(self.held, world), len(self.held) - 1)]
 
-    def _links_of(self, settings: Settings) -> Links:
-        far = self._far_of(settings.world_size)
-        shape = (len(settings), len(self.links.bandwidth))
+    def _links_of(self, candidates: Candidates) -> Links:
+        far = self._far_of(candidates.world_size)
+        shape = (len(candidates), len(self.links.bandwidth))
         bandwidth, capacity = (np.full(shape, np.inf) for _ in range(2))
         latency = np.zeros(shape)
         bandwidth[:, CAMPUS:] = self.links.bandwidth[CAMPUS:]

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import ALL_TO_ALL, ANY_EXCHANGE, Floats
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.egress import (
     Prices,
@@ -21,7 +22,6 @@ from scaleacross.cost_models.egress import (
     hop_prices,
     unit_prices,
 )
-from scaleacross.cost_models.settings import ALL_TO_ALL, ANY_EXCHANGE, Floats
 from scaleacross.cost_models.sharding import gathered_once, pass_gathers, reduced_every_pass
 from scaleacross.cost_models.traffic import Flow, Volumes
 from scaleacross.solvers.fleets import Fill, Fleet, shares
@@ -50,16 +50,16 @@ class EgressPricing:
 
     def least(self, volumes: Volumes) -> Floats:
         """Currency units per step on the placement that leaves least, (n,); 0 where one building holds the candidate."""
-        settings = volumes.settings
-        out = np.zeros(len(settings))
-        spread = settings.world_size > max(building.num_accelerators for building in self.fleet.buildings)
-        amounts = sent_amounts(volumes).reshape(len(settings), -1)
+        candidates = volumes.candidates
+        out = np.zeros(len(candidates))
+        spread = candidates.world_size > max(building.num_accelerators for building in self.fleet.buildings)
+        amounts = sent_amounts(volumes).reshape(len(candidates), -1)
         axes = tuple(Degrees.model_fields)
-        kinds = distinct(*(getattr(settings, axis) for axis in axes))
+        kinds = distinct(*(getattr(candidates, axis) for axis in axes))
         for kind, row in enumerate(kinds.first):
             alike = np.flatnonzero((kinds.code == kind) & spread)
             if len(alike):
-                table = self._table(Degrees(**{axis: int(getattr(settings, axis)[row]) for axis in axes}))
+                table = self._table(Degrees(**{axis: int(getattr(candidates, axis)[row]) for axis in axes}))
                 out[alike] = (table @ amounts[alike].T).min(axis=0, initial=np.inf)
         return out
 
@@ -90,30 +90,30 @@ class EgressPricing:
 
 def sent_amounts(volumes: Volumes) -> Floats:
     """Bytes per step that each kind of unit price multiplies, (n, SHAPES, UnitPrices): ``traffic.flows`` in arrays."""
-    settings, work, optimizer = volumes.settings, volumes.work, volumes.job.optimizer
-    m = settings.num_micro_batches
-    out = np.zeros((len(settings), len(SHAPES), len(UnitPrices._fields)))
+    candidates, work, optimizer = volumes.candidates, volumes.work, volumes.job.optimizer
+    m = candidates.num_micro_batches
+    out = np.zeros((len(candidates), len(SHAPES), len(UnitPrices._fields)))
     at = {shape: index for index, shape in enumerate(SHAPES)}
     out[:, at["tp"], RING] = work.tp_gathers * m * volumes.hidden_bytes
     swapped, ring = (
-        settings.context == ALL_TO_ALL,
-        settings.context != ANY_EXCHANGE,
+        candidates.context == ALL_TO_ALL,
+        candidates.context != ANY_EXCHANGE,
     )  # nothing is counted of an open one
     gathers = work.layers * m * (2 + volumes.regathers + volumes.keys_again) * volumes.kv_bytes
-    heads, inside = work.layers * m * (4 + 2 * volumes.keys_again) * volumes.heads_bytes, settings.cp_inner > 1
+    heads, inside = work.layers * m * (4 + 2 * volumes.keys_again) * volumes.heads_bytes, candidates.cp_inner > 1
     out[:, at["cp"], RING] = np.where(ring & ~swapped & ~inside, gathers, 0.0)
     out[:, at["cp"], PAIRS] = np.where(swapped, heads, 0.0)
     out[:, at["cp_outer"], RING], out[:, at["cp_inner"], PAIRS] = inside * gathers, inside * heads
     out[:, at["ep"], PAIRS] = work.moe_layers * m * (4 + 2 * volumes.tokens_again) * volumes.routed_bytes
-    messages = 2 * m * settings.num_chunks * volumes.hidden_bytes / settings.tp
+    messages = 2 * m * candidates.num_chunks * volumes.hidden_bytes / candidates.tp
     out[:, at["pp"], ONWARD] = messages
-    out[:, at["pp"], BACK] = messages * (settings.num_chunks - 1) / settings.num_chunks
+    out[:, at["pp"], BACK] = messages * (candidates.num_chunks - 1) / candidates.num_chunks
     out[:, at["dp_replicate"], RING] = 2 * volumes.replica_gradient_bytes
-    none = settings.shard == SHARD_LEVELS.index("none")
-    reduced = np.where(none, 2, np.where(reduced_every_pass(settings), m, 1)) * optimizer.reduce_bytes
-    gathered = (gathered_once(settings) + m * pass_gathers(settings)) * volumes.job.gathered_bytes
-    dense, expert, contexts = work.dense_parameters, work.expert_parameters, settings.expert_contexts
-    over_cp = dense + expert * (contexts == settings.cp)
-    for shape, held in (("cp", over_cp), ("dp_shard", dense / settings.cp), ("expert", expert / contexts)):
+    none = candidates.shard == SHARD_LEVELS.index("none")
+    reduced = np.where(none, 2, np.where(reduced_every_pass(candidates), m, 1)) * optimizer.reduce_bytes
+    gathered = (gathered_once(candidates) + m * pass_gathers(candidates)) * volumes.job.gathered_bytes
+    dense, expert, contexts = work.dense_parameters, work.expert_parameters, candidates.expert_contexts
+    over_cp = dense + expert * (contexts == candidates.cp)
+    for shape, held in (("cp", over_cp), ("dp_shard", dense / candidates.cp), ("expert", expert / contexts)):
         out[:, at[shape], RING] += held * (reduced + gathered)
     return out

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.candidates import Candidates, Floats
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.candidates import Pricing
@@ -31,24 +31,24 @@ class EqualRanks(Pricing):
     def _unlike(self) -> MixedPricing:
         return MixedPricing(**{each.name: getattr(self, each.name) for each in fields(Pricing)})
 
-    def base_free_s(self, bases: Settings) -> Floats:
+    def base_free_s(self, bases: Candidates) -> Floats:
         """As of ``MixedPricing``."""
         return self._unlike.base_free_s(bases)
 
-    def base_bound_s(self, bases: Settings) -> Floats:
+    def base_bound_s(self, bases: Candidates) -> Floats:
         """As of ``MixedPricing``."""
         return self._unlike.base_bound_s(bases)
 
-    def coarse(self, settings: Settings) -> Priced:
+    def coarse(self, candidates: Candidates) -> Priced:
         """Work and estimate of ranks of the slowest type, bound of ``MixedPricing``."""
-        return replace(super().coarse(settings), bound_s=self._unlike.coarse(settings).bound_s)
+        return replace(super().coarse(candidates), bound_s=self._unlike.coarse(candidates).bound_s)
 
-    def order_figures_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
+    def order_figures_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """Bounds and estimates, both less ``placement_free_s`` of ``work``."""
-        least = self._unlike.coarse(settings).work
-        other_s = placement_free_s(self.volumes(settings, least)) - placement_free_s(self.volumes(settings, work))
-        bounds = self._unlike.order_bounds_s(settings, least, orders) + other_s
-        return np.stack([bounds, super().order_figures_s(settings, work, orders)[1]])
+        least = self._unlike.coarse(candidates).work
+        other_s = placement_free_s(self.volumes(candidates, least)) - placement_free_s(self.volumes(candidates, work))
+        bounds = self._unlike.order_bounds_s(candidates, least, orders) + other_s
+        return np.stack([bounds, super().order_figures_s(candidates, work, orders)[1]])
 
 
 def equal_ranks_on(fleet: Fleet, job: Job, profile: ModelProfile) -> Pricing:

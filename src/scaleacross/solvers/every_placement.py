@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.axes import axis_terms, searched_network
+from scaleacross.cost_models.candidates import Candidates, Floats, candidate_of
 from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.cost_models.groups import stacked_shapes
 from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, StackedTimes, times_by_type
@@ -29,7 +30,6 @@ from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.pipeline.unplaced import WAITED, UnplacedPipelines
 from scaleacross.cost_models.plan_cost import stage_memory
 from scaleacross.cost_models.recomputation import is_by_stage, on_ranks
-from scaleacross.cost_models.settings import Floats, Settings, settings_of
 from scaleacross.cost_models.step import StepTimes, placement_free_s, step_times
 from scaleacross.cost_models.uneven import Rows
 from scaleacross.cost_models.waiting_groups import waiting_groups
@@ -81,7 +81,7 @@ class EveryPlacement(Placer):
 
     def place(
         self,
-        settings: Settings,
+        candidates: Candidates,
         work: Work,
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
@@ -95,17 +95,17 @@ class EveryPlacement(Placer):
         the incumbent. ``communication_s`` of the decision is the step less what ``work`` takes, so that both add up to the
         step.
         """
-        free_s = float(placement_free_s(self.pricing.volumes(settings, work))[0])
+        free_s = float(placement_free_s(self.pricing.volumes(candidates, work))[0])
         limit_s = np.inf if slowest_axis else min(self.incumbent_s(), free_s + cutoff_s)
         best: PlacementDecision | None = None
-        active, _ = axes_of(settings)
-        orders = self._promising(settings, work, active, limit_s - free_s)
-        for floor_s, balance, rows, places in self._balanced(settings, slowest_axis, orders):
+        active, _ = axes_of(candidates)
+        orders = self._promising(candidates, work, active, limit_s - free_s)
+        for floor_s, balance, rows, places in self._balanced(candidates, slowest_axis, orders):
             if floor_s >= limit_s:
                 break
             if stop() or (best is not None and best.communication_s <= enough_s):
                 return best and replace(best, complete=False)
-            step_s, (fill, order) = self._fastest(settings, balance, rows, places, limit_s, stop)
+            step_s, (fill, order) = self._fastest(candidates, balance, rows, places, limit_s, stop)
             if step_s < limit_s:
                 limit_s = step_s
                 best = PlacementDecision(order, fill, step_s - free_s, complete=True, balance=balance)
@@ -118,11 +118,11 @@ class EveryPlacement(Placer):
         than its batch shares name.
         """
         job, profile, accelerators = self.pricing.job, self.pricing.profile, self.pricing.accelerators
-        settings = settings_of(decision, job.global_batch_sequences)
-        for layout, places in self._by_layout(settings, None).items():
+        candidates = candidate_of(decision, job.global_batch_sequences)
+        for layout, places in self._by_layout(candidates, None).items():
             if not _holds(layout, decision):
                 continue
-            memory = stage_memory(job, profile, accelerators, decision, settings, layout)
+            memory = stage_memory(job, profile, accelerators, decision, candidates, layout)
             if not all(stage.fits for stage in memory):
                 continue
             for place in places:
@@ -139,65 +139,65 @@ class EveryPlacement(Placer):
         return replace(self, incumbent_s=lambda: np.inf)
 
     def _balanced(
-        self, settings: Settings, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None = None
+        self, candidates: Candidates, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None = None
     ) -> list[tuple[float, Balance, Rows, list[Place]]]:
         """Every balance of every layout with its floor, its rows and the places of the layout, lowest floor first.
 
         ``orders`` of the active axes; None: all of them.
         """
-        pricing, balancer = self.pricing, self._balancer(settings)
+        pricing, balancer = self.pricing, self._balancer(candidates)
         out = []
-        for layout, alike in self._by_layout(settings, slowest_axis, orders).items():
+        for layout, alike in self._by_layout(candidates, slowest_axis, orders).items():
             for balance in self._balances(balancer, layout):
                 rows = balancer.rows(balance)
                 floor_s = float(placement_free_s(pricing.volumes(*rows[:2])).max())
                 out.append((floor_s, balance, rows, alike))
         return sorted(out, key=lambda entry: entry[0])
 
-    def _balancer(self, settings: Settings) -> Balancer:
+    def _balancer(self, candidates: Candidates) -> Balancer:
         pricing = self.pricing
-        return Balancer(pricing.job, pricing.profile, pricing.accelerators, settings, self._layer_times(settings))
+        return Balancer(pricing.job, pricing.profile, pricing.accelerators, candidates, self._layer_times(candidates))
 
     def _balances(self, balancer: Balancer, layout: Layout) -> Iterable[Balance]:
         """The balances to try on a layout: the equal one alone where a share of every chunk's layers is recomputed."""
-        if self.balanced and is_by_stage(balancer.settings):
+        if self.balanced and is_by_stage(balancer.candidates):
             return balancer.by_stage(layout)
-        several = self.balanced and rerun_period(RECOMPUTES[int(balancer.settings.recompute[0])]) == 1
+        several = self.balanced and rerun_period(RECOMPUTES[int(balancer.candidates.recompute[0])]) == 1
         return balancer.balances(layout) if several else [balancer.equal(layout)]
 
     def _by_layout(
-        self, settings: Settings, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None = None
+        self, candidates: Candidates, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None = None
     ) -> dict[Layout, list[Place]]:
         places: dict[Layout, list[Place]] = {}
-        degrees = settings.decision(0).degrees
-        for place in self._places(settings, slowest_axis, orders):
+        degrees = candidates.decision(0).degrees
+        for place in self._places(candidates, slowest_axis, orders):
             places.setdefault(self._layout(degrees, place), []).append(place)
         return places
 
     def _places(
-        self, settings: Settings, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None
+        self, candidates: Candidates, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None
     ) -> Iterator[Place]:
-        active, idle = axes_of(settings)
-        orders = axis_orders(active, bool(settings.expert_lanes[0] > 1)) if orders is None else orders
-        for fill in self.fills_of(settings) if orders else ():
+        active, idle = axes_of(candidates)
+        orders = axis_orders(active, bool(candidates.expert_lanes[0] > 1)) if orders is None else orders
+        for fill in self.fills_of(candidates) if orders else ():
             for order in orders:
                 place = (fill, (*idle, *order))
-                if (slowest_axis is None or order[-1] == slowest_axis) and self._c1_failures(settings, place):
+                if (slowest_axis is None or order[-1] == slowest_axis) and self._c1_failures(candidates, place):
                     yield place
 
-    def _c1_failures(self, settings: Settings, place: Place) -> bool:
+    def _c1_failures(self, candidates: Candidates, place: Place) -> bool:
         wanted, (fill, order) = self.pricing.job.failure_domains, place
         if wanted is None:
             return True
-        degrees = settings.decision(0).degrees
+        degrees = candidates.decision(0).degrees
         lost = replicas_lost(self.fleet.topology, shares(fill), degrees, order, wanted.level)
         return lost <= wanted.max_replicas_lost
 
-    def _layer_times(self, settings: Settings) -> list[StackedTimes]:
-        key = tuple(int(getattr(settings, name)[0]) for name in (*LAYER_COLUMNS, "recompute", "world_size"))
+    def _layer_times(self, candidates: Candidates) -> list[StackedTimes]:
+        key = tuple(int(getattr(candidates, name)[0]) for name in (*LAYER_COLUMNS, "recompute", "world_size"))
         if key not in self._times:
             pricing = self.pricing
-            self._times[key] = times_by_type(pricing.profile, pricing.job, pricing.accelerators, settings)
+            self._times[key] = times_by_type(pricing.profile, pricing.job, pricing.accelerators, candidates)
         return self._times[key]
 
     def _layout(self, degrees: Degrees, place: Place) -> Layout:
@@ -210,7 +210,7 @@ class EveryPlacement(Placer):
 
     def _fastest(
         self,
-        settings: Settings,
+        candidates: Candidates,
         balance: Balance,
         rows: Rows,
         places: Sequence[Place],
@@ -224,7 +224,7 @@ class EveryPlacement(Placer):
         best_s, best = np.inf, places[0]
         if floors.min() >= limit_s:
             return best_s, best
-        decision, pipelines = balanced(settings.decision(0), balance), self._pipelines(settings, rows.work, balance)
+        decision, pipelines = balanced(candidates.decision(0), balance), self._pipelines(candidates, rows.work, balance)
         for index in np.argsort(floors, kind="stable").tolist():
             below_s, place = min(limit_s, best_s), places[index]
             if floors[index] >= below_s or stop():
@@ -237,12 +237,12 @@ class EveryPlacement(Placer):
                 best_s, best = step_s, place
         return best_s, best
 
-    def _pipelines(self, settings: Settings, work: Work, balance: Balance) -> UnplacedPipelines:
+    def _pipelines(self, candidates: Candidates, work: Work, balance: Balance) -> UnplacedPipelines:
         """The pipelines of a balance of a single candidate, wherever it lies; ``work`` is that of one of its rows."""
-        volumes = self.pricing.volumes(settings, work.take(np.zeros(1, dtype=np.int64)))
+        volumes = self.pricing.volumes(candidates, work.take(np.zeros(1, dtype=np.int64)))
         of = balance.layout, balance.split, balance.micro_batches
-        ranks = on_ranks(settings, balance.stage_recompute)
-        return UnplacedPipelines.of(volumes, self.pricing.accelerators, self._layer_times(settings), *of, ranks)
+        ranks = on_ranks(candidates, balance.stage_recompute)
+        return UnplacedPipelines.of(volumes, self.pricing.accelerators, self._layer_times(candidates), *of, ranks)
 
     def _timed(self, pipelines: UnplacedPipelines, decision: Decision, place: Place) -> list[TimedPipeline]:
         """The pipelines of a decision in a place."""
@@ -264,10 +264,10 @@ class EveryPlacement(Placer):
 
         Rows wait for groups inside buildings as long as these take on their own accelerator type.
         """
-        settings, work, types = rows
-        place, row = (index.ravel() for index in np.indices((len(places), len(settings))))
-        one = settings.take(row[: len(settings)])
-        volumes = self.pricing.volumes(settings.take(row), work.take(row))
+        candidates, work, types = rows
+        place, row = (index.ravel() for index in np.indices((len(places), len(candidates))))
+        one = candidates.take(row[: len(candidates)])
+        volumes = self.pricing.volumes(candidates.take(row), work.take(row))
         number = {fill: index for index, fill in enumerate(dict.fromkeys(fill for fill, _ in places))}
         whole, at = [self.levels(fill) for fill in number], np.array([number[fill] for fill, _ in places])[place]
         own = [levels.on(name) for name in self.pricing.types for levels in whole]
@@ -287,7 +287,7 @@ class EveryPlacement(Placer):
             )
             least = (waited[1], of_least[0]) if near else None
             terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, network, waits, least))
-        return step_times(volumes, terms).reshaped(len(places), len(settings))
+        return step_times(volumes, terms).reshaped(len(places), len(candidates))
 
 
 def placed_at(decision: Decision, place: Place) -> Decision:

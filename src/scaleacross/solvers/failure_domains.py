@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Candidates, Ints
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.failures import replicas_lost
-from scaleacross.cost_models.settings import Ints, Settings
 from scaleacross.solvers.fleets import Fleet, shares
 from scaleacross.spec.job import FailureDomains
 from scaleacross.spec.parallelism import GRID_AXES, Degrees
@@ -19,14 +19,14 @@ from scaleacross.spec.placement import axis_orders
 SHAPE_AXES = ("dp_shard", "dp_replicate", "pp", "tp", "cp", "expert_lanes")
 
 
-def lost_at_least(fleet: Fleet, settings: Settings, wanted: FailureDomains) -> Ints:
+def lost_at_least(fleet: Fleet, candidates: Candidates, wanted: FailureDomains) -> Ints:
     """Replicas that the fullest unit of the fleet takes with it at least, whatever the placement, (n,)."""
     units = sum(
         -(-building.num_accelerators // building.accelerators_per("zone")) if wanted.level == "zone" else 1
         for building in fleet.buildings
     )
-    fullest = -(-settings.world_size // units)
-    return -(-fullest // (settings.world_size // settings.dp))
+    fullest = -(-candidates.world_size // units)
+    return -(-fullest // (candidates.world_size // candidates.dp))
 
 
 def keeps_apart(fleet: Fleet, degrees: Degrees, wanted: FailureDomains) -> bool:
@@ -40,11 +40,11 @@ def keeps_apart(fleet: Fleet, degrees: Degrees, wanted: FailureDomains) -> bool:
     )
 
 
-def any_keeps_apart(fleet: Fleet, settings: Settings, wanted: FailureDomains) -> bool:
+def any_keeps_apart(fleet: Fleet, candidates: Candidates, wanted: FailureDomains) -> bool:
     """Whether some candidate has a placement that keeps its replicas apart; the most promising ones are tried first."""
-    least = lost_at_least(fleet, settings, wanted)
+    least = lost_at_least(fleet, candidates, wanted)
     hopeful = np.flatnonzero(least <= wanted.max_replicas_lost)
-    kinds = distinct(*(getattr(settings, axis)[hopeful] for axis in SHAPE_AXES))
+    kinds = distinct(*(getattr(candidates, axis)[hopeful] for axis in SHAPE_AXES))
     rows = hopeful[kinds.first]
-    rows = rows[np.argsort(least[rows] * settings.world_size[rows], kind="stable")]
-    return any(keeps_apart(fleet, settings.decision(int(row)).degrees, wanted) for row in rows)
+    rows = rows[np.argsort(least[rows] * candidates.world_size[rows], kind="stable")]
+    return any(keeps_apart(fleet, candidates.decision(int(row)).degrees, wanted) for row in rows)

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Ints, concatenate
+from scaleacross.cost_models.candidates import Ints, concatenate
 from scaleacross.solvers.open_policies import closed, narrowed
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools, Candidates, Ints, expert_axis
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.groups import GroupShape, exact_shape, stacked_shapes
@@ -20,7 +21,6 @@ from scaleacross.cost_models.levels import CAMPUS, Levels, build_levels
 from scaleacross.cost_models.links import links_of, stacked_links
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
-from scaleacross.cost_models.settings import Bools, Ints, Settings, expert_axis
 from scaleacross.cost_models.step import exact_shapes
 from scaleacross.cost_models.waiting_groups import near_shape, told_apart
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES
@@ -73,10 +73,10 @@ class FixedPlacement(Pricing):
         largest = max(count for _, count in self.fill)
         return near_shape(shape, told_apart(extent, largest, ranks))
 
-    def placed(self, settings: Settings, row: int, axis_order: Sequence[GridAxis]) -> Decision:
+    def placed(self, candidates: Candidates, row: int, axis_order: Sequence[GridAxis]) -> Decision:
         """One of the candidates with its placement."""
         placement = Placement(axis_order=tuple(axis_order), fill=shares(self.fill))
-        return settings.decision(row).model_copy(update={"placement": placement})
+        return candidates.decision(row).model_copy(update={"placement": placement})
 
     def step_s(self, decision: Decision) -> float:
         """Exact step time of a decision that is placed on this fill."""
@@ -106,26 +106,26 @@ class FixedPlacement(Pricing):
             decision.degrees, order, self.levels, count=lambda degree, stride, _: self.shape(degree, stride)
         )
 
-    def spans(self, settings: Settings, axis_order: Sequence[GridAxis]) -> dict[str, Ints]:
+    def spans(self, candidates: Candidates, axis_order: Sequence[GridAxis]) -> dict[str, Ints]:
         """Outermost level that the groups of every axis (and ``ep``) cross on an order, (n,) each."""
-        out, stride = {}, np.ones(len(settings), dtype=np.int64)
+        out, stride = {}, np.ones(len(candidates), dtype=np.int64)
         for axis in axis_order:
-            out[str(axis)] = self._exact(getattr(settings, axis), stride).span
+            out[str(axis)] = self._exact(getattr(candidates, axis), stride).span
             if axis == "dp_shard":
-                out["ep"] = self._exact(*expert_axis(settings, stride)).span
-            stride = stride * getattr(settings, axis)
+                out["ep"] = self._exact(*expert_axis(candidates, stride)).span
+            stride = stride * getattr(candidates, axis)
         return out
 
-    def _lying(self, settings: Settings, degree: Ints, stride: Ints, coarse: bool, waits: bool) -> GroupShape:
+    def _lying(self, candidates: Candidates, degree: Ints, stride: Ints, coarse: bool, waits: bool) -> GroupShape:
         shape = self._exact(degree, stride)
-        return self.least(shape, degree * stride, settings.pp) if waits else shape
+        return self.least(shape, degree * stride, candidates.pp) if waits else shape
 
     def _on(self, accelerator: str, group: Group) -> Group:
         inside = (group.shape.span < CAMPUS).astype(np.int64)
         return replace(group, links=stacked_links([self.levels, self.levels.on(accelerator)], inside))
 
-    def _far(self, axis: GridAxis, settings: Settings, stride: Ints) -> Bools | None:
-        degree = np.broadcast_to(getattr(settings, axis), stride.shape)
+    def _far(self, axis: GridAxis, candidates: Candidates, stride: Ints) -> Bools | None:
+        degree = np.broadcast_to(getattr(candidates, axis), stride.shape)
         far = self._exact(degree.ravel(), stride.ravel()).span >= CAMPUS
         return np.asarray(far.reshape(stride.shape) & (axis in GRADIENT_AXES))
 

@@ -24,6 +24,7 @@ from typing import Final
 import networkx as nx
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.collective_curves import slowest_of_fastest
 from scaleacross.cost_models.levels import (
     CAMPUS,
@@ -36,7 +37,6 @@ from scaleacross.cost_models.levels import (
     trunk_graph,
 )
 from scaleacross.cost_models.links import Links
-from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.parallelism import GRID_AXES, Degrees
 from scaleacross.spec.placement import BuildingShare

@@ -93,7 +93,7 @@ def _kept_apart_less(problem: Problem, seed: int) -> tuple[str, Job] | None:
     found = search(free, time_limit_s=FREED_LIMIT_S, seed=seed, gap_tolerance=FREED_GAP)
     if found.best is None:
         return None
-    placed, degrees = found.best.placement, found.best.settings.decision(0).degrees
+    placed, degrees = found.best.placement, found.best.candidates.decision(0).degrees
     lost = replicas_lost(free.topology, shares(placed.fill), degrees, placed.axis_order, wanted.level)
     looser = wanted.model_copy(update={"max_replicas_lost": lost})
     label = (

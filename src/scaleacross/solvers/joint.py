@@ -64,8 +64,8 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.axes import searched_network
+from scaleacross.cost_models.candidates import NOTHING, Candidates, Floats, Ints, candidate_of, concatenate
 from scaleacross.cost_models.plan_cost import plan_cost
-from scaleacross.cost_models.settings import NOTHING, Floats, Ints, Settings, concatenate, settings_of
 from scaleacross.solvers.balance import balance_of
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.every_placement import placer_on as step_placer_on
@@ -145,8 +145,8 @@ def search(
     if others is not None:
         state.any_layers_s = _any_layers_s(*survived)
     for blocks in survived:
-        later = [block for block in blocks if block[0].settings.policy_open.any()]
-        place_survivors(state, [block for block in blocks if not block[0].settings.policy_open.any()])
+        later = [block for block in blocks if block[0].candidates.policy_open.any()]
+        place_survivors(state, [block for block in blocks if not block[0].candidates.policy_open.any()])
         for part in in_parts(state, later):
             place_survivors(state, _tighten(state, part))
     survivors += uneven
@@ -197,16 +197,16 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
         if used == types:
             named = decision.pipeline.model_copy(update={"order": None})  # candidates have the order of their schedule
             decision = decision.model_copy(update={"pipeline": named})
-            priced = placer.pricing.coarse(settings_of(decision, problem.job.global_batch_sequences))
+            priced = placer.pricing.coarse(candidate_of(decision, problem.job.global_batch_sequences))
             network = searched_network(problem.job, fleet.accelerators)
             cost = plan_cost(problem.job, problem.profile, problem.topology, decision, network=network)
             step_s = cost.cost.step_s
             fill = tuple((share.building, share.num_accelerators) for share in placement.fill)
             exposed_s = step_s - float(priced.free_s[0])
             state.free_bound_s = min(state.free_bound_s, float(priced.free_s[0]))
-            balance = balance_of(problem, decision, placement, priced.settings)
+            balance = balance_of(problem, decision, placement, priced.candidates)
             at = PlacementDecision(placement.axis_order, fill, exposed_s, complete=True, balance=balance)
-            state.remember(Placed(step_s, priced.settings, priced, at, placer, brought=True))
+            state.remember(Placed(step_s, priced.candidates, priced, at, placer, brought=True))
 
 
 def _price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer] | None]:
@@ -235,11 +235,13 @@ def _price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer
         state.free_bound_s = min(state.free_bound_s, float(priced.free_s.min()))
         _place_most_promising(state, priced, placer)
         state.tell("pricing", total - len(bases), total)
-        yield priced.take(state.keep(priced.bound_s, stands_for(job, priced.settings))), placer
+        yield priced.take(state.keep(priced.bound_s, stands_for(job, priced.candidates))), placer
     state.drop(bounds, counts)
 
 
-def _enumerate(state: Search, space: SearchSpace, refusals: Refusals, least_stages: int) -> list[tuple[Settings, Ints]]:
+def _enumerate(
+    state: Search, space: SearchSpace, refusals: Refusals, least_stages: int
+) -> list[tuple[Candidates, Ints]]:
     """All bases of so many stages or more in batches, with the number of candidates that each stands for."""
     batches = []
     for bases in space.bases(refusals):
@@ -254,7 +256,7 @@ def _enumerate(state: Search, space: SearchSpace, refusals: Refusals, least_stag
     return batches
 
 
-def _probe(state: Search, space: SearchSpace, placer: Placer, enumerated: list[tuple[Settings, Ints]]) -> None:
+def _probe(state: Search, space: SearchSpace, placer: Placer, enumerated: list[tuple[Candidates, Ints]]) -> None:
     """Place the most promising candidate of a sample of bases: a first incumbent, which prunes bases unseen."""
     total = sum(len(bases) for bases, _ in enumerated)
     if total < 2 * PROBED or state.out_of_time:
@@ -270,12 +272,14 @@ def _probe(state: Search, space: SearchSpace, placer: Placer, enumerated: list[t
         _place_most_promising(state, pricing.coarse(rows), placer)
 
 
-def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Settings, Ints]]) -> tuple[Settings, Floats, Ints]:
+def _bases(
+    state: Search, pricing: Pricing, enumerated: list[tuple[Candidates, Ints]]
+) -> tuple[Candidates, Floats, Ints]:
     """Step 1: the bases that may fit and win, with their bounds and the candidates that they stand for, least estimate first.
 
     The layers alone prune first, then computation rank by rank, then memory, then the bound with communication.
     """
-    parts, bounds, counts, estimates, fast = [], [], [], [], list[tuple[Settings, Ints, Floats]]()
+    parts, bounds, counts, estimates, fast = [], [], [], [], list[tuple[Candidates, Ints, Floats]]()
     for batch, count in _in_parts(enumerated):
         floor = np.zeros(len(batch)) if state.out_of_time else pricing.base_floor_s(batch)
         keep = state.keep(floor, count)
@@ -303,7 +307,7 @@ def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Settings, Int
     return concatenate(parts).take(order), np.concatenate(bounds)[order], np.concatenate(counts)[order]
 
 
-def _in_parts(enumerated: list[tuple[Settings, Ints]]) -> Iterator[tuple[Settings, Ints]]:
+def _in_parts(enumerated: list[tuple[Candidates, Ints]]) -> Iterator[tuple[Candidates, Ints]]:
     """The same bases, so many at a time that the clock is looked at in between."""
     for bases, count in enumerated:
         for start in range(0, len(bases), BASE_PART):
@@ -311,7 +315,7 @@ def _in_parts(enumerated: list[tuple[Settings, Ints]]) -> Iterator[tuple[Setting
             yield bases.take(rows), count[rows]
 
 
-def _of_bases(pricing: Pricing, bases: Settings, rows: Ints) -> Floats:
+def _of_bases(pricing: Pricing, bases: Candidates, rows: Ints) -> Floats:
     return pricing.base_bound_s(bases.take(rows))
 
 
@@ -338,7 +342,7 @@ def _place_first(state: Search, survivors: Sequence[tuple[Priced, Placer]]) -> N
     several = [
         (priced, placer)
         for priced, placer in survivors
-        if len(placer.fleet.accelerators) > 1 and len(priced.bound_s) and not priced.settings.policy_open.any()
+        if len(placer.fleet.accelerators) > 1 and len(priced.bound_s) and not priced.candidates.policy_open.any()
     ]
     least = np.concatenate([np.zeros(0), *(priced.estimate_s for priced, _ in several)])
     worst_s = np.partition(least, PROMISING)[PROMISING] if len(least) > PROMISING else np.inf
@@ -347,12 +351,12 @@ def _place_first(state: Search, survivors: Sequence[tuple[Priced, Placer]]) -> N
     place_survivors(state, tight, PLACED_FIRST)
 
 
-def _that_fit(state: Search, pricing: Pricing, settings: Settings) -> Settings:
+def _that_fit(state: Search, pricing: Pricing, candidates: Candidates) -> Candidates:
     def bound_s(rows: Ints) -> Floats:
-        return pricing.coarse(settings.take(rows)).bound_s
+        return pricing.coarse(candidates.take(rows)).bound_s
 
-    counts = stands_for(state.problem.job, settings)
-    return settings.take(state.fit(pricing, pricing.needed_bytes(settings), bound_s, counts))
+    counts = stands_for(state.problem.job, candidates)
+    return candidates.take(state.fit(pricing, pricing.needed_bytes(candidates), bound_s, counts))
 
 
 def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple[Priced, Placer]]:
@@ -360,7 +364,7 @@ def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tupl
     blocks, out, least_s = [], [], np.inf
     for priced, placer in survivors:
         ordered = priced.take(np.argsort(priced.estimate_s, kind="stable"))
-        ordered = ordered.take(state.keep(ordered.bound_s, stands_for(state.problem.job, ordered.settings)))
+        ordered = ordered.take(state.keep(ordered.bound_s, stands_for(state.problem.job, ordered.candidates)))
         for start in range(0, len(ordered.bound_s), TIGHT_BLOCK):
             rows = np.arange(start, min(start + TIGHT_BLOCK, len(ordered.bound_s)))
             blocks.append((ordered.take(rows), placer))
@@ -372,7 +376,7 @@ def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tupl
         if tight.estimate_s[best] < min(least_s, state.target_s) and not state.out_of_time:
             least_s = float(tight.estimate_s[best])
             _place_best(state, tight, placer)
-        out.append((tight.take(state.keep(tight.bound_s, stands_for(state.problem.job, tight.settings))), placer))
+        out.append((tight.take(state.keep(tight.bound_s, stands_for(state.problem.job, tight.candidates))), placer))
         state.tell("pricing", done, total)
     return [(block, placer) for block, placer in out if len(block.bound_s)]
 

@@ -18,8 +18,8 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s
-from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import block_counts
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.spec.job import Job
@@ -49,19 +49,21 @@ def _like(slow: Building, other: Building) -> Building:
 
 
 def share_left(
-    job: Job, profile: ModelProfile, fleet: Fleet, settings: Settings, times: Sequence[StackedTimes]
+    job: Job, profile: ModelProfile, fleet: Fleet, candidates: Candidates, times: Sequence[StackedTimes]
 ) -> Floats:
     """Seconds of the busiest rank over those with equal layers and batches on the slowest type, (n,), 1 at most."""
     counts = np.array([*block_counts(profile), 1, 1])
-    seconds = np.stack([counts @ layer_pass_s(each, settings) for each in times]) / profile.num_layers
+    seconds = np.stack([counts @ layer_pass_s(each, candidates) for each in times]) / profile.num_layers
     order = np.argsort(seconds, axis=0)
     seconds = np.take_along_axis(seconds, order, axis=0)  # fastest type first, (types, n)
     available = np.array(fleet.num_by_type)[order]
-    ranks = settings.tp * settings.cp
-    share = _by_layers(profile.num_layers, settings, seconds, _upto(settings.pp, available // (ranks * settings.dp)))
+    ranks = candidates.tp * candidates.cp
+    share = _by_layers(
+        profile.num_layers, candidates, seconds, _upto(candidates.pp, available // (ranks * candidates.dp))
+    )
     if not needs_equal_batches(job):
-        replicas = _upto(settings.dp, available // (ranks * settings.pp))
-        share = np.minimum(share, settings.dp / seconds[-1] / (replicas / seconds).sum(axis=0))
+        replicas = _upto(candidates.dp, available // (ranks * candidates.pp))
+        share = np.minimum(share, candidates.dp / seconds[-1] / (replicas / seconds).sum(axis=0))
     return share
 
 
@@ -72,9 +74,9 @@ def _upto(number: Ints, available: Ints) -> Ints:
     return np.diff(np.maximum.accumulate(most, axis=0), axis=0, prepend=0)
 
 
-def _by_layers(num_layers: int, settings: Settings, seconds: Floats, stages: Ints) -> Floats:
+def _by_layers(num_layers: int, candidates: Candidates, seconds: Floats, stages: Ints) -> Floats:
     """The share where stages of each type hold as many whole layers as keep the longest stage short, (n,)."""
-    least, layers = settings.num_chunks, np.maximum(num_layers, settings.pp * settings.num_chunks)
+    least, layers = candidates.num_chunks, np.maximum(num_layers, candidates.pp * candidates.num_chunks)
     there = stages > 0
     longest = layers / (stages / seconds).sum(axis=0)
     held = np.maximum(least, np.floor(longest / seconds + 1e-9))
@@ -85,5 +87,5 @@ def _by_layers(num_layers: int, settings: Settings, seconds: Floats, stages: Int
         following = np.where(there, (held + 1) * seconds, np.inf)
         grows = short & (np.arange(len(seconds))[:, None] == following.argmin(axis=0))
         held = held + grows
-    equal = np.maximum(least, -(-layers // settings.pp)) * seconds[-1]
+    equal = np.maximum(least, -(-layers // candidates.pp)) * seconds[-1]
     return np.minimum(1.0, (held * seconds * there).max(axis=0) / equal)

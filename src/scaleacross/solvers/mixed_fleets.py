@@ -28,6 +28,7 @@ import numpy as np
 
 from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.buckets import least_bucket_share
+from scaleacross.cost_models.candidates import Candidates, Floats, Ints, stride_behind
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.early_gradients import before_gradients
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds, times_by_type
@@ -38,7 +39,6 @@ from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, folded
 from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_paces, fill_past_once_s
 from scaleacross.cost_models.rank_seconds import elementwise_fraction, hbm_s_per_byte, update_s
 from scaleacross.cost_models.recomputation import gathers_again, gathers_once, layers_again
-from scaleacross.cost_models.settings import Floats, Ints, Settings, stride_behind
 from scaleacross.cost_models.stages import RankClasses, block_counts
 from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
 from scaleacross.cost_models.traffic import Volumes
@@ -69,53 +69,55 @@ class MixedPricing(Pricing):
         """Memory of the largest type: ``needed_bytes`` is that of the least loaded placement."""
         return max(accelerator.room_bytes(headroom_fraction) for accelerator in self.accelerators)
 
-    def needed_bytes(self, settings: Settings) -> Floats:
+    def needed_bytes(self, candidates: Candidates) -> Floats:
         """Bytes that the rank with most layers needs at least, under any split, without the reserve, (n,).
 
         That rank has ⌈L/pp⌉ layers or more; the cheapest block type, no embedding, the last rank (fewest in flight).
         """
-        needed = np.empty(len(settings))
+        needed = np.empty(len(candidates))
         types = len(self.profile.blocks)
-        for pp, rows in by_pipeline(settings):
+        for pp, rows in by_pipeline(candidates):
             layers = np.eye(types, dtype=np.int64) * -(-self.profile.num_layers // pp)
             nothing = np.zeros(types, dtype=np.int64)
             classes = RankClasses(layers, nothing, nothing, nothing + pp - 1, nothing + 1)
-            parts = memory_parts(self.profile, self.job, settings.take(rows), classes)
+            parts = memory_parts(self.profile, self.job, candidates.take(rows), classes)
             needed[rows] = sum(parts.values(), start=np.zeros(1)).min(axis=0)
         return needed
 
-    def base_free_s(self, bases: Settings) -> Floats:
+    def base_free_s(self, bases: Candidates) -> Floats:
         """Computation at best, (n,), whatever the split of dp."""
         return self._computation_s(bases, self._times(bases), ())
 
-    def base_bound_s(self, bases: Settings) -> Floats:
+    def base_bound_s(self, bases: Candidates) -> Floats:
         """Computation and what it waits for at best, (n,); gradients and optimizer depend on the split of dp."""
         times = self._times(bases)
         return self._computation_s(bases, times, self._coarse_terms(self._unit_volumes(bases, times))[:3])
 
-    def base_estimate_s(self, bases: Settings, bound_s: Floats) -> Floats:
+    def base_estimate_s(self, bases: Candidates, bound_s: Floats) -> Floats:
         """``mixed_estimates`` of the best candidate of each base, (n,), no less than the bound."""
         equal = self._equal_ranks
         return self._estimate_s(bases, equal.base_bound_s(bases), equal.base_free_s(bases), bound_s)
 
-    def coarse(self, settings: Settings) -> Priced:
+    def coarse(self, candidates: Candidates) -> Priced:
         """The bound with every axis as if it were the innermost; inf where no split of the layers fits in memory."""
-        times = self._times(settings)
-        volumes = self._unit_volumes(settings, times)
+        times = self._times(candidates)
+        volumes = self._unit_volumes(candidates, times)
         terms = self._coarse_terms(volumes)
-        work = self._least_work(settings, self._computation_s(settings, times, terms))
-        free = placement_free_s(self.volumes(settings, work))
-        room, fullest = layers_that_fit(self.job, self.profile, self.fleet.buildings, settings)
-        seconds = np.stack([layer_pass_s(each, settings) for each in times]) + self._waits_s(settings, terms)
-        busiest = settings.num_micro_batches * fullest * seconds[:, :-2].min(axis=(0, 1))
+        work = self._least_work(candidates, self._computation_s(candidates, times, terms))
+        free = placement_free_s(self.volumes(candidates, work))
+        room, fullest = layers_that_fit(self.job, self.profile, self.fleet.buildings, candidates)
+        seconds = np.stack([layer_pass_s(each, candidates) for each in times]) + self._waits_s(candidates, terms)
+        busiest = candidates.num_micro_batches * fullest * seconds[:, :-2].min(axis=(0, 1))
         bound = np.maximum(self._bound_s(volumes, times, terms), busiest) + work.optimizer_s
         bound = np.where(room < self.profile.num_layers, np.inf, bound)
-        equal = self._equal_ranks.coarse(settings)
-        return Priced(settings, work, free, bound, self._estimate_s(settings, equal.estimate_s, equal.free_s, bound))
+        equal = self._equal_ranks.coarse(candidates)
+        return Priced(
+            candidates, work, free, bound, self._estimate_s(candidates, equal.estimate_s, equal.free_s, bound)
+        )
 
-    def _estimate_s(self, settings: Settings, equal_s: Floats, free_s: Floats, bound_s: Floats) -> Floats:
+    def _estimate_s(self, candidates: Candidates, equal_s: Floats, free_s: Floats, bound_s: Floats) -> Floats:
         """``mixed_estimates`` from the estimate of ``_equal_ranks`` and its free part, (n,), no less than the bound."""
-        left = share_left(self.job, self.profile, self.fleet, settings, self._times(settings))
+        left = share_left(self.job, self.profile, self.fleet, candidates, self._times(candidates))
         return np.maximum(bound_s, equal_s - (1 - left) * free_s)
 
     @cached_property
@@ -124,59 +126,59 @@ class MixedPricing(Pricing):
 
     def tight(self, priced: Priced) -> Priced:
         """The bound with every axis at the stride that the best axis order gives it."""
-        active = [axis for axis in GRID_AXES if (getattr(priced.settings, axis) > 1).any()]
+        active = [axis for axis in GRID_AXES if (getattr(priced.candidates, axis) > 1).any()]
         orders = list(permutations(active))  # more than folded experts may lie in: a lower bound all the same
-        added = self.order_bounds_s(priced.settings, priced.work, orders).min(axis=0)
+        added = self.order_bounds_s(priced.candidates, priced.work, orders).min(axis=0)
         bound = np.maximum(priced.bound_s, priced.free_s + added)
-        equal = self._equal_ranks.tight(self._equal_ranks.coarse(priced.settings))
-        estimate = self._estimate_s(priced.settings, equal.estimate_s, equal.free_s, bound)
+        equal = self._equal_ranks.tight(self._equal_ranks.coarse(priced.candidates))
+        estimate = self._estimate_s(priced.candidates, equal.estimate_s, equal.free_s, bound)
         return replace(priced, bound_s=bound, estimate_s=estimate)
 
-    def order_bounds_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
+    def order_bounds_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """Lower bounds on the step less ``placement_free_s``, one for each order of the same axes, (orders, n)."""
-        times, every = self._times(settings), np.arange(len(settings))
-        volumes = self._unit_volumes(settings, times)
+        times, every = self._times(candidates), np.arange(len(candidates))
+        volumes = self._unit_volumes(candidates, times)
         arcs = []
         for axis in (axis for axis in orders[0] if axis != "pp"):
             before = [frozenset(order[: order.index(axis)]) for order in orders]
             place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
-            stride = np.concatenate([stride_behind(settings, faster) for faster in place])
+            stride = np.concatenate([stride_behind(candidates, faster) for faster in place])
             terms = self._relaxed_terms(axis, volumes.take(np.tile(every, len(place))), stride)
-            arcs.append((terms, np.array([place[faster] for faster in before]) * len(settings)))
-        out = np.empty((len(orders), len(settings)))
-        step = max(1, ORDER_BLOCK // max(1, len(settings)))
+            arcs.append((terms, np.array([place[faster] for faster in before]) * len(candidates)))
+        out = np.empty((len(orders), len(candidates)))
+        step = max(1, ORDER_BLOCK // max(1, len(candidates)))
         for start in range(0, len(orders), step):
             block = out[start : start + step]
             rows = np.tile(every, len(block))
             placed = [terms.take((at[start : start + step, None] + every).ravel()) for terms, at in arcs]
             some = volumes.take(rows)
             block[:] = self._bound_s(some, [each.take(rows) for each in times], placed).reshape(block.shape)
-        return out + (work.optimizer_s - placement_free_s(self.volumes(settings, work)))
+        return out + (work.optimizer_s - placement_free_s(self.volumes(candidates, work)))
 
-    def _times(self, settings: Settings) -> list[StackedTimes]:
-        return times_by_type(self.profile, self.job, self.accelerators, settings)
+    def _times(self, candidates: Candidates) -> list[StackedTimes]:
+        return times_by_type(self.profile, self.job, self.accelerators, candidates)
 
-    def _least_work(self, settings: Settings, computation_s: Floats) -> Work:
+    def _least_work(self, candidates: Candidates, computation_s: Floats) -> Work:
         """Work of which the part that no placement changes is ``computation_s`` and the least optimizer update."""
-        nothing = np.zeros(len(settings))
-        held = self.profile.trainable_parameters / (settings.pp * settings.tp * settings.experts_over)
-        optimizer = update_s(self.job, self.accelerators, settings, held, nothing).min(axis=0)
+        nothing = np.zeros(len(candidates))
+        held = self.profile.trainable_parameters / (candidates.pp * candidates.tp * candidates.experts_over)
+        optimizer = update_s(self.job, self.accelerators, candidates, held, nothing).min(axis=0)
         columns = {f.name: nothing for f in fields(Work)}
-        each = computation_s / settings.num_micro_batches
+        each = computation_s / candidates.num_micro_batches
         return Work(**columns | {"forward_s": each, "optimizer_s": optimizer})
 
-    def _unit_volumes(self, settings: Settings, times: Sequence[StackedTimes]) -> Volumes:
+    def _unit_volumes(self, candidates: Candidates, times: Sequence[StackedTimes]) -> Volumes:
         """Volumes of one gather, one layer, one expert layer, and the dense parameters that the fullest rank holds at least."""
-        nothing, one = np.zeros(len(settings)), np.ones(len(settings))
-        _, dense = self._fullest(settings)
-        elementwise = elementwise_fraction(self.profile, times, settings)
+        nothing, one = np.zeros(len(candidates)), np.ones(len(candidates))
+        _, dense = self._fullest(candidates)
+        elementwise = elementwise_fraction(self.profile, times, candidates)
         shared, shared_backward = shared_seconds(self.job, times)
         work = Work(
             **{f.name: nothing for f in fields(Work)}
             | {
                 "tp_gathers": one,
-                "tp_forward": 0.5 / (2.0 + layers_again(settings)),
-                "weight_s": np.full(len(settings), np.inf),  # whatever can hide behind it does
+                "tp_forward": 0.5 / (2.0 + layers_again(candidates)),
+                "weight_s": np.full(len(candidates), np.inf),  # whatever can hide behind it does
                 "layers": one,
                 "buckets": one,
                 "moe_layers": one * bool(self.profile.num_experts),
@@ -188,23 +190,23 @@ class MixedPricing(Pricing):
                 "taken_fraction": one * taken_fraction(self.accelerators),
                 "least_taken_fraction": one * least_taken_fraction(self.accelerators, self.job.network.drivers),
                 "elementwise_fraction": elementwise,
-                "hbm_s_per_byte": hbm_s_per_byte(self.accelerators, settings, elementwise),
+                "hbm_s_per_byte": hbm_s_per_byte(self.accelerators, candidates, elementwise),
             }
         )
-        return self.volumes(settings, work)
+        return self.volumes(candidates, work)
 
-    def _fullest(self, settings: Settings) -> tuple[Floats, Floats]:
+    def _fullest(self, candidates: Candidates) -> tuple[Floats, Floats]:
         """Parameters and dense parameters that the fullest rank holds at least, (n,) each: the mean over the ranks."""
-        each, outer = self._held(settings)
-        total = (np.array(block_counts(self.profile)) @ each.total + outer.total[0]) / settings.pp
+        each, outer = self._held(candidates)
+        total = (np.array(block_counts(self.profile)) @ each.total + outer.total[0]) / candidates.pp
         return total, total * (each.dense / each.total).min(axis=0)
 
-    def _held(self, settings: Settings) -> tuple[Held, Held]:
+    def _held(self, candidates: Candidates) -> tuple[Held, Held]:
         """Parameters of a layer of each block type, (block types, n), and of both ends, (1, n)."""
         kinds = len(self.profile.blocks)
         nobody = RankClasses(np.eye(kinds, dtype=np.int64), *(np.zeros(kinds, dtype=np.int64),) * 4)
         ends = RankClasses(np.zeros((1, kinds), dtype=np.int64), *(np.ones(1, dtype=np.int64),) * 4)
-        each, outer = (held_parameters(self.profile, settings, classes) for classes in (nobody, ends))
+        each, outer = (held_parameters(self.profile, candidates, classes) for classes in (nobody, ends))
         return each, outer
 
     def _relaxed_terms(
@@ -212,7 +214,7 @@ class MixedPricing(Pricing):
     ) -> Terms:
         """Terms of an axis at their least, under the name of the component that waits."""
         name = "ep" if axis == "dp_shard" else axis
-        innermost = np.ones(len(volumes.settings), dtype=np.int64)
+        innermost = np.ones(len(volumes.candidates), dtype=np.int64)
         calls = self._calls_by_type(axis, volumes, innermost if stride is None else stride, coarse)
         serial = np.stack([waited_s(axis, volumes, each) for each in calls])
         window, apart = self._carried_s(axis, volumes, stride, coarse)
@@ -225,28 +227,28 @@ class MixedPricing(Pricing):
 
     def _bound_s(self, volumes: Volumes, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
         """The bound without the optimizer for collectives that take ``terms``, (n,)."""
-        settings, work = volumes.settings, volumes.work
-        computation = self._computation_s(settings, times, terms)
-        traffic = sum((term.window_s for term in terms), start=np.zeros((TRAFFIC_ROWS, len(settings))))
-        early, fewest = self.early(volumes), _fewest(self.job, settings)
+        candidates, work = volumes.candidates, volumes.work
+        computation = self._computation_s(candidates, times, terms)
+        traffic = sum((term.window_s for term in terms), start=np.zeros((TRAFFIC_ROWS, len(candidates))))
+        early, fewest = self.early(volumes), _fewest(self.job, candidates)
         if early is not None:
             apart = (part for term in terms for part in term.apart_s)
-            traffic = early.alone(traffic, sum(apart, start=np.zeros((2, len(settings)))))
-        windows = least_together_s(traffic, 1 / num_communicators(settings, bool(self.profile.num_experts)))
-        waited = sum((term.serial_s.get("dp", 0.0) for term in terms), start=np.zeros(len(settings)))
-        chunks, pp = settings.num_chunks, settings.pp
+            traffic = early.alone(traffic, sum(apart, start=np.zeros((2, len(candidates)))))
+        windows = least_together_s(traffic, 1 / num_communicators(candidates, bool(self.profile.num_experts)))
+        waited = sum((term.serial_s.get("dp", 0.0) for term in terms), start=np.zeros(len(candidates)))
+        chunks, pp = candidates.num_chunks, candidates.pp
         hidden = (pp * (chunks - 1) + 1) / chunks
         once = windows[0] + windows[1]
-        first = least_bucket_share(self.job.overlap, settings, self._fullest(settings)[0])
+        first = least_bucket_share(self.job.overlap, candidates, self._fullest(candidates)[0])
         products = (1 - 1 / chunks) * (1 - work.elementwise_fraction)
         reducing, moving = work.taken_fraction * products, work.least_taken_fraction * products
         beside = (first + reducing) * traffic[0] + (first + moving) * traffic[1]
         behind = once - computation * np.minimum(1.0, hidden / fewest)
         if early is not None:
-            later: Floats = 1 - before_gradients(settings, fewest)
+            later: Floats = 1 - before_gradients(candidates, fewest)
             behind = np.where(early.is_far, windows[0] - computation * later, behind)
         exposed = np.maximum(behind, beside)
-        fewest_batches = replace(volumes, settings=replace(settings, num_micro_batches=fewest))
+        fewest_batches = replace(volumes, candidates=replace(candidates, num_micro_batches=fewest))
         least = np.maximum(computation + exposed, self._path_s(volumes, times, terms) + beside)
         rows = np.flatnonzero(traffic[CALLS][EVERY_PASS].any(axis=0))
         if len(rows):
@@ -257,72 +259,74 @@ class MixedPricing(Pricing):
         return least + waited + hbm_lost_s(fewest_batches)
 
     def _sharded(self, volumes: Volumes, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> ShardedPasses:
-        settings = volumes.settings
-        waits, inner = self._waits_s(settings, terms), self._waits_s(settings, terms, exchanges=False)
-        seconds = np.stack([layer_pass_s(each, settings) for each in times]) + waits
-        traffic = sum((term.window_s for term in terms), start=np.zeros((TRAFFIC_ROWS, len(settings))))[CALLS]
-        share = self._prefix_share(settings, times, seconds)
-        return ShardedPasses(volumes, times, waits, inner, traffic, self._held(settings), share, self._speed)
+        candidates = volumes.candidates
+        waits, inner = self._waits_s(candidates, terms), self._waits_s(candidates, terms, exchanges=False)
+        seconds = np.stack([layer_pass_s(each, candidates) for each in times]) + waits
+        traffic = sum((term.window_s for term in terms), start=np.zeros((TRAFFIC_ROWS, len(candidates))))[CALLS]
+        share = self._prefix_share(candidates, times, seconds)
+        return ShardedPasses(volumes, times, waits, inner, traffic, self._held(candidates), share, self._speed)
 
     def _path_s(self, volumes: Volumes, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
         """4 of ``mixed_passes``, (n,)."""
-        settings = volumes.settings
-        message = self._calls("pp", volumes, np.ones_like(settings.pp), coarse=True).message
-        seconds = np.stack([layer_pass_s(each, settings) for each in times]) + self._waits_s(settings, terms)
-        return path_s(self.profile, settings, seconds, message)
+        candidates = volumes.candidates
+        message = self._calls("pp", volumes, np.ones_like(candidates.pp), coarse=True).message
+        seconds = np.stack([layer_pass_s(each, candidates) for each in times]) + self._waits_s(candidates, terms)
+        return path_s(self.profile, candidates, seconds, message)
 
-    def _computation_s(self, settings: Settings, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
+    def _computation_s(self, candidates: Candidates, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
         """Computation and the collectives per layer that nothing hides, without the optimizer, (n,).
 
         No rank is faster than one that has of everything the fastest type. Of a policy still to be chosen that is all: only the
         least of each type is known, no ratio of two.
         """
-        seconds = np.stack([layer_pass_s(each, settings) for each in times]) + self._waits_s(settings, terms)
+        seconds = np.stack([layer_pass_s(each, candidates) for each in times]) + self._waits_s(candidates, terms)
         layers, ends = seconds[:, :-2], seconds[:, -2:]  # (types, block types, n)
         least = layers.min(axis=0)
         share = (least / layers).max(axis=1)  # f, (types, n)
         counts = np.array([count for _, count in self.profile.blocks])
         whole = counts @ least + (share[:, None] * ends).min(axis=0).sum(axis=0)
         once = counts @ least + ends.min(axis=0).sum(axis=0)
-        pp, m, phi = settings.pp, settings.num_micro_batches, share.min(axis=0)
-        by_shares = np.where(settings.rerun_open, 0.0, settings.dp * whole / self._speed(settings, share))
+        pp, m, phi = candidates.pp, candidates.num_micro_batches, share.min(axis=0)
+        by_shares = np.where(candidates.rerun_open, 0.0, candidates.dp * whole / self._speed(candidates, share))
         pace = np.maximum(by_shares, once / pp)
-        before = self._prefix_share(settings, times, seconds)
-        enough = at_least(_fewest(self.job, settings), m, pp, phi, settings.dp == 1)
-        any_order, own = fill_paces(settings.schedule, pp, enough, before, phi)
-        chunk = (settings.num_chunks - 1) * layers.max(axis=(0, 1)) + _folded(settings) * ends[:, 1].max(axis=0)
+        before = self._prefix_share(candidates, times, seconds)
+        enough = at_least(_fewest(self.job, candidates), m, pp, phi, candidates.dp == 1)
+        any_order, own = fill_paces(candidates.schedule, pp, enough, before, phi)
+        chunk = (candidates.num_chunks - 1) * layers.max(axis=(0, 1)) + _folded(candidates) * ends[:, 1].max(axis=0)
         fill = np.maximum(any_order * pace - before * chunk, own * pace)
-        fill = np.maximum(fill, fill_past_once_s(settings.schedule, pp, enough, once, pace))
-        fill = np.where(settings.rerun_open, 0.0, fill)
-        held = settings.num_chunks - (pp * settings.num_chunks > self.profile.num_layers) * (1 + _folded(settings))
-        return np.maximum(m * pace + fill, _fewest(self.job, settings) * held * layers.min(axis=1).max(axis=0))
+        fill = np.maximum(fill, fill_past_once_s(candidates.schedule, pp, enough, once, pace))
+        fill = np.where(candidates.rerun_open, 0.0, fill)
+        held = candidates.num_chunks - (pp * candidates.num_chunks > self.profile.num_layers) * (
+            1 + _folded(candidates)
+        )
+        return np.maximum(m * pace + fill, _fewest(self.job, candidates) * held * layers.min(axis=1).max(axis=0))
 
-    def _prefix_share(self, settings: Settings, times: Sequence[StackedTimes], seconds: Floats) -> Floats:
+    def _prefix_share(self, candidates: Candidates, times: Sequence[StackedTimes], seconds: Floats) -> Floats:
         """Share of what a rank takes for a micro-batch that its first chunk adds to fill and drain, at least, (n,).
 
         Of schedules with a whole backward the pass through that chunk, of others its forward. It has 1/v of the rank's layers or
         more, v/(2v−1) times that from three chunks on, where the middle ones take the remainder (``split_layers``); with several
         chunks they may be of the cheapest block type. ``DualPipe`` fills from both ends.
         """
-        seconds, chunks = seconds[:, :-1], settings.num_chunks  # the head is behind all others
+        seconds, chunks = seconds[:, :-1], candidates.num_chunks  # the head is behind all others
         forward = np.stack([each.forward[:-1] for each in times])
-        certain = np.where(among(settings.schedule, WHOLE), seconds, forward)
+        certain = np.where(among(candidates.schedule, WHOLE), seconds, forward)
         shares = np.where(seconds > 0, certain / np.where(seconds > 0, seconds, 1.0), 1.0)
         unlike = certain[:, :-1].min(axis=1) / seconds[:, :-1].max(axis=1)
         of_many = np.minimum(unlike, shares[:, -1]) / np.where(chunks > 2, 2 * chunks - 1, chunks)
         least: Floats = np.where(chunks > 1, of_many, shares.min(axis=1)).min(axis=0)
-        return np.where(among(settings.schedule, ("DualPipe",)), 0.0, least)
+        return np.where(among(candidates.schedule, ("DualPipe",)), 0.0, least)
 
-    def _waits_s(self, settings: Settings, terms: Sequence[Terms], *, exchanges: bool = True) -> Floats:
+    def _waits_s(self, candidates: Candidates, terms: Sequence[Terms], *, exchanges: bool = True) -> Floats:
         """Exposed tp, cp and ep collectives of each layer and micro-batch, (types, block types + 2, n), from unit ``terms``."""
-        nothing = np.zeros((len(self.types), len(settings)))
+        nothing = np.zeros((len(self.types), len(candidates)))
         unit = {
-            name: sum((term.serial_s.get(name, 0.0) for term in terms), start=nothing) / settings.num_micro_batches
+            name: sum((term.serial_s.get(name, 0.0) for term in terms), start=nothing) / candidates.num_micro_batches
             for name in ("tp", "cp", "ep")
         }
         unit["ep"] = unit["ep"] * (exchanges * (1 - self.job.experts.overlap_fraction))  # the rest may hide
         out = [
-            2.0 * (2.0 * gathers_once(block, settings) + gathers_again(block, settings)) * unit["tp"]
+            2.0 * (2.0 * gathers_once(block, candidates) + gathers_again(block, candidates)) * unit["tp"]
             + block.exchanges_over_cp * unit["cp"]
             + (block.routed_tokens > 0) * unit["ep"]
             for block, _ in self.profile.blocks
@@ -330,11 +334,11 @@ class MixedPricing(Pricing):
         out += [4.0 * end.tp_gathers * unit["tp"] for end in (self.profile.embedding, self.profile.head)]
         return np.stack(out, axis=1)
 
-    def _speed(self, settings: Settings, share: Floats) -> Floats:
+    def _speed(self, candidates: Candidates, share: Floats) -> Floats:
         """Σ_g f[g] of the module docstring, at most, (n,)."""
         order = np.argsort(-share, axis=0)
-        available = np.cumsum(np.array(self.fleet.num_by_type)[order], axis=0) // (settings.tp * settings.cp)
-        groups = settings.pp * settings.dp
+        available = np.cumsum(np.array(self.fleet.num_by_type)[order], axis=0) // (candidates.tp * candidates.cp)
+        groups = candidates.pp * candidates.dp
         upto = np.minimum(available, groups - 1)
         upto[-1] = groups
         each = np.diff(upto, axis=0, prepend=0) * np.take_along_axis(share, order, axis=0)
@@ -346,20 +350,20 @@ def of_one_type(pricing: Pricing) -> Pricing:
     return Pricing(**{each.name: getattr(pricing, each.name) for each in fields(Pricing)})
 
 
-def _fewest(job: Job, settings: Settings) -> Ints:
+def _fewest(job: Job, candidates: Candidates) -> Ints:
     """Micro-batches that a replica has at least, however the batch is shared, (n,): what the schedule runs with (R7)."""
     if needs_equal_batches(job):
-        return settings.num_micro_batches
-    least = np.ones(len(settings), dtype=np.int64)
-    shapes = distinct(settings.schedule, settings.pp, settings.num_chunks, settings.num_micro_batches)
+        return candidates.num_micro_batches
+    least = np.ones(len(candidates), dtype=np.int64)
+    shapes = distinct(candidates.schedule, candidates.pp, candidates.num_chunks, candidates.num_micro_batches)
     for kind, row in enumerate(shapes.first):
-        pp, v, m = (int(column[row]) for column in (settings.pp, settings.num_chunks, settings.num_micro_batches))
+        pp, v, m = (int(column[row]) for column in (candidates.pp, candidates.num_chunks, candidates.num_micro_batches))
         if pp > 1:
-            name = SCHEDULE_NAMES[int(settings.schedule[row])]
+            name = SCHEDULE_NAMES[int(candidates.schedule[row])]
             least[shapes.code == kind] = legal_micro_batches(name, pp, v, m)[0]
     return least
 
 
-def _folded(settings: Settings) -> Ints:
+def _folded(candidates: Candidates) -> Ints:
     """1 where a rank may have both ends of the model, else 0, (n,)."""
-    return folded(settings.schedule).astype(np.int64)
+    return folded(candidates.schedule).astype(np.int64)

@@ -17,8 +17,8 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.memory import memory_parts
-from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses
 from scaleacross.spec.job import Job
 from scaleacross.spec.topology import Building
@@ -29,15 +29,15 @@ PARTS: Final = 8
 
 
 def layers_that_fit(
-    job: Job, profile: ModelProfile, buildings: Sequence[Building], settings: Settings
+    job: Job, profile: ModelProfile, buildings: Sequence[Building], candidates: Candidates
 ) -> tuple[Floats, Floats]:
     """Room and fullest rank of the module docstring, in layers, (n,) each; embedding and head are left out."""
     usable = {b.accelerator.name: b.accelerator.room_bytes(job.memory_headroom_fraction) for b in buildings}
     smaller, larger = min(usable.values()), max(usable.values())
     large = sum(b.num_accelerators for b in buildings if usable[b.accelerator.name] > smaller)
-    room, fullest = np.empty(len(settings)), np.empty(len(settings))
-    for pp, rows in by_pipeline(settings):
-        here = settings.take(rows)
+    room, fullest = np.empty(len(candidates)), np.empty(len(candidates))
+    for pp, rows in by_pipeline(candidates):
+        here = candidates.take(rows)
         ranks, (fixed, each) = _bytes(job, profile, pp, here)
         chunks, one_each = here.num_chunks, pp * here.num_chunks <= profile.num_layers
         most = np.where(one_each, profile.num_layers - (pp - 1) * chunks, chunks)
@@ -51,19 +51,19 @@ def layers_that_fit(
     return room, fullest
 
 
-def by_pipeline(settings: Settings) -> Iterator[tuple[int, Ints]]:
+def by_pipeline(candidates: Candidates) -> Iterator[tuple[int, Ints]]:
     """Rows of equal pp, as (pp, row indices)."""
-    yield from ((int(pp), np.flatnonzero(settings.pp == pp)) for pp in np.unique(settings.pp))
+    yield from ((int(pp), np.flatnonzero(candidates.pp == pp)) for pp in np.unique(candidates.pp))
 
 
-def _bytes(job: Job, profile: ModelProfile, pp: int, settings: Settings) -> tuple[Ints, tuple[Floats, Floats]]:
+def _bytes(job: Job, profile: ModelProfile, pp: int, candidates: Candidates) -> tuple[Ints, tuple[Floats, Floats]]:
     """Ranks of each part, and the bytes of its last rank without layers and of a layer of the cheapest block type, (parts, n)."""
     last = np.unique((np.arange(1, PARTS + 1) * pp) // PARTS - 1)
     last, kinds = last[last >= 0], len(profile.blocks)
     probes = np.concatenate([np.zeros((1, kinds), dtype=np.int64), np.eye(kinds, dtype=np.int64)])
     layers, none = np.tile(probes, (len(last), 1)), np.zeros(len(last) * len(probes), dtype=np.int64)
     classes = RankClasses(layers, none, none, np.repeat(last, len(probes)), none + 1)
-    parts = memory_parts(profile, job, settings, classes)
+    parts = memory_parts(profile, job, candidates, classes)
     needed = sum(parts.values(), start=np.zeros(1)).reshape(len(last), len(probes), -1)
     fixed = needed[:, 0]
     return np.diff(last, prepend=-1), (fixed, (needed[:, 1:] - needed[:, :1]).min(axis=1))

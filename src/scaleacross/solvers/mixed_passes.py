@@ -22,7 +22,7 @@ Price         step ≥ pipeline of i + (m_i + e)·max(0, t − P[r,i] − H[r,i]
 4 path        Where the backward is whole, every micro-batch passes all layers of the model forward, then backward, and the
               messages between all stages twice; no layer is faster than on its fastest type.
 
-Candidates whose recompute policy is still open (``Settings.rerun_open``) leave out 2: d of a candidate may be less than theirs.
+Candidates whose recompute policy is still open (``Candidates.rerun_open``) leave out 2: d of a candidate may be less than theirs.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from functools import cached_property
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.layer_seconds import StackedTimes, recomputed_s
 from scaleacross.cost_models.least_waits import boundary_delays
 from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.overlap import EVERY_PASS
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, folded
-from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import block_counts
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.workloads.layer_profile import ModelProfile
 
-Speed = Callable[[Settings, Floats], Floats]
+Speed = Callable[[Candidates, Floats], Floats]
 """Σ f over all groups, (n,), of candidates with shares f of the reference work, (types, n)."""
 
 
-def path_s(profile: ModelProfile, settings: Settings, seconds: Floats, message: Boundary | None) -> Floats:
+def path_s(profile: ModelProfile, candidates: Candidates, seconds: Floats, message: Boundary | None) -> Floats:
     """4 of the module docstring, (n,); 0 where backwards are split.
 
     Args:
@@ -57,10 +57,10 @@ def path_s(profile: ModelProfile, settings: Settings, seconds: Floats, message: 
     least, counts = seconds.min(axis=0), np.array([*block_counts(profile), 1, 1])
     path: Floats = counts @ least
     if message is not None:
-        delays, v = boundary_delays(message), settings.num_chunks
-        loops = np.where(folded(settings.schedule), 0, v - 1) * np.asarray(delays.loop_s)
-        path = path + np.where(settings.pp > 1, 2 * (v * delays.total_s(settings.pp) + loops), 0.0)
-    return np.where(among(settings.schedule, WHOLE), path, 0.0)
+        delays, v = boundary_delays(message), candidates.num_chunks
+        loops = np.where(folded(candidates.schedule), 0, v - 1) * np.asarray(delays.loop_s)
+        path = path + np.where(candidates.pp > 1, 2 * (v * delays.total_s(candidates.pp) + loops), 0.0)
+    return np.where(among(candidates.schedule, WHOLE), path, 0.0)
 
 
 @dataclass(frozen=True)
@@ -93,17 +93,17 @@ class ShardedPasses:
             others_s: bound that knows nothing of this traffic.
             fewest: m⁻.
         """
-        settings, (pace, speed, slowest) = self.volumes.settings, self._pace(sent=False)
-        m, piece = settings.num_micro_batches, self._first_piece_s
-        groups = slowest * settings.pp * settings.dp / speed
+        candidates, (pace, speed, slowest) = self.volumes.candidates, self._pace(sent=False)
+        m, piece = candidates.num_micro_batches, self._first_piece_s
+        groups = slowest * candidates.pp * candidates.dp / speed
         pieced = np.maximum(others_s + (fewest - 1) * piece, m * (pace + piece * groups))
-        fills = among(settings.schedule, WHOLE) & ~settings.rerun_open
-        filled = (m + fills * (settings.pp - 1) * self.first_share) * self.traffic_s[EVERY_PASS].sum(axis=0)
+        fills = among(candidates.schedule, WHOLE) & ~candidates.rerun_open
+        filled = (m + fills * (candidates.pp - 1) * self.first_share) * self.traffic_s[EVERY_PASS].sum(axis=0)
         return np.maximum(np.maximum(pieced, filled), m * self._pace(sent=True)[0])
 
     def _pace(self, *, sent: bool) -> tuple[Floats, Floats, Floats]:
         """T of ``mixed_fleets`` of layers that compute, or (``sent``) compute or travel, whichever is longer; Σ f and φ, (n,)."""
-        counts, settings = np.array(block_counts(self.volumes.profile)), self.volumes.settings
+        counts, candidates = np.array(block_counts(self.volumes.profile)), self.volumes.candidates
         layers = np.array((self.inner_s if sent else self.waits_s)[:, :-2])
         for computed, traffic in zip(self._passes, self.traffic_s[EVERY_PASS], strict=True):
             travel = self._shares * traffic
@@ -111,13 +111,13 @@ class ShardedPasses:
             layers += np.where(longer[:, None], travel, computed)
         least = layers.min(axis=0)
         f = (least / layers).max(axis=1)
-        speed = self.speed(settings, f)
-        return settings.dp * (counts @ least) / speed, speed, f.min(axis=0)
+        speed = self.speed(candidates, f)
+        return candidates.dp * (counts @ least) / speed, speed, f.min(axis=0)
 
     @cached_property
     def _passes(self) -> tuple[Floats, Floats]:
         """Forward and backward of a layer of each block type, (types, block types, n) each."""
-        again = [recomputed_s(each, self.volumes.settings) for each in self.times]
+        again = [recomputed_s(each, self.volumes.candidates) for each in self.times]
         backward = (each.backward + more for each, more in zip(self.times, again, strict=True))
         return np.stack([each.forward[:-2] for each in self.times]), np.stack([each[:-2] for each in backward])
 
@@ -134,5 +134,7 @@ class ShardedPasses:
         """λ, (n,)."""
         work, smallest = self.volumes.work, self.held[0].dense.min(axis=0)
         piece = smallest / np.maximum(work.dense_parameters, smallest)
-        taken = work.least_taken_fraction * (1 - work.elementwise_fraction) * (1 - 1 / self.volumes.settings.num_chunks)
+        taken = (
+            work.least_taken_fraction * (1 - work.elementwise_fraction) * (1 - 1 / self.volumes.candidates.num_chunks)
+        )
         return np.asarray((piece + taken) * self.traffic_s[EVERY_PASS].sum(axis=0))

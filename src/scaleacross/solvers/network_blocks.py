@@ -76,7 +76,7 @@ class BlockPricer:
     def _in_windows(self, inside: Sequence[int], option: FlowOption) -> Times:
         """Calls of all buckets in the windows that they fall into; waited for where the job hides nothing there."""
         hidden, calls = hidden_windows(self.volumes.job), float(self.volumes.work.buckets[0])
-        often = [float(each[0]) for each in occurrences(self.volumes.settings, self.volumes.work)]
+        often = [float(each[0]) for each in occurrences(self.volumes.candidates, self.volumes.work)]
         waited = sum(often[row] * calls * option.time_s for row in inside if not hidden[row])
         seconds, busy, free = (
             tuple(calls * each if row in inside and hidden[row] else 0.0 for row in range(len(WINDOW_NAMES)))

@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.network.resources import Held
 from scaleacross.cost_models.overlap import EVERY_PASS, WINDOW_NAMES, Window
-from scaleacross.cost_models.settings import Floats
 from scaleacross.solvers.backends.linear_model import LinearModel
 from scaleacross.solvers.network_combinations import Combination
 

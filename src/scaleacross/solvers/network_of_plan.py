@@ -9,6 +9,7 @@ from functools import partial
 from types import MappingProxyType
 
 from scaleacross.cost_models.axes import Networks, network_of, searched_network
+from scaleacross.cost_models.candidates import Bools
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.levels import CAMPUS, Levels, build_levels
@@ -16,7 +17,6 @@ from scaleacross.cost_models.links import Links, links_of
 from scaleacross.cost_models.network.codec import offers
 from scaleacross.cost_models.overlap import GRADIENTS
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
-from scaleacross.cost_models.settings import Bools
 from scaleacross.cost_models.step import exact_shapes, hbm_lost_s
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.cost_models.waiting_groups import WAITED_GROUPS, waiting_groups

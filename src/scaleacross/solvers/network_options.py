@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools
 from scaleacross.cost_models.collectives import Group, Timed
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK
@@ -35,7 +36,6 @@ from scaleacross.cost_models.network.options import options as ways_of
 from scaleacross.cost_models.network.resources import Held, crossed_beyond, held
 from scaleacross.cost_models.network.transport import channels_of, connected, stated_settings
 from scaleacross.cost_models.plan_traffic import time_of
-from scaleacross.cost_models.settings import Bools
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.spec.network import LINK_LEVELS

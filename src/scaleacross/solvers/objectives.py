@@ -31,7 +31,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.candidates import Candidates, Floats
 from scaleacross.cost_models.spending import Spending, spending_of
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import flows
@@ -102,17 +102,17 @@ class Measure:
         busy = self._cheapest(fleet, "compute_per_s", num_accelerators) * compute_s
         return (held + busy + (egress if self.spending.pays_egress else 0.0)) / self.reference
 
-    def share_bound(self, settings: Settings, bases: bool) -> Floats | float:
+    def share_bound(self, candidates: Candidates, bases: bool) -> Floats | float:
         """U1, U3: the most that any placement of a candidate, or of all that a base stands for, has, (n,)."""
         if self.useful is None:
             return 1.0
-        return self.useful.base_bound(settings) if bases else self.useful.bound(settings)
+        return self.useful.base_bound(candidates) if bases else self.useful.bound(candidates)
 
-    def share(self, settings: Settings, fill: Fill, order: AxisOrder) -> float:
+    def share(self, candidates: Candidates, fill: Fill, order: AxisOrder) -> float:
         """Useful share of the time of a single placed candidate."""
         if self.useful is None:
             return 1.0
-        return self.useful.exact(settings.decision(0).degrees, int(settings.num_micro_batches[0]), fill, order)
+        return self.useful.exact(candidates.decision(0).degrees, int(candidates.num_micro_batches[0]), fill, order)
 
     def exact(self, fill: Fill, step_s: float, compute_s: float, egress: float, share: float = 1.0) -> float:
         """Score of a placed candidate."""
@@ -142,30 +142,30 @@ class Goal:
     limits: tuple[tuple[Measure, float], ...] = ()
 
     def allows(
-        self, settings: Settings, place: tuple[Fill, AxisOrder], step_s: float, compute_s: float, egress: float
+        self, candidates: Candidates, place: tuple[Fill, AxisOrder], step_s: float, compute_s: float, egress: float
     ) -> bool:
         """O4 on a placed candidate."""
         return all(
-            one.exact(place[0], step_s, compute_s, egress, one.share(settings, *place)) <= most * SLACK
+            one.exact(place[0], step_s, compute_s, egress, one.share(candidates, *place)) <= most * SLACK
             for one, most in self.limits
         )
 
     def bound(
         self,
         fleet: Fleet,
-        settings: Settings,
+        candidates: Candidates,
         step_s: Floats,
         compute_s: Floats,
         egress: Floats | float = 0.0,
         bases: bool = False,
     ) -> Floats:
         """Lower bound on the score, inf where a limit cannot be met, (n,)."""
-        number = settings.world_size.astype(np.float64)
-        refused = np.zeros(len(settings), dtype=bool)
+        number = candidates.world_size.astype(np.float64)
+        refused = np.zeros(len(candidates), dtype=bool)
         for one, most in self.limits:
-            share = one.share_bound(settings, bases)
+            share = one.share_bound(candidates, bases)
             refused |= one.bound(fleet, number, step_s, compute_s, egress, share) > most * SLACK
-        share = self.measure.share_bound(settings, bases)
+        share = self.measure.share_bound(candidates, bases)
         return np.where(refused, np.inf, self.measure.bound(fleet, number, step_s, compute_s, egress, share))
 
     @property
@@ -197,50 +197,50 @@ class GoalPricing(Pricing):
         """Memory per accelerator with that share left free, as ``times`` has it."""
         return self.times.room_bytes(headroom_fraction)
 
-    def needed_bytes(self, settings: Settings) -> Floats:
+    def needed_bytes(self, candidates: Candidates) -> Floats:
         """Bytes to hold against ``capacity_bytes``, as ``times`` has them, (n,)."""
-        return self.times.needed_bytes(settings)
+        return self.times.needed_bytes(candidates)
 
-    def base_floor_s(self, bases: Settings) -> Floats:
+    def base_floor_s(self, bases: Candidates) -> Floats:
         """Lower bound on the scores of all candidates of a base from the time of its layers alone, (n,)."""
         return self.goal.bound(self.fleet, bases, self.times.base_floor_s(bases), np.zeros(len(bases)), bases=True)
 
-    def base_free_s(self, bases: Settings) -> Floats:
+    def base_free_s(self, bases: Candidates) -> Floats:
         """Lower bound on the scores of all candidates of a base by computation alone, (n,)."""
         return self._of_bases(bases, self.times.base_free_s(bases))
 
-    def base_bound_s(self, bases: Settings) -> Floats:
+    def base_bound_s(self, bases: Candidates) -> Floats:
         """Lower bound on the scores of all candidates of a base, (n,)."""
         return self._of_bases(bases, self.times.base_bound_s(bases))
 
-    def coarse(self, settings: Settings) -> Priced:
+    def coarse(self, candidates: Candidates) -> Priced:
         """Work and coarse bound on the score."""
-        return self._scored(self.times.coarse(settings), 0.0)
+        return self._scored(self.times.coarse(candidates), 0.0)
 
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound on the score."""
         pays = self.goal.pays_egress and self._of_one_type
-        egress = self.egress.least(self.volumes(priced.settings, priced.work)) if pays else 0.0
-        timed = priced if self._of_one_type else self.times.coarse(priced.settings)  # bounds of ``priced`` are scores
+        egress = self.egress.least(self.volumes(priced.candidates, priced.work)) if pays else 0.0
+        timed = priced if self._of_one_type else self.times.coarse(priced.candidates)  # bounds of ``priced`` are scores
         return self._scored(self.times.tight(timed), egress)
 
     @property
     def _of_one_type(self) -> bool:
         return len(self.accelerators) == 1
 
-    def _of_bases(self, bases: Settings, step_s: Floats) -> Floats:
+    def _of_bases(self, bases: Candidates, step_s: Floats) -> Floats:
         busy_s = compute_s(bases, self.work(bases)) if self._of_one_type else np.zeros(len(bases))
         return self.goal.bound(self.fleet, bases, step_s, busy_s, bases=True)
 
     def _scored(self, priced: Priced, egress: Floats | float) -> Priced:
-        busy_s = compute_s(priced.settings, priced.work) if self._of_one_type else np.zeros(len(priced.bound_s))
-        bound = self.goal.bound(self.fleet, priced.settings, priced.bound_s, busy_s, egress)
+        busy_s = compute_s(priced.candidates, priced.work) if self._of_one_type else np.zeros(len(priced.bound_s))
+        bound = self.goal.bound(self.fleet, priced.candidates, priced.bound_s, busy_s, egress)
         return replace(priced, bound_s=bound, estimate_s=bound)
 
 
-def compute_s(settings: Settings, work: Work) -> Floats:
+def compute_s(candidates: Candidates, work: Work) -> Floats:
     """Computation of the busiest stage (``CostBreakdown.compute_s``), (n,)."""
-    busy: Floats = settings.num_micro_batches * (work.forward_s + work.backward_s)
+    busy: Floats = candidates.num_micro_batches * (work.forward_s + work.backward_s)
     return busy
 
 
@@ -262,7 +262,7 @@ class GoalPlacer(Placer):
 
     def place(
         self,
-        settings: Settings,
+        candidates: Candidates,
         work: Work,
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
@@ -274,40 +274,40 @@ class GoalPlacer(Placer):
 
         ``cutoff_s`` is a score less ``Priced.free_s``, as ``communication_s`` is; placements that reach it are left out.
         """
-        volumes = self.pricing.volumes(settings, work)
-        free_s, busy_s = float(placement_free_s(volumes)[0]), float(compute_s(settings, work)[0])
+        volumes = self.pricing.volumes(candidates, work)
+        free_s, busy_s = float(placement_free_s(volumes)[0]), float(compute_s(candidates, work)[0])
         sent = flows(volumes) if self.goal.pays_egress else []
-        degrees, num_chunks = settings.decision(0).degrees, int(settings.num_chunks[0])
+        degrees, num_chunks = candidates.decision(0).degrees, int(candidates.num_chunks[0])
         best: PlacementDecision | None = None
         least = cutoff_s + free_s
-        for floor, fill, order in self._by_score(settings, work, free_s, busy_s, slowest_axis):
+        for floor, fill, order in self._by_score(candidates, work, free_s, busy_s, slowest_axis):
             if floor >= least:
                 break
             if stop():
                 return best and replace(best, complete=False)
-            step_s = free_s + self.exposed_s(settings, work, fill, order)
+            step_s = free_s + self.exposed_s(candidates, work, fill, order)
             egress = self.goal_pricing.egress.exact(degrees, order, fill, sent, num_chunks) if sent else 0.0
-            share = self.goal.measure.share(settings, fill, order)
+            share = self.goal.measure.share(candidates, fill, order)
             score = self.goal.measure.exact(fill, step_s, busy_s, egress, share)
-            if score < least and self.goal.allows(settings, (fill, order), step_s, busy_s, egress):
+            if score < least and self.goal.allows(candidates, (fill, order), step_s, busy_s, egress):
                 best, least = PlacementDecision(order, fill, score - free_s, complete=True), score
         return best
 
     def _by_score(
-        self, settings: Settings, work: Work, free_s: float, busy_s: float, slowest_axis: GridAxis | None
+        self, candidates: Candidates, work: Work, free_s: float, busy_s: float, slowest_axis: GridAxis | None
     ) -> list[tuple[float, Fill, AxisOrder]]:
         """Every placement with a bound on its score without egress, least first."""
-        active, idle = axes_of(settings)
-        every = axis_orders(active, bool(settings.expert_lanes[0] > 1))
+        active, idle = axes_of(candidates)
+        every = axis_orders(active, bool(candidates.expert_lanes[0] > 1))
         orders = [order for order in every if slowest_axis is None or order[-1:] == (slowest_axis,)]
-        fills = self.fills_of(settings) if orders else []
+        fills = self.fills_of(candidates) if orders else []
         if not fills:
             return []
-        bounds = free_s + self.bounds_s(settings, work, orders, fills)
+        bounds = free_s + self.bounds_s(candidates, work, orders, fills)
         measure = self.goal.measure
         floors = [
             (
-                measure.exact(fill, float(bound), busy_s, 0.0, measure.share(settings, fill, (*idle, *order))),
+                measure.exact(fill, float(bound), busy_s, 0.0, measure.share(candidates, fill, (*idle, *order))),
                 index,
                 fill,
                 (*idle, *order),
@@ -323,7 +323,7 @@ class BalancedGoalPlacer(EveryPlacement):
 
     def place(
         self,
-        settings: Settings,
+        candidates: Candidates,
         work: Work,
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
@@ -335,13 +335,13 @@ class BalancedGoalPlacer(EveryPlacement):
         pricing = self.pricing
         if not isinstance(pricing, GoalPricing):
             raise ValueError("a BalancedGoalPlacer needs a GoalPricing")
-        goal, degrees, num_chunks = pricing.goal, settings.decision(0).degrees, int(settings.num_chunks[0])
+        goal, degrees, num_chunks = pricing.goal, candidates.decision(0).degrees, int(candidates.num_chunks[0])
         best_score, best = np.inf, None
-        for _, balance, rows, places in self._balanced(settings, slowest_axis):
-            decision = balanced(settings.decision(0), balance)
+        for _, balance, rows, places in self._balanced(candidates, slowest_axis):
+            decision = balanced(candidates.decision(0), balance)
             for place, floor_s in zip(places, self._floors_s(rows, places), strict=True):
                 fill, order = place
-                share = goal.measure.share(settings, fill, order)
+                share = goal.measure.share(candidates, fill, order)
                 if stop() or goal.measure.exact(fill, float(floor_s), 0.0, 0.0, share) >= best_score:
                     continue
                 cost = self.on(fill).cost(placed_at(decision, place))
@@ -349,9 +349,9 @@ class BalancedGoalPlacer(EveryPlacement):
                 sent = cost.sent if goal.pays_egress else ()
                 egress = pricing.egress.exact(degrees, order, fill, sent, num_chunks) if sent else 0.0
                 score = goal.measure.exact(fill, step_s, busy_s, egress, share)
-                if score < best_score and goal.allows(settings, place, step_s, busy_s, egress):
+                if score < best_score and goal.allows(candidates, place, step_s, busy_s, egress):
                     best_score, best = score, PlacementDecision(order, fill, 0.0, complete=True, balance=balance)
-        free_s = float(placement_free_s(pricing.volumes(settings, work))[0])
+        free_s = float(placement_free_s(pricing.volumes(candidates, work))[0])
         return best and replace(best, communication_s=best_score - free_s, complete=not stop())
 
 

@@ -29,7 +29,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
@@ -52,18 +52,18 @@ def narrowed(space: SearchSpace) -> SearchSpace:
     return later if sum(map(len, later.bases(Refusals()))) * len(space.policies) > MOST_AT_ONCE else space
 
 
-def stands_for(job: Job, settings: Settings) -> Ints:
+def stands_for(job: Job, candidates: Candidates) -> Ints:
     """How many candidates each row stands for, (n,)."""
     policies = len(job.recompute) * len(job.activation_offload) * len(job.optimizer_offload)
-    return np.where(settings.policy_open, policies, 1)
+    return np.where(candidates.policy_open, policies, 1)
 
 
-def closed(space: SearchSpace, settings: Settings, refusals: Refusals) -> Settings:
+def closed(space: SearchSpace, candidates: Candidates, refusals: Refusals) -> Candidates:
     """Candidates with every policy that they may still choose (R9, R10, R11)."""
-    if not settings.policy_open.any():
-        return settings
-    rows = settings.take(np.repeat(np.arange(len(settings)), len(space.policies)))
-    recompute, activations, states = np.tile(space.policies, (len(settings), 1)).T
+    if not candidates.policy_open.any():
+        return candidates
+    rows = candidates.take(np.repeat(np.arange(len(candidates)), len(space.policies)))
+    recompute, activations, states = np.tile(space.policies, (len(candidates), 1)).T
     rows = replace(rows, recompute=recompute, activation_offload=activations, optimizer_offload=states)
     whole = space.whole_layers(recompute, rows.pp * rows.num_chunks, activations, refusals)
     return space.expressed(rows.take(whole), ("base", "split"), refusals)
@@ -71,9 +71,9 @@ def closed(space: SearchSpace, settings: Settings, refusals: Refusals) -> Settin
 
 def promising(state: Search, priced: Priced, placer: Placer, most: int) -> Priced:
     """Candidates to place first, ``most`` at most, with the tight bound: the rows themselves, or what is best of a few blocks."""
-    if not priced.settings.policy_open.any():
+    if not priced.candidates.policy_open.any():
         return priced
-    few = priced.settings.take(np.argsort(priced.estimate_s, kind="stable")[:TRIED])
+    few = priced.candidates.take(np.argsort(priced.estimate_s, kind="stable")[:TRIED])
     rows = closed(_space(state, placer), few, Refusals())
     rows = rows.take(placer.pricing.needed_bytes(rows) <= placer.pricing.capacity_bytes)
     found = placer.pricing.coarse(rows)
@@ -86,7 +86,7 @@ def in_parts(state: Search, blocks: Sequence[tuple[Priced, Placer]]) -> Iterator
     row = np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(len(priced.bound_s)) for priced, _ in blocks)])
     bounds: Floats = np.concatenate([np.zeros(0), *(priced.bound_s for priced, _ in blocks)])
     counts = np.concatenate(
-        [np.zeros(0, dtype=np.int64), *(stands_for(state.problem.job, p.settings) for p, _ in blocks)]
+        [np.zeros(0, dtype=np.int64), *(stands_for(state.problem.job, p.candidates) for p, _ in blocks)]
     )
     order = np.argsort(bounds, kind="stable")
     together = max(1, CLOSED_TOGETHER // int(counts.max(initial=1)))
@@ -103,12 +103,12 @@ def _closed_block(state: Search, block: tuple[Priced, Placer], rows: Ints) -> tu
     """The candidates of some rows of a block."""
     priced, placer = block
     pricing = placer.pricing
-    settings = closed(_space(state, placer), priced.settings.take(rows), state.refusals)
-    one_each = np.ones(len(settings), dtype=np.int64)
+    candidates = closed(_space(state, placer), priced.candidates.take(rows), state.refusals)
+    one_each = np.ones(len(candidates), dtype=np.int64)
     fits = state.fit(
-        pricing, pricing.needed_bytes(settings), lambda some: pricing.coarse(settings.take(some)).bound_s, one_each
+        pricing, pricing.needed_bytes(candidates), lambda some: pricing.coarse(candidates.take(some)).bound_s, one_each
     )
-    found = pricing.coarse(settings.take(fits))
+    found = pricing.coarse(candidates.take(fits))
     return found.take(state.keep(found.bound_s)), placer
 
 

@@ -35,7 +35,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.stages import equal_stages
 from scaleacross.cost_models.uneven import LayerCosts, Split
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement

@@ -24,12 +24,12 @@ from typing import ClassVar, Final
 import numpy as np
 
 from scaleacross.cost_models.axes import Terms, axis_terms, searched_network
+from scaleacross.cost_models.candidates import Candidates, Floats, stride_behind
 from scaleacross.cost_models.groups import GroupShape, stacked_shapes
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.links import stacked_links
 from scaleacross.cost_models.overlap import windows
 from scaleacross.cost_models.pipeline.unplaced import WAITED
-from scaleacross.cost_models.settings import Floats, Settings, stride_behind
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.arcs import Added, added_s
@@ -82,7 +82,7 @@ class Placer:
 
     def place(
         self,
-        settings: Settings,
+        candidates: Candidates,
         work: Work,
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
@@ -90,7 +90,7 @@ class Placer:
         stop: Callable[[], bool] = never,
         left: Callable[[float], None] | None = None,
     ) -> PlacementDecision | None:
-        """The best placement of a single candidate (``settings`` has one row), None when no fill holds it.
+        """The best placement of a single candidate (``candidates`` has one row), None when no fill holds it.
 
         Args:
             slowest_axis: C5: only orders that end with this axis.
@@ -101,15 +101,15 @@ class Placer:
             left: told the bound on the communication of placements that are left out as their estimate (``Priced.estimate_s``) is
                 not below ``cutoff_s``; None: none are.
         """
-        active, idle = axes_of(settings)
-        orders = self._promising(settings, work, active, cutoff_s)
+        active, idle = axes_of(candidates)
+        orders = self._promising(candidates, work, active, cutoff_s)
         orders = [order for order in orders if slowest_axis is None or order[-1:] == (slowest_axis,)]
-        fills, best = self.fills_of(settings) if orders else [], None
+        fills, best = self.fills_of(candidates) if orders else [], None
         for start in range(0, len(fills), FILL_BLOCK):
             if best is not None and best.communication_s <= enough_s:
                 return replace(best, complete=False)
             block = fills[start : start + FILL_BLOCK]
-            bounds, estimates = self._figures_s(settings, work, orders, block)
+            bounds, estimates = self._figures_s(candidates, work, orders, block)
             order_by = bounds if left is None else np.maximum(bounds, estimates)
             for index in np.argsort(order_by, axis=None, kind="stable").tolist():
                 if order_by.flat[index] >= cutoff_s:
@@ -117,18 +117,18 @@ class Placer:
                 if stop():
                     return best and replace(best, complete=False)
                 fill, order = block[index // len(orders)], (*idle, *orders[index % len(orders)])
-                exposed_s = self.exposed_s(settings, work, fill, order)
+                exposed_s = self.exposed_s(candidates, work, fill, order)
                 if exposed_s < cutoff_s:
                     cutoff_s, best = exposed_s, PlacementDecision(order, fill, exposed_s, complete=True)
             if left is not None:
                 left(float(bounds[order_by >= cutoff_s].min(initial=np.inf)))
         return best
 
-    def exposed_s(self, settings: Settings, work: Work, fill: Fill, order: AxisOrder) -> float:
+    def exposed_s(self, candidates: Candidates, work: Work, fill: Fill, order: AxisOrder) -> float:
         """What a placement of a single candidate adds to ``Priced.free_s``, exactly."""
         placed = self.on(fill)
-        free_s = float(placement_free_s(self.pricing.volumes(settings, work))[0])
-        return placed.step_s(placed.placed(settings, 0, order)) - free_s
+        free_s = float(placement_free_s(self.pricing.volumes(candidates, work))[0])
+        return placed.step_s(placed.placed(candidates, 0, order)) - free_s
 
     @property
     def by_stage(self) -> bool:
@@ -151,48 +151,50 @@ class Placer:
         """Link figures of a fill."""
         return self.on(fill).levels
 
-    def fills_of(self, settings: Settings, row: int = 0) -> list[Fill]:
+    def fills_of(self, candidates: Candidates, row: int = 0) -> list[Fill]:
         """The fills that hold a candidate."""
-        degrees = settings.decision(row).degrees
+        degrees = candidates.decision(row).degrees
         if degrees not in self._fills:
             self._fills[degrees] = self.fleet.fills_of(degrees)
         return self._fills[degrees]
 
     def _promising(
-        self, settings: Settings, work: Work, active: Sequence[GridAxis], cutoff_s: float
+        self, candidates: Candidates, work: Work, active: Sequence[GridAxis], cutoff_s: float
     ) -> list[AxisOrder]:
         """The axis orders whose lower bound, whatever the fill, is below the cutoff."""
-        orders = axis_orders(active, bool(settings.expert_lanes[0] > 1))
+        orders = axis_orders(active, bool(candidates.expert_lanes[0] > 1))
         if not np.isfinite(cutoff_s) or not active:
             return orders
-        bounds = self.pricing.order_bounds_s(settings, work, orders)[:, 0]
+        bounds = self.pricing.order_bounds_s(candidates, work, orders)[:, 0]
         return [order for order, bound in zip(orders, bounds, strict=True) if bound < cutoff_s]
 
-    def bounds_s(self, settings: Settings, work: Work, orders: Sequence[AxisOrder], fills: Sequence[Fill]) -> Floats:
+    def bounds_s(
+        self, candidates: Candidates, work: Work, orders: Sequence[AxisOrder], fills: Sequence[Fill]
+    ) -> Floats:
         """Bounds on the communication of a single candidate on orders of its active axes, (fills, orders)."""
-        return self._figures_s(settings, work, orders, fills)[0]
+        return self._figures_s(candidates, work, orders, fills)[0]
 
     def _figures_s(
-        self, settings: Settings, work: Work, orders: Sequence[AxisOrder], fills: Sequence[Fill]
+        self, candidates: Candidates, work: Work, orders: Sequence[AxisOrder], fills: Sequence[Fill]
     ) -> tuple[Floats, Floats]:
         """``bounds_s``, and the estimates of the same (``Priced.estimate_s``)."""
         parts = []
         for axis in orders[0]:
             before = [frozenset(order[: order.index(axis)]) for order in orders]
             place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
-            arcs, of = self.arcs(settings, work, axis, list(place), fills), [place[faster] for faster in before]
+            arcs, of = self.arcs(candidates, work, axis, list(place), fills), [place[faster] for faster in before]
             at = (np.arange(len(fills))[:, None] * len(place) + of).ravel()
             parts.append(Added.of(arcs).take(at))
         if not parts:
             return np.zeros((len(fills), len(orders))), np.zeros((len(fills), len(orders)))
-        early, over = self.pricing.early(self.pricing.volumes(settings, work)), windows(settings, work)
+        early, over = self.pricing.early(self.pricing.volumes(candidates, work)), windows(candidates, work)
         estimates = added_s(parts, over).reshape(len(fills), len(orders))
         bounds = estimates if early is None else added_s(parts, over, early).reshape(len(fills), len(orders))
         return bounds, estimates
 
     def arcs(
         self,
-        settings: Settings,
+        candidates: Candidates,
         work: Work,
         axis: GridAxis,
         subsets: Sequence[frozenset[GridAxis]],
@@ -201,43 +203,43 @@ class Placer:
         """c and t of an axis of a single candidate behind every set of faster axes on every fill, fill by fill."""
         places = list(product(fills, subsets))
         copies = np.zeros(len(places), dtype=np.int64)
-        volumes = self.pricing.volumes(settings.take(copies), work.take(copies))
-        shapes = [self._axis_shapes(settings, axis, faster, fill) for fill, faster in places]
+        volumes = self.pricing.volumes(candidates.take(copies), work.take(copies))
+        shapes = [self._axis_shapes(candidates, axis, faster, fill) for fill, faster in places]
         links = stacked_links([self.on(fill).levels for fill, _ in places])
         stacked = [stacked_shapes(column) for column in zip(*shapes, strict=True)]
         expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
         network = searched_network(self.pricing.job, self.pricing.accelerators)
-        least = None if axis not in WAITED else (stacked_shapes(self._least(settings, axis, shapes, places)), links)
+        least = None if axis not in WAITED else (stacked_shapes(self._least(candidates, axis, shapes, places)), links)
         return axis_terms(axis, volumes, stacked[0], links, expert, ep, network=network, least=least)
 
     def _least(
         self,
-        settings: Settings,
+        candidates: Candidates,
         axis: GridAxis,
         shapes: Sequence[Sequence[GroupShape]],
         places: Sequence[tuple[Fill, frozenset[GridAxis]]],
     ) -> list[GroupShape]:
         """Of ``_axis_shapes`` in every place those that the pipeline waits for, as they are on the rank that waits least."""
-        degree, pp = int(getattr(settings, "ep" if axis == "dp_shard" else axis)[0]), settings.pp[0]
-        strides = (int(stride_behind(settings, faster)[0]) for _, faster in places)
+        degree, pp = int(getattr(candidates, "ep" if axis == "dp_shard" else axis)[0]), candidates.pp[0]
+        strides = (int(stride_behind(candidates, faster)[0]) for _, faster in places)
         return [
             self.on(fill).least(each[-1], degree * stride, pp)
             for each, stride, (fill, _) in zip(shapes, strides, places, strict=True)
         ]
 
     def _axis_shapes(
-        self, settings: Settings, axis: GridAxis, faster: frozenset[GridAxis], fill: Fill
+        self, candidates: Candidates, axis: GridAxis, faster: frozenset[GridAxis], fill: Fill
     ) -> list[GroupShape]:
-        stride = int(stride_behind(settings, faster)[0])
-        degree, ep, placed = int(getattr(settings, axis)[0]), int(settings.ep[0]), self.on(fill)
+        stride = int(stride_behind(candidates, faster)[0])
+        degree, ep, placed = int(getattr(candidates, axis)[0]), int(candidates.ep[0]), self.on(fill)
         shapes = [placed.shape(degree, stride)]
         if axis == "dp_shard":
-            lanes = int(settings.expert_lanes[0])
+            lanes = int(candidates.expert_lanes[0])
             shapes += [placed.shape(degree // ep, stride * ep), placed.shape(ep * lanes, max(1, stride // lanes))]
         return shapes
 
 
-def axes_of(settings: Settings) -> tuple[AxisOrder, AxisOrder]:
+def axes_of(candidates: Candidates) -> tuple[AxisOrder, AxisOrder]:
     """Axes of degree > 1 of a single candidate, and the others."""
-    active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
+    active = tuple(axis for axis in GRID_AXES if int(getattr(candidates, axis)[0]) > 1)
     return active, tuple(axis for axis in GRID_AXES if axis not in active)

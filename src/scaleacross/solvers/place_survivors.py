@@ -15,7 +15,7 @@ from itertools import islice
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_state import Search
@@ -83,7 +83,7 @@ def in_turn(figures_s: Floats, pipelines: Sequence[Pipeline], took: Mapping[int,
 
 
 def _pipeline(priced: Priced, row: int) -> Pipeline:
-    one = priced.settings
+    one = priced.candidates
     return tuple(int(column[row]) for column in (one.pp, one.schedule, one.num_chunks, one.micro_batch))
 
 

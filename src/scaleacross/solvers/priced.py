@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
+from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.work import Work
 
 
@@ -15,7 +15,7 @@ class Priced:
     ``estimate_s`` is the bound if gradients that cross buildings met all others on the way: by it candidates are compared.
     """
 
-    settings: Settings
+    candidates: Candidates
     work: Work
     free_s: Floats
     bound_s: Floats
@@ -24,4 +24,4 @@ class Priced:
     def take(self, rows: Ints | Bools) -> Priced:
         """The rows selected by an index or mask array."""
         figures = (self.free_s[rows], self.bound_s[rows], self.estimate_s[rows])
-        return Priced(self.settings.take(rows), self.work.take(rows), *figures)
+        return Priced(self.candidates.take(rows), self.work.take(rows), *figures)

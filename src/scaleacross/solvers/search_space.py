@@ -1,4 +1,4 @@
-"""The discrete choices of a plan, enumerated as ``Settings`` rows, and why the others were refused.
+"""The discrete choices of a plan, enumerated as ``Candidates`` rows, and why the others were refused.
 
 Sets and parameters: L layers, H heads, K key/value heads, E experts, s tokens per sequence, G sequences per step,
 A accelerators.
@@ -37,17 +37,17 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.distinct import distinct
-from scaleacross.cost_models.recomputation import in_whole_layers
-from scaleacross.cost_models.settings import (
+from scaleacross.cost_models.candidates import (
     ALL_TO_ALL_RING,
     ANY_EXCHANGE,
     ANY_POLICY,
     Bools,
+    Candidates,
     Ints,
-    Settings,
     concatenate,
 )
+from scaleacross.cost_models.distinct import distinct
+from scaleacross.cost_models.recomputation import in_whole_layers
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import ROUNDS, is_legal
 from scaleacross.spec.job import Job
@@ -112,11 +112,11 @@ class SearchSpace:
         refusals.counts.update({"R11 no whole layers to recompute": int((~whole).sum())} if not whole.all() else {})
         return whole
 
-    def batches(self, refusals: Refusals) -> Iterator[Settings]:
+    def batches(self, refusals: Refusals) -> Iterator[Candidates]:
         """All candidates, one batch per pp. Each combination appears exactly once."""
         return (self.expand(bases, refusals) for bases in self.bases(refusals))
 
-    def bases(self, refusals: Refusals) -> Iterator[Settings]:
+    def bases(self, refusals: Refusals) -> Iterator[Candidates]:
         """Candidates before R8, one batch per pp: everything chosen but the split of dp, the shard level and the exchange.
 
         Their ``dp_shard`` holds all of dp and ``shard`` a level that some candidate has, so that a base needs no more
@@ -137,15 +137,15 @@ class SearchSpace:
                     )
                 parts.append(part)
             if parts:
-                yield self.expressed(Settings(*np.concatenate(parts, axis=1)), ("base",), refusals)
+                yield self.expressed(Candidates(*np.concatenate(parts, axis=1)), ("base",), refusals)
 
-    def expressed(self, settings: Settings, scopes: tuple[Scope, ...], refusals: Refusals) -> Settings:
+    def expressed(self, candidates: Candidates, scopes: tuple[Scope, ...], refusals: Refusals) -> Candidates:
         """R10. A policy still to be chosen counts as one that reruns and offloads nothing, which every target expresses."""
-        rows = replace(settings, recompute=np.where(settings.policy_open, 0, settings.recompute))
-        keep = expressible(self.job, self.profile, rows, len(settings), scopes, refusals.counts)
-        return settings if keep is None else settings.take(keep)
+        rows = replace(candidates, recompute=np.where(candidates.policy_open, 0, candidates.recompute))
+        keep = expressible(self.job, self.profile, rows, len(candidates), scopes, refusals.counts)
+        return candidates if keep is None else candidates.take(keep)
 
-    def expand(self, bases: Settings, refusals: Refusals) -> Settings:
+    def expand(self, bases: Candidates, refusals: Refusals) -> Candidates:
         """All candidates that ``bases`` stand for (R5, R8)."""
         parts = []
         for (dp, with_cp, piped, folded, ep), rows in self._alike(bases):
@@ -156,20 +156,20 @@ class SearchSpace:
             parts.append(replace(copies, dp_shard=split, dp_replicate=dp // split, shard=np.tile(shard, len(rows))))
         return self.expressed(self._exchanging(concatenate(parts)), ("split",), refusals)
 
-    def _exchanging(self, settings: Settings) -> Settings:
+    def _exchanging(self, candidates: Candidates) -> Candidates:
         """Candidates with every exchange over cp that they may choose."""
-        legal = [self._legal(settings, code) for code in range(len(CONTEXT_EXCHANGES))]
-        if not len(settings) or (settings.context != ANY_EXCHANGE).all():
-            return settings
+        legal = [self._legal(candidates, code) for code in range(len(CONTEXT_EXCHANGES))]
+        if not len(candidates) or (candidates.context != ANY_EXCHANGE).all():
+            return candidates
         copies, codes = np.nonzero(np.stack(legal, axis=1))
-        return replace(settings.take(copies), context=codes)
+        return replace(candidates.take(copies), context=codes)
 
-    def _legal(self, settings: Settings, code: int) -> Bools:
+    def _legal(self, candidates: Candidates, code: int) -> Bools:
         """R2 (exchanges), R9: whether candidates may have the exchange ``code``, (n,); all_to_all_ring is never open."""
-        kind, chosen = CONTEXT_EXCHANGES[code], settings.context
+        kind, chosen = CONTEXT_EXCHANGES[code], candidates.context
         open_ = (chosen == ANY_EXCHANGE) & (kind in self.job.context_exchange) & (code != ALL_TO_ALL_RING)
         if kind == "all_to_all":
-            open_ &= self._divides_heads(settings.tp * settings.cp)
+            open_ &= self._divides_heads(candidates.tp * candidates.cp)
         out: Bools = open_ | (chosen == code)
         return out
 
@@ -177,7 +177,7 @@ class SearchSpace:
         heads = [count for block, _ in self.profile.blocks for count in block.heads]
         return np.logical_and.reduce([count % number == 0 for count in heads])
 
-    def num_candidates(self, bases: Settings) -> Ints:
+    def num_candidates(self, bases: Candidates) -> Ints:
         """How many candidates each base stands for, (n,)."""
         several = [(degree > 1).astype(np.int64) for degree in (bases.cp, bases.pp, bases.expert_lanes)]
         kinds = distinct(*(columns := np.stack([bases.dp, *several, bases.ep])))
@@ -188,7 +188,7 @@ class SearchSpace:
         exchanges = np.sum([self._legal(bases, code) for code in range(len(CONTEXT_EXCHANGES))], axis=0)
         return np.array(counts, dtype=np.int64)[kinds.code] * exchanges
 
-    def _alike(self, bases: Settings) -> Iterator[tuple[tuple[int, bool, bool, bool, int], Ints]]:
+    def _alike(self, bases: Candidates) -> Iterator[tuple[tuple[int, bool, bool, bool, int], Ints]]:
         """Rows with equal (dp, cp > 1, pp > 1, folded, ep), which have the same states."""
         several = 4 * (bases.cp > 1) + 2 * (bases.pp > 1) + (bases.expert_lanes > 1)
         key = (bases.dp * 8 + several) * 65536 + bases.ep
@@ -274,7 +274,7 @@ class SearchSpace:
         return list(choice) if isinstance(choice, tuple) else []
 
     def _parts(self, pp: int, refusals: Refusals) -> Iterator[Ints]:
-        """Base columns in the order of Settings: (tp, cp, exchange, lanes of experts) × pipelines × ep × policies by dp."""
+        """Base columns in the order of Candidates: (tp, cp, exchange, lanes of experts) × pipelines × ep × policies by dp."""
         pairs = [
             (tp, cp)
             for tp, cp in product(self.tp_values(refusals), self.cp_values(refusals))

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
+from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import shares
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
@@ -33,7 +33,7 @@ class Placed:
     """A candidate with its exact placement and step time in seconds; ``brought``: the caller's own decision."""
 
     step_s: float
-    settings: Settings
+    candidates: Candidates
     priced: Priced
     placement: PlacementDecision
     placer: Placer
@@ -201,12 +201,12 @@ class Search:
             return over
 
         of_step = None if left is None else lambda added_s: left(free_s + added_s)
-        decision = placer.place(one.settings, one.work, slowest_axis, enough_s, below_s - free_s, stop, of_step)
+        decision = placer.place(one.candidates, one.work, slowest_axis, enough_s, below_s - free_s, stop, of_step)
         if decision is None:
             if self.ended is None and in_time and self.is_over():
                 self.open_bound_s = min(self.open_bound_s, bound_s)
             return None
-        placed = Placed(free_s + decision.communication_s, one.settings, one, decision, placer)
+        placed = Placed(free_s + decision.communication_s, one.candidates, one, decision, placer)
         if slowest_axis is None and self.ended is None:
             self.bound_violation_s = max(self.bound_violation_s, bound_s - placed.step_s)
             if not decision.complete:
@@ -231,4 +231,4 @@ def decision_of(placed: Placed) -> Decision:
     chosen: dict[str, object] = {"placement": placement}
     if placed.placement.balance is not None:
         chosen |= placed.placement.balance.stated
-    return placed.settings.decision(0).model_copy(update=chosen)
+    return placed.candidates.decision(0).model_copy(update=chosen)

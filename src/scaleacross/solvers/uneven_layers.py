@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Candidates
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.recomputation import is_by_stage
-from scaleacross.cost_models.settings import Settings
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
@@ -49,7 +49,7 @@ class UnevenLayers(EveryPlacement):
 
     def place(
         self,
-        settings: Settings,
+        candidates: Candidates,
         work: Work,
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
@@ -58,24 +58,27 @@ class UnevenLayers(EveryPlacement):
         left: Callable[[float], None] | None = None,
     ) -> PlacementDecision | None:
         """As ``EveryPlacement.place``; None, too, where the equal split is the best one, or the only legal one."""
-        if is_by_stage(settings):
-            return super().place(settings, work, slowest_axis, enough_s, cutoff_s, stop, left)
-        if rerun_period(RECOMPUTES[int(settings.recompute[0])]) > 1 or self._balancer(settings).uneven_split is None:
+        if is_by_stage(candidates):
+            return super().place(candidates, work, slowest_axis, enough_s, cutoff_s, stop, left)
+        if (
+            rerun_period(RECOMPUTES[int(candidates.recompute[0])]) > 1
+            or self._balancer(candidates).uneven_split is None
+        ):
             return None
-        return super().place(settings, work, slowest_axis, enough_s, cutoff_s, stop, left)
+        return super().place(candidates, work, slowest_axis, enough_s, cutoff_s, stop, left)
 
     def _promising(
-        self, settings: Settings, work: Work, active: Sequence[GridAxis], cutoff_s: float
+        self, candidates: Candidates, work: Work, active: Sequence[GridAxis], cutoff_s: float
     ) -> list[AxisOrder]:
         """The axis orders whose bound with these layers, on the best links of the fleet, is below the cutoff."""
-        orders = axis_orders(active, bool(settings.expert_lanes[0] > 1))
+        orders = axis_orders(active, bool(candidates.expert_lanes[0] > 1))
         if not np.isfinite(cutoff_s):
             return orders
-        balancer, mixed, known = self._balancer(settings), self.pricing, of_one_type(self.pricing)
-        degrees, idle = settings.decision(0).degrees, axes_of(settings)[1]
-        layouts = (self._layout(degrees, (fill, (*idle, *orders[0]))) for fill in self.fills_of(settings))
+        balancer, mixed, known = self._balancer(candidates), self.pricing, of_one_type(self.pricing)
+        degrees, idle = candidates.decision(0).degrees, axes_of(candidates)[1]
+        layouts = (self._layout(degrees, (fill, (*idle, *orders[0]))) for fill in self.fills_of(candidates))
         balances = next(filter(None, (list(self._balances(balancer, layout)) for layout in layouts)), [])
-        limit_s = cutoff_s + float(placement_free_s(mixed.volumes(settings, work))[0])
+        limit_s = cutoff_s + float(placement_free_s(mixed.volumes(candidates, work))[0])
         bounds = np.full(len(orders), np.inf)
         for balance in balances:  # the type is one, so no layout makes others
             ranks, works, _ = balancer.rows(balance)
@@ -85,4 +88,4 @@ class UnevenLayers(EveryPlacement):
         return [order for order, bound in zip(orders, bounds.tolist(), strict=True) if bound < limit_s]
 
     def _balances(self, balancer: Balancer, layout: Layout) -> Iterable[Balance]:
-        return balancer.by_stage(layout) if is_by_stage(balancer.settings) else balancer.uneven(layout)
+        return balancer.by_stage(layout) if is_by_stage(balancer.candidates) else balancer.uneven(layout)

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.goodput import fault_model
 from scaleacross.cost_models.goodput.recovery import recovery_times
 from scaleacross.cost_models.goodput.share import stop_rate, useful_share
 from scaleacross.cost_models.goodput.strikes import fewest_strikes
-from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.solvers.fleets import Fill, shares
 from scaleacross.solvers.search_space import divisors
 from scaleacross.spec.goodput import FaultModel
@@ -59,11 +59,11 @@ class UsefulShare:
             self._exact[key] = max(useful_share(model)[0], LEAST)
         return self._exact[key]
 
-    def bound(self, settings: Settings) -> Floats:
+    def bound(self, candidates: Candidates) -> Floats:
         """U1: no placement of a candidate has a higher share, (n,)."""
-        return self._of_rows(settings.dp_replicate, settings.world_size, split=False)
+        return self._of_rows(candidates.dp_replicate, candidates.world_size, split=False)
 
-    def base_bound(self, bases: Settings) -> Floats:
+    def base_bound(self, bases: Candidates) -> Floats:
         """U3: no candidate of a base has a higher share, (n,)."""
         return self._of_rows(bases.dp, bases.world_size, split=True)
 

@@ -16,7 +16,7 @@ from math import inf
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.candidates import Floats
 
 
 @dataclass(frozen=True)

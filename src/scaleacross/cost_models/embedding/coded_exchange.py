@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.embedding.exchange import ExchangeGroups, moved_slope, slope
 from scaleacross.cost_models.levels import SCALE_UP
 from scaleacross.cost_models.links import exchange_s_per_byte
 from scaleacross.cost_models.network.compression import on_levels, shortened
-from scaleacross.cost_models.settings import Floats
 from scaleacross.spec.exchange_codec import ANY_TABLE, CodecFigures, ExchangeCompressionRequest, TableCodec
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
 from scaleacross.spec.network_choice import Driver

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.embedding.options import (
     EXCHANGE,
     LOOKUP,
@@ -16,7 +17,6 @@ from scaleacross.cost_models.embedding.options import (
     loads_of,
 )
 from scaleacross.cost_models.embedding.problem import EmbeddingProblem
-from scaleacross.cost_models.settings import Floats
 from scaleacross.errors import InputError
 from scaleacross.spec.exchange_codec import TableCodec
 from scaleacross.spec.recommendation import (

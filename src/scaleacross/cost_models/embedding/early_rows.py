@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.embedding.problem import EmbeddingProblem
-from scaleacross.cost_models.settings import Floats
 from scaleacross.spec.network_choice import Driver
 from scaleacross.spec.recommendation import EarlyRows, RankLoad
 from scaleacross.workloads.recommendation import Dlrm, Locality

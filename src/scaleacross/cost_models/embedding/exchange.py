@@ -8,11 +8,11 @@ from typing import Final, Literal
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.collectives import Group, Timed
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.links import links_of
-from scaleacross.cost_models.settings import Floats
 from scaleacross.spec.network_choice import Driver
 
 _LARGE_BYTES: Final = 2.0**30

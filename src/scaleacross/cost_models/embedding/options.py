@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.spec.recommendation import TIERS, Kernel, Sharding
 from scaleacross.workloads.recommendation import EmbeddingTable
 

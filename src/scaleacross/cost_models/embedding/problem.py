@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.embedding.coded_exchange import ForwardSlopes, forward_slopes
 from scaleacross.cost_models.embedding.exchange import (
     ExchangeGroups,
@@ -21,7 +22,6 @@ from scaleacross.cost_models.embedding.tiers import RankRates, Setting, table_op
 from scaleacross.cost_models.embedding.torchrec import TorchRecMachine, torchrec_options
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.network.drivers import taken_fraction
-from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.errors import InputError
 from scaleacross.spec.exchange_codec import TableCodec
 from scaleacross.spec.network_choice import Driver

@@ -13,12 +13,12 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.embedding.exchange import slope
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
-from scaleacross.cost_models.settings import Floats
 from scaleacross.samples.balance import balanced, busiest
 from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.recommendation import SampleRule, SampleSharing

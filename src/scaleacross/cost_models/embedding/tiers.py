@@ -23,11 +23,11 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.embedding.coded_exchange import ForwardSlopes
 from scaleacross.cost_models.embedding.exchange import Exchange
 from scaleacross.cost_models.embedding.options import Option, whole_bytes
 from scaleacross.cost_models.embedding.torchrec import cache_state_bytes
-from scaleacross.cost_models.settings import Floats
 from scaleacross.spec.recommendation import BYTES_OF, Kernel, RecommendationJob, Sharding, TableOptimizer
 from scaleacross.workloads.recommendation import ID_BYTES, EmbeddingTable, Locality
 

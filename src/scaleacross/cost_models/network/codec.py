@@ -31,9 +31,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.collective_laws import steps_of
 from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.settings import Floats
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel

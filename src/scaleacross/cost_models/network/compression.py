@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools, Floats
 from scaleacross.cost_models.collective_laws import Laws, laws
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS
 from scaleacross.cost_models.links import Links
-from scaleacross.cost_models.settings import Bools, Floats
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.network_choice import Compression, Driver
 

@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.collective_curves import curve_s
 from scaleacross.cost_models.collective_laws import (
     ALL_LEVELS,
@@ -55,7 +56,6 @@ from scaleacross.cost_models.levels import RACK, SCALE_UP
 from scaleacross.cost_models.links import Links, exchange_s_per_byte, group_bandwidth
 from scaleacross.cost_models.network.compression import coded_laws, sent_ratio
 from scaleacross.cost_models.protocol_times import ProtocolTimes, exchange_latency_s
-from scaleacross.cost_models.settings import Floats
 from scaleacross.spec.network import LINK_LEVELS, CurveOp
 from scaleacross.spec.network_choice import Algorithm, Compression, LevelAlgorithm, LevelStep
 

@@ -9,13 +9,13 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, SCALE_UP
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.network.resources import crossed_beyond
 from scaleacross.cost_models.plan_traffic import time_of
-from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.network_choice import CommunicatorChoice

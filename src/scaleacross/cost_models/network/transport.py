@@ -19,13 +19,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools, Floats
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS, RACK
 from scaleacross.cost_models.links import Links, ring_lanes
 from scaleacross.cost_models.network.load_balance import ecmp_efficiency_fraction
 from scaleacross.cost_models.network.long_haul import window_rate_bytes_per_s
 from scaleacross.cost_models.network.loss import go_back_n_fraction
-from scaleacross.cost_models.settings import Bools, Floats
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.network_choice import (
     CHANNEL_BYTES_PER_S,

@@ -15,13 +15,13 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, REGION, Levels
 from scaleacross.cost_models.network.compression import sent_ratio
 from scaleacross.cost_models.overlap import WINDOW_NAMES, windows
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.plan_traffic import carried_bytes
-from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Flow, Volumes
 from scaleacross.cost_models.window_traffic import windows_of
 from scaleacross.spec.job import Job
@@ -40,10 +40,10 @@ def calls_in_windows(flow: Flow, volumes: Volumes, shard: ShardLevel) -> Floats:
     own = windows_of(flow, shard)
     if own:
         return np.array([float(volumes.work.buckets[0]) * (row in own) for row in range(len(WINDOW_NAMES))])
-    work, count = volumes.work, float(volumes.settings.num_micro_batches[0])
+    work, count = volumes.work, float(volumes.candidates.num_micro_batches[0])
     seconds = {"forward": float(work.forward_s[0]), "backward": float(work.backward_s[0])}
     each = {name: (flow.phases.get(name, 0.0) + flow.phases.get("message", 0.0) / 2) / count for name in seconds}  # type: ignore[call-overload]
-    lengths = [float(one.length_s[0]) for one in windows(volumes.settings, work)]
+    lengths = [float(one.length_s[0]) for one in windows(volumes.candidates, work)]
     return np.array([each[name] * length / seconds[name] for name, length in zip(PASSES, lengths, strict=True)])
 
 
@@ -62,7 +62,7 @@ def call_bytes(
 
 def budgets_bytes(fraction: float, volumes: Volumes, levels: Levels) -> Floats:
     """What the windows leave to collectives, (windows, trunk levels)."""
-    lengths = np.array([float(one.length_s[0]) for one in windows(volumes.settings, volumes.work)])
+    lengths = np.array([float(one.length_s[0]) for one in windows(volumes.candidates, volumes.work)])
     capacity = levels.capacity[list(TRUNKS)]
     return np.asarray(fraction * lengths[:, None] * np.where(np.isfinite(capacity), capacity, 0.0))
 

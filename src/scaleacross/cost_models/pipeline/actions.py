@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.pipeline.exact import exact_ends, exact_time_s, virtual_boundaries
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, chained_ends
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
-from scaleacross.cost_models.settings import Floats
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.axes import Calls
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.least_waits import beyond_shared_s, cp_waits_s, hidden_exchange_s
@@ -26,7 +27,6 @@ from scaleacross.cost_models.messages import NO_DELAYS, Boundary, boundary_times
 from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, virtual_boundaries
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
-from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.schedules.pipeline import SCHEDULES, Kind
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, PipelineChoice
@@ -249,8 +249,8 @@ def _slowest(by_type: Mapping[str, StageSeconds], ranks: Ints, types: Sequence[f
 def _timed(
     volumes: Volumes, seconds: StageSeconds, ranks: Ints, m: int, message: Boundary | None, replicas: int
 ) -> TimedPipeline:
-    settings = volumes.settings
-    name, v, p = SCHEDULE_NAMES[int(settings.schedule[0])], int(settings.num_chunks[0]), int(settings.pp[0])
+    candidates = volumes.candidates
+    name, v, p = SCHEDULE_NAMES[int(candidates.schedule[0])], int(candidates.num_chunks[0]), int(candidates.pp[0])
     choice = PipelineChoice(schedule=name, num_chunks=v, order=volumes.order)
     counts = _counts(choice, p, m)
     waited = {each: np.bincount(ranks, _waited_s(one, counts), p) for each, one in seconds.waits.items()}

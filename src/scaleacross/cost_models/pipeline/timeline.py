@@ -95,7 +95,7 @@ def planned_pipeline(problem: Problem, decision: Decision) -> PlannedPipeline:
     if actions is None:
         raise ValueError(f"a pipeline of {degrees.pp} ranks was not timed")
     schedule = chosen(decision.pipeline, degrees.pp, actions.num_microbatches)
-    return PlannedPipeline(schedule, actions, float((volumes.hidden_bytes / volumes.settings.tp)[0]))
+    return PlannedPipeline(schedule, actions, float((volumes.hidden_bytes / volumes.candidates.tp)[0]))
 
 
 def plan_timeline(problem: Problem, decision: Decision) -> PipelineTimeline:

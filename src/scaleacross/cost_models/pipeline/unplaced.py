@@ -11,12 +11,12 @@ from types import MappingProxyType
 from typing import Final
 
 from scaleacross.cost_models.axes import Calls, axis_calls, heads_s
+from scaleacross.cost_models.candidates import Candidates
 from scaleacross.cost_models.chunk_work import Split, StageWork, stage_work
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.layer_seconds import StackedTimes
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.pipeline.placed import TimedPipeline, stage_seconds, timed_pipelines
-from scaleacross.cost_models.settings import Settings
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.waiting_groups import RankGroups
 from scaleacross.spec.accelerator import Accelerator
@@ -52,11 +52,11 @@ class UnplacedPipelines:
         layout: Layout,
         split: Split,
         micro_batches: Sequence[int],
-        settings: Settings,
+        candidates: Candidates,
     ) -> UnplacedPipelines:
-        """With ``times`` of every accelerator type and ``settings`` as in ``stage_work``. Raises ValueError as it does."""
+        """With ``times`` of every accelerator type and ``candidates`` as in ``stage_work``. Raises ValueError as it does."""
         stages = {
-            one.name: stage_work(volumes.profile, volumes.job, one, each, settings, split)
+            one.name: stage_work(volumes.profile, volumes.job, one, each, candidates, split)
             for one, each in zip(accelerators, times, strict=True)
         }
         return cls(volumes, stages, layout, micro_batches)
@@ -91,7 +91,7 @@ class UnplacedPipelines:
         def heads(group: Group) -> Calls:
             return Calls(heads_s=heads_s(self.volumes, group.on(accelerator)))
 
-        two_levels = int(self.volumes.settings.cp_inner[0]) > 1
+        two_levels = int(self.volumes.candidates.cp_inner[0]) > 1
         keys = calls("cp", "cp_outer" if two_levels else "cp")
         if two_levels:
             inner = waits["cp_inner"].calls(heads) if "cp_inner" in waits else heads(groups["cp_inner"])
@@ -103,7 +103,7 @@ class UnplacedPipelines:
     ) -> RankGroups:
         """The all-to-alls that its pipeline ranks wait for: of several types' the shortest, as none hides more than it waits."""
         types = sorted(frozenset[str]().union(*self.layout[timed.replicas].types))
-        ranks = int(self.volumes.settings.pp[0])
+        ranks = int(self.volumes.candidates.pp[0])
         every = waits["ep"] if "ep" in waits else RankGroups.alike(groups["ep"], ranks)
         kinds = (
             min((group.on(name) for name in types), key=self._exchange_s) if group.by_type else group

@@ -68,7 +68,7 @@ def walk(buildings: Sequence[Building], num_stages: int, stage_size: int) -> Fil
 
 
 def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> tuple[float, Decision] | None:
-    s, rate = rows.settings, network_bytes_per_s(fleet)
+    s, rate = rows.candidates, network_bytes_per_s(fleet)
     latency = max(building.links.building.one_way_latency_s for building in fleet.buildings)
     fixed = (s.pp + s.num_micro_batches - 1) * rows.stage_s + rows.update_s + ring_sync_s(rows, latency, rate)
     far = {
@@ -95,7 +95,7 @@ def _hops_s(rows: Rows, row: int, hops: Sequence[Distance], adapters_bytes_per_s
     """What the hops between data centers add to T."""
     if not hops:
         return 0.0
-    s, message = rows.settings, float(rows.message_bytes[row])
+    s, message = rows.candidates, float(rows.message_bytes[row])
     sends = [message / min(hop.bytes_per_s, adapters_bytes_per_s) for hop in hops]
     stalls = max(0.0, int(s.dp[row]) * max(sends) - float(rows.stage_s[row]))
     there = sum(2 * (hop.latency_s + send) for hop, send in zip(hops, sends, strict=True))

@@ -24,8 +24,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints, concatenate
 from scaleacross.cost_models.distinct import distinct
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings, concatenate
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.rules import AxisOrder
 from scaleacross.solvers.candidates import Pricing
@@ -61,9 +61,9 @@ PROMISING: Final = 12
 accelerators in six buildings took 42 s after 7 s of search, with 12 it took 31 s."""
 
 
-def everything(settings: Settings) -> Bools:
+def everything(candidates: Candidates) -> Bools:
     """The rule that refuses nothing."""
-    return np.ones(len(settings), dtype=bool)
+    return np.ones(len(candidates), dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class Family:
     job: Job
     orders: tuple[AxisOrder, ...]
     fills: Callable[[Fleet, Degrees], list[Fill]]
-    allows: Callable[[Settings], Bools] = everything
-    allows_split: Callable[[Settings], Bools] = everything
+    allows: Callable[[Candidates], Bools] = everything
+    allows_split: Callable[[Candidates], Bools] = everything
     farthest: Mapping[str, LinkLevel] = field(default_factory=dict)
 
 
@@ -102,9 +102,9 @@ def tune(problem: Problem, family: Family, clock: Clock) -> Outcome:
 def bases_that_fit(
     space: SearchSpace,
     pricing: Pricing,
-    allows: Callable[[Settings], Bools],
+    allows: Callable[[Candidates], Bools],
     stop: Callable[[], bool] = never,
-) -> tuple[Settings, float]:
+) -> tuple[Candidates, float]:
     """Bases of which something may fit, and the least memory that any base needs, bytes (inf without any base).
 
     ``stop``: asked now and then; once true, what follows is left out.
@@ -132,7 +132,7 @@ class _Estimated(NamedTuple):
     def decision(self, index: int) -> tuple[FixedPlacement, Decision]:
         """One of them."""
         placed, order, row = self.places[index]
-        return placed, placed.placed(self.block.settings, row, order)
+        return placed, placed.placed(self.block.candidates, row, order)
 
 
 @dataclass
@@ -175,7 +175,7 @@ class _Tuning:
             yield
         self._try_all(left)
 
-    def _on_bases(self, bases: Settings, space: SearchSpace, pricing: Pricing) -> Iterator[_Estimated]:
+    def _on_bases(self, bases: Candidates, space: SearchSpace, pricing: Pricing) -> Iterator[_Estimated]:
         """``_try_promising`` of the candidates of these bases."""
         if not self._is_over():
             promising = pricing.base_bound_s(bases) < self.best_s
@@ -185,7 +185,7 @@ class _Tuning:
     def _is_over(self) -> bool:
         return self.clock.is_over_for(self.best)
 
-    def _free_s(self, bases: Settings, pricing: Pricing) -> Floats | None:
+    def _free_s(self, bases: Candidates, pricing: Pricing) -> Floats | None:
         """Computation of every base, s, in parts of whole pipeline degrees, which share most of it; None when time is over."""
         parts: list[Floats] = []
         start = 0
@@ -209,7 +209,7 @@ class _Tuning:
             return f"does not fit in memory: needs {short} per accelerator at least"
         return "no placement keeps its axes inside the levels that it allows"
 
-    def _try_promising(self, rows: Settings, pricing: Pricing) -> Iterator[_Estimated]:
+    def _try_promising(self, rows: Candidates, pricing: Pricing) -> Iterator[_Estimated]:
         """Estimate the members, block by block, and price the most promising ones exactly."""
         rows = rows.take(self.family.allows(rows) & self.family.allows_split(rows))
         rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes) if len(rows) else rows
@@ -228,7 +228,7 @@ class _Tuning:
             self._try_some(found, np.argsort(found.guess_s, kind="stable")[:PROMISING].tolist())
             yield found
 
-    def _held(self, rows: Settings, fleet: Fleet) -> Bools:
+    def _held(self, rows: Candidates, fleet: Fleet) -> Bools:
         """Members that some fill of the family holds."""
         kinds = distinct(*(getattr(rows, axis) for axis in Degrees.model_fields))
         degrees = zip(*(getattr(rows, axis)[kinds.first].tolist() for axis in Degrees.model_fields), strict=True)
@@ -248,14 +248,14 @@ class _Tuning:
         """The members with their least bound on the family's orders, whatever the fill; those that may still win."""
         if not len(priced.bound_s):
             return priced
-        least_s = pricing.order_bounds_s(priced.settings, priced.work, self.family.orders).min(axis=0)
+        least_s = pricing.order_bounds_s(priced.candidates, priced.work, self.family.orders).min(axis=0)
         tight = replace(priced, bound_s=np.maximum(priced.bound_s, priced.free_s + least_s))
         return tight.take(tight.bound_s < self.best_s)
 
     def _estimated(self, block: Priced, fleet: Fleet) -> _Estimated:
         """Every (member, fill, order) of a block, but for members that are near enough on no order of a fill."""
         holding: dict[Fill, list[int]] = {}
-        columns = (getattr(block.settings, axis).tolist() for axis in Degrees.model_fields)
+        columns = (getattr(block.candidates, axis).tolist() for axis in Degrees.model_fields)
         for row, degrees in enumerate(zip(*columns, strict=True)):
             for fill in self._fills_of(fleet, degrees):
                 holding.setdefault(fill, []).append(row)
@@ -265,13 +265,13 @@ class _Tuning:
             if self._is_over():
                 break
             rows, placed = np.array(held), self._placed_on(fleet, fill)
-            near = self._near_enough(placed, block.settings.take(rows))
+            near = self._near_enough(placed, block.candidates.take(rows))
             rows, near = rows[near.any(axis=0)], near[:, near.any(axis=0)]
             if not len(rows):
                 continue
             self.clock.count()  # estimating a few members on one fill takes about as long as a step time
             members = block.take(rows)
-            figures = placed.order_figures_s(members.settings, members.work, orders)
+            figures = placed.order_figures_s(members.candidates, members.work, orders)
             for order, is_near, bounds, estimates in zip(orders, near, *figures, strict=True):
                 parts.append(np.where(is_near, members.free_s + bounds if alike else members.bound_s, np.inf))
                 guesses.append(np.where(is_near, members.free_s + estimates, np.inf))
@@ -295,22 +295,22 @@ class _Tuning:
             self._placed[fill] = FixedPlacement.of(fleet, fill, self.family.job, problem.profile, network="library")
         return self._placed[fill]
 
-    def _near_enough(self, placed: FixedPlacement, settings: Settings) -> Bools:
+    def _near_enough(self, placed: FixedPlacement, candidates: Candidates) -> Bools:
         """Members of which no axis crosses a level beyond its farthest, (orders, n)."""
-        folded = settings.expert_lanes > 1
+        folded = candidates.expert_lanes > 1
         limits = {axis: LINK_LEVELS.index(level) for axis, level in self.family.farthest.items()}
-        near = np.ones((len(self.family.orders), len(settings)), dtype=bool)
+        near = np.ones((len(self.family.orders), len(candidates)), dtype=bool)
         if limits:
             for index, order in enumerate(self.family.orders):
-                spans = placed.spans(settings, order)
+                spans = placed.spans(candidates, order)
                 near[index] = np.all([spans[axis] <= limit for axis, limit in limits.items()], axis=0)
         if folded.any():
-            some = settings.take(folded)
+            some = candidates.take(folded)
             near[:, folded] &= np.array([self._holds_folded(some, order) for order in self.family.orders])
         return near
 
     @staticmethod
-    def _holds_folded(folded: Settings, order: AxisOrder) -> Bools:
+    def _holds_folded(folded: Candidates, order: AxisOrder) -> Bools:
         """Which members with folded experts may lie in an order, (n,)."""
         active = np.stack([getattr(folded, axis) > 1 for axis in order])
         kinds, of = np.unique(active, axis=1, return_inverse=True)

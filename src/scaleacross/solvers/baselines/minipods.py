@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 from ortools.sat.python import cp_model
 
-from scaleacross.cost_models.settings import Ints
+from scaleacross.cost_models.candidates import Ints
 from scaleacross.errors import InfeasibleError
 
 WEIGHT_SCALE: Final = 1000

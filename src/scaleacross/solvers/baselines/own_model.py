@@ -14,11 +14,11 @@ import networkx as nx
 import numpy as np
 
 from scaleacross.cost_models.axes import axis_terms
+from scaleacross.cost_models.candidates import Bools, Candidates, Floats
 from scaleacross.cost_models.groups import exact_shape, stacked_shapes
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.overlap import rounds
-from scaleacross.cost_models.settings import Bools, Floats, Settings
 from scaleacross.solvers.baselines.family import bases_that_fit
 from scaleacross.solvers.baselines.rules import allowed_schedules, one_data_parallel_group, whole_or_zero_1
 from scaleacross.solvers.candidates import Pricing
@@ -40,7 +40,7 @@ class Rows:
         update_s: the optimizer.
     """
 
-    settings: Settings
+    candidates: Candidates
     stage_s: Floats
     message_bytes: Floats
     gradient_bytes: Floats
@@ -72,42 +72,42 @@ def fitting_rows(problem: Problem, fleet: Fleet) -> Rows | NothingFits:
         if not problem.job.degrees.allows(axis, 1):
             return NothingFits(f"the job asks for {axis} {getattr(problem.job.degrees, axis)}, which it does not know")
     pricing = Pricing.on(fleet, plain_job(problem.job), problem.profile)
-    settings, least = _that_fit(pricing)
-    if len(settings):
-        return _timed(pricing, settings)
+    candidates, least = _that_fit(pricing)
+    if len(candidates):
+        return _timed(pricing, candidates)
     short = (
         f"needs {human_bytes(least)} of {human_bytes(pricing.capacity_bytes)}" if np.isfinite(least) else "no degrees"
     )
     return NothingFits(f"does not fit in memory without context and expert parallelism: {short}")
 
 
-def _that_fit(pricing: Pricing) -> tuple[Settings, float]:
+def _that_fit(pricing: Pricing) -> tuple[Candidates, float]:
     """The candidates, and the least memory that any base needs, bytes."""
     fleet, domain = pricing.fleet, _domain(pricing.fleet)
 
-    def inside_a_domain(settings: Settings) -> Bools:
-        return domain % settings.tp == 0
+    def inside_a_domain(candidates: Candidates) -> Bools:
+        return domain % candidates.tp == 0
 
     space = SearchSpace(pricing.job, pricing.profile, fleet.num_accelerators, fleet.unit)
     bases, least = bases_that_fit(space, pricing, inside_a_domain)
-    settings = space.expand(bases, Refusals())
-    settings = settings.take(one_data_parallel_group(settings))
-    fits = pricing.needed_bytes(settings) <= pricing.capacity_bytes if len(settings) else np.zeros(0, dtype=bool)
-    return settings.take(fits), least
+    candidates = space.expand(bases, Refusals())
+    candidates = candidates.take(one_data_parallel_group(candidates))
+    fits = pricing.needed_bytes(candidates) <= pricing.capacity_bytes if len(candidates) else np.zeros(0, dtype=bool)
+    return candidates.take(fits), least
 
 
-def _timed(pricing: Pricing, settings: Settings) -> Rows:
+def _timed(pricing: Pricing, candidates: Candidates) -> Rows:
     """The figures of candidates; tp lies inside one scale-up domain."""
     fleet = pricing.fleet
-    work = pricing.work(settings)
-    volumes = pricing.volumes(settings, work)
+    work = pricing.work(candidates)
+    volumes = pricing.volumes(candidates, work)
     levels = build_levels(fleet.topology, shares(((fleet.buildings[0].name, _domain(fleet)),)))
-    shapes = {tp: exact_shape(tp, 1, levels) for tp in np.unique(settings.tp).tolist()}
-    shape = stacked_shapes([shapes[tp] for tp in settings.tp.tolist()])
+    shapes = {tp: exact_shape(tp, 1, levels) for tp in np.unique(candidates.tp).tolist()}
+    shape = stacked_shapes([shapes[tp] for tp in candidates.tp.tolist()])
     tp_s = axis_terms("tp", volumes, shape, links_of(levels)).serial_total_s
     return Rows(
-        settings,
-        stage_s=work.forward_s + work.backward_s + tp_s / rounds(settings, work),
+        candidates,
+        stage_s=work.forward_s + work.backward_s + tp_s / rounds(candidates, work),
         message_bytes=volumes.hidden_bytes,
         gradient_bytes=(work.dense_parameters + work.expert_parameters) * pricing.job.optimizer.reduce_bytes,
         update_s=work.optimizer_s,
@@ -141,5 +141,5 @@ def network_bytes_per_s(fleet: Fleet) -> float:
 
 def ring_sync_s(rows: Rows, latency_s: float, bytes_per_s: float) -> Floats:
     """Ring all-reduce of the gradients over data parallel, 2(D−1) steps of S/D bytes, (n,)."""
-    dp = rows.settings.dp
+    dp = rows.candidates.dp
     return 2 * (dp - 1) * (latency_s + rows.gradient_bytes / dp / bytes_per_s)

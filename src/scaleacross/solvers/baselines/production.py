@@ -11,7 +11,7 @@ Degrees, micro-batch, chunks, recompute and shard level: the fastest of the fami
 
 from __future__ import annotations
 
-from scaleacross.cost_models.settings import Bools, Settings
+from scaleacross.cost_models.candidates import Bools, Candidates
 from scaleacross.solvers.baselines.family import Family, tune
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.rules import FRAMEWORK_SCHEDULES, allowed_schedules
@@ -40,6 +40,6 @@ def _whole_replicas(fleet: Fleet, degrees: Degrees) -> list[Fill]:
     return fleet.fills(degrees.world_size, [degrees.world_size // degrees.dp_replicate])
 
 
-def _sharded_inside(settings: Settings) -> Bools:
+def _sharded_inside(candidates: Candidates) -> Bools:
     """A replica of one building is sharded over all data-parallel ranks that it has there."""
-    return (settings.dp_shard > 1) | (settings.dp == 1)
+    return (candidates.dp_shard > 1) | (candidates.dp == 1)

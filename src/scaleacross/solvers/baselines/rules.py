@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from scaleacross.cost_models.settings import Bools, Settings
+from scaleacross.cost_models.candidates import Bools, Candidates
 from scaleacross.solvers.fleets import Fill, Fleet
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GridAxis, ScheduleName, ShardLevel
@@ -26,9 +26,9 @@ def whole_or_zero_1(job: Job) -> tuple[ShardLevel, ...]:
     return tuple(level for level in job.shard if level in ("none", "optimizer")) or job.shard
 
 
-def one_data_parallel_group(settings: Settings) -> Bools:
+def one_data_parallel_group(candidates: Candidates) -> Bools:
     """Rows whose data parallelism is either sharded or replicated, not a mixture."""
-    return (settings.dp_shard == 1) | (settings.dp_replicate == 1)
+    return (candidates.dp_shard == 1) | (candidates.dp_replicate == 1)
 
 
 def uses_all_types(fleet: Fleet, fill: Fill) -> bool:

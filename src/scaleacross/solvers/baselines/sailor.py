@@ -22,7 +22,7 @@ from functools import cache
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.own_model import (
     Distance,
@@ -78,7 +78,7 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> tuple[float, int, Decisi
         if (best is not None and fixed[row] > best[0]) or clock.over:
             break
         clock.count()
-        at = rows.settings.take(np.array([row]))
+        at = rows.candidates.take(np.array([row]))
         tp, pp, size = int(at.tp[0]), int(at.pp[0]), int(at.tp[0] * at.dp[0])
         message = float(rows.message_bytes[row]) / tp
         hops = {pair: 2 * (d.latency_s + message / min(rate, d.bytes_per_s)) for pair, d in far.items()}
@@ -100,7 +100,7 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> tuple[float, int, Decisi
 
 def smallest_tp(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """H2: of rows that differ in tp alone, the one with the smallest tp."""
-    s = rows.settings
+    s = rows.candidates
     key = np.stack([s.pp, s.dp_shard, s.dp_replicate, s.micro_batch, s.recompute, s.shard, s.schedule, s.tp], axis=1)
     order = np.lexsort(key.T[::-1])
     first = np.ones(len(order), dtype=bool)
@@ -146,7 +146,7 @@ def visit(num_stages: int, capacities: Mapping[str, int], hops: Mapping[tuple[st
 
 
 def _without_hops(rows: Rows, latency_s: float, bytes_per_s: float) -> Floats:
-    s = rows.settings
+    s = rows.candidates
     stages: Floats = (s.pp + s.num_micro_batches - 1) * rows.stage_s
     return stages + rows.update_s + ring_sync_s(rows, latency_s, bytes_per_s)
 

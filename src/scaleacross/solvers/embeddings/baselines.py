@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Ints
 from scaleacross.cost_models.embedding.options import LOOKUP, Assignment, Option, ShardingProblem, fits, holders
 from scaleacross.cost_models.embedding.torchrec import column_width
-from scaleacross.cost_models.settings import Ints
 from scaleacross.solvers.embeddings.exact import solve_part, whole_part
 from scaleacross.spec.recommendation import Sharding
 from scaleacross.workloads.recommendation import EmbeddingTable

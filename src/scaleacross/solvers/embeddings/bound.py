@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.linear_solver import pywraplp
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.embedding.options import Fleet
-from scaleacross.cost_models.settings import Floats
 from scaleacross.solvers.embeddings.choices import Alike, Place, class_capacity, places_of
 
 _SAFETY = 1 - 1e-6

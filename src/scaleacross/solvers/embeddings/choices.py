@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.embedding.options import Fleet, Option, ShardingProblem, Spread
-from scaleacross.cost_models.settings import Floats, Ints
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 from ortools.linear_solver import pywraplp
 
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem
-from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.solvers.embeddings.choices import Alike
 from scaleacross.solvers.embeddings.knapsacks import GRID, Counts, Knapsacks
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.embedding.options import Assignment, Option, ShardingProblem, holders, loads_of
-from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.solvers.embeddings.choices import Alike
 
 

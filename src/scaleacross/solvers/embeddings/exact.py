@@ -11,8 +11,8 @@ from itertools import pairwise
 import numpy as np
 from ortools.sat.python import cp_model
 
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.embedding.options import Assignment, Option, ShardingProblem
-from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.solvers.embeddings.choices import Alike, alike_tables
 from scaleacross.solvers.embeddings.construct import interchangeable
 

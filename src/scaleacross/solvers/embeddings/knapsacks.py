@@ -12,7 +12,7 @@ import numpy as np
 from ortools.linear_solver import pywraplp
 from ortools.sat.python import cp_model
 
-from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.cost_models.candidates import Floats, Ints
 
 GRID: Final = 100_000
 """Whole numbers per rank, of seconds and of each memory; shards are rounded up."""

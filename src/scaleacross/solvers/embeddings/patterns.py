@@ -20,8 +20,8 @@ from typing import Final, Literal
 import numpy as np
 from ortools.linear_solver import pywraplp
 
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.embedding.options import Fleet, Option, holders
-from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.solvers.embeddings.choices import Alike
 
 MOST_TABLES: Final = 40

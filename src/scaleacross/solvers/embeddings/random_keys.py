@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem
-from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.solvers.embeddings.choices import Alike
 
 MOST_PLACES: Final = 30_000

@@ -10,8 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest, fits, loads_of
-from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.solvers.embeddings.bound import Relaxation, Relaxed
 from scaleacross.solvers.embeddings.choices import Alike, alike_tables
 from scaleacross.solvers.embeddings.configurations import MOST_KINDS, Configurations

@@ -40,7 +40,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Settings:
+class Candidates:
     """Columns of candidates, all of shape (n,). Codes index RECOMPUTES, SHARD_LEVELS, SCHEDULE_NAMES and
     CONTEXT_EXCHANGES (0 where cp is 1)."""
 
@@ -105,9 +105,9 @@ class Settings:
         """Names of the schedules, shape (n,)."""
         return np.array(SCHEDULE_NAMES)[self.schedule]
 
-    def take(self, rows: Ints | Bools) -> Settings:
+    def take(self, rows: Ints | Bools) -> Candidates:
         """The rows selected by an index or mask array."""
-        return Settings(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+        return Candidates(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     def decision(self, row: int) -> Decision:
         """Row ``row`` as a Decision without placement."""
@@ -127,8 +127,8 @@ class Settings:
         )
 
 
-def settings_of(decision: Decision, global_batch_sequences: int) -> Settings:
-    """One decision as a Settings of one row.
+def candidate_of(decision: Decision, global_batch_sequences: int) -> Candidates:
+    """One decision as Candidates of one row.
 
     Raises:
         ValueError: the batch does not divide by dp · micro-batch.
@@ -146,39 +146,39 @@ def settings_of(decision: Decision, global_batch_sequences: int) -> Settings:
     row |= {"recompute": RECOMPUTES.index(decision.recompute), "shard": SHARD_LEVELS.index(decision.shard)}
     row |= {"context": CONTEXT_EXCHANGES.index(decision.context_exchange) if degrees.cp > 1 else 0}
     row |= {name: millionths(getattr(decision, name)) for name in OFFLOADS}
-    return Settings(**{name: np.array([value], dtype=np.int64) for name, value in row.items()})
+    return Candidates(**{name: np.array([value], dtype=np.int64) for name, value in row.items()})
 
 
-def concatenate(parts: list[Settings]) -> Settings:
+def concatenate(parts: list[Candidates]) -> Candidates:
     """All rows of ``parts`` one after another."""
     if not parts:
         return NOTHING
-    return Settings(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Settings)})
+    return Candidates(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Candidates)})
 
 
-NOTHING: Final = Settings(*(np.zeros(0, dtype=np.int64) for _ in fields(Settings)))
+NOTHING: Final = Candidates(*(np.zeros(0, dtype=np.int64) for _ in fields(Candidates)))
 """No candidate at all."""
 
 
-def stride_behind(settings: Settings, faster: Collection[GridAxis]) -> Ints:
+def stride_behind(candidates: Candidates, faster: Collection[GridAxis]) -> Ints:
     """Stride of an axis behind the faster ones, (n,)."""
-    stride = np.ones(len(settings), dtype=np.int64)
+    stride = np.ones(len(candidates), dtype=np.int64)
     for axis in faster:
-        stride = stride * getattr(settings, axis)
+        stride = stride * getattr(candidates, axis)
     return stride
 
 
-def keys_axis(settings: Settings, stride: Ints) -> tuple[Ints, Ints]:
+def keys_axis(candidates: Candidates, stride: Ints) -> tuple[Ints, Ints]:
     """Degree and stride of the ranks among which keys and values travel, (n,) each, for a stride of cp: all, or one of every
     cp_inner neighbours."""
-    return settings.cp // settings.cp_inner, stride * settings.cp_inner
+    return candidates.cp // candidates.cp_inner, stride * candidates.cp_inner
 
 
-def expert_axis(settings: Settings, stride: Ints) -> tuple[Ints, Ints]:
+def expert_axis(candidates: Candidates, stride: Ints) -> tuple[Ints, Ints]:
     """Degree and stride of the ranks that experts are spread over, (n,) each, for a stride of dp_shard.
 
     Folded ones begin with the lanes before it; on orders that they cannot have (``holds_folded``) ep alone stands for them, which
     only lowers a bound over all orders.
     """
-    lanes = np.where(stride % settings.expert_lanes == 0, settings.expert_lanes, 1)
-    return settings.ep * lanes, stride // lanes
+    lanes = np.where(stride % candidates.expert_lanes == 0, candidates.expert_lanes, 1)
+    return candidates.ep * lanes, stride // lanes
