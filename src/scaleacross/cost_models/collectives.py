@@ -114,7 +114,7 @@ class Group:
     _kept: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def kept(self, key: Hashable, make: Callable[[], Known]) -> Known:
-        """What ``make`` makes of the groups, which are of one fill: once for every key, as of the pipeline of their ranks."""
+        """``make()``, called once for every key. Groups belong to one allocation, so a key names axis and pipeline alone."""
         if key not in self._kept:
             self._kept[key] = make()
         return cast("Known", self._kept[key])

@@ -20,6 +20,8 @@ from scaleacross.runtime.faults import CollectiveError
 from scaleacross.runtime.trace import FlightRecorder, Record, RecordedGroup
 
 logger = logging.getLogger("scaleacross.runtime")
+TORCH_BATCH = dist.batch_isend_irecv
+"""torch's own, before ``register`` puts ``batched`` in its place"""
 
 
 class TransportGroup(dist.ProcessGroup):
@@ -247,9 +249,6 @@ def batched(messages: list[dist.P2POp]) -> list[Any]:
     if isinstance(group, TransportGroup) and group._transport([messages[0].tensor]) is not group._inner:
         return group.send_and_receive(messages)
     return list(TORCH_BATCH(messages))
-
-
-TORCH_BATCH = dist.batch_isend_irecv
 
 
 def share_gpus() -> None:

@@ -8,8 +8,8 @@ where go-back-N sends a whole window W (packets of one queue pair in flight) aga
 (1−p) / (1−p+p·W) (Bertsekas and Gallager, Data Networks, 1992, section 2.4).
 
 A switch hashes queue pairs onto the parallel links of a trunk; the fullest link sets the pace of all, since a collective ends
-with its slowest flow. Where they fall is drawn from the seed of the replay, alike on trunks that carry as many. Without a seed
-it is the mean of ``DRAWS``: what a plan states is no draw.
+with its slowest flow. Where they fall is drawn from the seed of the simulation, alike on trunks that carry as many. Without a
+seed the load is the mean of ``DRAWS``: what a plan states is no draw.
 """
 
 from __future__ import annotations
