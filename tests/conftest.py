@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from zlib import crc32
 
+import pytest
 from hypothesis import settings
 
 # Equal seeds give equal examples everywhere; no deadline, because shared machines stall and times are not what is tested.
@@ -13,3 +15,38 @@ settings.load_profile("scaleacross")
 # Tables fold at the width of the terminal that the tests are started from; no test is about that one.
 os.environ.pop("COLUMNS", None)
 os.environ.pop("SCALEACROSS_DEBUG", None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--share",
+        metavar="K/N",
+        type=_share,
+        help="of the tests marked slow, share K of N (from 0): cases with values singly, a module's others together",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to other runs what is not of the share that ``--share`` asks for."""
+    if config.getoption("--share") is None:
+        return
+    share, shares = config.getoption("--share")
+    others = [
+        item for item in items if item.get_closest_marker("slow") and crc32(_dealt(item).encode()) % shares != share
+    ]
+    config.hook.pytest_deselected(items=others)
+    left_out = set(others)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _share(text: str) -> tuple[int, int]:
+    """K and N of ``K/N``."""
+    share, shares = (int(number) for number in text.split("/"))
+    if not 0 <= share < shares:
+        raise ValueError(text)
+    return share, shares
+
+
+def _dealt(item: pytest.Item) -> str:
+    """What is dealt in one piece: a case with values, or all cases without values of a module, which may share what they make."""
+    return item.nodeid if hasattr(item, "callspec") else item.nodeid.partition("::")[0]

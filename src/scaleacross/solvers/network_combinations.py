@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Final, NamedTuple
 
+import numpy as np
+
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.network.resources import NOTHING_HELD, Held
 from scaleacross.solvers.network_options import FlowOption
 
@@ -47,6 +50,11 @@ class Combination(NamedTuple):
         return (self.times.serial_s, *self.times.window_s, *self.times.busy_s, *self.times.held_s)
 
     @property
+    def amounts(self) -> tuple[float, ...]:
+        """All its times, and what each of its options holds of an accelerator and of trunks: less of everything is better."""
+        return (*self.every_s, *(amount for option in self.options for amount in option.amounts))
+
+    @property
     def held(self) -> dict[str, Held]:
         """What it holds, by communicator."""
         most: dict[str, Held] = {}
@@ -65,12 +73,9 @@ def combined(
 
     The first of equals is kept, so the order of options is one of preference.
     """
-    kept: list[Combination] = []
     every = [Combination(one, price(one), on_trunks(one)) for one in product(*options)]
-    for one in sorted(every, key=lambda each: rounded_s(each.times.serial_s + sum(each.times.window_s))):
-        if not any(_beats(other, one) for other in kept):
-            kept.append(one)
-    return tuple(kept)
+    every.sort(key=lambda each: rounded_s(each.times.serial_s + sum(each.times.window_s)))
+    return tuple(every[row] for row in _unbeaten(np.array([one.amounts for one in every])))
 
 
 def undominated(options: Sequence[FlowOption]) -> list[FlowOption]:
@@ -80,7 +85,7 @@ def undominated(options: Sequence[FlowOption]) -> list[FlowOption]:
         if not any(
             rounded_s(other.busy_s) <= rounded_s(one.busy_s)
             and rounded_s(other.held_s) <= rounded_s(one.held_s)
-            and _holds_less(other, one)
+            and all(a <= b for a, b in zip(other.amounts, one.amounts, strict=True))
             for other in kept
         ):
             kept.append(one)
@@ -123,15 +128,15 @@ def fastest_everywhere(combinations: Sequence[Combination]) -> bool:
     return all(all(a <= b for a, b in zip(first, one.every_s, strict=True)) for one in combinations)
 
 
-def _beats(other: Combination, one: Combination) -> bool:
-    return all(a <= b for a, b in zip(other.every_s, one.every_s, strict=True)) and all(
-        _holds_less(mine, theirs) for mine, theirs in zip(other.options, one.options, strict=True)
-    )
-
-
-def _holds_less(other: FlowOption, one: FlowOption) -> bool:
-    amounts = zip((*other.held, *other.trunk_load), (*one.held, *one.trunk_load), strict=True)
-    return all(a <= b for a, b in amounts)
+def _unbeaten(amounts: Floats) -> list[int]:
+    """Rows of ``amounts`` (rows, columns) of which no earlier row has as little in every column."""
+    kept: list[int] = []
+    of_kept = np.empty_like(amounts)
+    for row, own in enumerate(amounts):
+        if not (of_kept[: len(kept)] <= own).all(axis=1).any():
+            of_kept[len(kept)] = own
+            kept.append(row)
+    return kept
 
 
 def rounded_s(seconds: float) -> float:

@@ -91,6 +91,11 @@ class FlowOption:
         """Of its time, seconds that hold multiprocessors."""
         return self.time_s * self.held_share
 
+    @property
+    def amounts(self) -> tuple[int, ...]:
+        """What it holds open, and what it puts on trunks."""
+        return (*self.held, *self.trunk_load)
+
 
 class Between(NamedTuple):
     """Settings to try between full rate and the library's defaults; without any, nothing is added.

@@ -24,8 +24,8 @@ def ecmp_efficiency_fraction(num_flows: ArrayLike, queue_pairs: ArrayLike, num_l
 
         E[max] = Σ_{k≥0} (1 − P(load ≤ k)^L)
 
-    (loads of a multinomial, taken as independent; within 3 % of drawing them). Where there are fewer queue pairs than links, some
-    links cannot be used at all: the efficiency is then that of the links that could be.
+    (loads of a multinomial, taken as independent; within 3 % of drawing them). Links that no queue pair falls on count as lost:
+    one queue pair reaches 1/L.
     """
     flows, pairs, links = np.broadcast_arrays(num_flows, queue_pairs, num_links)
     out = [
@@ -36,7 +36,7 @@ def ecmp_efficiency_fraction(num_flows: ArrayLike, queue_pairs: ArrayLike, num_l
 
 @cache
 def _efficiency(hashed: int, num_links: int) -> float:
-    if num_links <= 1 or hashed <= 1:
+    if num_links <= 1 or hashed < 1:
         return 1.0
     mean = hashed / num_links
     spread = _TAIL * np.sqrt(mean) + _TAIL
@@ -46,4 +46,4 @@ def _efficiency(hashed: int, num_links: int) -> float:
     log_probability = loads * np.log(mean) - mean - log_factorial
     at_most = np.minimum(np.cumsum(np.exp(log_probability)), 1.0)
     greatest = max(1.0, least + float((1 - at_most**num_links).sum()))
-    return min(1.0, max(mean, 1.0) / greatest)
+    return min(1.0, mean / greatest)
