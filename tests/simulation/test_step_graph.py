@@ -3,6 +3,8 @@ itself."""
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -12,10 +14,12 @@ from agreement import decisions, evaluated
 from oracles.clock import Clock
 from scaleacross.api.problems import problem_of
 from scaleacross.schedules.pipeline import Action
+from scaleacross.simulation import accounting
 from scaleacross.simulation.replay import Disturbance, Replay, replay
+from scaleacross.simulation.tasks import Timeline
 from scaleacross.spec.plan import Plan
 from scaleacross.step import program
-from scaleacross.step.graph import Call, Computation, Message, StepGraph
+from scaleacross.step.graph import Call, Computation, Entry, Message, StepGraph
 from scaleacross.step.repeats import Repeats, repeats
 from scaleacross.step.setting import STATES
 
@@ -67,6 +71,39 @@ def test_the_compiled_loop_plays_a_step_as_the_plain_one_does(
     plain = Clock([tasks.kinds[kind] for kind in tasks.of.tolist()], after, found.machine.capacities, None).to_the_end()
     for name in ("start_s", "end_s", "arrival_s"):
         assert getattr(found.timeline, name) == pytest.approx(getattr(plain, name), rel=1e-9, abs=1e-9), name
+
+
+@pytest.mark.parametrize("number", ROWS)
+def test_seconds_by_component_follow_the_story_of_a_class(number: int, steps: dict[int, tuple[Plan, Replay]]) -> None:
+    _, found = steps[number]
+    for window in ((0.0, math.inf), (0.2 * found.step_s, 0.7 * found.step_s)):
+        for who in found.graph.ranks:
+            spent = accounting.components(found.graph.course(who), found.nodes, window)
+            told = told_seconds(found.graph.story(who), found.nodes, window)
+            assert spent == pytest.approx({name: told.get(name, 0.0) for name in spent}, rel=1e-9, abs=1e-9)
+            assert set(told) <= set(spent)
+        assert sum(spent.values()) == pytest.approx(min(window[1], found.step_s) - window[0])
+
+
+def told_seconds(story: Sequence[Entry], nodes: Timeline, window: tuple[float, float]) -> dict[str, float]:
+    """Seconds by component that pass in a window, entry by entry."""
+    spent: dict[str, float] = defaultdict(float)
+    now = 0.0
+
+    def goes_on(component: str, end: float) -> None:
+        nonlocal now
+        spent[component] += max(0.0, min(end, window[1]) - max(now, window[0]))
+        now = max(now, end)
+
+    for entry in story:
+        if entry.component in accounting.COMPUTING:
+            opened = max(entry.gates, key=lambda gate: nodes.arrival_s[gate[0]], default=(0, accounting.IDLE))
+            goes_on(opened[1], nodes.start_s[entry.node])
+            goes_on(entry.component, nodes.end_s[entry.node])
+        else:
+            goes_on(entry.component, nodes.arrival_s[entry.node])
+    goes_on(accounting.IDLE, nodes.total_s)
+    return spent
 
 
 @pytest.mark.parametrize("number", ROWS)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
 from scaleacross.simulation.tasks import Timeline
 from scaleacross.spec.simulation import Span
-from scaleacross.step.graph import Entry, Side
+from scaleacross.step.graph import Course, Entry, Ints, Side
 
 COMPUTING = ("compute", "optimizer")
 IDLE = "idle"
@@ -19,33 +19,32 @@ Window = tuple[float, float]
 """From one moment of a step to another, s."""
 
 
-def components(story: Sequence[Entry], timeline: Timeline, window: Window = (0.0, math.inf)) -> dict[str, float]:
-    """Seconds by component of what passes in ``window`` up to the end of the step, ``idle`` among them; they add up to it."""
-    spent: dict[str, float] = {IDLE: 0.0}
-    for component, start, end in _passed(story, timeline):
-        spent[component] = spent.get(component, 0.0) + _inside(start, end, window)
-    return spent
-
-
-def _passed(story: Sequence[Entry], timeline: Timeline) -> Iterator[tuple[str, float, float]]:
-    """Component, start and end of all that a class of ranks goes through, one after the other.
+def components(course: Course, timeline: Timeline, window: Window = (0.0, math.inf)) -> dict[str, float]:
+    """Seconds by component of what passes in ``window`` up to the end of the step, ``idle`` among them; they add up to it.
 
     Time before a computation belongs to the gate that opened last; a collective takes what it adds after everything before it.
     """
-    now = 0.0
-    for entry in story:
-        if entry.component in COMPUTING:
-            start, end = float(timeline.start_s[entry.node]), float(timeline.end_s[entry.node])
-            if start > now:
-                last = max(entry.gates, key=lambda gate: float(timeline.arrival_s[gate[0]]), default=(0, IDLE))
-                yield last[1], now, start
-            yield entry.component, max(start, now), end
-            now = max(now, end)
-        else:
-            over = max(now, float(timeline.arrival_s[entry.node]))
-            yield entry.component, now, over
-            now = over
-    yield IDLE, now, timeline.total_s
+    names = list(dict.fromkeys([*course.names, IDLE]))
+    idle = names.index(IDLE)
+    computing = np.array([name in COMPUTING for name in names])[course.component]
+    over = np.where(computing, timeline.end_s[course.node], timeline.arrival_s[course.node])
+    reached = np.maximum.accumulate(np.concatenate([[0.0], over]))
+    before, after = reached[:-1], reached[1:]
+    begun = np.where(computing, np.maximum(before, timeline.start_s[course.node]), before)
+    component = np.concatenate([_waited_for(course, timeline, idle), course.component, [idle]])
+    start, end = np.concatenate([before, begun, reached[-1:]]), np.concatenate([begun, after, [timeline.total_s]])
+    seconds = np.maximum(0.0, np.minimum(end, window[1]) - np.maximum(start, window[0]))
+    return dict(zip(names, np.bincount(component, seconds, len(names)).tolist(), strict=True))
+
+
+def _waited_for(course: Course, timeline: Timeline, idle: int) -> Ints:
+    """(entries,) component of the gate of each that opened last, of equal ones the first; ``idle`` of what has none."""
+    order = np.lexsort((-np.arange(len(course.gate)), timeline.arrival_s[course.gate], course.gated))
+    gated = course.gated[order]
+    last = order[np.append(gated[1:] != gated[:-1], True)] if len(order) else order
+    found = np.full(len(course.node), idle)
+    found[course.gated[last]] = course.waited[last]
+    return found
 
 
 def _inside(start: float, end: float, window: Window) -> float:

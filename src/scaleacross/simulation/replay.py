@@ -93,7 +93,7 @@ class Replay:
     @cached_property
     def by_class(self) -> dict[int, dict[str, float]]:
         """Seconds by component of every class, with ``idle``."""
-        return {who: accounting.components(self.graph.story(who), self.nodes) for who in self.graph.ranks}
+        return {who: accounting.components(self.graph.course(who), self.nodes) for who in self.graph.ranks}
 
     @cached_property
     def busiest(self) -> int:
@@ -107,7 +107,7 @@ class Replay:
 
     def components_in(self, window: accounting.Window) -> dict[str, float]:
         """``components_s`` of what passes in a window; waiting is split into what messages cost and the bubble."""
-        spent = accounting.components(self.graph.story(self.busiest), self.nodes, window)
+        spent = accounting.components(self.graph.course(self.busiest), self.nodes, window)
         idle = spent.get(accounting.IDLE, 0.0)
         saved = accounting.on_critical_path(set(self.graph.messages.values()), self.nodes, self.graph.waits_of, window)
         waited = min(saved, idle)

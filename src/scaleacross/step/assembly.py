@@ -7,13 +7,13 @@ it stands for. Things become nodes in the order in which they are first asked fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from scaleacross.errors import InputError
-from scaleacross.step.graph import Entry, Ints, Side, StepGraph
+from scaleacross.step.graph import Course, Entry, Ints, Side, StepGraph
 from scaleacross.step.recording import BEFORE, KEYED, MICRO_BATCH, Recorded, Recorder
 from scaleacross.step.repeats import Repeats
 
@@ -63,6 +63,7 @@ def assemble(recorder: Recorder, rows: Mapping[int, Row]) -> StepGraph:
         key,
         things.micro_batch[asking[is_first]],
         lambda who: _told(things, who, rows[who]),
+        lambda who: _course(things, who, rows[who]),
     )
     _refuse_unsent(graph, sent)
     return graph
@@ -160,11 +161,16 @@ class _Columns:
 
     def all(self, table: Sequence[Ints]) -> tuple[Ints, Ints]:
         """The columns of ``table`` for all occurrences one after another: which occurrence, and (columns, all) values."""
-        lengths = np.array([columns.shape[1] for columns in table], dtype=np.int64)
-        firsts, times = np.cumsum(lengths) - lengths, lengths[self.kinds]
-        occurrence = np.repeat(np.arange(len(self.kinds)), times)
-        within = np.arange(len(occurrence)) - np.repeat(np.cumsum(times) - times, times)
-        return occurrence, np.concatenate(table, axis=1)[:, firsts[self.kinds][occurrence] + within]
+        return _repeated(table, self.kinds)
+
+
+def _repeated(table: Sequence[Ints], kinds: Ints) -> tuple[Ints, Ints]:
+    """The columns of ``table[kind]`` for all ``kinds`` one after another: which of ``kinds``, and (columns, all) values."""
+    lengths = np.array([columns.shape[1] for columns in table], dtype=np.int64)
+    firsts, times = np.cumsum(lengths) - lengths, lengths[kinds]
+    which = np.repeat(np.arange(len(kinds)), times)
+    within = np.arange(len(which)) - np.repeat(np.cumsum(times) - times, times)
+    return which, np.concatenate(table, axis=1)[:, firsts[kinds][which] + within]
 
 
 def _told(things: _Things, who: int, row: Row) -> tuple[list[Entry], list[Side]]:
@@ -188,3 +194,24 @@ def _told(things: _Things, who: int, row: Row) -> tuple[list[Entry], list[Side]]
         for side in one.concurrent:
             concurrent.append(Side(side.component, next(found), side.label.replace(MICRO_BATCH, str(micro_batch))))
     return story, concurrent
+
+
+def _course(things: _Things, who: int, row: Row) -> Course:
+    """What a class does in order, as arrays."""
+    numbers: dict[str, int] = {}
+
+    def columns(values: Iterable[tuple[int, int, str]]) -> Ints:
+        """Entry, reference and component of each."""
+        kept = [(entry, ref, numbers.setdefault(component, len(numbers))) for entry, ref, component in values]
+        return np.array(kept, dtype=np.int64).reshape(-1, 3).T
+
+    entries, gates = [], []
+    for one in row.records:
+        entries.append(columns((0, entry.node, entry.component) for entry in one.story))
+        gates.append(columns((at, *gate) for at, entry in enumerate(one.story) for gate in entry.gates))
+    first, sort = things.span[who][0], row.repeats.sort
+    here, (_, refs, component) = _repeated(entries, sort)
+    there, (gated, gate, waited) = _repeated(gates, sort)
+    nodes, gate_nodes = (things.node[things.of(of, first + at)] for of, at in ((refs, here), (gate, there)))
+    before = np.searchsorted(here, np.arange(len(sort)))
+    return Course(tuple(numbers), component, nodes, before[there] + gated, gate_nodes, waited)

@@ -69,6 +69,23 @@ class Entry(NamedTuple):
     gates: tuple[tuple[int, str], ...] = ()
 
 
+class Course(NamedTuple):
+    """The entries of a class of ranks as arrays.
+
+    Attributes:
+        names: of components.
+        component, node: (entries,) number in ``names``, and node.
+        gated, gate, waited: (gates,) which entry it is a gate of, its node, and the component that waiting for it belongs to.
+    """
+
+    names: Sequence[str]
+    component: Ints
+    node: Ints
+    gated: Ints
+    gate: Ints
+    waited: Ints
+
+
 class Side(NamedTuple):
     """A transfer that runs concurrently with the story of its ranks: for the timeline."""
 
@@ -90,6 +107,7 @@ class StepGraph:
         keys: what tells calls and messages apart (``recording``): of a message sender, down, virtual stage, letter.
         key, micro_batch: (nodes,) number of each node's key, -1 for a computation, and its micro-batch.
         tell: class of ranks -> what it does in order, and the transfers that run meanwhile.
+        course: the former as arrays: a hundred times as fast, without labels.
     """
 
     setting: Setting
@@ -103,6 +121,7 @@ class StepGraph:
     key: Ints
     micro_batch: Ints
     tell: Callable[[int], tuple[list[Entry], list[Side]]]
+    course: Callable[[int], Course]
     _told: dict[int, tuple[list[Entry], list[Side]]] = field(default_factory=dict)
 
     @cached_property
