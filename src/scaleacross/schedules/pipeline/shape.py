@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 
 from scaleacross.schedules.pipeline.action import Action, Kind
 
@@ -42,7 +43,7 @@ class Row:
         self.actions: list[Action] = []
         self._first = first
         self._done: Counter[tuple[Kind, int]] = Counter()
-        self._pending: deque[Action] = deque()
+        self._pending: dict[tuple[int, int], None] = {}  # chunk and micro-batch, oldest first
 
     def done(self, kind: Kind, chunk: int) -> int:
         """How many micro-batches of ``chunk`` have run ``kind``; a B counts as I and as W."""
@@ -50,26 +51,30 @@ class Row:
 
     def run(self, cells: str, times: int = 1) -> None:
         """Append ``cells``, each a kind and a chunk such as ``F0 I1 W1``, ``times`` over."""
-        parsed = [(Kind(cell[0]), int(cell[1:])) for cell in cells.split()]
-        for _ in range(times):
-            for kind, chunk in parsed:
-                self._append(kind, chunk)
+        for kind, chunk in _parsed(cells) * times:
+            self._append(kind, chunk)
 
     def run_oldest_weight(self) -> None:
         """Append the W of the input gradient that waits longest for it, if any."""
         if self._pending:
-            action = self._pending.popleft()
-            self._done[Kind.W, action.chunk] += 1
-            self.actions.append(Action(Kind.W, action.microbatch, action.chunk))
+            chunk, microbatch = oldest = next(iter(self._pending))
+            del self._pending[oldest]
+            self._done[Kind.W, chunk] += 1
+            self.actions.append(Action(Kind.W, microbatch, chunk))
 
     def _append(self, kind: Kind, chunk: int) -> None:
         counted = Kind.I if kind is Kind.B else kind
-        action = Action(kind, self._first[chunk] + self._done[counted, chunk], chunk)
+        microbatch = self._first[chunk] + self._done[counted, chunk]
         self._done[counted, chunk] += 1
         if kind is Kind.B:
             self._done[Kind.W, chunk] += 1
         elif kind is Kind.I:
-            self._pending.append(action)
+            self._pending[chunk, microbatch] = None
         elif kind is Kind.W:
-            self._pending.remove(Action(Kind.I, action.microbatch, chunk))
-        self.actions.append(action)
+            del self._pending[chunk, microbatch]
+        self.actions.append(Action(kind, microbatch, chunk))
+
+
+@cache
+def _parsed(cells: str) -> tuple[tuple[Kind, int], ...]:
+    return tuple((Kind(cell[0]), int(cell[1:])) for cell in cells.split())
