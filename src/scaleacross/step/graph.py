@@ -107,7 +107,7 @@ class StepGraph:
         keys: what tells calls and messages apart (``recording``): of a message sender, down, virtual stage, letter.
         key, micro_batch: (nodes,) number of each node's key, -1 for a computation, and its micro-batch.
         tell: class of ranks -> what it does in order, and the transfers that run meanwhile.
-        course: the former as arrays: a hundred times as fast, without labels.
+        course: the former as arrays, without labels.
     """
 
     setting: Setting
