@@ -19,7 +19,7 @@ from scaleacross.cost_models.plan_cost import placed_shapes, plan_cost
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.backends import milp
 from scaleacross.solvers.choose_network import NetworkProblem, build_model, choose, held_by, trunks_within, within
-from scaleacross.solvers.network_combinations import Combination, Times
+from scaleacross.solvers.network_combinations import Combination, Times, _unbeaten
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.solvers.network_options import FlowOption
 from scaleacross.spec.network_choice import CommunicatorChoice
@@ -243,3 +243,15 @@ def test_communicators_of_a_window_share_the_trunk() -> None:
     strict = shared_trunk_job(max_trunk_fraction=min(1.0, share / 50))
     wrong = list(v9_trunks(strict, found.decision, found.cost, shapes, levels))
     assert wrong and wrong[0].startswith("V9: gradient_reduce: ") and "over the trunks of campus" in wrong[0]
+
+
+@pytest.mark.parametrize("highest", [3, 50])
+def test_what_is_unbeaten_has_less_of_something_than_all_before_it(highest: int) -> None:
+    draw = np.random.default_rng(highest)
+    for _ in range(50):
+        amounts = draw.integers(0, highest, draw.integers(1, (60, 6))).astype(float)
+        kept: list[int] = []
+        for row, own in enumerate(amounts.tolist()):
+            if not any(all(a <= b for a, b in zip(amounts[other], own, strict=True)) for other in kept):
+                kept.append(row)
+        assert _unbeaten(amounts) == kept
