@@ -7,13 +7,14 @@ the same line.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleacross.cost_models.columns import column_names, columns_of
 from scaleacross.spec.offloading import MILLIONTHS, OFFLOADS, millionths
 from scaleacross.spec.parallelism import (
     CONTEXT_EXCHANGES,
@@ -107,11 +108,11 @@ class Candidates:
 
     def take(self, rows: Ints | Bools) -> Candidates:
         """The rows selected by an index or mask array."""
-        return Candidates(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+        return Candidates(*[column[rows] for column in columns_of(self)])
 
     def decision(self, row: int) -> Decision:
         """Row ``row`` as a Decision without placement."""
-        at = {f.name: int(getattr(self, f.name)[row]) for f in fields(self)}
+        at = {name: int(column[row]) for name, column in zip(column_names(Candidates), columns_of(self), strict=True)}
         return Decision(
             degrees=Degrees(**{axis: at[axis] for axis in Degrees.model_fields}),
             pipeline=PipelineChoice(
@@ -153,10 +154,10 @@ def concatenate(parts: list[Candidates]) -> Candidates:
     """All rows of ``parts`` one after another."""
     if not parts:
         return NOTHING
-    return Candidates(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Candidates)})
+    return Candidates(*map(np.concatenate, zip(*map(columns_of, parts), strict=True)))
 
 
-NOTHING: Final = Candidates(*(np.zeros(0, dtype=np.int64) for _ in fields(Candidates)))
+NOTHING: Final = Candidates(*(np.zeros(0, dtype=np.int64) for _ in column_names(Candidates)))
 """No candidate at all."""
 
 

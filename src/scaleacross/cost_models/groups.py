@@ -26,11 +26,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Floats, Ints
+from scaleacross.cost_models.columns import columns_of
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, REGION, SCALE_UP, Levels
 
 
@@ -48,7 +50,7 @@ class GroupShape:
     exchanged: Floats
     leaving: Floats
 
-    @property
+    @cached_property
     def span(self) -> Ints:
         """Outermost level that a group crosses, −1 when the group is a single rank. Shape (...)."""
         crossed = self.fanout > 1
@@ -57,12 +59,12 @@ class GroupShape:
 
     def take(self, row: int) -> GroupShape:
         """One of several rows."""
-        return GroupShape(*(getattr(self, f.name)[row] for f in fields(GroupShape)))
+        return type(self)(*(column[row] for column in columns_of(self)))
 
 
 def stacked_shapes(shapes: Sequence[GroupShape]) -> GroupShape:
     """One row per shape."""
-    return GroupShape(*(np.stack([getattr(shape, f.name) for shape in shapes]) for f in fields(GroupShape)))
+    return GroupShape(*map(np.array, zip(*map(columns_of, shapes), strict=True)))
 
 
 def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:

@@ -7,13 +7,14 @@ micro-batch, exchange over cp), remembered, and then put together (``rank_second
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 import numpy as np
 
 from scaleacross.cost_models.candidates import ANY_EXCHANGE, Candidates, Floats, Ints
+from scaleacross.cost_models.columns import column_names, columns_of
 from scaleacross.cost_models.compute import Shards, layer_times
 from scaleacross.cost_models.offloading import paced
 from scaleacross.cost_models.recomputation import layers_again, partly_again
@@ -49,11 +50,11 @@ class StackedTimes:
 
     def take(self, rows: Ints) -> StackedTimes:
         """The candidates selected by an index array."""
-        return StackedTimes(*(getattr(self, f.name)[:, rows] for f in fields(self)))
+        return StackedTimes(*(column[:, rows] for column in columns_of(self)))
 
     def slowed(self, ratio: Floats) -> StackedTimes:
         """All times longer by a ratio per candidate."""
-        return StackedTimes(*(getattr(self, f.name) * ratio for f in fields(self)))
+        return StackedTimes(*(column * ratio for column in columns_of(self)))
 
 
 def times_by_type(
@@ -130,10 +131,10 @@ class _Table:
 
     def columns(self, shards: Shards) -> Floats:
         """(fields, types + 2, n)."""
-        rows: list[Row] = list(zip(*(getattr(shards, f.name).tolist() for f in fields(Shards)), strict=True))
+        rows: list[Row] = list(zip(*(column.tolist() for column in columns_of(shards)), strict=True))
         place, seconds = self.known
         if new := [index for index, row in enumerate(rows) if row not in place]:
-            more = self.time(Shards(*(getattr(shards, f.name)[new] for f in fields(Shards))))
+            more = self.time(Shards(*(column[new] for column in columns_of(shards))))
             place = {**place, **{rows[index]: seconds.shape[-1] + at for at, index in enumerate(new)}}
             seconds = np.concatenate([seconds, more], axis=-1)
             self.known = place, seconds
@@ -171,7 +172,7 @@ def _table(
         )
         return np.array(columns)
 
-    return _Table(time, ({}, np.empty((len(fields(StackedTimes)), len(layers), 0))))
+    return _Table(time, ({}, np.empty((len(column_names(StackedTimes)), len(layers), 0))))
 
 
 def at_pace(

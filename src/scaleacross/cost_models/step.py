@@ -15,13 +15,14 @@ action by action (``pipeline.placed``, ``played_times``): fill, waits and delays
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from scaleacross.cost_models.axes import Terms
 from scaleacross.cost_models.beside_layers import BesideLayers
 from scaleacross.cost_models.candidates import Floats
+from scaleacross.cost_models.columns import columns_of
 from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels
@@ -173,4 +174,4 @@ def exact_shapes(
 
 def one_row(shape: GroupShape) -> GroupShape:
     """The shape of one decision as arrays with a leading candidate axis of length 1."""
-    return GroupShape(*(np.asarray(getattr(shape, f.name))[None] for f in fields(GroupShape)))
+    return GroupShape(*(np.asarray(column)[None] for column in columns_of(shape)))

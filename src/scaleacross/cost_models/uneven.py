@@ -15,13 +15,14 @@ Everything is linear in the layers of a rank, which is what ``solvers.partition_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
+from scaleacross.cost_models.columns import columns_of
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
@@ -158,8 +159,8 @@ def uneven_rows(
 ) -> Rows:
     """The distinct of ``rank_rows``."""
     rows = rank_rows(profile, job, accelerators, candidates, times, layout, split, micro_batches)
-    work = (getattr(rows.work, f.name) for f in fields(Work))
-    columns = np.stack([rows.candidates.num_micro_batches, rows.candidates.recompute, rows.types, *work], axis=1)
+    candidates, work = rows.candidates, columns_of(rows.work)
+    columns = np.stack([candidates.num_micro_batches, candidates.recompute, rows.types, *work], axis=1)
     _, distinct = np.unique(columns, axis=0, return_index=True)
     return Rows(rows.candidates.take(distinct), rows.work.take(distinct), rows.types[distinct])
 

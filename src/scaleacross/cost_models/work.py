@@ -8,7 +8,7 @@ the time, and of every type the slowest accelerator of the job (``stragglers``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
+from scaleacross.cost_models.columns import column_names, columns_of
 from scaleacross.cost_models.layer_seconds import StackedTimes, at_pace, distinct_shards, shared_seconds, stacked_times
 from scaleacross.cost_models.memory import Held, held_parameters
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
@@ -118,12 +119,12 @@ class Work:
 
     def take(self, rows: Ints | Bools) -> Work:
         """The rows selected by an index or mask array."""
-        return Work(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+        return Work(*[column[rows] for column in columns_of(self)])
 
 
 STATE_COLUMNS: Final = ("optimizer_s", "buckets")
 
-NO_WORK: Final = Work(*(np.zeros(1) for _ in fields(Work)))
+NO_WORK: Final = Work(*(np.zeros(1) for _ in column_names(Work)))
 """One candidate that computes nothing."""
 
 
@@ -158,7 +159,7 @@ def work_of(
     """
     distinct, rows_to_distinct = distinct_shards(candidates)
     times = [stacked_times(profile, job, accelerator, distinct) for accelerator in accelerators]
-    columns = {f.name: np.empty(len(candidates)) for f in fields(Work)}
+    columns = {name: np.empty(len(candidates)) for name in column_names(Work)}
     for classes, rows in pipeline_groups(profile, candidates):
         at = rows_to_distinct[rows]
         of_group = candidates.take(rows)

@@ -7,7 +7,7 @@ applies the settings. An axis that all candidates have at degree 1 makes no arc.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from scaleacross.cost_models.axes import Calls, Terms, early_s, exposed_exchange_s, path_s, serial_s, some_rows, waiting
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
+from scaleacross.cost_models.columns import column_names
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
@@ -47,7 +48,7 @@ def kinds_of(candidates: Candidates) -> Kinds:
 
 def alike(candidates: Candidates, without: frozenset[str]) -> Distinct:
     """Candidates that agree on all columns but some, and on whether their stages are folded, which moves layers."""
-    columns = [getattr(candidates, f.name) for f in fields(candidates) if f.name not in without]
+    columns = [getattr(candidates, name) for name in column_names(Candidates) if name not in without]
     if "schedule" in without:
         columns.append(folded(candidates.schedule).astype(np.int64))
     return distinct(*columns)

@@ -8,13 +8,14 @@ distinct group; nothing is relaxed. Only pipelines whose delays have no exact cl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Candidates, Ints, expert_axis
 from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.columns import columns_of
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.groups import GroupShape, exact_shape, stacked_shapes
 from scaleacross.cost_models.levels import CAMPUS, Levels, build_levels
@@ -137,4 +138,4 @@ class FixedPlacement(Pricing):
         """Shapes of many groups."""
         kinds = distinct(degree, stride)
         some = stacked_shapes([self.shape(int(degree[row]), int(stride[row])) for row in kinds.first])
-        return GroupShape(*(getattr(some, f.name)[kinds.code] for f in fields(GroupShape)))
+        return GroupShape(*(column[kinds.code] for column in columns_of(some)))

@@ -94,6 +94,7 @@ def max_in_flight(
     v, s = np.asarray(num_chunks), np.asarray(rank)
     one_f_one_b = np.minimum(m, p - s)
     interleaved = np.minimum(m * v, (v - 1) * microbatches_per_round(p, m) + 2 * (p - s - 1) + 1)
-    forms = {"GPipe": m, "1F1B": one_f_one_b, "Interleaved1F1B": interleaved}
-    others = in_flight(name, p, m, v, s) if not np.isin(name, list(forms)).all() else 0
-    return np.asarray(np.select([name == key for key in forms], list(forms.values()), others), dtype=np.int64)
+    gpipe, flat, looped = name == "GPipe", name == "1F1B", name == "Interleaved1F1B"
+    others = 0 if (gpipe | flat | looped).all() else in_flight(name, p, m, v, s)
+    held = np.where(gpipe, m, np.where(flat, one_f_one_b, np.where(looped, interleaved, others)))
+    return np.asarray(held, dtype=np.int64)

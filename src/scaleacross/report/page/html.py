@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from html import escape
 from importlib.util import find_spec
 from typing import Any, Final
@@ -82,6 +83,12 @@ def _library() -> str:
     """The scripts of Vega, Vega-Lite and vega-embed, as one text that may stand in an HTML file."""
     if not can_draw():
         raise InputError(f"{REPORT_FILE}: {MISSING}")
+    return _scripts()
+
+
+@cache
+def _scripts() -> str:
+    """Remembered: vl-convert takes a second to bundle them."""
     import vl_convert
 
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")
