@@ -36,10 +36,7 @@ MECHANISMS: dict[str, tuple[tuple[str, Callable[..., Any]], ...]] = {
     "HBM lost to traffic": ((f"{COSTS}step.hbm_lost_s", lambda volumes: np.zeros(len(volumes.candidates))),),
     "links shared with all-to-alls": ((f"{COSTS}beside_layers._sharing_links", _nothing_shared),),
     "waiting groups": ((f"{COSTS}replica_kinds.waiting_groups", lambda *_: {}),),
-    "multiprocessors held by collectives": (
-        (f"{COSTS}rank_seconds.taken_fraction", lambda _: 0.0),
-        (f"{COSTS}uneven.taken_fraction", lambda _: 0.0),
-    ),
+    "multiprocessors held by collectives": ((f"{COSTS}uneven.taken_fraction", lambda _: 0.0),),
 }
 
 
