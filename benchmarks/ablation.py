@@ -20,14 +20,25 @@ from agreement import KINDS, Row, decisions, rows, summary
 
 from scaleacross.api.evaluation import cost_of
 from scaleacross.api.problems import problem_of
+from scaleacross.cost_models import beside_layers
 from scaleacross.spec.plan import Decision
 
 MOVED, LEAST_SHARE = 0.005, 0.02
+SHARING = beside_layers._sharing_links
 
 
 def _nothing_shared(volumes: Any, *_: Any) -> tuple[Any, Any, Any]:
     none = np.zeros((4, len(volumes.candidates)))
     return none, none, none[0]
+
+
+def _without_part(part: int) -> Callable[..., Any]:
+    """What ``beside_layers`` finds on shared links, with one of its three parts left out."""
+
+    def sharing(*of: Any) -> tuple[Any, ...]:
+        return tuple(found * (index != part) for index, found in enumerate(SHARING(*of)))
+
+    return sharing
 
 
 COSTS = "scaleacross.cost_models."
@@ -36,7 +47,13 @@ MECHANISMS: dict[str, tuple[tuple[str, Callable[..., Any]], ...]] = {
     "HBM lost to traffic": ((f"{COSTS}step.hbm_lost_s", lambda volumes: np.zeros(len(volumes.candidates))),),
     "links shared with all-to-alls": ((f"{COSTS}beside_layers._sharing_links", _nothing_shared),),
     "waiting groups": ((f"{COSTS}replica_kinds.waiting_groups", lambda *_: {}),),
-    "multiprocessors held by collectives": ((f"{COSTS}uneven.taken_fraction", lambda _: 0.0),),
+    "of shared links: slower all-to-alls": ((f"{COSTS}beside_layers._sharing_links", _without_part(0)),),
+    "of shared links: all-to-alls as a window": ((f"{COSTS}beside_layers._sharing_links", _without_part(1)),),
+    "of shared links: crowded links": ((f"{COSTS}beside_layers._sharing_links", _without_part(2)),),
+    "multiprocessors held by collectives": (
+        (f"{COSTS}work.taken_fraction", lambda _: 0.0),
+        (f"{COSTS}uneven.taken_fraction", lambda _: 0.0),
+    ),
 }
 
 

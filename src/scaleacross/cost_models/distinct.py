@@ -6,7 +6,6 @@ computed on the distinct rows of these columns (``Distinct.first``) and spread a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,8 +17,6 @@ MAX_TABLE: Final = 1 << 20
 """Largest lookup table; values beyond are sorted instead."""
 TABLE_RATIO: Final = 4
 """A table may be this many times longer than the column before sorting is quicker."""
-FEW_ROWS: Final = 32
-"""Up to so many rows are told apart one by one: an operation on arrays costs more than they do."""
 
 
 class Distinct(NamedTuple):
@@ -32,8 +29,6 @@ class Distinct(NamedTuple):
 def distinct(*columns: Ints) -> Distinct:
     """The kinds of rows of some columns of non-negative integers, all of shape (n,). No column: all rows are alike."""
     rows = len(columns[0]) if columns else 0
-    if 0 < rows <= FEW_ROWS:
-        return _of_few(columns)
     code, kinds = np.zeros(rows, dtype=np.int64), 1
     for column in columns:
         inner, count = _dense(column)
@@ -45,16 +40,6 @@ def distinct(*columns: Ints) -> Distinct:
     first = np.empty(kinds, dtype=np.int64)
     first[code] = np.arange(rows)
     return Distinct(first, code)
-
-
-def _of_few(columns: Sequence[Ints]) -> Distinct:
-    """``distinct``, row by row."""
-    every = list(zip(*(column.tolist() for column in columns), strict=True))
-    last = {values: row for row, values in enumerate(every)}
-    kinds = sorted(last)
-    number = {values: kind for kind, values in enumerate(kinds)}
-    first, code = ([table[values] for values in some] for table, some in ((last, kinds), (number, every)))
-    return Distinct(np.array(first, dtype=np.int64), np.array(code, dtype=np.int64))
 
 
 def _dense(column: Ints) -> tuple[Ints, int]:

@@ -7,11 +7,11 @@ their own, the groups of most pipeline ranks never leave one; where all ranks' g
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 
 import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Floats, Ints
+from scaleacross.cost_models.columns import column_names
 from scaleacross.cost_models.groups import GroupShape, busiest_ways
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, REGION, Levels
@@ -24,7 +24,7 @@ def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Level
     trunks. Cost: O(positions / unit), as ``exact_shape``.
     """
     (degree, stride), (ranks, apart) = axis, pipeline
-    rows = {f.name: np.repeat(getattr(shape, f.name), ranks, axis=0) for f in fields(GroupShape)}
+    rows = {name: np.repeat(getattr(shape, name), ranks, axis=0) for name in column_names(GroupShape)}
     if int(shape.span[0]) >= CAMPUS:
         unit = math.gcd(stride, levels.alignment, apart)
         child = levels.children(unit)[CAMPUS - 1 :].reshape(2, -1, degree, stride // unit)

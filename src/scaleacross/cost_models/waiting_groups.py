@@ -19,7 +19,7 @@ import numpy as np
 from scaleacross.cost_models.axes import Calls
 from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.columns import column_names, columns_of
+from scaleacross.cost_models.columns import column_names
 from scaleacross.cost_models.far_shapes import shapes_of_ranks
 from scaleacross.cost_models.groups import GroupShape, largest_children
 from scaleacross.cost_models.layout import Axis
@@ -118,7 +118,7 @@ def _lying(group: Group, shape: GroupShape, levels: Levels) -> Group:
 def _crossing_only(shape: GroupShape, fanout: Floats) -> GroupShape:
     """The shapes of groups of which a part, with this ``fanout``, crosses some far levels only: it shares their links with all
     groups that cross, and where it does not, its neighbours are as far apart as on the outermost level that it does cross."""
-    parts = dict(zip(column_names(GroupShape), map(np.array, columns_of(shape)), strict=False)) | {"fanout": fanout}
+    parts = {name: np.array(getattr(shape, name)) for name in column_names(GroupShape)} | {"fanout": fanout}
     for level in (REGION, CAMPUS):
         stays = fanout[..., level] <= 1
         crossed = fanout[..., :level] > 1

@@ -29,6 +29,7 @@ import numpy as np
 from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.buckets import least_bucket_share
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints, stride_behind
+from scaleacross.cost_models.columns import column_names
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.early_gradients import before_gradients
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds, times_by_type
@@ -163,7 +164,7 @@ class MixedPricing(Pricing):
         nothing = np.zeros(len(candidates))
         held = self.profile.trainable_parameters / (candidates.pp * candidates.tp * candidates.experts_over)
         optimizer = update_s(self.job, self.accelerators, candidates, held, nothing).min(axis=0)
-        columns = {f.name: nothing for f in fields(Work)}
+        columns = dict.fromkeys(column_names(Work), nothing)
         each = computation_s / candidates.num_micro_batches
         return Work(**columns | {"forward_s": each, "optimizer_s": optimizer})
 
@@ -174,7 +175,7 @@ class MixedPricing(Pricing):
         elementwise = elementwise_fraction(self.profile, times, candidates)
         shared, shared_backward = shared_seconds(self.job, times)
         work = Work(
-            **{f.name: nothing for f in fields(Work)}
+            **dict.fromkeys(column_names(Work), nothing)
             | {
                 "tp_gathers": one,
                 "tp_forward": 0.5 / (2.0 + layers_again(candidates)),

@@ -19,11 +19,13 @@ Derived here; tested against ``pipeline.timing``. Symbols as in ``pipeline``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from scaleacross.cost_models.columns import column_names
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -67,7 +69,7 @@ class BoundaryDelays:
 
     def take(self, rows: Ints) -> BoundaryDelays:
         """The rows selected by an index array; all fields must be arrays."""
-        return BoundaryDelays(**{f.name: np.asarray(getattr(self, f.name))[rows] for f in fields(self)})
+        return BoundaryDelays(**{name: np.asarray(getattr(self, name))[rows] for name in column_names(BoundaryDelays)})
 
     @property
     def excess_s(self) -> Floats:

@@ -88,7 +88,7 @@ def _library() -> str:
 
 @cache
 def _scripts() -> str:
-    """Remembered: vl-convert takes a second to bundle them."""
+    """The scripts, remembered: vl-convert takes seconds to bundle them."""
     import vl_convert
 
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")
