@@ -27,13 +27,13 @@ MOVED, LEAST_SHARE = 0.005, 0.02
 SHARING = beside_layers._sharing_links
 
 
-def _nothing_shared(volumes: Any, *_: Any) -> tuple[Any, Any, Any]:
+def _nothing_shared(volumes: Any, *_: Any) -> tuple[Any, Any]:
     none = np.zeros((4, len(volumes.candidates)))
-    return none, none, none[0]
+    return none, none
 
 
 def _without_part(part: int) -> Callable[..., Any]:
-    """What ``beside_layers`` finds on shared links, with one of its three parts left out."""
+    """What ``beside_layers`` finds on shared links, with one of its two parts left out."""
 
     def sharing(*of: Any) -> tuple[Any, ...]:
         return tuple(found * (index != part) for index, found in enumerate(SHARING(*of)))
@@ -49,7 +49,7 @@ MECHANISMS: dict[str, tuple[tuple[str, Callable[..., Any]], ...]] = {
     "waiting groups": ((f"{COSTS}replica_kinds.waiting_groups", lambda *_: {}),),
     "of shared links: slower all-to-alls": ((f"{COSTS}beside_layers._sharing_links", _without_part(0)),),
     "of shared links: all-to-alls as a window": ((f"{COSTS}beside_layers._sharing_links", _without_part(1)),),
-    "of shared links: crowded links": ((f"{COSTS}beside_layers._sharing_links", _without_part(2)),),
+    "links that ranks' shards share": ((f"{COSTS}pipeline.unplaced.trunks_busy_s", lambda *_: 0.0),),
     "multiprocessors held by collectives": (
         (f"{COSTS}work.taken_fraction", lambda _: 0.0),
         (f"{COSTS}uneven.taken_fraction", lambda _: 0.0),

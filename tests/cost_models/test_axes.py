@@ -18,6 +18,7 @@ from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.plan_traffic import time_of
 from scaleacross.cost_models.step import exact_shapes, one_row
 from scaleacross.cost_models.traffic import Volumes, flows
+from scaleacross.cost_models.window_traffic import communicators
 from scaleacross.cost_models.work import work_of
 from scaleacross.spec.framework import ExpertRuntime, Overlap
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS
@@ -60,7 +61,9 @@ class Case:
         home = "dp_shard" if axis == "ep" else axis
         terms = self.terms(home)
         serial = terms.serial_s.get(axis, np.zeros(1))[0]
-        once, every = terms.window_s[:2].sum(), terms.window_s[2:4].sum()
+        groups = {name: Group(shape, links_of(self.levels), LAUNCH_S) for name, shape in self.shapes.items()}
+        traffic = sum(communicators(home, self.volumes, groups[home], groups["expert"]))  # type: ignore[arg-type]
+        once, every = traffic[:2].sum(), traffic[2:4].sum()
         return float(serial + (0.0 if axis == "ep" else once + m * every))
 
 

@@ -23,25 +23,12 @@ from scaleacross.cost_models.overlap import (
     windows,
 )
 from scaleacross.cost_models.work import Work
-from scaleacross.spec.parallelism import SHARD_LEVELS
 from scaleacross.spec.recomputation import RECOMPUTES
 
 
-def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Window:
+def window(length_s: float, pieces: float = 4.0) -> Window:
     nothing, one = np.array(0.0), np.array(1.0)
-    return Window(
-        np.array(length_s),
-        np.array(1 / pieces),
-        nothing,
-        np.array(per_step),
-        one,
-        nothing,
-        nothing,
-        one,
-        nothing,
-        np.array(False),
-        NO_CHUNKS,
-    )
+    return Window(np.array(length_s), np.array(1 / pieces), nothing, one, nothing, nothing, np.array(False), NO_CHUNKS)
 
 
 def exposed(time_s: float, of: Window) -> float:
@@ -67,11 +54,6 @@ def test_the_last_piece_is_always_exposed() -> None:
     assert exposed(2.0, window(6.0)) == 0.5
     assert exposed(2.0, window(6.0, pieces=1)) == 2.0
     assert exposed(0.0, window(6.0)) == 0.0
-
-
-def test_exposure_is_paid_in_every_occurrence() -> None:
-    seconds = np.array([[0.0], [0.0], [10.0], [0.0]])
-    assert exposed_s(seconds, seconds, [window(0.0), window(0.0), window(6.0, per_step=32), window(0.0)]) == 128.0
 
 
 positive = st.floats(0, 1e3)
@@ -121,32 +103,12 @@ def test_buckets_that_pass_communicators_in_turn(each: list[float], pieces: int,
     assert found[0] == pytest.approx(free[-1] - backward_s)
 
 
-def test_calls_of_sharded_parameters_follow_one_another() -> None:
-    over_cp, over_shard = np.array([[2.0]] * 4 + [[1.0]] * 4), np.array([[3.0]] * 4 + [[1.0]] * 4)
-    assert together_s([over_cp, over_shard], np.array([4.0]))[:, 0].tolist() == [3.5, 3.5, 5.0, 5.0]
-
-
-@pytest.mark.parametrize(("shard", "gradients"), [("optimizer", 1.5 + 3 / 4 * 8), ("parameters", 1.5 + 8 / 11 * 8)])
-def test_windows_last_as_long_as_their_all_to_alls_too(shard: str, gradients: float) -> None:
-    """Two expert layers wait for two all-to-alls forward, four backward where they run twice, of 1 s each; fill has others."""
-    rows = candidates(pp=4, num_micro_batches=8, recompute=RECOMPUTES.index("full"), shard=SHARD_LEVELS.index(shard))
+def test_windows_last_as_long_as_their_all_to_alls_too() -> None:
+    """Two expert layers wait for two all-to-alls forward, four backward where they run twice, of 1 s each."""
+    rows = candidates(pp=4, num_micro_batches=8, recompute=RECOMPUTES.index("full"))
     own = replace(work(fill_rounds=3), moe_layers=np.array([2.0]))
     found = [float(one.length_s[0]) for one in beside_exchanges(windows(rows, own), np.ones(1))]
-    assert found == pytest.approx([gradients, 0.75 + 3 / 4 * 4, 1 + 8 / 11 * 4, 2 + 8 / 11 * 8])
-
-
-def test_replicas_of_sharded_parameters_reduce_beside_what_the_last_backward_leaves_exposed() -> None:
-    over = [window(2.0), window(1.0), window(1.0), window(2.0, per_step=3)]
-    seconds = np.array([[9.0], [0.0], [0.0], [5.0]])
-    assert exposed_s(seconds, seconds, over) == (9.0 - 2.0 - 3.0) + 3 * (5.0 - 2.0)
-
-
-def test_replicas_wait_for_the_links_that_shards_take() -> None:
-    """Links that need 8 s longer than three quarters of a pass, which lasts 3 s longer than its computation."""
-    crowded = window(2.0)._replace(passes=np.array(0.75), crowded_s=np.array(8.0))
-    over = [crowded, window(1.0), window(1.0), window(2.0, per_step=3)]
-    seconds = np.array([[4.0], [0.0], [0.0], [5.0]])
-    assert exposed_s(seconds, seconds, over) == (8.0 - 0.75 * 3.0) + 3 * (5.0 - 2.0)
+    assert found == pytest.approx([1.5 + 3 / 4 * 8, 0.75 + 3 / 4 * 4, 1 + 4, 2 + 8])
 
 
 def test_rounds_count_what_comes_before_a_rank() -> None:
@@ -157,10 +119,10 @@ def test_rounds_count_what_comes_before_a_rank() -> None:
 def test_windows_of_a_plain_pipeline() -> None:
     # gradients hide behind all buckets but one of the last backward pass, parameters behind those of the first forward
     found = dict(zip(WINDOW_NAMES, windows(candidates(pp=4, num_micro_batches=8), work(fill_rounds=3)), strict=True))
-    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0, 3 / 4, 0, False, NO_CHUNKS)
-    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0, 3 / 4, 0, False, NO_CHUNKS)
-    assert found["shard_forward"] == (1, 1 / 4, 0, 11, 1, 0, 0, 1, 0, False, NO_CHUNKS)
-    assert found["shard_backward"] == (2, 1 / 4, 0, 11, 1, 0, 0, 1, 0, False, NO_CHUNKS)
+    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 0, 0, False, NO_CHUNKS)
+    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 0, 0, False, NO_CHUNKS)
+    assert found["shard_forward"] == (1, 1 / 4, 0, 1, 0, 0, False, NO_CHUNKS)
+    assert found["shard_backward"] == (2, 1 / 4, 0, 1, 0, 0, False, NO_CHUNKS)
 
 
 @pytest.mark.parametrize(("num_micro_batches", "waiting"), [(8, 4 * 1 / 2 + 1 / 2), (2, 2 * 1 / 2 + 1 / 2)])

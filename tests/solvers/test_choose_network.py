@@ -34,8 +34,7 @@ def random_problem(seed: int) -> NetworkProblem:
     """Up to five blocks of up to six combinations; budgets that are often tight, windows and trunks that blocks share."""
     rng = random.Random(seed)
     pieces = rng.choice([1.0, 4.0, 32.0])
-    often = [1.0, 1.0, *[rng.choice([1.0, 8.0, 10.5])] * 2]
-    windows = tuple(_window(rng, pieces, per_step) for per_step in often)
+    windows = tuple(_window(rng, pieces) for _ in WINDOW_NAMES)
     blocks = tuple(_block(rng, index) for index in range(rng.randint(2, 5)))
     some = held_by([rng.choice(block) for block in blocks])
     budgets = Held(*(int(amount * rng.uniform(0.7, 1.8)) for amount in some))
@@ -45,11 +44,10 @@ def random_problem(seed: int) -> NetworkProblem:
     return NetworkProblem(blocks, slowed, pieces, budgets, allowed)
 
 
-def _window(rng: random.Random, pieces: float, per_step: float) -> Window:
+def _window(rng: random.Random, pieces: float) -> Window:
     """Communication of ``pieces`` buckets beside up to four seconds of computation."""
     first, taken = 1 / pieces, (1 - 1 / pieces) * rng.choice([0.0, 0.1])
-    passes, crowded = rng.choice([0.5, 1.0]), rng.choice([0.0, 6.0])
-    figures = (rng.uniform(0, 4), first, taken, per_step, 1.0, 0.0, 0.0, passes, crowded)
+    figures = (rng.uniform(0, 4), first, taken, 1.0, 0.0, 0.0)
     chunks = np.array([[rng.uniform(0, 1), first, rng.uniform(0, 3)] for _ in range(rng.choice([0, 0, 2]))])
     pieces_of = ChunkWindows(*chunks.reshape(-1, 3, 1).swapaxes(0, 1))
     return Window(*(np.array([one]) for one in figures), np.zeros(1, dtype=bool), pieces_of)
@@ -131,7 +129,7 @@ def test_of_equal_choices_the_fastest_is_taken() -> None:
 
     blocks = block("cp", (1.0, 0.9), (1.1, 1.0), (1.2, 1.1)), block("dp_replicate", (2.0, 1.9), (2.1, 1.5))
     nothing = np.zeros(1)
-    window = Window(np.array([9.0]), nothing, nothing, np.ones(1), np.ones(1), *(nothing,) * 4, nothing > 0, NO_CHUNKS)
+    window = Window(np.array([9.0]), nothing, nothing, np.ones(1), nothing, nothing, nothing > 0, NO_CHUNKS)
     found = choose(NetworkProblem(blocks, (window,) * 4, 4.0, Held(9, 9, 9)))
     assert [block.index(one) for block, one in zip(blocks, found.chosen, strict=True)] == [0, 0]
 
@@ -160,7 +158,7 @@ def test_rows_refuse_what_they_should() -> None:
     """Every constraint holds for a legal choice and names the one that an illegal choice breaks."""
     problem = random_problem(3)
     model, variables = build_model(problem)
-    names = {"C1 one each", "C2 held", "C3 budget", "C4 trunks", "C5 granule", "C6 window", "C7 occurrences"}
+    names = {"C1 one each", "C2 held", "C3 budget", "C4 trunks", "C5 granule", "C6 window"}
     assert {row.name for row in model.rows} == names
     for own in variables:
         row = next(row for row in model.rows if row.name == "C1 one each" and set(row.terms) == set(own))

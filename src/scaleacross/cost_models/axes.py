@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.candidates import ALL_TO_ALL, ANY_EXCHANGE, Bools, Floats, Ints
-from scaleacross.cost_models.collectives import Group, Network
+from scaleacross.cost_models.collectives import Group, Network, Timed
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.least_waits import (
     early_cp_wait_s,
@@ -40,7 +40,7 @@ from scaleacross.cost_models.network.codec import offers
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences
 from scaleacross.cost_models.traffic import HEADS, Volumes
-from scaleacross.cost_models.window_traffic import GRADIENT_AXES, communicators, trunks_apart_s
+from scaleacross.cost_models.window_traffic import GRADIENT_AXES, least_communicators, trunks_apart_s
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network_choice import CommunicatorChoice
@@ -128,7 +128,8 @@ class Calls(NamedTuple):
     ``gather_s`` of activations (tp, with its scatter: half of both) or what a layer's forward pass exchanges over cp; ``both_s``
     the same of its backward pass; ``exchange_s`` an all-to-all of tokens; ``heads_s`` one of heads inside groups of cp_inner, of
     which either pass waits for two; ``held_s`` of an all-to-all of tokens the seconds that hold multiprocessors, over what
-    kernels hold; ``message`` a pipeline message.
+    kernels hold; ``busy_s`` (2, n) of the first two, or of an all-to-all of tokens in both, those in which networks beyond the
+    scale-up domain are busy; ``message`` a pipeline message.
     """
 
     gather_s: Floats | None = None
@@ -136,25 +137,26 @@ class Calls(NamedTuple):
     exchange_s: Floats | None = None
     heads_s: Floats | None = None
     held_s: Floats | None = None
+    busy_s: Floats | None = None
     message: Boundary | None = None
 
     def take(self, rows: Ints | Bools) -> Calls:
         """The rows selected by an index or mask array."""
-        own = Calls.of(None if part is None else part[rows] for part in self[:5])
+        own = Calls.of(None if part is None else part[..., rows] for part in self[:-1])
         return own._replace(message=self.message and Boundary(*(part[rows] for part in self.message)))
 
     @classmethod
     def of(cls, seconds: Iterable[Floats | None]) -> Calls:
         """All but messages, in their order."""
-        gather, both, exchange, heads, held = seconds
-        return cls(gather, both, exchange, heads, held)
+        gather, both, exchange, heads, held, busy = seconds
+        return cls(gather, both, exchange, heads, held, busy)
 
 
 def chosen_calls(calls: Sequence[Calls], at: Ints) -> Calls:
     """Of row i those of ``calls[at[i]]``, none of which has messages."""
     rows = np.arange(len(at))
-    columns = zip(*(one[:5] for one in calls), strict=True)
-    return Calls.of(None if parts[0] is None else np.stack(parts)[at, rows] for parts in columns)
+    columns = zip(*(one[:-1] for one in calls), strict=True)
+    return Calls.of(None if parts[0] is None else np.stack(parts, axis=-2)[..., at, rows] for parts in columns)
 
 
 def axis_calls(
@@ -171,9 +173,11 @@ def axis_calls(
     """
     if axis == "tp":
         if volumes.all_reduced:
-            return Calls(group.all_reduce(volumes.hidden_bytes, "activations").time_s / 2)
-        gather, scatter = _gather_and_scatter_s(group, volumes.hidden_bytes, "activations", "activations")
-        return Calls((gather + scatter) / 2)
+            pair = group.all_reduce(volumes.hidden_bytes, "activations")
+            return Calls(pair.time_s / 2, busy_s=np.stack([pair.busy_s / 2] * 2))
+        gather, scatter = _gather_and_scatter(group, volumes.hidden_bytes, "activations", "activations")
+        both, busy = gather.time_s + scatter.time_s, gather.busy_s + scatter.busy_s
+        return Calls(both / 2, busy_s=np.stack([busy / 2] * 2))
     if axis == "cp":
         calls = _context_calls(volumes, group)
         return calls if heads is None else calls._replace(heads_s=heads_s(volumes, heads))
@@ -181,7 +185,8 @@ def axis_calls(
         if ep_group is None:
             raise ValueError("dp_shard needs its expert-parallel groups")
         timed = ep_group.all_to_all(volumes.routed_bytes, volumes.equal_copies, "tokens")
-        return Calls(exchange_s=timed.time_s, held_s=timed.held_share * timed.time_s)
+        busy = np.stack([timed.busy_s] * 2)
+        return Calls(exchange_s=timed.time_s, held_s=timed.held_share * timed.time_s, busy_s=busy)
     if axis == "pp":
         one = np.ones(len(volumes.candidates))
         message = group.neighbour_messages(volumes.hidden_bytes / volumes.candidates.tp, "activations")
@@ -191,16 +196,18 @@ def axis_calls(
 
 def _context_calls(volumes: Volumes, group: Group) -> Calls:
     """Of cp: a gather forward, a gather and a scatter backward, or two all-to-alls either way; the less where that is open."""
-    gather, scatter = _gather_and_scatter_s(group, volumes.kv_bytes, "keys and values", "key and value gradients")
-    forward, backward = gather, gather * volumes.regathers + scatter
+    gather, scatter = _gather_and_scatter(group, volumes.kv_bytes, "keys and values", "key and value gradients")
     context, allowed = volumes.candidates.context, volumes.job.context_exchange
     swapped, least = context == ALL_TO_ALL, (context == ANY_EXCHANGE) & ("all_to_all" in allowed)
+    whole = np.stack([gather.time_s, gather.time_s * volumes.regathers + scatter.time_s])
+    busy = np.stack([gather.busy_s, gather.busy_s * volumes.regathers + scatter.busy_s])
     if swapped.any() or least.any():
-        twice = 2 * group.all_to_all(volumes.heads_bytes, payload=HEADS).time_s
-        forward, backward = (
-            np.where(swapped, twice, np.where(least, np.minimum(twice, each), each)) for each in (forward, backward)
+        twice = group.all_to_all(volumes.heads_bytes, payload=HEADS)
+        whole, busy = (
+            np.where(swapped, 2 * two, np.where(least, np.minimum(2 * two, each), each))
+            for two, each in ((twice.time_s, whole), (twice.busy_s, busy))
         )
-    return Calls(forward, backward)
+    return Calls(whole[0], whole[1], busy_s=busy)
 
 
 def heads_s(volumes: Volumes, group: Group) -> Floats:
@@ -275,7 +282,7 @@ def axis_terms(
         None if one is None else group_of(network, name, one, where, volumes.launch_s)
         for name, one, where in (("expert", expert_shape, links), ("ep", ep_shape, waits))
     )
-    traffic = communicators(axis, volumes, group, expert)
+    traffic = least_communicators(axis, volumes, group, expert)
     calls = axis_calls(axis, volumes, group if waits is links else replace(group, links=waits), exchange)
     waiting_calls = calls
     if least is not None:
@@ -329,7 +336,6 @@ def waiting(volumes: Volumes, terms: Terms) -> Terms:
     return replace(terms, serial_s=serial, traffic_s=traffic)
 
 
-def _gather_and_scatter_s(group: Group, size_bytes: Floats, gathered: str, scattered: str) -> tuple[Floats, Floats]:
+def _gather_and_scatter(group: Group, size_bytes: Floats, gathered: str, scattered: str) -> tuple[Timed, Timed]:
     """One all-gather and one reduce-scatter of the same tensor, with the names of what they carry."""
-    gather = group.gather(size_bytes, payload=gathered).time_s
-    return gather, group.gather(size_bytes, "reduce_scatter", scattered).time_s
+    return group.gather(size_bytes, payload=gathered), group.gather(size_bytes, "reduce_scatter", scattered)

@@ -8,11 +8,7 @@
 
   of n buckets, one of which travels alone, since traffic of N seconds beside passes of w seconds of computation and e of
   all-to-alls goes on at full speed beside the former and at half speed beside the latter, which last twice as long: N / (w + e)
-  passes, each longer by e. Of parameters sharded with every micro-batch a layer travels beside the computation of one layer,
-  ahead of its all-to-alls: what of N computation is too short for slows them down.
-* **crowded links**: replicas reduce gradients of sharded parameters beside the last backward passes, which gather and scatter
-  shards and wait for all-to-alls meanwhile. Where these keep a link busy for N_b and E_l seconds of each of P passes, and
-  gradients for N_g, it needs max_l (N_g + P·(N_b + E_l)) seconds, of which the passes are P·(W + E).
+  passes, each longer by e.
 * **all-to-alls as a window**: traffic of T seconds that outlasts computation travels on beside all-to-alls of E seconds, and both
   are over after max(T, max_l (N_l + E_l)) seconds at least, with N_l and E_l of them on link l. So all-to-alls hide
   E − max(0, max_l (N_l + E_l) − T).
@@ -53,7 +49,7 @@ from scaleacross.cost_models.plan_traffic import bytes_out, carried_bytes, time_
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.waiting_groups import RankGroups
 from scaleacross.cost_models.window_traffic import windows_of
-from scaleacross.spec.parallelism import REDUCED_EVERY_PASS, SHARD_LEVELS, PipelineChoice
+from scaleacross.spec.parallelism import SHARD_LEVELS, PipelineChoice
 from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 
 ADAPTER: Final = 0
@@ -70,16 +66,20 @@ class BesideLayers(NamedTuple):
     Attributes:
         slowed_s: seconds per occurrence of each window, (windows, ranks).
         hidden_s: of all-to-alls in each window, those that leave its links to its own traffic, likewise.
-        crowded_s: for which links need longer than the passes beside which gradients are reduced, (ranks,).
         chunks: of each window, what single chunks leave its traffic.
         shapes: of every rank's groups that reduce gradients on the trunks for themselves, by communicator, one row each.
     """
 
     slowed_s: Floats
     hidden_s: Floats
-    crowded_s: Floats
     chunks: tuple[ChunkWindows, ...]
     shapes: Mapping[str, GroupShape] = MappingProxyType({})
+
+    def behind_passes(self, gradients: ChunkWindows) -> BesideLayers:
+        """With gradients of sharded parameters, which only their chunks hide."""
+        hidden, chunks = self.hidden_s.copy(), list(self.chunks)
+        hidden[GRADIENTS], chunks[GRADIENTS] = np.inf, gradients
+        return self._replace(hidden_s=hidden, chunks=tuple(chunks))
 
     def behind_trunks(self, gradients: FarGradients) -> BesideLayers:
         """With gradients, and parameters that cross buildings, which only their chunks hide."""
@@ -91,11 +91,10 @@ class BesideLayers(NamedTuple):
 
     def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
         """The windows with all of it; nothing is exposed less than with all their all-to-alls, which bounds rely on."""
-        gradients, *others = (
+        return tuple(
             one._replace(length_s=one.length_s + hidden, slowed_s=slowed, chunks=chunks)
             for one, slowed, hidden, chunks in zip(over, self.slowed_s, self.hidden_s, self.chunks, strict=True)
         )
-        return gradients._replace(crowded_s=self.crowded_s), *others
 
 
 def beside_layers(
@@ -122,16 +121,15 @@ def pieces_of_stages(volumes: Volumes, stages: StageWork) -> Floats:
 
 def _sharing_links(
     volumes: Volumes, groups: Mapping[str, Group], waits: RankGroups, pipeline: PipelineChoice, together: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """``slowed_s`` and ``hidden_s``, each (windows, ranks), and ``crowded_s``, (ranks,)."""
+) -> tuple[Floats, Floats]:
+    """``slowed_s`` and ``hidden_s``, each (windows, ranks)."""
     row = np.array([volumes.work.moe_layers.argmax()])  # the first ranks may have no experts
     sent, pieces = flows(volumes.take(row)), float(volumes.work.buckets[row][0])
     exchange = next((flow for flow in sent if flow.axis == "ep"), None)
     shard = SHARD_LEVELS[int(volumes.candidates.shard[0])]
-    replicated = shard in REDUCED_EVERY_PASS and any(flow.shape == "dp_replicate" for flow in sent)
     nothing = np.zeros((len(WINDOW_NAMES), len(volumes.candidates)))
-    if exchange is None and not replicated:
-        return nothing, nothing, nothing[0]
+    if exchange is None:
+        return nothing, nothing
 
     def busy_s(flow: Flow, group: Group) -> Floats:
         return link_seconds(flow, group, volumes.equal_copies, pipeline)
@@ -140,39 +138,26 @@ def _sharing_links(
     for flow in sent:  # seconds of every link that the traffic of a window takes
         for window in windows_of(flow, shard):
             taken[:, window] += busy_s(flow, groups[flow.shape])[:, None] * pieces
-    slowed, hidden, met, waited = nothing, nothing, taken, nothing
-    if exchange is not None:
-        exchanges = (1 - volumes.job.experts.overlap_fraction) * np.stack([one.exchanges for one in over])
-        busy = waits.each(partial(busy_s, exchange))
-        longest = waits.longest_s(partial(_time_s, volumes, exchange))
-        waited = exchanges * np.maximum(0.0, longest - volumes.work.shared_s / 2)
-        met = taken + busy[:, None] * exchanges
-        hidden = np.clip(waited - (met.max(axis=0) - together), 0.0, waited)
-        slowed = _slowed_s(volumes, busy, taken, waited, over)
-    crowded = _crowded_s(over, taken, met, waited) if replicated else nothing[0]
-    return slowed, hidden, crowded
+    exchanges = (1 - volumes.job.experts.overlap_fraction) * np.stack([one.exchanges for one in over])
+    busy = waits.each(partial(busy_s, exchange))
+    longest = waits.longest_s(partial(_time_s, volumes, exchange))
+    waited = exchanges * np.maximum(0.0, longest - volumes.work.shared_s / 2)
+    met = taken + busy[:, None] * exchanges
+    hidden = np.clip(waited - (met.max(axis=0) - together), 0.0, waited)
+    return _slowed_s(volumes, busy, taken, over), hidden
 
 
 def _time_s(volumes: Volumes, exchange: Flow, group: Group) -> Floats:
     return time_of(exchange, group, volumes.equal_copies).time_s
 
 
-def _slowed_s(volumes: Volumes, busy: Floats, taken: Floats, waited: Floats, over: Sequence[Window]) -> Floats:
+def _slowed_s(volumes: Volumes, busy: Floats, taken: Floats, over: Sequence[Window]) -> Floats:
     """By which all-to-alls, which keep links ``busy`` (links, ranks), last longer beside traffic that has ``taken`` some."""
     met = taken[busy.argmax(axis=0), :, np.arange(busy.shape[1])].T
-    slowed = np.clip(met - np.stack([one.length_s for one in over]), 0.0, waited)
-    once = slice(EVERY_PASS.start)
+    slowed, once = np.zeros_like(met), slice(EVERY_PASS.start)
     beside = 1 - np.stack([one.first_fraction for one in over[once]])
     slowed[once] = _share_of_passes(volumes, busy.max(axis=0)) * beside * met[once]
     return slowed
-
-
-def _crowded_s(over: Sequence[Window], taken: Floats, met: Floats, waited: Floats) -> Floats:
-    """``taken`` (links, windows, ranks) by gradients, ``met`` with all-to-alls, for which ``waited`` is waited, (ranks,)."""
-    gradient, backward = GRADIENTS, WINDOW_NAMES.index("shard_backward")
-    passes = over[gradient].passes
-    needed = (taken[:, gradient] + passes * met[:, backward]).max(axis=0)
-    return np.asarray(np.maximum(0.0, needed - passes * (over[backward].length_s + waited[backward])))
 
 
 def _share_of_passes(volumes: Volumes, busy_s: Floats) -> Floats:

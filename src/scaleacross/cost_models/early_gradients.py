@@ -76,8 +76,7 @@ class Early(NamedTuple):
 def early_gradients(volumes: Volumes) -> Early | None:
     """Of candidates whose gradients all cross buildings; None where none of them would be sooner for it."""
     candidates = volumes.candidates
-    once = ~reduced_every_pass(candidates)
-    some = once & (candidates.pp > 1) & volumes.job.overlap.gradient_reduce
+    some = (candidates.pp > 1) & volumes.job.overlap.gradient_reduce
     if not some.any():
         return None
     lead = np.full(len(candidates), -np.inf)
@@ -85,6 +84,7 @@ def early_gradients(volumes: Volumes) -> Early | None:
     lead[rows] = lead_s(candidates.take(rows), volumes.work.take(rows))
     if volumes.order is not None:
         lead[rows] = np.inf
+    lead[some & reduced_every_pass(candidates)] = np.inf  # passes with shards last longer than they compute
     return Early(lead, volumes.work.mean_held_share, volumes.work.least_held_share)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ import numpy as np
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.columns import columns_of
 from scaleacross.cost_models.far_shapes import shapes_of_ranks
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Axis
@@ -36,10 +38,10 @@ from scaleacross.cost_models.pipeline.stage_ends import StageEnds
 from scaleacross.cost_models.split_backward import gradient_chunks, parameter_chunks
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES, gradients_s
-from scaleacross.spec.parallelism import REDUCED_EVERY_PASS, SHARD_LEVELS, GridAxis
+from scaleacross.spec.parallelism import GridAxis
 
 TINY_S: Final = 1e-30
-SHARDED_AXES: Final = frozenset({"cp", "dp_shard", "expert"})
+SHARDING: Final = ("cp", "dp_shard", "expert")
 """Communicators that gather parameters."""
 
 
@@ -79,42 +81,64 @@ class Ranks(NamedTuple):
 
 def is_far(volumes: Volumes, groups: Mapping[str, Group]) -> bool:
     """Whether gradients that are reduced once in a step, beside computation, cross buildings."""
-    shard = SHARD_LEVELS[int(volumes.candidates.shard[0])]
     spans = [int(groups[axis].shape.span[0]) for axis in GRADIENT_AXES]
-    return shard not in REDUCED_EVERY_PASS and volumes.job.overlap.gradient_reduce and max(spans) >= CAMPUS
+    return volumes.job.overlap.gradient_reduce and max(spans) >= CAMPUS
 
 
 def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> FarGradients:
     """``traffic`` by axis of all ranks' groups on the trunks at once, by communicator, each (TRAFFIC_ROWS, ranks)."""
-    names = [name for name in (*GRADIENT_AXES, "expert") if int(of.groups[name].shape.span[0]) >= CAMPUS]
-    own = {name: _of_ranks(of, name) for name in names}
+    names = (*GRADIENT_AXES, "expert")
+    own = apart(of.groups, of.axes, of.levels, names)
     alone = {axis: _alone(of, axis, parts, own) for axis, parts in traffic.items()}
-    work = of.volumes.work
-    taken = work.taken_fraction * (1 - work.elementwise_fraction)
-    carried = work.dense_parameters + work.expert_parameters
-    chunks = gradient_chunks(of.stages, of.ends, of.pieces, work.buckets, carried, taken)
+    work, chunks, (carried, taken) = of.volumes.work, near_gradients(of), _carried(of)
     pace = together_s(_all(alone), work.buckets)[GRADIENTS]
     busy = sum((part[len(WINDOW_NAMES) + GRADIENTS] for part in _all(traffic)), start=np.zeros(len(carried)))
     queued = queue(of.stages, of.ends, of.pieces, busy / len(carried), carried, pace)
     both = ChunkWindows(*(np.vstack(rows) for rows in zip(chunks, queued, strict=True)))
-    gathered, shapes = SHARDED_AXES & set(names), {name: group.shape for name, group in own.items()}
+    gathered, shapes = set(SHARDING) & set(own), {name: group.shape for name, group in own.items()}
     if not gathered:
         return FarGradients(alone, both, None, shapes)
     held = parameter_chunks(of.stages, of.ends, of.pieces, work.buckets, carried, taken)
     return FarGradients(alone, both, held, shapes)
 
 
+def slowest_apart(groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels) -> dict[str, Group]:
+    """``apart`` of those that shard, one row each: as they lie on the pipeline rank that waits longest, by whose pace all go."""
+
+    def slowest(group: Group) -> Group:
+        return replace(group, shape=GroupShape(*(each.max(axis=0, keepdims=True) for each in columns_of(group.shape))))
+
+    own = apart(groups, axes, levels)
+    kept = {name: ("slowest", axes[name], axes["pp"]) for name in own}
+    return {name: groups[name].kept(kept[name], partial(slowest, group)) for name, group in own.items()}
+
+
+def near_gradients(of: Ranks) -> ChunkWindows:
+    """What the chunks of every rank leave gradients that share no link with those of other ranks."""
+    return gradient_chunks(of.stages, of.ends, of.pieces, of.volumes.work.buckets, *_carried(of))
+
+
+def _carried(of: Ranks) -> tuple[Floats, Floats]:
+    """Parameters whose gradients every rank is taken to have, and what a second of them takes of products, (ranks,) each."""
+    work = of.volumes.work
+    return work.dense_parameters + work.expert_parameters, work.taken_fraction * (1 - work.elementwise_fraction)
+
+
 def _all(traffic: Mapping[GridAxis, Sequence[Floats]]) -> list[Floats]:
     return [part for parts in traffic.values() for part in parts]
 
 
-def _of_ranks(of: Ranks, name: str) -> Group:
-    """The groups of every pipeline rank alone on the trunks, one row each."""
-    group, axis, pipeline = of.groups[name], of.axes[name], of.axes["pp"]
-    return group.kept(
-        ("alone", axis, pipeline),
-        lambda: replace(group, shape=shapes_of_ranks(group.shape, axis, pipeline, of.levels)),
-    )
+def apart(
+    groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels, names: Sequence[str] = SHARDING
+) -> dict[str, Group]:
+    """The groups of every pipeline rank alone on the trunks, a row each, of those communicators that cross buildings."""
+
+    def of_ranks(group: Group, axis: Axis) -> Group:
+        make = partial(shapes_of_ranks, group.shape, axis, axes["pp"], levels)
+        return group.kept(("alone", axis, axes["pp"]), lambda: replace(group, shape=make()))
+
+    far = [name for name in names if int(groups[name].shape.span[0]) >= CAMPUS]
+    return {name: of_ranks(groups[name], axes[name]) for name in far}
 
 
 def _alone(of: Ranks, axis: GridAxis, shared: Sequence[Floats], groups: Mapping[str, Group]) -> Sequence[Floats]:

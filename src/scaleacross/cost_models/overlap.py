@@ -19,8 +19,9 @@ Rules (Megatron-LM's overlap options and PyTorch FSDP's prefetch, as their docum
 * shard_backward   every micro-batch (gradients sharded): reduction of the last layer and, where the forward pass did not keep
                    them, gather of the next layer
 
-Windows count computation, and of other communication the all-to-alls that the step waits for (``beside_exchanges``); traffic of
-different axes in one window shares the network (``together_s``).
+What travels with every micro-batch is timed pass by pass once a decision is placed (``pipeline.shard_passes``); bounds know
+``least_passes`` of it. Windows count computation, and of other communication the all-to-alls that the step waits for
+(``beside_exchanges``); traffic of different axes in one window shares the network (``together_s``).
 """
 
 from __future__ import annotations
@@ -67,13 +68,9 @@ class Window(NamedTuple):
         length_s: of the computation.
         first_fraction: 1/n, the share of communication that has nothing to hide behind.
         taken_fraction: (1 − 1/n) · taken, what computation falls behind per second of communication.
-        per_step: how often the window comes on the critical path of a step.
         in_a_row: share of the calls that follow one another at least (``least_together_s``).
         exchanges: all-to-alls in the window, none of which are counted in ``length_s`` yet (``beside_exchanges``).
         slowed_s: by which exposed collectives of the layers last longer, per occurrence; 0 in bounds (``beside_layers``).
-        passes: of a micro-batch that the window lasts.
-        crowded_s: for which the busiest link, of its own traffic and all that the same passes send, needs longer than these take;
-            0 in bounds (``beside_layers``).
         later: whether passes may turn out longer, which computation alone pays for (``Candidates.rerun_open``).
         chunks: of timed schedules that split the backward; none in bounds and of others.
     """
@@ -81,12 +78,9 @@ class Window(NamedTuple):
     length_s: Floats
     first_fraction: Floats
     taken_fraction: Floats
-    per_step: Floats
     in_a_row: Floats
     exchanges: Floats
     slowed_s: Floats
-    passes: Floats
-    crowded_s: Floats
     later: Bools
     chunks: ChunkWindows
 
@@ -95,9 +89,8 @@ class Window(NamedTuple):
         chunks = self.chunks
         if len(chunks.length_s):
             chunks = ChunkWindows(*(part[:, rows] for part in chunks))
-        length, first, taken, often, in_a_row, number, slowed, passes, crowded = (part[rows] for part in self[:-2])
-        later = self.later[rows]
-        return Window(length, first, taken, often, in_a_row, number, slowed, passes, crowded, later, chunks)
+        length, first, taken, in_a_row, number, slowed = (part[rows] for part in self[:-2])
+        return Window(length, first, taken, in_a_row, number, slowed, self.later[rows], chunks)
 
 
 NO_CHUNKS: Final = ChunkWindows(*(np.zeros((0, 1)),) * 3)
@@ -136,24 +129,23 @@ def windows(candidates: Candidates, work: Work, *, placed: bool = False) -> tupl
     first, rest = 1 / pieces, 1 - 1 / pieces
     nothing = np.zeros(len(candidates))
     in_a_row = first + rest / num_communicators(candidates, work.expert_parameters > 0)
-    once = work.backward_s * hidden
-    later = candidates.rerun_open
-    if later.any():  # what a longer pass hides of every reduction pays for one round of this window
-        once = np.where(later & reduced_every_pass(candidates) & (hidden > 1), np.inf, once)
-    lengths = (once, work.forward_s * hidden, work.forward_s, work.backward_s)
+    lengths = (work.backward_s * hidden, work.forward_s * hidden, work.forward_s, work.backward_s)
     ahead = 2 * work.moe_layers
     back = (1.0 + tokens_again(candidates)) * ahead
-    passes = candidates.num_micro_batches / rounds(candidates, work)  # others wait for all-to-alls of other ranks
-    sharded = reduced_every_pass(candidates)  # a pass that hides both kinds waits once
-    behind = np.where(sharded, np.minimum(hidden, passes), hidden)
-    exchanges = (back * behind, ahead * hidden, ahead * passes, back * passes)
-    lasts = (hidden, hidden, np.ones(len(candidates)), np.ones(len(candidates)))
-    taken = (reducing, moving, moving, moving)
-    figures = zip(lengths, occurrences(candidates, work), exchanges, lasts, taken, strict=True)
+    exchanges, taken = (back * hidden, ahead * hidden, ahead, back), (reducing, moving, moving, moving)
+    later = candidates.rerun_open
     return tuple(
-        Window(length, first, rest * held, often, in_a_row, number, nothing, passing, nothing, later, NO_CHUNKS)
-        for length, often, number, passing, held in figures
+        Window(length, first, rest * held, in_a_row, number, nothing, later, NO_CHUNKS)
+        for length, number, held in zip(lengths, exchanges, taken, strict=True)
     )
+
+
+def bounding_windows(candidates: Candidates, work: Work) -> tuple[Window, ...]:
+    """The windows as bounds count them: beside passes that gather and scatter shards, and wait for it, gradients may have as much
+    time as they take."""
+    gradients, *others = windows(candidates, work)
+    endless = np.where(reduced_every_pass(candidates), np.inf, gradients.length_s)
+    return gradients._replace(length_s=endless), *others
 
 
 def beside_exchanges(over: Sequence[Window], exposed_s: Floats) -> tuple[Window, ...]:
@@ -178,27 +170,21 @@ def together_s(traffic: Sequence[Floats], pieces: Floats) -> Floats:
     bucket of all others, unless the network that they share is busy for longer:
 
         max(max_c T_c + (Σ T − max T) / n, Σ_c N_c)       N_c of T_c seconds without latencies, n buckets
-
-    Parameters sharded with every micro-batch are gathered one layer ahead and no more, and a communicator runs their calls in
-    the order of the layers: the next gather follows the reduction of the layer before. Then all calls follow one another, Σ T_c.
     """
     every = np.stack(traffic)
     seconds, busy = every[:, CALLS], every[:, BUSY]
     longest = seconds.max(axis=0)
     whole = seconds.sum(axis=0)
     together: Floats = np.maximum(longest + (whole - longest) / pieces, busy.sum(axis=0))
-    together[EVERY_PASS] = whole[EVERY_PASS]
     return together
 
 
 def least_together_s(traffic: Floats, in_a_row: Floats) -> Floats:
     """Lower bound on ``together_s`` from the sum over communicators, (TRAFFIC_ROWS, ..., n) -> (windows, ..., n).
 
-    ``in_a_row`` (..., n) of k communicators is 1/k + (1 − 1/k)/n: the longest has 1/k of all seconds or more. Calls of
-    EVERY_PASS all follow one another.
+    ``in_a_row`` (..., n) of k communicators is 1/k + (1 − 1/k)/n: the longest has 1/k of all seconds or more.
     """
     seconds: Floats = traffic[CALLS] * in_a_row
-    seconds[EVERY_PASS] = traffic[CALLS][EVERY_PASS]
     return np.maximum(seconds, traffic[BUSY], out=seconds)
 
 
@@ -212,34 +198,23 @@ def beyond_windows_s(traffic: Sequence[Floats], pieces: Floats, over: Sequence[W
 
 
 def exposed_s(in_windows: Floats, calls_s: Floats, over: Sequence[Window]) -> Floats:
-    """Seconds of a step that the windows do not hide, (..., n).
-
-    The first two windows come once in a step. What replicas reduce of sharded parameters (``gradient_reduce``) travels beside the
-    last ``shard_backward``, so that what this leaves exposed hides it as well, and gives the links that both take more time.
+    """Seconds of a step that the two windows of what travels once do not hide, (..., n).
 
     Args:
         in_windows: seconds per occurrence of each window, (windows, ..., n): ``together_s``.
         calls_s: of all communicators, one after another, likewise: a bucket passes all, each of them takes multiprocessors.
     """
-    gradient, parameter, forward, backward = zip(in_windows, calls_s, over, strict=True)
-    last = _longer_s(*backward)
-    exposed = _longer_s(*gradient, more_s=last)
-    if over[0].crowded_s.any():
-        np.maximum(exposed, over[0].crowded_s - over[0].passes * last, out=exposed)
+    gradient, parameter, *_ = zip(in_windows, calls_s, over, strict=True)
+    exposed = _longer_s(*gradient)
     exposed += _longer_s(*parameter)
-    exposed += np.multiply(last, over[3].per_step, out=last)
-    every = _longer_s(*forward)
-    exposed += np.multiply(every, over[2].per_step, out=every)
     return exposed
 
 
-def _longer_s(seconds: Floats, calls: Floats, window: Window, more_s: Floats | None = None) -> Floats:
-    """What one occurrence of a window leaves exposed, with ``more_s`` to hide behind; in place, as bounds price millions."""
+def _longer_s(seconds: Floats, calls: Floats, window: Window) -> Floats:
+    """What one occurrence of a window leaves exposed; in place, as bounds price millions."""
     least: Floats = calls * (window.first_fraction + window.taken_fraction)
     least += window.slowed_s
     longer = seconds - window.length_s
     for of_pace, of_calls, length_s in zip(*window.chunks, strict=True):
         longer = np.maximum(longer, of_pace * seconds + of_calls * calls - length_s)
-    if more_s is not None:
-        longer -= more_s
     return np.maximum(least, longer, out=least)

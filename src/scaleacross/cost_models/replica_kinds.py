@@ -12,12 +12,14 @@ from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.beside_layers import BesideLayers, beside_layers, pieces_of_stages
 from scaleacross.cost_models.candidates import Floats, candidate_of
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.far_gradients import Ranks, far_gradients, is_far
+from scaleacross.cost_models.far_gradients import Ranks, far_gradients, is_far, near_gradients, slowest_apart
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layer_seconds import times_by_type
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.levels import Levels
-from scaleacross.cost_models.overlap import Window, windows
+from scaleacross.cost_models.overlap import GRADIENTS as GRADIENTS_WINDOW
+from scaleacross.cost_models.overlap import ChunkWindows, Window, together_s, windows
+from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
 from scaleacross.cost_models.recomputation import on_ranks
@@ -40,6 +42,7 @@ class ReplicaKind(NamedTuple):
         volumes: a row for every pipeline rank, with the gradients of the fullest one.
         pipeline, terms, beside: their pipeline, what falls into windows, and what that costs beyond them.
         heaviest: columns GRADIENTS, one row, of the rank whose gradients a plan states.
+        shard_shapes: of groups in which shards travel with every pass, by communicator that crosses buildings.
     """
 
     volumes: Volumes
@@ -47,6 +50,7 @@ class ReplicaKind(NamedTuple):
     terms: tuple[Terms, ...]
     beside: BesideLayers
     heaviest: Mapping[str, Floats]
+    shard_shapes: Mapping[str, GroupShape]
 
     @property
     def times(self) -> StepTimes:
@@ -110,23 +114,33 @@ def replica_kinds(
     waits = waiting_groups(groups, axes, levels)
     ranks = np.arange(len(split))
 
+    shards = slowest_apart(groups, axes, levels)
+    shapes = {name: group.shape.take(0) for name, group in shards.items()}
+
+    def ranked(own: Volumes, actions: Actions) -> Ranks:
+        return Ranks(own, stages, actions.ends, pieces_of_stages(own, stages), axes, levels, groups)
+
     def kind(timed: TimedPipeline) -> ReplicaKind:
         here = timed.replicas * len(split) + ranks
         own = replace(volumes, candidates=rows.take(here), work=work.take(here))
         heaviest = _stated_gradients(own, groups, split)
         exchanges = pipelines.exchanges(groups, timed, waits)
         traffic = {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
-        if timed.actions is None or not is_far(own, groups):
-            terms = _terms(own, traffic)
-            beside = beside_layers(own, groups, exchanges, decision.pipeline, terms)
-            return ReplicaKind(own, timed, terms, beside, heaviest)
-        pieces = pieces_of_stages(own, stages)
-        far = far_gradients(Ranks(own, stages, timed.actions.ends, pieces, axes, levels, groups), traffic)
-        terms = _terms(own, far.traffic)
+        far = far_gradients(ranked(own, timed.actions), traffic) if timed.actions and is_far(own, groups) else None
+        terms = _terms(own, traffic if far is None else far.traffic)
         beside = beside_layers(own, groups, exchanges, decision.pipeline, terms)
-        return ReplicaKind(own, timed, terms, beside.behind_trunks(far), heaviest)
+        if far is not None:
+            beside = beside.behind_trunks(far)
+        elif timed.replicated_s is not None:
+            near = (
+                near_gradients(ranked(own, timed.actions))
+                if timed.actions
+                else _outlasting(terms, timed.replicated_s, own)
+            )
+            beside = beside.behind_passes(near)
+        return ReplicaKind(own, timed, terms, beside, heaviest, shapes)
 
-    return [kind(timed) for timed in pipelines.timed(groups, waits)]
+    return [kind(timed) for timed in pipelines.timed(groups, waits, shards)]
 
 
 def _stated_gradients(volumes: Volumes, groups: Mapping[str, Group], split: Split) -> dict[str, Floats]:
@@ -141,6 +155,14 @@ def _stated_gradients(volumes: Volumes, groups: Mapping[str, Group], split: Spli
     own = own_gradients(volumes.profile, volumes.job, volumes.candidates.take(np.zeros(1, dtype=np.int64)), split)
     every = replace(volumes, work=replace(volumes.work, **own)).replica_gradient_bytes
     return {name: column[[int(every.argmax())]] for name, column in own.items()}
+
+
+def _outlasting(terms: Sequence[Terms], replicated_s: float, volumes: Volumes) -> ChunkWindows:
+    """What a single rank leaves of gradients that outlast its backward pass for ``replicated_s``, one row; longer ones do by as
+    much more."""
+    pace_s = together_s([part for term in terms for part in term.traffic_s], volumes.work.buckets)[GRADIENTS_WINDOW]
+    one = np.ones_like(pace_s)[None]
+    return ChunkWindows(one, 0 * one, pace_s[None] - replicated_s)
 
 
 def _terms(volumes: Volumes, traffic: Mapping[GridAxis, Sequence[Floats]]) -> tuple[Terms, ...]:

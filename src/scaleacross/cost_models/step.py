@@ -3,7 +3,8 @@
     step = m · (forward + backward)                 computation of the busiest rank
          + fill                                     forward (+ backward) of the ranks before it once, a chunk each
          + Σ_axes serial                            tp, cp, ep collectives on the critical path; pipeline message delays
-         + Σ_windows exposed(Σ_axes window time)    gradient, parameter and shard traffic that computation does not hide
+         + Σ_windows exposed(Σ_axes window time)    gradient and parameter traffic that computation does not hide
+         + what passes with shards add              gathers and reductions of every micro-batch (``least_passes``)
          + hbm                                      what hidden traffic takes of HBM from element-wise work; shown as dp
          + optimizer
 
@@ -25,10 +26,13 @@ from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.columns import columns_of
 from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.groups import GroupShape, exact_shape
+from scaleacross.cost_models.least_passes import LeastPasses
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.overlap import (
+    TRAFFIC_ROWS,
     beside_exchanges,
     beyond_windows_s,
+    bounding_windows,
     computation_s,
     rounds,
     windows,
@@ -91,7 +95,7 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
             share = busy if name in PER_ROUND else np.ones_like(busy)
             exposed[name] = exposed[name] + share * seconds
             bubble = bubble + (1 - share) * seconds
-    over, traffic = windows(candidates, work), [part for term in terms for part in term.traffic_s]
+    over, traffic = bounding_windows(candidates, work), [part for term in terms for part in term.traffic_s]
     early = early_gradients(volumes) if any(term.far is not None and term.far.any() for term in terms) else None
     if early is not None:
         waited = sum((exposed[name] for name in ("tp", "cp", "ep", "pp")), start=bubble - work.fill_s)
@@ -102,8 +106,13 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
         over = over if term.exchange_s is None else beside_exchanges(over, term.exchange_s)
     exposed["dp"] = exposed["dp"] + beyond_windows_s(traffic, work.buckets, over) + hbm_lost_s(volumes)
     compute = candidates.num_micro_batches * (work.forward_s + work.backward_s)
-    total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(candidates)))
     behind = work.optimizer_s + (exposed["dp"] if early is None else np.where(early.is_far, 0.0, exposed["dp"]))
+    shards = LeastPasses.of(volumes)
+    if shards is not None:
+        beyond, whole = shards.bounds_s(sum(traffic, start=np.zeros((TRAFFIC_ROWS, len(candidates)))))
+        pipeline = compute + bubble + sum(exposed[name] for name in ("tp", "cp", "ep", "pp"))
+        exposed["dp"] = exposed["dp"] + np.maximum(beyond, whole - pipeline)
+    total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(candidates)))
     return StepTimes(total, compute, bubble, exposed, work.optimizer_s, behind)
 
 
@@ -125,11 +134,11 @@ def played_times(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Term
     """
     exposed = {name: np.full(1, seconds) for name, seconds in pipeline.waited_s.items()}
     exposed["pp"] = np.full(1, pipeline.total_s - pipeline.alone_s)
-    dp, optimizer = _behind_pipeline_s(volumes, terms, beside)
-    exposed["dp"] = dp
+    behind, optimizer = _behind_pipeline_s(volumes, terms, beside)
+    exposed["dp"] = exposed.get("dp", 0.0) + behind
     compute, bubble = np.full(1, pipeline.compute_s), np.full(1, pipeline.bubble_s)
     total = compute + bubble + optimizer + sum(exposed.values(), start=np.zeros(1))
-    return StepTimes(total, compute, bubble, exposed, optimizer, exposed["dp"] + optimizer)
+    return StepTimes(total, compute, bubble, exposed, optimizer, behind + optimizer)
 
 
 def played_step_s(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms], beside: BesideLayers) -> float:

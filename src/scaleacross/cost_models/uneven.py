@@ -228,6 +228,7 @@ def rank_rows(
         **_gradients_of(job, of_all, table, held, np.full(len(rank), held.total[:, 0].argmax())),
         mean_held_share=held.total.mean() / held.total.max() * same,
         least_held_share=held.total.min() / held.total.max() * same,
+        least_layers=table.sum(axis=1).min() * same,
         optimizer_s=slowest_update * same,
         taken_fraction=taken_fraction(accelerators) * same,
         least_taken_fraction=least_taken_fraction(accelerators, job.network.drivers) * same,

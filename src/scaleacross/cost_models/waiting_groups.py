@@ -51,7 +51,7 @@ class RankGroups(NamedTuple):
         every = [of_kind(group) for group in self.kinds]
         if len(every) == 1:
             return every[0]
-        columns = zip(*(one[:5] for one in every), strict=True)
+        columns = zip(*(one[:-1] for one in every), strict=True)
         return Calls.of(None if parts[0] is None else self._longest(parts) for parts in columns)
 
     def longest_s(self, seconds: Callable[[Group], Floats]) -> Floats:
@@ -59,8 +59,8 @@ class RankGroups(NamedTuple):
         return self._longest([seconds(group) for group in self.kinds])
 
     def _longest(self, seconds: Sequence[Floats]) -> Floats:
-        longest: Floats = np.maximum(np.concatenate(seconds), seconds[0])
-        return longest[self.of]
+        longest: Floats = np.maximum(np.concatenate(seconds, axis=-1), seconds[0])
+        return longest[..., self.of]
 
     def each(self, figures: Callable[[Group], Floats]) -> Floats:
         """Figures (...,) of every rank's groups, (..., ranks)."""

@@ -7,20 +7,24 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import Floats
+from scaleacross.cost_models.candidates import Bools, Floats
 from scaleacross.cost_models.collectives import Group, Timed
-from scaleacross.cost_models.overlap import TRAFFIC_ROWS, WINDOW_NAMES
+from scaleacross.cost_models.groups import GroupShape, RelaxedShape
+from scaleacross.cost_models.levels import CAMPUS
+from scaleacross.cost_models.overlap import BUSY, CALLS, EVERY_PASS, FREE, TRAFFIC_ROWS, WINDOW_NAMES
 from scaleacross.cost_models.sharding import gathered_once, pass_gathers, reduced_every_pass
 from scaleacross.cost_models.traffic import Flow, Volumes
 from scaleacross.spec.parallelism import PASS_GATHERS, REDUCED_EVERY_PASS, SHARD_LEVELS, GridAxis, ShardLevel
 
 GRADIENT_AXES: Final[tuple[GridAxis, ...]] = ("cp", "dp_shard", "dp_replicate")
 """Axes over which gradients are reduced."""
+SHARDED: Final[tuple[GridAxis, ...]] = ("cp", "dp_shard")
+"""Axes that shard parameters or gradients."""
 
 
 def window_s(axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None) -> Floats:
-    """What an axis adds to the windows, (TRAFFIC_ROWS, n): ``communicators`` added up."""
-    first, *others = communicators(axis, volumes, group, expert_group)
+    """What an axis adds to the windows at least, (TRAFFIC_ROWS, n): ``least_communicators`` added up."""
+    first, *others = least_communicators(axis, volumes, group, expert_group)
     return sum(others, start=first)
 
 
@@ -56,6 +60,38 @@ def gradients_s(
     return tuple(np.where(one[0] <= 0, 0.0, _reductions_s(volumes, *one)[0][:2]) for one in every)
 
 
+def least_communicators(
+    axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
+) -> tuple[Floats, ...]:
+    """``communicators`` as bounds count them (``least_passes``): what travels with every pass on groups that no other stands in
+    the way of on trunks; of its BUSY rows, in which all groups share links, those of groups that cross buildings."""
+    every = communicators(axis, volumes, group, expert_group)
+    if axis not in SHARDED or not _shards_travel(volumes):
+        return every
+    apart = communicators(axis, volumes, without_trunks(group), expert_group and without_trunks(expert_group))
+    for one, alone, of in zip(every, apart, (group, expert_group or group), strict=False):
+        for rows in (CALLS, FREE):
+            one[rows][EVERY_PASS] = alone[rows][EVERY_PASS]
+        far = crosses_buildings(of.shape)
+        one[BUSY][EVERY_PASS] *= far if of.rows is None else far[of.rows]
+    return every
+
+
+def _shards_travel(volumes: Volumes) -> bool:
+    """Whether parameters or gradients of any candidate travel with every micro-batch."""
+    return bool(pass_gathers(volumes.candidates).any() or reduced_every_pass(volumes.candidates).any())
+
+
+def crosses_buildings(shape: GroupShape) -> Bools:
+    """Which groups certainly cross buildings, (n,): of relaxed shapes none, as they may cross trunks in place of other links."""
+    return np.asarray((shape.span >= CAMPUS) & (not isinstance(shape, RelaxedShape)))
+
+
+def without_trunks(group: Group) -> Group:
+    """The groups where nothing but their own networks and latencies limits them, on trunks and on the way there."""
+    return group.kept(("without trunks",), lambda: replace(group, links=group.links.without_others(group.shape)))
+
+
 def trunks_apart_s(
     axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
 ) -> tuple[Floats, ...]:
@@ -63,8 +99,7 @@ def trunks_apart_s(
     cross trunks in place of other links."""
     if axis not in GRADIENT_AXES:
         return ()
-    own, expert = (one and replace(one, links=one.links.without_others(one.shape)) for one in (group, expert_group))
-    return gradients_s(axis, volumes, own or group, expert)
+    return gradients_s(axis, volumes, without_trunks(group), expert_group and without_trunks(expert_group))
 
 
 def windows_of(flow: Flow, shard: ShardLevel) -> tuple[int, ...]:

@@ -60,6 +60,7 @@ class Work:
         layers, moe_layers: layers with attention, layers with routed experts.
         dense_parameters, expert_parameters: held by the fullest rank before sharding over data parallel.
         mean_held_share, least_held_share: what the ranks hold in the mean, and the emptiest one, over that.
+        least_layers: layers of the rank that has fewest.
         optimizer_s: the update at the end of the step.
         buckets: pieces in which the rank's gradients and parameters travel (``buckets.num_buckets``).
         taken_fraction: of their speed that products lose while a collective runs beside them; ``least_taken_fraction``: beside a
@@ -97,6 +98,7 @@ class Work:
     expert_parameters: Floats
     mean_held_share: Floats
     least_held_share: Floats
+    least_layers: Floats
     optimizer_s: Floats
     buckets: Floats
     taken_fraction: Floats
@@ -223,6 +225,7 @@ def _group_work(
         **_of_states(job, accelerators, candidates, classes, fullest),
         "mean_held_share": (ranks * held.total).sum(axis=0) / (candidates.pp * held.total.max(axis=0)),
         "least_held_share": held.total.min(axis=0) / held.total.max(axis=0),
+        "least_layers": np.full(len(candidates), float(classes.num_layers.min())),
         "taken_fraction": np.full(len(candidates), taken_fraction(accelerators)),
         "least_taken_fraction": np.full(len(candidates), least_taken_fraction(accelerators, job.network.drivers)),
         "elementwise_fraction": elementwise,

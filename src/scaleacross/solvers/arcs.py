@@ -18,8 +18,15 @@ from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.columns import column_names
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.early_gradients import Early, early_gradients
+from scaleacross.cost_models.least_passes import LeastPasses
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
-from scaleacross.cost_models.overlap import Window, beside_exchanges, exposed_s, least_together_s, windows
+from scaleacross.cost_models.overlap import (
+    Window,
+    beside_exchanges,
+    bounding_windows,
+    exposed_s,
+    least_together_s,
+)
 from scaleacross.cost_models.pipeline.timed_bounds import folded
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
@@ -105,19 +112,26 @@ class Added(NamedTuple):
         )
 
 
-def added_s(parts: Sequence[Added], over: Sequence[Window], early: Early | None = None) -> Floats:
+def added_s(
+    parts: Sequence[Added], over: Sequence[Window], early: Early | None = None, shards: LeastPasses | None = None
+) -> Floats:
     """Lower bound on what all axes together add to ``placement_free_s``, (..., n): the longest of what they wait, the pipeline
-    alone and one micro-batch's path, and of their traffic what the windows do not hide.
+    alone, one micro-batch's path and what shards keep the fullest rank or links busy for, and of their traffic what the windows
+    do not hide.
 
     All-to-alls lengthen windows, by no more than the pipeline waits for them, and so do policies still to be chosen, by no more
     than it computes. A pipeline of which only the messages are known may have as much of both as hides all. ``early``: of
-    gradients that cross buildings, None where there can be none.
+    gradients that cross buildings, None where there can be none; ``shards``: of those that travel with every pass, likewise.
     """
     waited = np.sum([part.waited_s for part in parts], axis=0)
     path = np.broadcast_to(sum(part.passed_s for part in parts), waited.shape)
     alone = [part.alone_s for part in parts if part.alone_s is not None]
     alone += [path] if (path > waited).any() else []
     traffic = np.sum([part.window_s for part in parts], axis=0)
+    if shards is not None:
+        beyond, whole = shards.bounds_s(traffic)
+        waited = waited + beyond
+        alone.append(np.maximum(0.0, whole - shards.computed_s))
     exchange = next((part.exchange_s for part in parts if part.exchange_s is not None), None)
     longest = longest_s(waited, np.max(alone, axis=0) if alone else None)
     early = None if early is None else _far(early, parts, longest.shape)
@@ -199,14 +213,14 @@ class Arranged:
         if not self.arcs:
             return free
         early = early_gradients(volumes) if self.far else None
-        return free + added_s([arc.added(volumes) for arc in self.arcs], self._windows, early)
+        return free + added_s([arc.added(volumes) for arc in self.arcs], self._windows, early, LeastPasses.of(volumes))
 
     @cached_property
     def _windows(self) -> tuple[Window, ...]:
         """The windows themselves."""
-        return windows(self.volumes.candidates, self.volumes.work)
+        return bounding_windows(self.volumes.candidates, self.volumes.work)
 
 
 def exposed_in_windows_s(traffic_s: Floats, over: Sequence[Window]) -> Floats:
-    """What the windows do not hide at least of the traffic in them, (TRAFFIC_ROWS, n) -> (n,)."""
+    """What the windows of what travels once do not hide at least of the traffic in them, (TRAFFIC_ROWS, n) -> (n,)."""
     return exposed_s(least_together_s(traffic_s, over[0].in_a_row), traffic_s[: len(over)], over)

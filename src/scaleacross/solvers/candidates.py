@@ -38,12 +38,13 @@ from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.groups import GroupShape, relaxed_shape
 from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, layer_pass_s, times_by_type
+from scaleacross.cost_models.least_passes import LeastPasses
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import fullest_bytes
 from scaleacross.cost_models.network.compression import Best
-from scaleacross.cost_models.overlap import computation_s, windows
+from scaleacross.cost_models.overlap import bounding_windows, computation_s
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.pipeline.unplaced import WAITED
 from scaleacross.cost_models.stages import block_counts, pipeline_groups
@@ -189,8 +190,7 @@ class Pricing:
         base, state = kinds = kinds_of(candidates)
         work = self.work(candidates, kinds)
         volumes = self.volumes(candidates, work)
-        free = placement_free_s(volumes)
-        bases, states = volumes.take(base.first), volumes.take(state.first)
+        free, bases, states = placement_free_s(volumes), volumes.take(base.first), volumes.take(state.first)
         serial, messages = self._waited_s(bases)
         traffic, alone = zip(*(self._carried_s(axis, states, coarse=True) for axis in GRID_AXES), strict=True)
         exchange = self._exchange_s(bases, coarse=True)
@@ -199,11 +199,11 @@ class Pricing:
         early = self.early(volumes)
         before = 0.0 if early is None else self._early_s(bases)[base.code]
         apart = () if early is None else (sum(part for part in alone if part is not None)[:, state.code],)
-        waits, messages = {"": serial[base.code]}, None if messages is None else messages[base.code]
+        waits, messages, over = {"": serial[base.code]}, messages[base.code], bounding_windows(candidates, work)
         terms = waiting(volumes, Terms(waits, (summed,), messages, exchange, early_s=before, apart_s=apart))
-        over = windows(candidates, work)
-        together = added_s([Added.of(terms)], over)
-        added = together if early is None else added_s([Added.of(terms)], over, early)
+        parts, shards = [Added.of(terms)], LeastPasses.of(volumes)
+        together = added_s(parts, over, None, shards)
+        added = together if early is None else added_s(parts, over, early, shards)
         return Priced(candidates, work, free, free + added, free + together)
 
     def tight(self, priced: Priced) -> Priced:
@@ -224,8 +224,8 @@ class Pricing:
 
     def order_figures_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """``order_bounds_s``, and what ``Priced.estimate_s`` is made of, (2, orders, n)."""
-        volumes, kinds, over = self.volumes(candidates, work), kinds_of(candidates), windows(candidates, work)
-        early = self.early(volumes)
+        volumes, kinds, over = self.volumes(candidates, work), kinds_of(candidates), bounding_windows(candidates, work)
+        early, shards = self.early(volumes), LeastPasses.of(volumes)
         parts, used = [], []
         for axis in (axis for axis in orders[0] if (getattr(candidates, axis) > 1).any()):
             before = [frozenset(order[: order.index(axis)]) for order in orders]
@@ -237,9 +237,9 @@ class Pricing:
         step = max(1, ORDER_BLOCK // max(1, len(candidates)))
         for start in range(0, len(orders) if parts else 0, step):
             placed = [part.take(rows[start : start + step]) for part, rows in zip(parts, used, strict=True)]
-            out[:, start : start + step] = added_s(placed, over)
+            out[:, start : start + step] = added_s(placed, over, None, shards)
             if early is not None:
-                out[0, start : start + step] = added_s(placed, over, early)
+                out[0, start : start + step] = added_s(placed, over, early, shards)
         return out
 
     def arranged(self, candidates: Candidates, axis_order: Sequence[GridAxis]) -> Arranged:

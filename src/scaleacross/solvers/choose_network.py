@@ -3,8 +3,8 @@
 Sets          F  kinds of collective of a placed plan (``traffic.flows``), each of a communicator c(f);  O_f  its options
               B  blocks of flows whose times enter the step together (both collectives of tp, both of key/value exchange; every
               other flow alone);  J_b  combinations of their options
-              W  overlap windows of length L_w, first share g_w, taken share h_w, q_w slowed, p_w occurrences, k crowded in P
-                 passes of the first (``overlap.Window``)
+              W  overlap windows of what travels once, of length L_w, first share g_w, taken share h_w, q_w slowed
+                 (``overlap.Window``); shards, which travel with every pass, are blocks that the step waits for
               n  buckets
               R  channels, queue pairs, buffer bytes;  V_cr  amounts of r that some option of communicator c holds
               u[b,j,w,l] bytes that a combination puts on trunks of level l in window w;  U_wl  what the job lets them carry
@@ -14,8 +14,8 @@ Parameters    s[b,j]    seconds that the step waits for a block: the price of th
               f[b,j,w]  of them those that hold no multiprocessors (``network.drivers``)
               H[b,j,c,r]  what a combination holds of r for communicator c;  H_r  the job's budget (``job.network``)
 Variables     y[b,j] ∈ {0,1};  z[c,r,v] ∈ {0,1}: communicator c keeps v of resource r open
-              x[w] ≥ 0 what one occurrence leaves exposed;  e[w] ≥ 0 what all do
-Objective     min Σ s[b,j]·y[b,j] + Σ_w e[w]
+              x[w] ≥ 0 what a window leaves exposed
+Objective     min Σ s[b,j]·y[b,j] + Σ_w x[w]
 C1 one each   Σ_j y[b,j] = 1
 C2 held       y[b,j] ≤ Σ_{v ≥ H[b,j,c,r]} z[c,r,v]      and  Σ_v z[c,r,v] = 1
 C3 budget     Σ_c Σ_v v·z[c,r,v] ≤ H_r
@@ -23,9 +23,6 @@ C4 trunks     Σ u[b,j,w,l]·y[b,j] ≤ U_wl        trunk level l in window w: w
 C5 granule    x[w] ≥ Σ ((g_w + h_w)·t[b,j,w] − h_w·f[b,j,w])·y[b,j] + q_w
 C6 window     x[w] ≥ π − L_w  for every pace π of window w:  Σ t/n + (1 − 1/n)·(those of one communicator), or Σ t°;
               x[w] ≥ a·π + b·Σ t[b,j,w]·y[b,j] − L  for each of its ``overlap.ChunkWindows``;
-              the first window also hides behind x of the last,
-              x[first] ≥ k − P·x[last]                  P times where both crowd links for k seconds
-C7 occurs     e[w] ≥ p_w·x[w]
 
 Communicators run side by side as far as the network that they share allows: paces are ``overlap.together_s``, and the objective
 of a choice is ``overlap.exposed_s`` itself, for the rank that makes the step. The step grows with every time, so where the
@@ -55,7 +52,6 @@ from scaleacross.solvers.network_model import (
     c2_c3_held,
     c4_trunks,
     c5_c6_windows,
-    c7_occurrences,
 )
 
 Solver = Callable[[LinearModel, float, int], Solution]
@@ -175,8 +171,8 @@ def build_model(problem: NetworkProblem) -> tuple[LinearModel, list[list[int]]]:
     c1_one_each(model, variables)
     c2_c3_held(model, blocks, problem.budgets, variables)
     c4_trunks(model, blocks, problem.trunk_load, variables)
-    for index, exposed in c5_c6_windows(model, blocks, problem.pieces, problem.windows, variables).items():
-        model.objective[c7_occurrences(model, exposed, float(problem.windows[index].per_step[0]), f"e[{index}]")] = 1.0
+    exposed = c5_c6_windows(model, blocks, problem.pieces, problem.windows, variables)
+    model.objective |= dict.fromkeys(exposed.values(), 1.0)
     return model, variables
 
 

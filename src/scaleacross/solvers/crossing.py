@@ -30,10 +30,11 @@ import numpy as np
 from scaleacross.cost_models.axes import early_s
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.early_gradients import early_gradients
+from scaleacross.cost_models.least_passes import LeastPasses
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.levels import CAMPUS, REGION
 from scaleacross.cost_models.links import Links
-from scaleacross.cost_models.overlap import beside_exchanges, windows
+from scaleacross.cost_models.overlap import beside_exchanges, bounding_windows
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.solvers.arcs import exposed_in_windows_s
@@ -71,7 +72,7 @@ class Crossing(Pricing):
     def bounds_s(self, priced: Priced) -> tuple[Floats, Floats]:
         """The cut bound and the memory-latency bound of candidates, each (n,)."""
         candidates, work = priced.candidates, priced.work
-        volumes, over = self.volumes(candidates, work), windows(candidates, work)
+        volumes, over = self.volumes(candidates, work), bounding_windows(candidates, work)
         beyond = candidates.world_size > max(building.num_accelerators for building in self.fleet.buildings)
         cut, law = np.where(beyond, np.inf, 0.0), np.where(beyond, np.inf, self._trips_s(priced, far=False))
         for axis in GRID_AXES:
@@ -86,13 +87,18 @@ class Crossing(Pricing):
             here = here if exchange is None else beside_exchanges(here, exchange)
             calls, (traffic, apart) = self._calls(axis, some, stride, coarse=False), self._carried_s(axis, some, stride)
             alone = None if calls.message is None else least_alone_s(some, calls.message)
-            waited = longest_s(waited_s(axis, some, calls), alone)
+            own = waited_s(axis, some, calls)
+            waited = longest_s(own, alone)
             early = early_gradients(some)
             if early is not None:
                 before = early_s(some, calls)
                 apart = np.zeros((2, len(rows))) if apart is None else apart
                 here, traffic = early.behind(here, waited - before), early.alone(traffic, apart)
-            added = waited + exposed_in_windows_s(traffic, here)
+            shards, longest = LeastPasses.of(some), waited
+            if shards is not None:
+                beyond_s, whole_s = shards.bounds_s(traffic)
+                longest = longest_s(np.maximum(own + beyond_s, whole_s - shards.computed_s), waited)
+            added = longest + exposed_in_windows_s(traffic, here)
             trips = self._trips_s(priced.take(rows), far=axis == "pp")
             if axis != "pp":  # what gradients come early for is not known of a trip
                 later = here if early is None else early.behind(here, np.full(len(rows), np.inf))

@@ -21,6 +21,7 @@ import numpy as np
 from scaleacross.cost_models.axes import axis_terms, searched_network
 from scaleacross.cost_models.candidates import Candidates, Floats, candidate_of
 from scaleacross.cost_models.failures import replicas_lost
+from scaleacross.cost_models.far_gradients import slowest_apart
 from scaleacross.cost_models.groups import stacked_shapes
 from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, StackedTimes, times_by_type
 from scaleacross.cost_models.layout import Layout, layout_of
@@ -249,7 +250,8 @@ class EveryPlacement(Placer):
         placed, order = self.on(place[0]), place[1]
         groups = placed.groups(placed_at(decision, place))
         axes = communicator_axes(decision.degrees, order)
-        return pipelines.timed(groups, waiting_groups(groups, axes, placed.levels))
+        levels = placed.levels
+        return pipelines.timed(groups, waiting_groups(groups, axes, levels), slowest_apart(groups, axes, levels))
 
     def _step_s(self, decision: Decision, place: Place) -> float:
         """Exact step of a decision in a place."""

@@ -40,6 +40,7 @@ from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, folded
 from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_paces, fill_past_once_s
 from scaleacross.cost_models.rank_seconds import elementwise_fraction, hbm_s_per_byte, update_s
 from scaleacross.cost_models.recomputation import gathers_again, gathers_once, layers_again
+from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.cost_models.stages import RankClasses, block_counts
 from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
 from scaleacross.cost_models.traffic import Volumes
@@ -248,7 +249,8 @@ class MixedPricing(Pricing):
         if early is not None:
             later: Floats = 1 - before_gradients(candidates, fewest)
             behind = np.where(early.is_far, windows[0] - computation * later, behind)
-        exposed = np.maximum(behind, beside)
+        sharded = reduced_every_pass(candidates)  # their gradients may have all the time that passes wait
+        exposed = np.maximum(np.where(sharded, 0.0, behind), beside)
         fewest_batches = replace(volumes, candidates=replace(candidates, num_micro_batches=fewest))
         least = np.maximum(computation + exposed, self._path_s(volumes, times, terms) + beside)
         rows = np.flatnonzero(traffic[CALLS][EVERY_PASS].any(axis=0))
@@ -261,11 +263,9 @@ class MixedPricing(Pricing):
 
     def _sharded(self, volumes: Volumes, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> ShardedPasses:
         candidates = volumes.candidates
-        waits, inner = self._waits_s(candidates, terms), self._waits_s(candidates, terms, exchanges=False)
-        seconds = np.stack([layer_pass_s(each, candidates) for each in times]) + waits
+        waits = self._waits_s(candidates, terms)
         traffic = sum((term.window_s for term in terms), start=np.zeros((TRAFFIC_ROWS, len(candidates))))[CALLS]
-        share = self._prefix_share(candidates, times, seconds)
-        return ShardedPasses(volumes, times, waits, inner, traffic, self._held(candidates), share, self._speed)
+        return ShardedPasses(volumes, times, waits, traffic, self._held(candidates), self._speed)
 
     def _path_s(self, volumes: Volumes, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
         """4 of ``mixed_passes``, (n,)."""
@@ -318,14 +318,14 @@ class MixedPricing(Pricing):
         least: Floats = np.where(chunks > 1, of_many, shares.min(axis=1)).min(axis=0)
         return np.where(among(candidates.schedule, ("DualPipe",)), 0.0, least)
 
-    def _waits_s(self, candidates: Candidates, terms: Sequence[Terms], *, exchanges: bool = True) -> Floats:
+    def _waits_s(self, candidates: Candidates, terms: Sequence[Terms]) -> Floats:
         """Exposed tp, cp and ep collectives of each layer and micro-batch, (types, block types + 2, n), from unit ``terms``."""
         nothing = np.zeros((len(self.types), len(candidates)))
         unit = {
             name: sum((term.serial_s.get(name, 0.0) for term in terms), start=nothing) / candidates.num_micro_batches
             for name in ("tp", "cp", "ep")
         }
-        unit["ep"] = unit["ep"] * (exchanges * (1 - self.job.experts.overlap_fraction))  # the rest may hide
+        unit["ep"] = unit["ep"] * (1 - self.job.experts.overlap_fraction)  # the rest may hide
         out = [
             2.0 * (2.0 * gathers_once(block, candidates) + gathers_again(block, candidates)) * unit["tp"]
             + block.exchanges_over_cp * unit["cp"]

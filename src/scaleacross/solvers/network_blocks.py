@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scaleacross.cost_models.network.trunks import hidden_windows
-from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences
+from scaleacross.cost_models.overlap import EVERY_PASS, WINDOW_NAMES, occurrences
 from scaleacross.cost_models.traffic import Flow, Volumes
 from scaleacross.cost_models.window_traffic import windows_of
 from scaleacross.solvers.network_combinations import Times, rounded_s
@@ -16,6 +16,8 @@ from scaleacross.solvers.network_options import FlowOption
 from scaleacross.spec.network_choice import CommunicatorChoice
 from scaleacross.spec.plan import Decision
 
+ONCE: Final = frozenset(range(EVERY_PASS.start))
+"""Windows of what travels once in a step; what travels with every pass is part of the pipeline."""
 TOGETHER: Final = (("tp",), ("cp",))
 """Communicators whose flows that the step waits for enter it together."""
 IN_NO_WINDOW: Final = (0.0,) * len(WINDOW_NAMES)
@@ -28,11 +30,16 @@ Key = tuple[str, str, str]
 
 def blocks_of(sent: Sequence[Flow], decision: Decision) -> list[tuple[Flow, ...]]:
     """Flows that enter the step together, in the order in which they are sent."""
-    waited = [flow for flow in sent if not windows_of(flow, decision.shard)]
+    waited = [flow for flow in sent if not once_windows(flow, decision)]
     together = [tuple(flow for flow in waited if flow.shape in names) for names in TOGETHER]
     grouped = {id(flow) for block in together for flow in block}
     alone = [(flow,) for flow in sent if id(flow) not in grouped]
     return [block for block in (*together, *alone) if block]
+
+
+def once_windows(flow: Flow, decision: Decision) -> tuple[int, ...]:
+    """Windows of what travels once in a step that a flow falls into; none for what the pipeline waits for."""
+    return tuple(one for one in windows_of(flow, decision.shard) if one in ONCE)
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class BlockPricer:
     def times(self, flows: Sequence[Flow], chosen: tuple[FlowOption, ...]) -> Times:
         """Seconds that the step waits for these flows, beyond those for their fastest choices (fewer where products that run
         concurrently lose less), and those in each window."""
-        inside = windows_of(flows[0], self.decision.shard)
+        inside = once_windows(flows[0], self.decision)
         if inside:
             return self._in_windows(inside, chosen[0])
         if all(one.choice == self.fastest[one.choice.key] for one in chosen):

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Final
 
 import numpy as np
 
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.network.resources import Held
-from scaleacross.cost_models.overlap import EVERY_PASS, WINDOW_NAMES, Window
+from scaleacross.cost_models.overlap import EVERY_PASS, Window
 from scaleacross.solvers.backends.linear_model import LinearModel
 from scaleacross.solvers.network_combinations import Combination
 
 Blocks = Sequence[Sequence[Combination]]
 Variables = Sequence[Sequence[int]]
 RESOURCES: Final = Held._fields
-BEHIND: Final = WINDOW_NAMES.index("shard_backward")
-LARGEST_DENOMINATOR: Final = 1000
 
 
 def c1_one_each(model: LinearModel, variables: Variables) -> None:
@@ -71,19 +68,16 @@ def c5_c6_windows(
 ) -> dict[int, int]:
     """Variables x[w]: what one occurrence of each window leaves exposed, of those into which something falls.
 
-    The windows of ``overlap.WINDOW_NAMES``: what the last leaves exposed, the first hides behind.
+    Those of ``overlap.WINDOW_NAMES`` that come once in a step.
     """
     exposed: dict[int, int] = {}
-    for index in reversed(range(len(windows))):
+    for index in range(EVERY_PASS.start):
         calls, busy, free = _traffic(blocks, index, variables)
         first, taken, length, slowed = (float(part[0]) for part in _figures(windows[index]))
         if not calls and not slowed:
             continue
         every = {v: seconds for own in calls.values() for v, seconds in own.items()}
         paces = [{v: seconds / pieces for v, seconds in every.items()} | own for own in calls.values()]
-        if index in range(*EVERY_PASS.indices(len(windows))):
-            paces = [every]
-        behind = {exposed[BEHIND]: 1.0} if index == 0 and BEHIND in exposed else {}
         exposed[index] = model.continuous(f"x[{index}]")
         least = {v: taken * free.get(v, 0.0) - (first + taken) * seconds for v, seconds in every.items()}
         model.add("C5 granule", {exposed[index]: 1.0} | least, ">=", slowed)
@@ -91,10 +85,7 @@ def c5_c6_windows(
         for of_pace, of_calls, left_s in (*wholes, *np.concatenate(windows[index].chunks, axis=1).tolist()):
             for pace in (*paces, busy):
                 longer = {v: -of_pace * pace[v] - of_calls * seconds for v, seconds in every.items()}
-                model.add("C6 window", {exposed[index]: 1.0} | behind | longer, ">=", -left_s)
-        if behind:
-            passes, crowded = float(windows[index].passes[0]), float(windows[index].crowded_s[0])
-            model.add("C6 window", {exposed[index]: 1.0, exposed[BEHIND]: passes}, ">=", crowded)
+                model.add("C6 window", {exposed[index]: 1.0} | longer, ">=", -left_s)
     return exposed
 
 
@@ -116,11 +107,3 @@ def _traffic(
                 calls.setdefault(one.communicator, {})[variable] = one.times.window_s[window]
                 busy[variable], free[variable] = one.times.busy_s[window], one.times.free_s[window]
     return calls, busy, free
-
-
-def c7_occurrences(model: LinearModel, exposed: int, per_step: float, name: str) -> int:
-    """Variable e[w] ≥ p_w · x[w], with p_w as a fraction: coefficients of continuous variables are whole numbers."""
-    often, total = Fraction(per_step).limit_denominator(LARGEST_DENOMINATOR), model.continuous(name)
-    terms = {total: float(often.denominator), exposed: -float(often.numerator)}
-    model.add("C7 occurrences", terms, ">=", 0.0)
-    return total

@@ -15,7 +15,7 @@ from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.levels import CAMPUS, Levels, build_levels
 from scaleacross.cost_models.links import Links, links_of
 from scaleacross.cost_models.network.codec import offers
-from scaleacross.cost_models.overlap import GRADIENTS
+from scaleacross.cost_models.overlap import GRADIENTS, PARAMETERS
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
 from scaleacross.cost_models.step import exact_shapes, hbm_lost_s
 from scaleacross.cost_models.traffic import Flow
@@ -27,7 +27,7 @@ from scaleacross.solvers.choose_network import (
     rounded_budgets,
 )
 from scaleacross.solvers.network_between import chosen_between
-from scaleacross.solvers.network_blocks import SAME_STEP, BlockPricer, blocks_of
+from scaleacross.solvers.network_blocks import SAME_STEP, BlockPricer, blocks_of, once_windows
 from scaleacross.solvers.network_combinations import Combination, combined, fastest_everywhere, uncontended, undominated
 from scaleacross.solvers.network_drivers import with_best_drivers
 from scaleacross.solvers.network_options import (
@@ -240,7 +240,8 @@ def network_problem(
         drivers = limits.drivers if overlapped else KERNELS
         own = (cost.volumes.launch_s, cost.volumes.equal_copies, hashed, *codecs, drivers, more)
         wires = [Wire(whole, links, *own) for links in placed.links(flow)]
-        alone = cost.gradient_shapes.get(flow.shape) if beside == (GRADIENTS,) else None
+        apart = cost.gradient_shapes if beside == (GRADIENTS,) else cost.shard_shapes if beside != (PARAMETERS,) else {}
+        alone = apart.get(flow.shape) if beside else None
         if alone is None:
             found = common_options(flow, wires, waited=not beside)
         else:
@@ -250,7 +251,7 @@ def network_problem(
         )
 
     blocks = blocks_of(cost.sent, decision)
-    inside = tuple(bool(windows_of(block[0], decision.shard)) for block in blocks)
+    inside = tuple(bool(once_windows(block[0], decision)) for block in blocks)
     budgets = rounded_budgets(limits.max_channels, limits.max_queue_pairs, limits.max_buffer_bytes)
 
     def step_s(network: tuple[CommunicatorChoice, ...]) -> float:

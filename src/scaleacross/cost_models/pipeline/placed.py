@@ -13,7 +13,7 @@ included) is the plan's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,34 +26,35 @@ from scaleacross.cost_models.least_waits import beyond_shared_s, cp_waits_s, hid
 from scaleacross.cost_models.messages import NO_DELAYS, Boundary, boundary_times
 from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, virtual_boundaries
+from scaleacross.cost_models.pipeline.shard_passes import ShardCalls
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.schedules.pipeline import SCHEDULES, Kind
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, PipelineChoice
 
-WAITS = ("tp", "cp", "ep")
-"""Components that a stage's actions wait for."""
-
 
 class Waits(NamedTuple):
-    """Seconds of one component that actions wait for, per virtual stage: F, whole backward B, input gradient I alone, and what
-    the first forward and the last backward wait for beyond that."""
+    """Seconds of one component that actions wait for, per virtual stage: F, whole backward B, input gradient I alone, what the
+    first forward and the last backward wait for beyond that, and weight gradients W alone."""
 
     forward_s: Floats
     backward_s: Floats
     input_s: Floats
     first_s: Floats
     last_s: Floats
+    weight_s: Floats
 
 
 @dataclass(frozen=True)
 class StageSeconds:
-    """Seconds of the actions of every virtual stage, (p·v,): computation, and waits by component."""
+    """Seconds of the actions of every virtual stage, (p·v,): computation, and waits by component; ``replicated_s``: of one rank,
+    by which gradients between replicas outlast backward passes that scatter shards, None without."""
 
     forward_s: Floats
     backward_s: Floats
     weight_s: Floats
     waits: Mapping[str, Waits]
+    replicated_s: float | None = None
 
     def chosen(self, other: StageSeconds, here: Bools) -> StageSeconds:
         """These, and the ``other``'s where ``here`` is true."""
@@ -66,6 +67,7 @@ class StageSeconds:
             np.where(here, other.backward_s, self.backward_s),
             np.where(here, other.weight_s, self.weight_s),
             waits,
+            other.replicated_s if here.all() else self.replicated_s,
         )
 
     def actions(
@@ -74,7 +76,9 @@ class StageSeconds:
         """All actions of a schedule with the delays of a ``Boundary``; ``blocking``: a sender waits until its message has
         arrived."""
         name, v = choice.schedule, choice.num_chunks
-        forward, backward, alone, first, last = (sum(column) for column in zip(*self.waits.values(), strict=True))
+        forward, backward, alone, first, last, weight = (
+            sum(column) for column in zip(*self.waits.values(), strict=True)
+        )
         latency, occupancy = (times[: p if v > 1 else p - 1] for times in boundary_times(p, boundary))
         if blocking:
             delay = virtual_boundaries("delay_s", latency + occupancy, p, v, SCHEDULES[name].placement)
@@ -90,7 +94,7 @@ class StageSeconds:
             self.forward_s + forward,
             self.backward_s + backward,
             np.maximum(0.0, self.backward_s - self.weight_s) + alone,
-            self.weight_s,
+            self.weight_s + weight,
             np.stack([first, last]),
             latency,
             occupancy,
@@ -112,6 +116,8 @@ class TimedPipeline:
         compute_s: seconds of the busiest rank; ``waited_s``: by tp, cp, ep.
         replicas, rank: a class of replicas of this kind and its busiest rank.
         actions: with the delays of messages; ``undelayed`` without; None where there is one rank.
+        queued_s: by which links between buildings are busy for longer than all these actions last; part of ``waited_s`` over dp.
+        replicated_s: of ``StageSeconds``.
     """
 
     compute_s: float
@@ -120,16 +126,18 @@ class TimedPipeline:
     rank: int
     actions: Actions | None = None
     undelayed: Actions | None = None
+    queued_s: float = 0.0
+    replicated_s: float | None = None
 
     @property
     def total_s(self) -> float:
         """Seconds of the pipeline."""
-        return self._of_rank_s if self.actions is None else self.actions.total_s
+        return self._of_rank_s if self.actions is None else self.actions.total_s + self.queued_s
 
     @property
     def alone_s(self) -> float:
         """The same if messages took no time."""
-        return self._of_rank_s if self.undelayed is None else self.undelayed.total_s
+        return self._of_rank_s if self.undelayed is None else self.undelayed.total_s + self.queued_s
 
     @property
     def bubble_s(self) -> float:
@@ -141,12 +149,20 @@ class TimedPipeline:
         return self.compute_s + sum(self.waited_s.values())
 
 
-def stage_seconds(volumes: Volumes, work: StageWork, calls: Sequence[Calls]) -> StageSeconds:
+def stage_seconds(
+    volumes: Volumes,
+    work: StageWork,
+    calls: Sequence[Calls],
+    shards: ShardCalls | None = None,
+    inside: Sequence[Calls] = (),
+) -> StageSeconds:
     """Seconds of the actions of one decision on one accelerator type.
 
     Args:
         volumes: of the decision (one row).
         calls: of tp, cp and dp_shard (``axes.axis_calls``), one row, or one for every pipeline rank.
+        shards: what its layers gather and scatter; None: nothing.
+        inside: with shards, ``calls`` without what trunks take.
     """
     tp, cp, exchange = calls
     waits = {
@@ -154,7 +170,30 @@ def stage_seconds(volumes: Volumes, work: StageWork, calls: Sequence[Calls]) -> 
         "cp": _cp_waits(volumes, work, cp),
         "ep": _ep_waits(volumes, work, exchange),
     }
-    return StageSeconds(work.forward_s, work.backward_s, work.weight_s, waits)
+    replicated_s = None
+    if shards is not None:
+        forward, backward, inputs = np.sum([np.broadcast_arrays(*one[:3]) for one in waits.values()], axis=0)
+        busy_s = _busy_s(work, *inside)
+        replicated_s = shards.replicated_s(work, backward, busy_s[1])
+        forward, backward, inputs, weight = shards.waited_s(work, forward, backward, inputs, busy_s)
+        nothing = np.zeros(len(work.rank))
+        waits["dp"] = Waits(forward, backward, inputs, nothing, nothing, weight)
+    return StageSeconds(work.forward_s, work.backward_s, work.weight_s, waits, replicated_s)
+
+
+def _busy_s(work: StageWork, tp: Calls, cp: Calls, exchange: Calls) -> Floats:
+    """Seconds for which the collectives of a forward and of a backward pass keep networks of buildings busy, (2, p·v)."""
+    often = (
+        (tp, 2 * work.tp_forward, 2 * work.tp_backward, 0.0),
+        (cp, work.attention_layers, work.attention_layers, work.keys_again),
+        (exchange, 2 * work.moe_layers, 2 * work.moe_layers, work.tokens_again),
+    )
+    out = np.zeros((2, len(work.rank)))
+    for calls, ahead, back, again in often:
+        if calls.busy_s is not None:
+            forward, backward = (_of_stages(each, work) for each in calls.busy_s)
+            out += np.stack(np.broadcast_arrays(ahead * forward, back * (backward + again * forward)))
+    return out
 
 
 def _of_stages(seconds: Floats, work: StageWork) -> Floats:
@@ -172,18 +211,18 @@ def _tp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
         beside = np.minimum(reductions, 0.5 * work.weight_s) * (1 - float(volumes.work.taken_fraction[0]))
         hidden = np.maximum(hidden, beside)
     left = 1 - overlap.tp_fraction
-    return Waits(left * work.tp_forward * pair, back - hidden, left * back, nothing, nothing)
+    return Waits(left * work.tp_forward * pair, back - hidden, left * back, nothing, nothing, nothing)
 
 
 def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
     """Exchanges over cp beyond the attention of the same layers."""
     nothing = np.zeros(len(work.rank))
     if calls.gather_s is None or calls.both_s is None:
-        return Waits(*(nothing,) * 5)
+        return Waits(*(nothing,) * 6)
     gather, both = (_of_stages(seconds, work) for seconds in (calls.gather_s, calls.both_s))
     heads = None if calls.heads_s is None else _of_stages(calls.heads_s, work)
     forward, back = cp_waits_s(volumes, gather, both, heads, work.attention_layers, work.attention_s, work.keys_again)
-    return Waits(forward, back, back, nothing, nothing)
+    return Waits(forward, back, back, nothing, nothing, nothing)
 
 
 def _ep_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
@@ -193,7 +232,7 @@ def _ep_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
     T seconds beside C seconds of computation, from whose products they take the share h: the longer of T and C + h·T.
     """
     if calls.exchange_s is None or calls.held_s is None:
-        return Waits(*(np.zeros(len(work.rank)),) * 5)
+        return Waits(*(np.zeros(len(work.rank)),) * 6)
     each, again = _of_stages(calls.exchange_s, work), work.tokens_again
     seen = (beyond_shared_s(each, shared) for shared in (work.shared_s, work.shared_backward_s))
     forward, back = (work.moe_layers * pair for pair in seen)
@@ -202,7 +241,7 @@ def _ep_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
     beside = 2 * volumes.job.experts.overlap_fraction * work.moe_layers * hidden_s
     hidden, behind_s = np.minimum(beside, work.forward_s), (1 + again) * beside
     behind, alone = (np.minimum(behind_s, s) for s in (work.backward_s, work.backward_s - work.weight_s))
-    return Waits(forward - hidden, back - behind, inputs - alone, hidden, alone)
+    return Waits(forward - hidden, back - behind, inputs - alone, hidden, alone, np.zeros(len(work.rank)))
 
 
 def timed_pipelines(
@@ -212,6 +251,7 @@ def timed_pipelines(
     layout: Layout,
     micro_batches: Sequence[int],
     message: Boundary | None,
+    busy_s: float = 0.0,
 ) -> list[TimedPipeline]:
     """The pipelines of one decision: one for every kind of replicas, by accelerator types and number of micro-batches.
 
@@ -219,6 +259,7 @@ def timed_pipelines(
         by_type: seconds of stages by accelerator type.
         rank_of: pipeline rank of every virtual stage.
         micro_batches: of every class of ``layout``.
+        busy_s: for which every micro-batch keeps links between buildings busy at least.
 
     Raises:
         InputError: a pipeline is too long to be timed (``pipeline.exact.MAX_ACTIONS``).
@@ -227,7 +268,7 @@ def timed_pipelines(
     for index, (one, m) in enumerate(zip(layout, micro_batches, strict=True)):
         played.setdefault((one.types, m), index)
     return [
-        _timed(volumes, _slowest(by_type, rank_of, types), rank_of, m, message, index)
+        _timed(volumes, _slowest(by_type, rank_of, types), rank_of, m, message, index, m * busy_s)
         for (types, m), index in played.items()
     ]
 
@@ -247,7 +288,13 @@ def _slowest(by_type: Mapping[str, StageSeconds], ranks: Ints, types: Sequence[f
 
 
 def _timed(
-    volumes: Volumes, seconds: StageSeconds, ranks: Ints, m: int, message: Boundary | None, replicas: int
+    volumes: Volumes,
+    seconds: StageSeconds,
+    ranks: Ints,
+    m: int,
+    message: Boundary | None,
+    replicas: int,
+    busy_s: float,
 ) -> TimedPipeline:
     candidates = volumes.candidates
     name, v, p = SCHEDULE_NAMES[int(candidates.schedule[0])], int(candidates.num_chunks[0]), int(candidates.pp[0])
@@ -263,15 +310,25 @@ def _timed(
     )
     rank = int((computed + sum(waited.values())).argmax())
     busiest = float(computed[rank]), {each: float(one[rank]) for each, one in waited.items()}
+    replicated_s = seconds.replicated_s
     if p == 1 or message is None:
-        return TimedPipeline(*busiest, replicas, rank)
+        return _queued(TimedPipeline(*busiest, replicas, rank, replicated_s=replicated_s), busy_s)
     near = tuple(float(np.broadcast_to(part, 1)[0]) for part in message)
     alone, blocking = (
         seconds.actions(choice, p, m, NO_DELAYS),
         not volumes.job.overlap.messages(chunked=choice.num_chunks > 1),
     )
     delayed = seconds.actions(choice, p, m, near, blocking) if any(near[:6]) else alone
-    return TimedPipeline(*busiest, replicas, rank, delayed, alone)
+    return _queued(TimedPipeline(*busiest, replicas, rank, delayed, alone, replicated_s=replicated_s), busy_s)
+
+
+def _queued(timed: TimedPipeline, busy_s: float) -> TimedPipeline:
+    """A pipeline that is over no sooner than links between buildings have been busy for ``busy_s``."""
+    queued = busy_s - timed.total_s if busy_s > 0 else 0.0
+    if queued <= 0:
+        return timed
+    waited = {**timed.waited_s, "dp": timed.waited_s.get("dp", 0.0) + queued}
+    return replace(timed, waited_s=waited, queued_s=queued)
 
 
 def _counts(choice: PipelineChoice, p: int, m: int) -> Floats:
@@ -287,4 +344,4 @@ def _counts(choice: PipelineChoice, p: int, m: int) -> Floats:
 def _waited_s(waits: Waits, counts: Floats) -> Floats:
     """Seconds of a step that every stage waits."""
     often: Floats = counts[0] * waits.forward_s + counts[1] * waits.backward_s + counts[2] * waits.input_s
-    return often + waits.first_s + waits.last_s
+    return often + counts[3] * waits.weight_s + waits.first_s + waits.last_s

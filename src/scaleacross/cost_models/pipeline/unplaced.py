@@ -17,8 +17,10 @@ from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.layer_seconds import StackedTimes
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.pipeline.placed import TimedPipeline, stage_seconds, timed_pipelines
+from scaleacross.cost_models.pipeline.shard_passes import ShardCalls, trunks_busy_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.waiting_groups import RankGroups
+from scaleacross.cost_models.window_traffic import crosses_buildings, without_trunks
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.parallelism import GridAxis
 
@@ -26,6 +28,8 @@ WAITED: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard")
 """Axes whose collectives stages wait for."""
 NO_RANKS: Final[Mapping[str, RankGroups]] = MappingProxyType({})
 """All ranks wait for groups alike."""
+NO_GROUPS: Final[Mapping[str, Group]] = MappingProxyType({})
+"""No rank's groups lie otherwise than all groups of their axis."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +70,36 @@ class UnplacedPipelines:
         """Work of the stages on one of the types: what they hold is the same on all."""
         return next(iter(self.stages.values()))
 
-    def timed(self, groups: Mapping[str, Group], waits: Mapping[str, RankGroups] = NO_RANKS) -> list[TimedPipeline]:
+    def timed(
+        self,
+        groups: Mapping[str, Group],
+        waits: Mapping[str, RankGroups] = NO_RANKS,
+        apart: Mapping[str, Group] = NO_GROUPS,
+    ) -> list[TimedPipeline]:
         """The pipelines with these groups (one row each), one for every kind of replicas. Raises as ``timed_pipelines``.
 
         Stages wait for groups inside buildings as long as these take on the stage's own accelerator type; for those in ``waits``
-        (``waiting_groups``) as their own pipeline rank's lie.
+        (``waiting_groups``) as their own pipeline rank's lie. Shards travel in the groups ``apart`` (one row each), alone on the
+        links between buildings, while these links are busy with all ranks' (``shard_passes``), and share the networks of
+        buildings with all that stages wait for.
         """
+        shards, busy_s = ShardCalls.of(self.volumes, {**groups, **apart}), 0.0
+        inside = groups
+        if shards is not None and any(crosses_buildings(group.shape).any() for group in groups.values()):
+            inside = {name: without_trunks(group) for name, group in groups.items()}
+            shards, busy_s = shards.keeping_busy(self.volumes, inside), trunks_busy_s(self.volumes, groups)
         by_type = {
-            name: stage_seconds(self.volumes, work, self._calls_on(name, groups, waits))
+            name: stage_seconds(
+                self.volumes,
+                work,
+                self._calls_on(name, groups, waits),
+                shards,
+                () if shards is None else self._calls_on(name, inside, NO_RANKS),
+            )
             for name, work in self.stages.items()
         }
-        message = axis_calls("pp", self.volumes, groups["pp"]).message
-        return timed_pipelines(self.volumes, by_type, self.any_stages.rank, self.layout, self.micro_batches, message)
+        message, ranks = axis_calls("pp", self.volumes, groups["pp"]).message, self.any_stages.rank
+        return timed_pipelines(self.volumes, by_type, ranks, self.layout, self.micro_batches, message, busy_s)
 
     def _calls_on(self, accelerator: str, groups: Mapping[str, Group], waits: Mapping[str, RankGroups]) -> list[Calls]:
         """Of tp, cp and dp_shard."""

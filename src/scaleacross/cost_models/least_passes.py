@@ -1,0 +1,104 @@
+"""Bounds on passes whose layers gather their parameters and scatter their gradients (``pipeline.shard_passes`` times them).
+
+Of m micro-batches, v chunks, n layers on the fullest rank and n' or more on every rank, with t_F and t_B seconds of all calls in
+a forward and a backward pass of the fullest, whose mean layer all layers are taken to be:
+
+* beyond all else that a rank does: the first layer of every chunk is gathered before it runs, and the gradients of the last one
+  are scattered after it has run, both through all communicators; and products lose speed to calls, as long as both last
+
+      m · ((t_F + t_B)·v/n + taken·(min(t_F·n'/n, F/(1 − taken)) + min(t_B·n'/n, B/(1 − taken))))     B of whole backwards
+
+  with F and B of the chunk that computes least, which any other outlasts
+* in all, on the fullest rank: a layer is gathered through all communicators no sooner than the one before begins, so that
+  passes that gather take t_F or more. Of the k communicators of a pass that scatters one makes calls for t_R/k or more, one
+  after another, t_R = t_B − t_F where backward passes gather, else t_B. Whole backward passes that gather, too, take t_B or more:
+  the communicator that gathers last reduces first, so that a layer is reduced behind the gather of the next one, and that which
+  reduces last gathers first. And links between buildings, which all ranks share, carry N_F and N_B
+
+      m · max(t_F + t_B, N_F + N_B)        of whole backward passes that gather; else t_F + [t_F] + t_R/k
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.candidates import Bools, Candidates, Floats
+from scaleacross.cost_models.overlap import BUSY, CALLS, EVERY_PASS, computation_s, num_communicators
+from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
+from scaleacross.cost_models.sharding import pass_gathers, reduced_every_pass
+from scaleacross.cost_models.traffic import Volumes
+
+
+class Travel(NamedTuple):
+    """How calls of passes follow one another, each (n,): 1/k; whether backward passes gather, 1 or 0; whether whole ones do."""
+
+    in_a_row: Floats
+    again: Floats
+    all_in_a_row: Bools
+
+    @classmethod
+    def of(cls, candidates: Candidates, experts: Bools | bool) -> Travel:
+        """``experts``: whether those of the model have a communicator of their own."""
+        again = pass_gathers(candidates) > 1
+        return cls(
+            1 / num_communicators(candidates, experts),
+            again.astype(np.float64),
+            again & among(candidates.schedule, WHOLE),
+        )
+
+    def least_s(self, forward_s: Floats, backward_s: Floats) -> Floats:
+        """Seconds of a micro-batch on the fullest rank at least, (..., n), of t_F and t_B."""
+        gathered = self.again * forward_s
+        apart = gathered + self.in_a_row * (backward_s - gathered)
+        return np.asarray(forward_s + np.where(self.all_in_a_row, backward_s, apart))
+
+
+class LeastPasses(NamedTuple):
+    """What bounds know of candidates some of which shard parameters or gradients, each (n,).
+
+    Attributes:
+        micro_batches: m; ``piece``: v/n; ``least_share``: n'/n.
+        taken: as of the module docstring; ``overlapped_s`` (2, n): F and B over 1 − taken.
+        computed_s: what the pipeline computes (``computation_s``).
+    """
+
+    micro_batches: Floats
+    piece: Floats
+    least_share: Floats
+    travel: Travel
+    taken: Floats
+    overlapped_s: Floats
+    computed_s: Floats
+
+    @classmethod
+    def of(cls, volumes: Volumes) -> LeastPasses | None:
+        """None where no candidate shards either."""
+        candidates, work = volumes.candidates, volumes.work
+        if not (pass_gathers(candidates).any() or reduced_every_pass(candidates).any()):
+            return None
+        taken, v = work.least_taken_fraction * (1 - work.elementwise_fraction), candidates.num_chunks
+        back = np.where(among(candidates.schedule, WHOLE), work.least_backward_s, 0.0)
+        return cls(
+            candidates.num_micro_batches.astype(np.float64),
+            v / work.buckets,
+            np.minimum(1.0, work.least_layers / work.buckets),
+            Travel.of(candidates, work.expert_parameters > 0),
+            taken,
+            np.stack([work.least_forward_s, back]) / v / (1 - taken),
+            computation_s(candidates, work),
+        )
+
+    def bounds_s(self, traffic: Floats) -> tuple[Floats, Floats]:
+        """Seconds of the pipeline beyond all else that its busiest rank does, and in all, (..., n) each, of ``traffic``
+        (TRAFFIC_ROWS, ..., n).
+
+        ``traffic``: of ``window_traffic.least_communicators``; 0 of both without any in EVERY_PASS.
+        """
+        (forward, backward), busy = traffic[CALLS][EVERY_PASS], traffic[BUSY][EVERY_PASS]
+        some = self.least_share
+        beside = np.minimum(some * forward, self.overlapped_s[0]) + np.minimum(some * backward, self.overlapped_s[1])
+        beyond = self.micro_batches * (self.piece * (forward + backward) + self.taken * beside)
+        whole = self.micro_batches * np.maximum(self.travel.least_s(forward, backward), busy.sum(axis=0))
+        return beyond, whole

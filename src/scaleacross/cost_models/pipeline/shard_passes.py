@@ -1,0 +1,210 @@
+"""Passes whose layers gather their parameters and scatter their gradients: what the pipeline waits for beyond its layers.
+
+A pass gathers the parameters of its first layer, then those of the next layer while one computes, and scatters the gradients of
+a layer once it has computed them; the next action begins when all are scattered (``step.program``). A layer travels through its
+communicators in turn: gathered over experts, dp_shard, cp, reduced the other way round. Every communicator runs its calls one
+after another. All share the network, with what a layer itself waits for inside its building: calls that keep it busy for N
+seconds are over no sooner than N seconds after those before have left it. For layers i of a pass, g and r the gathers and
+reductions through all communicators, c seconds that a layer computes and waits for other collectives:
+
+    begun(i) = max(ended(i−1), gathered(i))        gathered(i + 1) = g after begun(i)
+    ended(i) = begun(i) + c                        reduced(i)      = r after ended(i)
+
+A layer computes longer by what the collectives that run meanwhile take of its multiprocessors, all its own calls at most. Beside
+the last backward pass replicas reduce a layer's gradients once it has scattered them; the step waits for the last of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.candidates import Floats
+from scaleacross.cost_models.chunk_work import StageWork
+from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.overlap import BUSY, EVERY_PASS, GRADIENTS, WINDOW_NAMES
+from scaleacross.cost_models.sharding import pass_gathers, reduced_every_pass
+from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.window_traffic import SHARDED, communicators, crosses_buildings
+
+SAME: Final = 1e-12
+"""Relative: layers whose moments all lie as far apart as those of the layers before, to rounding, go on so."""
+Call = tuple[int, float, float]
+"""Number of a communicator, seconds of a call, and those of them that keep the network busy."""
+
+
+@dataclass(frozen=True)
+class ShardCalls:
+    """Calls of one layer by communicator, in the order of a reduction: of every layer those of the fullest rank's mean layer.
+
+    Attributes:
+        gather_s, reduce_s, replicate_s: (3, communicators): seconds, those that keep the network busy, those that hold
+            multiprocessors; the last of gradients between replicas, once in a step.
+        gathers: passes of a micro-batch that gather: 0, forward passes, or both.
+        reduces: whether gradients are scattered with every micro-batch.
+        taken: by which products fall behind for every second that a call holds multiprocessors.
+    """
+
+    gather_s: Floats
+    reduce_s: Floats
+    replicate_s: Floats
+    gathers: int
+    reduces: bool
+    taken: float
+
+    @classmethod
+    def of(cls, volumes: Volumes, groups: Mapping[str, Group]) -> ShardCalls | None:
+        """Of a decision with what its fullest rank holds on ``groups``, one row each. None where nothing travels with every pass,
+        or no computation may overlap with it."""
+        gathers, reduces = int(pass_gathers(volumes.candidates)[0]), bool(reduced_every_pass(volumes.candidates)[0])
+        if not (gathers or reduces) or not volumes.job.overlap.shard_prefetch:
+            return None
+        axes = (*SHARDED, "dp_replicate")
+        parts = [part for axis in axes for part in communicators(axis, volumes, groups[axis], groups["expert"])]
+        traffic = np.stack(parts, axis=1).reshape(3, len(WINDOW_NAMES), len(parts)) / volumes.work.buckets
+        traffic[2] = traffic[0] - traffic[2]
+        forward, backward = traffic[:, EVERY_PASS].swapaxes(0, 1)
+        reduce, replicate = backward - (forward if gathers > 1 else 0.0), traffic[:, GRADIENTS]
+        work = volumes.work
+        taken = float((work.taken_fraction * (1 - work.elementwise_fraction))[0])
+        return cls(forward, reduce, replicate, gathers, reduces, taken)
+
+    def keeping_busy(self, volumes: Volumes, inside: Mapping[str, Group]) -> ShardCalls:
+        """The same calls, by how long they keep networks of buildings busy: as those of ``inside``, which no trunk limits."""
+        busy = ShardCalls.of(volumes, inside)
+        if busy is None:
+            return self
+        parts = zip(
+            (self.gather_s, self.reduce_s, self.replicate_s),
+            (busy.gather_s, busy.reduce_s, busy.replicate_s),
+            strict=True,
+        )
+        gather, reduce, replicate = (np.stack([own[0], of[1], own[2]]) for own, of in parts)
+        return replace(self, gather_s=gather, reduce_s=reduce, replicate_s=replicate)
+
+    def waited_s(
+        self, work: StageWork, forward_s: Floats, backward_s: Floats, input_s: Floats, busy_s: Floats
+    ) -> tuple[Floats, Floats, Floats, Floats]:
+        """What F, B, I and W of every virtual stage wait for, (p·v,) each, beyond computation and these other waits; ``busy_s``
+        (2, p·v): for which others than shards keep the network busy in a forward and a backward pass."""
+        alone, again, (ahead, back) = np.maximum(0.0, work.backward_s - work.weight_s), self.gathers > 1, busy_s
+        return (
+            self._of_kind(work, work.forward_s, forward_s, ahead, gathers=self.gathers > 0, reduces=False),
+            self._of_kind(work, work.backward_s, backward_s, back, gathers=again, reduces=self.reduces),
+            self._of_kind(work, alone, input_s, back, gathers=again, reduces=False),
+            self._of_kind(work, work.weight_s, 0 * back, 0 * back, gathers=False, reduces=self.reduces),
+        )
+
+    def replicated_s(self, work: StageWork, backward_s: Floats, busy_s: Floats) -> float:
+        """Seconds by which gradients between replicas outlast the backward passes of all chunks of one rank, which wait for
+        ``backward_s`` beside computation and keep the network busy for ``busy_s``."""
+        layers = int(np.maximum(1, work.num_layers).sum())
+        layer = float((work.backward_s + backward_s).sum()) / layers, float(busy_s.sum()) / layers
+        gathers = self._calls(self.gather_s)[::-1] if self.gathers > 1 else []
+        reductions, replicas = self._calls(self.reduce_s), self._calls(self.replicate_s)
+        return sum(played_s(layers, layer, gathers, reductions, replicas)) - sum(
+            played_s(layers, layer, gathers, reductions)
+        )
+
+    def _of_kind(
+        self, work: StageWork, computed_s: Floats, waited_s: Floats, busy_s: Floats, *, gathers: bool, reduces: bool
+    ) -> Floats:
+        """Of one kind of action, (p·v,)."""
+        parts = [each for each, used in ((self.gather_s, gathers), (self.reduce_s, reduces)) if used]
+        if not parts:
+            return np.zeros(len(work.rank))
+        layers = np.maximum(1, work.num_layers)
+        held = sum(float(each[2].sum()) for each in parts)
+        slower = self.taken * np.minimum(held, computed_s / layers / (1 - self.taken))
+        layer_s = (computed_s + waited_s) / layers + slower
+        kinds, code = np.unique(np.stack([layers, layer_s, busy_s / layers]), axis=1, return_inverse=True)
+        passes = [
+            played_s(
+                int(count),
+                (float(each), float(busy)),
+                self._calls(self.gather_s)[::-1] if gathers else [],
+                self._calls(self.reduce_s) if reduces else [],
+            )[0]
+            for count, each, busy in kinds.T
+        ]
+        exposed: Floats = np.array(passes)[code.reshape(-1)] - (layer_s - slower) * layers
+        return np.maximum(0.0, exposed)
+
+    @staticmethod
+    def _calls(seconds: Floats) -> list[Call]:
+        own = enumerate(seconds[:2].T.tolist())
+        return [(number, call_s, busy_s) for number, (call_s, busy_s) in own if call_s > 0]
+
+
+def played_s(
+    layers: int,
+    layer: tuple[float, float],
+    gathers: Sequence[Call],
+    reductions: Sequence[Call],
+    replicas: Sequence[Call] = (),
+) -> tuple[float, float]:
+    """Seconds of a pass of ``layers`` layers, and those for which ``replicas`` outlast it.
+
+    A ``layer`` lasts so many seconds, and keeps the network busy for so many by what it waits for itself.
+    ``replicas`` are calls behind the reductions of every layer, which have what the others leave of the network.
+    """
+    every, beside = (*gathers, *reductions, *replicas), [(number, call_s, 0.0) for number, call_s, _ in replicas]
+    free, network = [0.0] * (1 + max((number for number, *_ in every), default=0)), 0.0
+
+    def run(start: float, calls: Sequence[Call]) -> float:
+        nonlocal network
+        for number, call_s, busy_s in calls:
+            begun = max(start, free[number])
+            start = begun + call_s
+            if busy_s > 0:
+                network = max(network, begun) + busy_s
+                start = max(start, network)
+            free[number] = start
+        return start
+
+    gathered, ended, reduced, replicated, done = run(0.0, gathers), 0.0, 0.0, 0.0, 0
+    before: list[float] = []
+    while done < layers:
+        begun = max(ended, gathered)
+        gathered = run(begun, gathers) if done + 1 < layers else begun
+        ended = begun + layer[0]
+        if layer[1] > 0:
+            network = max(network, begun) + layer[1]
+            ended = max(ended, network)
+        reduced = run(ended, reductions)
+        replicated = run(reduced, beside)
+        done += 1
+        now = [gathered, ended, reduced, replicated, network, *free]
+        steps = [a - b for a, b in zip(now, before, strict=True) if a] if before else []
+        if done + 1 < layers and steps and max(steps) - min(steps) <= SAME * replicated:
+            more = (layers - 1 - done) * steps[0]
+            gathered, ended, network = gathered + more, ended + more, network + more
+            free[:] = [each + more for each in free]
+            done = layers - 1
+        before = now
+    passed, busy_s = max(ended, reduced), layers * (layer[1] + sum(busy_s for *_, busy_s in every))
+    return passed, max(replicated, busy_s if replicas else 0.0, passed) - passed
+
+
+def trunks_busy_s(volumes: Volumes, groups: Mapping[str, Group]) -> float:
+    """Seconds for which a micro-batch of all pipeline ranks keeps links between buildings busy at least, by its gathers and
+    reductions of parameters and by what it waits for over tp; ``groups``: one row each, which share these links with all others.
+    """
+    work, total = volumes.work, 0.0
+    far = {name for name in ("tp", "cp", "dp_shard", "expert") if crosses_buildings(groups[name].shape).any()}
+    for axis in SHARDED:
+        if not far & {axis, *(("expert",) if axis == "dp_shard" else ())}:
+            continue
+        parts = communicators(axis, volumes, groups[axis], groups["expert"])
+        for name, part in zip((axis, "expert"), parts, strict=False):
+            if name in far:
+                total += float(part[BUSY][EVERY_PASS].sum())
+    if "tp" in far:
+        size, group = volumes.hidden_bytes, groups["tp"]
+        gather, scatter = group.gather(size, payload="activations"), group.gather(size, "reduce_scatter", "activations")
+        pair = group.all_reduce(size, "activations").busy_s if volumes.all_reduced else gather.busy_s + scatter.busy_s
+        total += float((pair * work.tp_gathers / 2)[0])
+    return total
