@@ -11,11 +11,12 @@ a forward and a backward pass of the fullest, whose mean layer all layers are ta
   with F and B of the chunk that computes least, which any other outlasts
 * in all, on the fullest rank: a layer is gathered through all communicators no sooner than the one before begins, so that
   passes that gather take t_F or more. Of the k communicators of a pass that scatters one makes calls for t_R/k or more, one
-  after another, t_R = t_B − t_F where backward passes gather, else t_B. Whole backward passes that gather, too, take t_B or more:
-  the communicator that gathers last reduces first, so that a layer is reduced behind the gather of the next one, and that which
-  reduces last gathers first. And links between buildings, which all ranks share, carry N_F and N_B
+  after another, t_R = t_B − t_F where backward passes gather, else t_B. In whole backward passes that gather, too, one call
+  follows another: the communicator that gathers last reduces first, so that a layer is reduced behind the gather of the next
+  one, and that which reduces last gathers first; but of the last two layers of a chunk only one communicator's reductions do.
+  And links between buildings, which all ranks share, carry N_F and N_B
 
-      m · max(t_F + t_B, N_F + N_B)        of whole backward passes that gather; else t_F + [t_F] + t_R/k
+      m · max(t_F + t_B − (1 − 1/k)·t_R·x, N_F + N_B)        x = v/n of whole backward passes that gather, else 1
 """
 
 from __future__ import annotations
@@ -32,27 +33,22 @@ from scaleacross.cost_models.traffic import Volumes
 
 
 class Travel(NamedTuple):
-    """How calls of passes follow one another, each (n,): 1/k; whether backward passes gather, 1 or 0; whether whole ones do."""
+    """How calls of passes follow one another, each (n,): whether backward passes gather, 1 or 0, and the share of reductions that
+    runs beside others at most, (1 − 1/k)·x."""
 
-    in_a_row: Floats
     again: Floats
-    all_in_a_row: Bools
+    beside: Floats
 
     @classmethod
-    def of(cls, candidates: Candidates, experts: Bools | bool) -> Travel:
-        """``experts``: whether those of the model have a communicator of their own."""
+    def of(cls, candidates: Candidates, experts: Bools | bool, piece: Floats | float = 1.0) -> Travel:
+        """``experts``: whether those of the model have a communicator of their own; ``piece``: v/n, 1 where that is not known."""
         again = pass_gathers(candidates) > 1
-        return cls(
-            1 / num_communicators(candidates, experts),
-            again.astype(np.float64),
-            again & among(candidates.schedule, WHOLE),
-        )
+        last = np.where(again & among(candidates.schedule, WHOLE), piece, 1.0)
+        return cls(again.astype(np.float64), (1 - 1 / num_communicators(candidates, experts)) * last)
 
     def least_s(self, forward_s: Floats, backward_s: Floats) -> Floats:
         """Seconds of a micro-batch on the fullest rank at least, (..., n), of t_F and t_B."""
-        gathered = self.again * forward_s
-        apart = gathered + self.in_a_row * (backward_s - gathered)
-        return np.asarray(forward_s + np.where(self.all_in_a_row, backward_s, apart))
+        return np.asarray(forward_s + backward_s - self.beside * (backward_s - self.again * forward_s))
 
 
 class LeastPasses(NamedTuple):
@@ -84,7 +80,7 @@ class LeastPasses(NamedTuple):
             candidates.num_micro_batches.astype(np.float64),
             v / work.buckets,
             np.minimum(1.0, work.least_layers / work.buckets),
-            Travel.of(candidates, work.expert_parameters > 0),
+            Travel.of(candidates, work.expert_parameters > 0, np.minimum(1.0, v / work.buckets)),
             taken,
             np.stack([work.least_forward_s, back]) / v / (1 - taken),
             computation_s(candidates, work),
