@@ -77,17 +77,20 @@ class BesideLayers(NamedTuple):
 
     def behind_passes(self, gradients: ChunkWindows) -> BesideLayers:
         """With gradients of sharded parameters, which only their chunks hide."""
-        hidden, chunks = self.hidden_s.copy(), list(self.chunks)
-        hidden[GRADIENTS], chunks[GRADIENTS] = np.inf, gradients
-        return self._replace(hidden_s=hidden, chunks=tuple(chunks))
+        return self._in_chunks({GRADIENTS: gradients})
 
     def behind_trunks(self, gradients: FarGradients) -> BesideLayers:
         """With gradients, and parameters that cross buildings, which only their chunks hide."""
+        own = {GRADIENTS: gradients.chunks, PARAMETERS: gradients.parameters}
+        found = self._in_chunks({window: chunks for window, chunks in own.items() if chunks is not None})
+        return found._replace(shapes=gradients.shapes)
+
+    def _in_chunks(self, own: Mapping[int, ChunkWindows]) -> BesideLayers:
+        """With windows of which only chunks hide anything."""
         hidden, chunks = self.hidden_s.copy(), list(self.chunks)
-        for window, own in ((GRADIENTS, gradients.chunks), (PARAMETERS, gradients.parameters)):
-            if own is not None:
-                hidden[window], chunks[window] = np.inf, own
-        return self._replace(hidden_s=hidden, chunks=tuple(chunks), shapes=gradients.shapes)
+        for window, each in own.items():
+            hidden[window], chunks[window] = np.inf, each
+        return self._replace(hidden_s=hidden, chunks=tuple(chunks))
 
     def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
         """The windows with all of it; nothing is exposed less than with all their all-to-alls, which bounds rely on."""

@@ -41,7 +41,7 @@ from scaleacross.cost_models.window_traffic import GRADIENT_AXES, gradients_s
 from scaleacross.spec.parallelism import GridAxis
 
 TINY_S: Final = 1e-30
-SHARDING: Final = ("cp", "dp_shard", "expert")
+SHARD_COMMUNICATORS: Final = ("cp", "dp_shard", "expert")
 """Communicators that gather parameters."""
 
 
@@ -95,7 +95,7 @@ def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> 
     busy = sum((part[len(WINDOW_NAMES) + GRADIENTS] for part in _all(traffic)), start=np.zeros(len(carried)))
     queued = queue(of.stages, of.ends, of.pieces, busy / len(carried), carried, pace)
     both = ChunkWindows(*(np.vstack(rows) for rows in zip(chunks, queued, strict=True)))
-    gathered, shapes = set(SHARDING) & set(own), {name: group.shape for name, group in own.items()}
+    gathered, shapes = set(SHARD_COMMUNICATORS) & set(own), {name: group.shape for name, group in own.items()}
     if not gathered:
         return FarGradients(alone, both, None, shapes)
     held = parameter_chunks(of.stages, of.ends, of.pieces, work.buckets, carried, taken)
@@ -129,7 +129,7 @@ def _all(traffic: Mapping[GridAxis, Sequence[Floats]]) -> list[Floats]:
 
 
 def apart(
-    groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels, names: Sequence[str] = SHARDING
+    groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels, names: Sequence[str] = SHARD_COMMUNICATORS
 ) -> dict[str, Group]:
     """The groups of every pipeline rank alone on the trunks, a row each, of those communicators that cross buildings."""
 
