@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scaleacross import catalogue
@@ -16,8 +16,9 @@ from scaleacross.cost_models.levels import accelerator_types
 from scaleacross.cost_models.plan_cost import PlanCost, placed_shapes
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.solvers.bounds import compute_bound
-from scaleacross.solvers.every_placement import placer_on
+from scaleacross.solvers.every_placement import EveryPlacement, placer_on
 from scaleacross.solvers.fleets import fleets, shares
+from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.network_of_plan import with_library_network
 from scaleacross.spec.job import Job
 from scaleacross.spec.placement import Placement
@@ -58,14 +59,14 @@ def evaluated(problem: Problem, decision: Decision, degraded: bool = True) -> Pl
         raise InputError(f"'{job.name}': batch_shares name replicas by building: state the placement too")
     if decision.placement is None:
         decision = _place(problem, decision)
+        if decision.network and list(_communication(problem, decision, cost_of(problem, decision))):
+            decision = _place_for_network(problem, decision)
         notes.append("the settings name no placement: the best one was chosen")
     broken = list(checks.illegal(problem, decision))
     if broken:
         raise InputError(f"'{job.name}' cannot be placed like this:\n" + "\n".join(f"- {line}" for line in broken))
     cost = cost_of(problem, decision)
-    shapes = placed_shapes(problem.topology, decision)
-    used = accelerator_types([problem.topology.building(share.building) for share in cost.placement.fill])
-    broken = list(v9_network(problem.job, decision, cost, shapes, used))
+    broken = list(_communication(problem, decision, cost))
     if broken:
         raise InputError(f"'{job.name}' cannot communicate like this:\n" + "\n".join(f"- {line}" for line in broken))
     notes += [f"does not fit: {line}" for line in checks.does_not_fit(cost.memory)]
@@ -99,6 +100,26 @@ def _place(problem: Problem, decision: Decision) -> Decision:
             "lower a degree or add accelerators"
         )
     return decision.model_copy(update={"placement": best[1]})
+
+
+def _place_for_network(problem: Problem, decision: Decision) -> Decision:
+    """The decision where it is fastest of all placements that its network can run on; as it lies where there is none."""
+    every = []
+    for fleet in fleets(problem.topology):
+        placer = EveryPlacement(fleet, pricing_on(fleet, problem.job, problem.profile), balanced=False)
+        for _, placed in placer.every_of(decision):
+            placement = Placement(axis_order=placed.axis_order, fill=shares(placed.fill))
+            there = decision.model_copy(update={"placement": placement})
+            cost = cost_of(problem, there)
+            if not list(_communication(problem, there, cost)):
+                every.append((cost.cost.step_s, there))
+    return min(every, key=lambda entry: entry[0], default=(0.0, decision))[1]
+
+
+def _communication(problem: Problem, decision: Decision, cost: PlanCost) -> Iterator[str]:
+    """What is wrong with the network of a placed decision."""
+    used = accelerator_types([problem.topology.building(share.building) for share in cost.placement.fill])
+    return v9_network(problem.job, decision, cost, placed_shapes(problem.topology, decision), used)
 
 
 def _evaluation_report(problem: Problem, decision: Decision, cost: PlanCost, notes: Sequence[str]) -> SolveReport:
