@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from scaleacross.calibration.across_nodes import _fill
+from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
@@ -20,6 +21,7 @@ from scaleacross.simulation.machine import build_machine
 from scaleacross.spec.network import CollectiveCurve, CurveOp, NetworkTechnology
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.placement import BuildingShare, Placement
+from scaleacross.spec.topology import Trunk
 from scaleacross.step.setting import Op
 from scaleacross.validation.machines import machine_named, topology_of
 
@@ -71,6 +73,32 @@ def test_a_replayed_collective_takes_at_least_what_the_protocols_take(algorithm:
         "pairwise": handshakes_s + size / segment.cap_bytes_per_s,
     }
     assert segment.fixed_s + segment.amount / segment.cap_bytes_per_s == pytest.approx(expected[algorithm])
+
+
+@pytest.mark.parametrize("op", ["all_gather", "all_reduce"])
+def test_a_ring_over_two_buildings_takes_no_less_than_over_one(op: Op) -> None:
+    """By the estimate and by the simulation, over a trunk that limits nothing, of as many nodes and as few bytes."""
+    one = topology_of(machine_named("H100", ""), 64)
+    half = topology_of(machine_named("H100", ""), 32).buildings[0]
+    two = [half.model_copy(update={"name": name}) for name in ("a", "b")]
+    trunk = Trunk(between=("a", "b"), one_way_latency_s=1e-5, bandwidth_bytes_per_s=1e15)
+    region = one.regions[0].model_copy(update={"buildings": tuple(two)})
+    both = one.model_copy(update={"regions": (region,), "trunks": (trunk,)})
+    size, seconds = 2.0**12, []
+    for topology, fill in ((one, {"building": 64}), (both, {"a": 32, "b": 32})):
+        shares = tuple(BuildingShare(building=name, num_accelerators=count) for name, count in fill.items())
+        order = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+        placement = Placement(axis_order=order, fill=shares)
+        machine = build_machine(topology, placement, Degrees(dp_shard=64), {"dp_shard": ["ring"]}, width=1)
+        group = machine.group_of("dp_shard", machine.block_classes[0])
+        (segment,) = Calls(machine, 0.0).of("dp_shard", group, (op,), (Way("ring"),), size)
+        levels = build_levels(topology, shares)
+        priced = Group(one_row(exact_shape(64, 1, levels)), links_of(levels), 0.0, network="library")
+        estimate = priced.all_reduce(np.array([size])) if op == "all_reduce" else priced.gather(np.array([size]))
+        seconds.append((segment.fixed_s + segment.amount / segment.cap_bytes_per_s, float(estimate.time_s[0])))
+    (played, estimated), (played_far, estimated_far) = seconds
+    assert played_far >= played * (1 - 1e-9)
+    assert estimated_far >= estimated * (1 - 1e-9)
 
 
 def test_a_scatter_stands_in_for_a_gather_that_was_not_measured() -> None:

@@ -17,7 +17,7 @@ Algorithms (all-gather; reduce-scatter mirrors it, all-reduce is one of each):
                 the cut bound (K−1)/K · S per building at K buildings and pays few long latencies.
 * tree          all-reduce only: 2 · S / min_l R_l + 2 · Σ_l ⌈log2 f_l⌉ · α_l (double binary tree, pipelined).
 
-Inside one building a ring or tree takes what NCCL's protocols take at least (``protocol_times``).
+Over nodes a ring or tree takes what NCCL's protocols take at least (``protocol_times``).
 
 Sources: ring and tree volumes as in the NCCL tests' performance notes (bus bandwidth factors (d−1)/d and 2(d−1)/d);
 hierarchical decomposition as in Cho et al., BlueConnect (2019). Regime: messages large enough for full bandwidth; the

@@ -1,7 +1,8 @@
-"""Rings and trees of NCCL over the nodes of one building as arrays (``schedules.collective.protocols``).
+"""Rings and trees of NCCL over nodes as arrays (``schedules.collective.protocols``).
 
 They hold where the scale-up technology has measured curves, which tell how fast an accelerator and its host are at small
-messages. Rings and trees: for groups that stay in one building, since the constants are of one fabric.
+messages. The constants are of the fabric of one building: over several a ring or tree takes that at least (assumed), and no
+switches reduce for a tree.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from scaleacross.spec.network import CurveOp
 
 def nodes_of(shape: GroupShape) -> Floats:
     """Scale-up domains that a group is spread over, (...); of a relaxed shape the fewest."""
-    nodes: Floats = np.prod(shape.fanout[..., RACK:], axis=-1)
-    return np.maximum(1.0, nodes)
+    nodes: Floats = 1.0 + shape.pairs[..., RACK:].sum(axis=-1)
+    return nodes
 
 
 def least_tree_share(shape: GroupShape) -> Floats:
@@ -79,14 +80,14 @@ class ProtocolTimes:
     @cached_property
     def hold(self) -> bool:
         """Whether the constants hold for any of the groups."""
-        return bool(self._within.any())
+        return bool(self._over_nodes.any())
 
     def ring_s(self, op: CurveOp, size: Floats) -> Floats:
         """Seconds of a ring, launch included; 0 where the constants do not hold."""
         if op not in self._rings:
             turns = 2 if op == "all_reduce" else 1
             self._rings[op] = _lines(ring_ways(turns, self._degree, self._nodes, self._rate, self._slower(op)))
-        return np.where(self._within, _fastest(self._rings[op], size), 0.0)
+        return np.where(self._over_nodes, _fastest(self._rings[op], size), 0.0)
 
     def layered_s(self, ring_s: Floats) -> Floats:
         """Seconds at least of a hierarchical collective whose one phase is over nodes, which is a ring; 0 of several phases."""
@@ -100,7 +101,7 @@ class ProtocolTimes:
             figures = self._nodes, np.log2(self._nodes), self._rate, self._slower("all_reduce")
             by_switches = switched_s(np.maximum(size, 1.0), np.maximum(0.0, inside), *figures, np.minimum)
             out = np.where(self.switched, np.minimum(out, by_switches), out)
-        return np.where(self._within, out, 0.0)
+        return np.where(self._over_nodes, out, 0.0)
 
     @cached_property
     def _tree(self) -> list[_Line]:
@@ -121,12 +122,12 @@ class ProtocolTimes:
     def switched(self) -> Bools:
         """Whether nodes reduce in their switches."""
         in_switch = np.broadcast_to(np.asarray(self.links.in_switch, dtype=np.float64), self.shape.degree.shape)
-        return self._within & (self.each(in_switch) > 0) & (self._ranks > 1)
+        within = self.each(np.where(self.shape.span < CAMPUS, 1.0, 0.0)) > 0
+        return self._over_nodes & within & (self.each(in_switch) > 0) & (self._ranks > 1)
 
     @cached_property
-    def _within(self) -> Bools:
-        span = self.shape.span
-        return self.each(np.where((span >= RACK) & (span < CAMPUS), 1.0, 0.0)) > 0
+    def _over_nodes(self) -> Bools:
+        return self.each(np.where(self.shape.span >= RACK, 1.0, 0.0)) > 0
 
     @cached_property
     def _degree(self) -> Floats:

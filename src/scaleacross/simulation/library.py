@@ -1,6 +1,7 @@
-"""What NCCL's protocols take over the nodes of one building (``schedules.collective.protocols``), for one class of groups.
+"""What NCCL's protocols take over nodes (``schedules.collective.protocols``), for one class of groups.
 
-Rings and trees take it at least, all-to-alls its handshakes, wherever their groups lie. Nothing where the scale-up
+Rings and trees take it at least, all-to-alls its handshakes, wherever their groups lie: over several buildings what they would
+take in one, without reductions in switches. Nothing where the scale-up
 technology has no measured curves, and for messages that are encoded. No driver is faster than kernels.
 """
 
@@ -29,11 +30,12 @@ from scaleacross.spec.network import CurveOp, NetworkTechnology
 
 @dataclass(frozen=True)
 class Library:
-    """d ranks of a class of groups on n nodes, joined inside them by ``technology``."""
+    """d ranks of a class of groups on n nodes, joined inside them by ``technology``; ``crosses``: over several buildings."""
 
     degree: int
     nodes: int
     technology: NetworkTechnology
+    crosses: bool = False
 
     @property
     def ranks(self) -> float:
@@ -43,7 +45,7 @@ class Library:
     @property
     def switched(self) -> bool:
         """Whether nodes reduce in their switches."""
-        return self.technology.in_switch_reduction and self.ranks > 1
+        return self.technology.in_switch_reduction and self.ranks > 1 and not self.crosses
 
     @property
     def share(self) -> float:
@@ -79,23 +81,27 @@ class Library:
 
 
 def library_of(machine: Machine, shape: str, row: int, way: Way) -> Library | None:
-    """None where the constants do not hold."""
-    groups, fabric = machine.shapes[shape], machine.fabric
-    blocks = groups.members[row]
-    nodes, buildings = len(np.unique(fabric.units[RACK, blocks])), np.unique(fabric.building[blocks])
-    if nodes < 2 or len(buildings) > 1 or way.coding.levels:
+    """By the technology that is slowest at small messages; None where the constants do not hold."""
+    groups = machine.shapes[shape]
+    nodes, technologies = _nodes_of(machine, shape, row)
+    if nodes < 2 or way.coding.levels or not all(one.curves for one in technologies):
         return None
-    technology = fabric.buildings[int(buildings[0])].links.scale_up.technology
-    return Library(groups.degree, nodes, technology) if technology.curves else None
+    each = [Library(groups.degree, nodes, one, crosses=len(technologies) > 1) for one in technologies]
+    return max(each, key=lambda one: one.ring_s("all_gather", SMALL_BYTES, np.inf))
 
 
 def handshakes_s(machine: Machine, shape: str, row: int) -> float:
     """An all-to-all of no bytes over the nodes of a class of groups, launch included; 0 inside one node."""
-    fabric, blocks = machine.fabric, machine.shapes[shape].members[row]
-    nodes = len(np.unique(fabric.units[RACK, blocks]))
-    buildings = [fabric.buildings[int(one)] for one in np.unique(fabric.building[blocks])]
-    measured = all(one.links.scale_up.technology.curves for one in buildings)
-    if nodes < 2 or not measured:
+    nodes, technologies = _nodes_of(machine, shape, row)
+    if nodes < 2 or not all(one.curves for one in technologies):
         return 0.0
     points, seconds = np.array(EXCHANGE_S).T
     return float(np.interp(nodes, points, seconds))
+
+
+def _nodes_of(machine: Machine, shape: str, row: int) -> tuple[int, list[NetworkTechnology]]:
+    """Nodes of a class of groups, and of every building that it lies in what joins accelerators inside a node."""
+    fabric, blocks = machine.fabric, machine.shapes[shape].members[row]
+    buildings = [fabric.buildings[int(one)] for one in np.unique(fabric.building[blocks])]
+    nodes = len(np.unique(fabric.units[RACK, blocks]))
+    return nodes, [one.links.scale_up.technology for one in buildings]
