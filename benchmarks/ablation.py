@@ -10,7 +10,6 @@ has kept the seconds of the simulation (``--simulated``).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,35 +19,23 @@ from agreement import KINDS, Row, decisions, rows, summary
 
 from scaleacross.api.evaluation import cost_of
 from scaleacross.api.problems import problem_of
-from scaleacross.cost_models import beside_layers
 from scaleacross.spec.plan import Decision
 
 MOVED, LEAST_SHARE = 0.005, 0.02
-SHARING = beside_layers._sharing_links
 
 
-def _nothing_shared(volumes: Any, *_: Any) -> tuple[Any, Any]:
-    none = np.zeros((4, len(volumes.candidates)))
-    return none, none
-
-
-def _without_part(part: int) -> Callable[..., Any]:
-    """What ``beside_layers`` finds on shared links, with one of its two parts left out."""
-
-    def sharing(*of: Any) -> tuple[Any, ...]:
-        return tuple(found * (index != part) for index, found in enumerate(SHARING(*of)))
-
-    return sharing
+def _nothing_shared(volumes: Any, *_: Any) -> Any:
+    return np.zeros((4, len(volumes.candidates)))
 
 
 COSTS = "scaleacross.cost_models."
-MECHANISMS: dict[str, tuple[tuple[str, Callable[..., Any]], ...]] = {
+MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
     "inter-building queue of pipeline ranks": ((f"{COSTS}replica_kinds.is_far", lambda *_: False),),
     "HBM lost to traffic": ((f"{COSTS}step.hbm_lost_s", lambda volumes: np.zeros(len(volumes.candidates))),),
     "links shared with all-to-alls": ((f"{COSTS}beside_layers._sharing_links", _nothing_shared),),
     "waiting groups": ((f"{COSTS}replica_kinds.waiting_groups", lambda *_: {}),),
-    "of shared links: slower all-to-alls": ((f"{COSTS}beside_layers._sharing_links", _without_part(0)),),
-    "of shared links: all-to-alls as a window": ((f"{COSTS}beside_layers._sharing_links", _without_part(1)),),
+    "weight gradients apart": ((f"{COSTS}replica_kinds._come_apart", lambda _: False),),
+    "groups that cross farthest": ((f"{COSTS}groups.GroupShape.farthest", property(lambda shape: shape)),),
     "links that ranks' shards share": ((f"{COSTS}pipeline.unplaced.trunks_busy_s", lambda *_: 0.0),),
     "multiprocessors held by collectives": (
         (f"{COSTS}work.taken_fraction", lambda _: 0.0),

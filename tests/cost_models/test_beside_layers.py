@@ -28,19 +28,18 @@ PLAIN = PipelineChoice(schedule="1F1B", num_chunks=1)
 
 def test_windows_never_expose_less_than_they_say_themselves() -> None:
     one, nothing = np.ones(2), np.zeros(2)
-    over = [Window(one, one / 2, nothing, one, nothing, nothing, one < 0, NO_CHUNKS)] * 4
-    parts = np.full((4, 2), 0.1), np.full((4, 2), 0.5)
-    found = BesideLayers(*parts, (NO_CHUNKS,) * 4).on(over)
+    over = [Window(one, one / 2, nothing, one, nothing, one < 0, NO_CHUNKS)] * 4
+    found = BesideLayers(np.full((4, 2), 0.1), (NO_CHUNKS,) * 4).on(over)
     assert found[3].slowed_s.tolist() == [0.1, 0.1]
-    assert found[0].length_s.tolist() == [1.5, 1.5]
+    assert found[0].length_s.tolist() == [1.0, 1.0]
 
 
 def test_of_what_crosses_buildings_only_chunks_say_what_is_left() -> None:
     """Not the window itself, but for one of n buckets at least."""
     one, nothing = np.ones(2), np.zeros((4, 2))
-    over = [Window(one, one / 4, one * 0, one, one * 0, one * 0, one < 0, NO_CHUNKS)] * 4
+    over = [Window(one, one / 4, one * 0, one, one * 0, one < 0, NO_CHUNKS)] * 4
     chunks = ChunkWindows(*np.array([[[0.5, 0.25]], [[0.0, 0.0]], [[2.0, 3.0]]]))
-    beside = BesideLayers(nothing, nothing, (NO_CHUNKS,) * 4)
+    beside = BesideLayers(nothing, (NO_CHUNKS,) * 4)
     far = beside.behind_trunks(FarGradients({}, chunks, None, {})).on(over)
     seconds = np.array([[10.0, 20.0], *[[0.0, 0.0]] * 3])
     assert exposed_s(seconds, seconds, far).tolist() == [3.0, 5.0]  # 10/2 − 2; a bucket of 20/4, as 20/4 − 3 is less

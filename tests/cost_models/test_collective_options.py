@@ -35,7 +35,7 @@ def even(fanouts: dict[int, int], crossing: float = 1.0) -> GroupShape:
     crosses[SCALE_UP] = 1.0
     exchanged = np.where(fanout > 1, crosses * members * (degree - members) / degree, 0.0)  # all over one trunk
     own = np.array(float(degree))
-    return GroupShape(own, fanout, members, crosses, pairs, own, np.array(1.0), exchanged, crosses)
+    return GroupShape(own, fanout, members, crosses, pairs, own, np.array(1.0), exchanged, crosses, fanout, members)
 
 
 def links(bandwidth: dict[int, float], capacity: dict[int, float], latency: dict[int, float]) -> Links:

@@ -21,7 +21,17 @@ from scaleacross.spec.topology import Topology
 from scaleacross.verification import count_groups, places_of
 
 ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
-FIELDS = ("fanout", "members", "crossing", "leaving", "pairs", "tail", "spacing")
+FIELDS = (
+    "fanout",
+    "members",
+    "crossing",
+    "leaving",
+    "pairs",
+    "tail",
+    "spacing",
+    "farthest_fanout",
+    "farthest_members",
+)
 
 
 def literal(levels: LinkLevels, degree: int, stride: int) -> dict[str, object]:
@@ -31,8 +41,19 @@ def literal(levels: LinkLevels, degree: int, stride: int) -> dict[str, object]:
     groups = [
         [b + j + i * stride for i in range(degree)] for b in range(0, world, degree * stride) for j in range(stride)
     ]
+    reach = [
+        max((level for level in range(NUM_LEVELS) if len({home[p][level] for p in g}) > 1), default=-1) for g in groups
+    ]
+    outer = [group for group, level in zip(groups, reach, strict=True) if level == max(reach)]
     out: dict[str, list[float]] = {"fanout": [], "members": [], "leaving": []}
+    out |= {"farthest_fanout": [], "farthest_members": []}
     for level in range(NUM_LEVELS):
+        each = [Counter(home[p][level] for p in group) for group in outer]
+        inside = [Counter({home[p][level]: home[p][level + 1] for p in group}.values()) for group in outer]
+        crossing = [max(one.values()) > 1 for one in inside]
+        of = [min(one.values()) for one, far in zip(each, crossing, strict=True) if far or not any(crossing)]
+        out["farthest_fanout"].append(max(max(one.values()) for one in inside))
+        out["farthest_members"].append(min(of))
         touched, runs, busy = 1, {True: [], False: []}, Counter[int]()
         for group in groups:
             children = Counter(home[p][level] for p in group)
@@ -211,6 +232,27 @@ def test_regions_count_their_buildings_apart() -> None:
     shape = exact_shape(3, 8, build_levels(fleet, fill(("a", 8), ("b", 8), ("c", 8))))
     assert shape.fanout.tolist() == [1, 1, 1, 1, 2, 2]
     assert shape.span == REGION
+
+
+def test_a_group_that_crosses_buildings_lies_in_no_more_places_than_it_has_hosts() -> None:
+    """Groups of two hosts: most lie in one rack, some over two racks or zones, one over the border. It takes what it sends there.
+
+    Largest fanouts of all groups would make eight hosts of its two.
+    """
+    shape = {"per_host": 4, "hosts_per_rack": 3, "racks_per_zone": 3}
+    names = ("b0", "b1")
+    levels = build_levels(
+        topology(
+            [building(name, 11, **shape) for name in names], trunks=[trunk(*names, 0.0, bandwidth_bytes_per_s=400e9)]
+        ),
+        fill(("b0", 44), ("b1", 44)),
+    )
+    found = exact_shape(8, 1, levels)
+    assert found.fanout.tolist() == [4, 2, 2, 2, 2, 1]
+    assert found.farthest_fanout.tolist() == [4, 1, 1, 1, 2, 1]
+    links = links_of(levels)._replace(latency=np.zeros(NUM_LEVELS), uplink=None, message_overhead=None)
+    gathered = collectives.gather(np.array(8e9), found, links, 0.0).time_s
+    assert gathered == pytest.approx(4e9 / (4 * 10e9), rel=0.02)  # over the adapters of a host, in 32 chunks
 
 
 def test_a_group_of_one_has_no_span() -> None:

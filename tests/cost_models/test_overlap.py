@@ -15,7 +15,6 @@ from scaleacross.cost_models.overlap import (
     NO_CHUNKS,
     WINDOW_NAMES,
     Window,
-    beside_exchanges,
     exposed_s,
     least_together_s,
     rounds,
@@ -23,12 +22,11 @@ from scaleacross.cost_models.overlap import (
     windows,
 )
 from scaleacross.cost_models.work import Work
-from scaleacross.spec.recomputation import RECOMPUTES
 
 
 def window(length_s: float, pieces: float = 4.0) -> Window:
     nothing, one = np.array(0.0), np.array(1.0)
-    return Window(np.array(length_s), np.array(1 / pieces), nothing, one, nothing, nothing, np.array(False), NO_CHUNKS)
+    return Window(np.array(length_s), np.array(1 / pieces), nothing, one, nothing, np.array(False), NO_CHUNKS)
 
 
 def exposed(time_s: float, of: Window) -> float:
@@ -103,14 +101,6 @@ def test_buckets_that_pass_communicators_in_turn(each: list[float], pieces: int,
     assert found[0] == pytest.approx(free[-1] - backward_s)
 
 
-def test_windows_last_as_long_as_their_all_to_alls_too() -> None:
-    """Two expert layers wait for two all-to-alls forward, four backward where they run twice, of 1 s each."""
-    rows = candidates(pp=4, num_micro_batches=8, recompute=RECOMPUTES.index("full"))
-    own = replace(work(fill_rounds=3), moe_layers=np.array([2.0]))
-    found = [float(one.length_s[0]) for one in beside_exchanges(windows(rows, own), np.ones(1))]
-    assert found == pytest.approx([1.5 + 3 / 4 * 8, 0.75 + 3 / 4 * 4, 1 + 4, 2 + 8])
-
-
 def test_rounds_count_what_comes_before_a_rank() -> None:
     rows = candidates(pp=[1, 4], num_micro_batches=[16, 8])
     assert rounds(rows, work(fill_rounds=2.5)).tolist() == [18.5, 10.5]
@@ -119,10 +109,10 @@ def test_rounds_count_what_comes_before_a_rank() -> None:
 def test_windows_of_a_plain_pipeline() -> None:
     # gradients hide behind all buckets but one of the last backward pass, parameters behind those of the first forward
     found = dict(zip(WINDOW_NAMES, windows(candidates(pp=4, num_micro_batches=8), work(fill_rounds=3)), strict=True))
-    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 0, 0, False, NO_CHUNKS)
-    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 0, 0, False, NO_CHUNKS)
-    assert found["shard_forward"] == (1, 1 / 4, 0, 1, 0, 0, False, NO_CHUNKS)
-    assert found["shard_backward"] == (2, 1 / 4, 0, 1, 0, 0, False, NO_CHUNKS)
+    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 0, False, NO_CHUNKS)
+    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 0, False, NO_CHUNKS)
+    assert found["shard_forward"] == (1, 1 / 4, 0, 1, 0, False, NO_CHUNKS)
+    assert found["shard_backward"] == (2, 1 / 4, 0, 1, 0, False, NO_CHUNKS)
 
 
 @pytest.mark.parametrize(("num_micro_batches", "waiting"), [(8, 4 * 1 / 2 + 1 / 2), (2, 2 * 1 / 2 + 1 / 2)])

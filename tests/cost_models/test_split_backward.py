@@ -42,7 +42,7 @@ def exposed(chunks: tuple[int, int], ends: StageEnds, each: list[float], window:
     rank = held, ends, np.array(chunks, dtype=float), np.array([buckets]), np.array([buckets])
     of = gradient_chunks(*rank, np.zeros(1)), parameter_chunks(*rank, np.zeros(1))
     nothing, one = np.zeros(1), np.ones(1)
-    endless = Window(np.full(1, 1e9), one / buckets, nothing, one, nothing, nothing, one < 0, NO_CHUNKS)
+    endless = Window(np.full(1, 1e9), one / buckets, nothing, one, nothing, one < 0, NO_CHUNKS)
     over = [endless._replace(chunks=of[index]) if index == window else endless for index in range(4)]
     traffic = [np.zeros((8, 1)) for _ in each]
     for row, time_s in zip(traffic, each, strict=True):

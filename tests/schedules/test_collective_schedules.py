@@ -155,9 +155,8 @@ def test_cost_model_counts_the_bytes_of_the_schedule(algorithm: str, slow: int) 
     members, crossing, pairs = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.zeros(NUM_LEVELS)
     members[[1, 2, 4]] = 4, 4, 12
     exchanged = members * (24 - members) / 24
-    shape = GroupShape(
-        np.array(24.0), fanout, members, crossing, pairs, np.array(24.0), np.array(1.0), exchanged, crossing
-    )
+    loads = np.array(1.0), exchanged, crossing
+    shape = GroupShape(np.array(24.0), fanout, members, crossing, pairs, np.array(24.0), *loads, fanout, members)
     bandwidth = np.full(NUM_LEVELS, np.inf)
     bandwidth[slow] = 1.0
     links = Links(bandwidth, np.full(NUM_LEVELS, np.inf), np.zeros(NUM_LEVELS))

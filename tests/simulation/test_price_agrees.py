@@ -201,6 +201,37 @@ def placed(pipeline: tuple[str, int], axis_order: str, fill: tuple[int, ...], sh
                 dp_replicate=4,
             ),
         ),
+        (  # weight gradients come apart on a single rank: reductions overlap with no input gradients, 20 % too cheap if they did
+            {"model": "llama3.1-70b", "accelerators": 4096, "buildings": 8, "regions": 8, "latency_ms": 2.5},
+            placed(
+                ("ZBH1", 1),
+                "cp dp_shard tp pp dp_replicate",
+                (512,) * 8,
+                "optimizer",
+                tp=2,
+                dp_shard=64,
+                dp_replicate=32,
+            ).model_copy(update={"recompute": "selective"}),
+        ),
+        (  # most rings of shards stay in a building, and take longer than those that cross one: 17 % too cheap if they did not
+            {
+                "model": "llama3.1-8b",
+                "accelerators": 8192,
+                "buildings": 6,
+                "regions": 1,
+                "latency_ms": 0.025,
+                "oversubscription": 1.0,
+            },
+            placed(
+                ("1F1B", 1),
+                "cp pp tp dp_shard dp_replicate",
+                (1368,) * 4 + (1360,) * 2,
+                "parameters",
+                tp=4,
+                dp_shard=256,
+                dp_replicate=8,
+            ).model_copy(update={"recompute": "none"}),
+        ),
     ],
     ids=[
         "embedding",
@@ -212,6 +243,8 @@ def placed(pipeline: tuple[str, int], axis_order: str, fill: tuple[int, ...], sh
         "straddling_stage",
         "straddling_stages",
         "first_layers",
+        "single_rank",
+        "rings_over_borders",
     ],
 )
 def test_what_gradients_and_parameters_cost_beside_layers(fields: dict[str, Any], decision: Decision) -> None:

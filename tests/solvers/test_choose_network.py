@@ -47,7 +47,7 @@ def random_problem(seed: int) -> NetworkProblem:
 def _window(rng: random.Random, pieces: float) -> Window:
     """Communication of ``pieces`` buckets beside up to four seconds of computation."""
     first, taken = 1 / pieces, (1 - 1 / pieces) * rng.choice([0.0, 0.1])
-    figures = (rng.uniform(0, 4), first, taken, 1.0, 0.0, 0.0)
+    figures = (rng.uniform(0, 4), first, taken, 1.0, 0.0)
     chunks = np.array([[rng.uniform(0, 1), first, rng.uniform(0, 3)] for _ in range(rng.choice([0, 0, 2]))])
     pieces_of = ChunkWindows(*chunks.reshape(-1, 3, 1).swapaxes(0, 1))
     return Window(*(np.array([one]) for one in figures), np.zeros(1, dtype=bool), pieces_of)
@@ -129,7 +129,7 @@ def test_of_equal_choices_the_fastest_is_taken() -> None:
 
     blocks = block("cp", (1.0, 0.9), (1.1, 1.0), (1.2, 1.1)), block("dp_replicate", (2.0, 1.9), (2.1, 1.5))
     nothing = np.zeros(1)
-    window = Window(np.array([9.0]), nothing, nothing, np.ones(1), nothing, nothing, nothing > 0, NO_CHUNKS)
+    window = Window(np.array([9.0]), nothing, nothing, np.ones(1), nothing, nothing > 0, NO_CHUNKS)
     found = choose(NetworkProblem(blocks, (window,) * 4, 4.0, Held(9, 9, 9)))
     assert [block.index(one) for block, one in zip(blocks, found.chosen, strict=True)] == [0, 0]
 

@@ -79,16 +79,14 @@ def network_of(decision: Decision) -> Networks:
 class Terms:
     """Seconds that one axis adds: ``serial_s`` per component, each (n,), and ``traffic_s`` of its communicators in the windows,
     each (TRAFFIC_ROWS, n); bounds know the sum of these alone, and ``serial_s`` by accelerator type where there are several,
-    (types, n). ``alone_s`` (n,) of the pipeline's axis, in bounds: ``least_waits.least_alone_s``; ``exchange_s`` (n,) of the
-    experts' axis: what no other micro-batch hides of one all-to-all; ``far`` (n,): whether gradients cross buildings, None where
-    that is not known; ``early_s`` (n,): serial parts that come before any stage has its gradients; ``apart_s``, each (2, n): of
-    its communicators' gradients, where others leave trunks to a group (``trunks_apart_s``); ``passed_s`` (n,): its part of the
-    path of one micro-batch through all stages."""
+    (types, n). ``alone_s`` (n,) of the pipeline's axis, in bounds: ``least_waits.least_alone_s``; ``far`` (n,):
+    whether gradients cross buildings, None where that is not known; ``early_s`` (n,): serial parts that come before any stage has
+    its gradients; ``apart_s``, each (2, n): of its communicators' gradients, where others leave trunks to a group
+    (``trunks_apart_s``); ``passed_s`` (n,): its part of the path of one micro-batch through all stages."""
 
     serial_s: dict[str, Floats]
     traffic_s: tuple[Floats, ...]
     alone_s: Floats | None = None
-    exchange_s: Floats | None = None
     far: Bools | None = None
     early_s: Floats | float = 0.0
     apart_s: tuple[Floats, ...] = ()
@@ -102,13 +100,11 @@ class Terms:
     def take(self, rows: Ints) -> Terms:
         """The rows selected by an index array."""
         serial = {name: seconds[..., rows] for name, seconds in self.serial_s.items()}
-        alone, exchange = (None if each is None else each[rows] for each in (self.alone_s, self.exchange_s))
+        alone = None if self.alone_s is None else self.alone_s[rows]
         far = None if self.far is None else self.far[rows]
         early, passed = some_rows(self.early_s, rows), some_rows(self.passed_s, rows)
         apart = tuple(part[:, rows] for part in self.apart_s)
-        return Terms(
-            serial, tuple(part[:, rows] for part in self.traffic_s), alone, exchange, far, early, apart, passed
-        )
+        return Terms(serial, tuple(part[:, rows] for part in self.traffic_s), alone, far, early, apart, passed)
 
     @property
     def serial_total_s(self) -> Floats:
@@ -295,18 +291,7 @@ def axis_terms(
         waited, early, path = {}, 0.0, 0.0  # a lower bound: what waits for its two levels is timed where all is placed
     far = np.asarray((axis in GRADIENT_AXES) & (shape.span >= CAMPUS) | np.zeros(len(volumes.candidates), dtype=bool))
     apart = trunks_apart_s(axis, volumes, group, expert) if far.any() else ()
-    return waiting(volumes, Terms(waited, traffic, alone, exposed_exchange_s(volumes, calls), far, early, apart, path))
-
-
-def exposed_exchange_s(volumes: Volumes, calls: Calls) -> Floats | None:
-    """What neither another micro-batch nor shared experts hide of one all-to-all, (n,); None where there are none.
-
-    Of shared experts it takes the forward pass, which hides less than the backward.
-    """
-    if calls.exchange_s is None or not volumes.work.moe_layers.any():
-        return None
-    left = (1 - volumes.job.experts.overlap_fraction) * calls.exchange_s
-    return np.asarray(np.maximum(0.0, left - volumes.work.shared_s / 2))
+    return waiting(volumes, Terms(waited, traffic, alone, far, early, apart, path))
 
 
 def group_of(network: Networks, name: str, shape: GroupShape, links: Links, launch_s: float) -> Group:

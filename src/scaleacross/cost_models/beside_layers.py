@@ -1,19 +1,14 @@
-"""What gradients and parameters of a placed decision cost beside its layers: links shared with all-to-alls.
+"""What gradients and parameters of a placed decision cost overlapped with its layers: links shared with all-to-alls.
 
-* **shared links**: all-to-alls that the step waits for meet the traffic of the window on the link that limits them. Both get
-  their share, and the traffic, which would have travelled beside computation, takes the all-to-alls' time:
+All-to-alls that the step waits for meet the traffic of the window on the link that limits them. Both get their share, and the
+traffic, which would have travelled concurrently with computation, takes the all-to-alls' time:
 
-      slowed = (share of the pass in which all-to-alls keep that link busy) · (1 − 1/n) · (seconds of it that the window's
-      traffic takes)
+    slowed = (share of the pass in which all-to-alls keep that link busy) · (1 − 1/n) · (seconds of it that the window's
+    traffic takes)
 
-  of n buckets, one of which travels alone, since traffic of N seconds beside passes of w seconds of computation and e of
-  all-to-alls goes on at full speed beside the former and at half speed beside the latter, which last twice as long: N / (w + e)
-  passes, each longer by e.
-* **all-to-alls as a window**: traffic of T seconds that outlasts computation travels on beside all-to-alls of E seconds, and both
-  are over after max(T, max_l (N_l + E_l)) seconds at least, with N_l and E_l of them on link l. So all-to-alls hide
-  E − max(0, max_l (N_l + E_l) − T).
-
-Traffic counts as if not encoded, and passes without what they wait for over tp and cp.
+of n buckets, one of which travels alone. Traffic of N seconds overlaps with passes of w seconds of computation and e of
+all-to-alls: at full speed with the former, at half speed with the latter, which last twice as long. That makes N / (w + e)
+passes, each longer by e. Traffic counts as if not encoded, and passes without what they wait for over tp and cp.
 """
 
 from __future__ import annotations
@@ -26,7 +21,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.axes import Terms
 from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
@@ -42,7 +36,6 @@ from scaleacross.cost_models.overlap import (
     WINDOW_NAMES,
     ChunkWindows,
     Window,
-    together_s,
     windows,
 )
 from scaleacross.cost_models.plan_traffic import bytes_out, carried_bytes, time_of
@@ -65,15 +58,19 @@ class BesideLayers(NamedTuple):
 
     Attributes:
         slowed_s: seconds per occurrence of each window, (windows, ranks).
-        hidden_s: of all-to-alls in each window, those that leave its links to its own traffic, likewise.
         chunks: of each window, what single chunks leave its traffic.
+        endless: windows of which only chunks hide anything.
         shapes: of every rank's groups that reduce gradients on the trunks for themselves, by communicator, one row each.
     """
 
     slowed_s: Floats
-    hidden_s: Floats
     chunks: tuple[ChunkWindows, ...]
+    endless: frozenset[int] = frozenset()
     shapes: Mapping[str, GroupShape] = MappingProxyType({})
+
+    def behind_chunks(self, gradients: ChunkWindows) -> BesideLayers:
+        """With gradients that come apart from the rest of a backward pass: chunks hide no more of them than their window."""
+        return self._replace(chunks=self._with({GRADIENTS: gradients}))
 
     def behind_passes(self, gradients: ChunkWindows) -> BesideLayers:
         """With gradients of sharded parameters, which only their chunks hide."""
@@ -87,16 +84,20 @@ class BesideLayers(NamedTuple):
 
     def _in_chunks(self, own: Mapping[int, ChunkWindows]) -> BesideLayers:
         """With windows of which only chunks hide anything."""
-        hidden, chunks = self.hidden_s.copy(), list(self.chunks)
-        for window, each in own.items():
-            hidden[window], chunks[window] = np.inf, each
-        return self._replace(hidden_s=hidden, chunks=tuple(chunks))
+        return self._replace(chunks=self._with(own), endless=self.endless | own.keys())
+
+    def _with(self, own: Mapping[int, ChunkWindows]) -> tuple[ChunkWindows, ...]:
+        return tuple(own.get(window, chunks) for window, chunks in enumerate(self.chunks))
 
     def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
-        """The windows with all of it; nothing is exposed less than with all their all-to-alls, which bounds rely on."""
+        """The windows with all of it."""
         return tuple(
-            one._replace(length_s=one.length_s + hidden, slowed_s=slowed, chunks=chunks)
-            for one, slowed, hidden, chunks in zip(over, self.slowed_s, self.hidden_s, self.chunks, strict=True)
+            one._replace(
+                length_s=np.full_like(one.length_s, np.inf) if window in self.endless else one.length_s,
+                slowed_s=slowed,
+                chunks=chunks,
+            )
+            for window, (one, slowed, chunks) in enumerate(zip(over, self.slowed_s, self.chunks, strict=True))
         )
 
 
@@ -105,13 +106,10 @@ def beside_layers(
     groups: Mapping[str, Group],
     exchanges: RankGroups,
     pipeline: PipelineChoice,
-    terms: Sequence[Terms],
 ) -> BesideLayers:
-    """``volumes`` has a row for every pipeline rank, ``groups`` of all communicators one row; ``terms`` of every axis;
-    ``exchanges`` are the groups of all-to-alls that each waits for."""
-    together = together_s([part for term in terms for part in term.traffic_s], volumes.work.buckets)
-    shared = _sharing_links(volumes, groups, exchanges, pipeline, together)
-    return BesideLayers(*shared, (NO_CHUNKS,) * len(WINDOW_NAMES))
+    """``volumes`` has a row for every pipeline rank, ``groups`` of all communicators one row; ``exchanges`` are the groups of
+    all-to-alls that each rank waits for."""
+    return BesideLayers(_sharing_links(volumes, groups, exchanges, pipeline), (NO_CHUNKS,) * len(WINDOW_NAMES))
 
 
 def pieces_of_stages(volumes: Volumes, stages: StageWork) -> Floats:
@@ -123,16 +121,16 @@ def pieces_of_stages(volumes: Volumes, stages: StageWork) -> Floats:
 
 
 def _sharing_links(
-    volumes: Volumes, groups: Mapping[str, Group], waits: RankGroups, pipeline: PipelineChoice, together: Floats
-) -> tuple[Floats, Floats]:
-    """``slowed_s`` and ``hidden_s``, each (windows, ranks)."""
+    volumes: Volumes, groups: Mapping[str, Group], waits: RankGroups, pipeline: PipelineChoice
+) -> Floats:
+    """``slowed_s``, (windows, ranks)."""
     row = np.array([volumes.work.moe_layers.argmax()])  # the first ranks may have no experts
     sent, pieces = flows(volumes.take(row)), float(volumes.work.buckets[row][0])
     exchange = next((flow for flow in sent if flow.axis == "ep"), None)
     shard = SHARD_LEVELS[int(volumes.candidates.shard[0])]
     nothing = np.zeros((len(WINDOW_NAMES), len(volumes.candidates)))
     if exchange is None:
-        return nothing, nothing
+        return nothing
 
     def busy_s(flow: Flow, group: Group) -> Floats:
         return link_seconds(flow, group, volumes.equal_copies, pipeline)
@@ -141,17 +139,7 @@ def _sharing_links(
     for flow in sent:  # seconds of every link that the traffic of a window takes
         for window in windows_of(flow, shard):
             taken[:, window] += busy_s(flow, groups[flow.shape])[:, None] * pieces
-    exchanges = (1 - volumes.job.experts.overlap_fraction) * np.stack([one.exchanges for one in over])
-    busy = waits.each(partial(busy_s, exchange))
-    longest = waits.longest_s(partial(_time_s, volumes, exchange))
-    waited = exchanges * np.maximum(0.0, longest - volumes.work.shared_s / 2)
-    met = taken + busy[:, None] * exchanges
-    hidden = np.clip(waited - (met.max(axis=0) - together), 0.0, waited)
-    return _slowed_s(volumes, busy, taken, over), hidden
-
-
-def _time_s(volumes: Volumes, exchange: Flow, group: Group) -> Floats:
-    return time_of(exchange, group, volumes.equal_copies).time_s
+    return _slowed_s(volumes, waits.each(partial(busy_s, exchange)), taken, over)
 
 
 def _slowed_s(volumes: Volumes, busy: Floats, taken: Floats, over: Sequence[Window]) -> Floats:

@@ -98,6 +98,7 @@ def laws(shape: GroupShape, links: Links, counted: Bools, steps: Floats | None =
     """
     if isinstance(shape, RelaxedShape):
         return _bounds(shape, links, counted)
+    shape = shape.farthest
     moved = (shape.fanout - 1) / shape.fanout
     each = moved / np.where(counted, group_bandwidth(shape, links), np.inf)
     thinnest, busiest = _thinnest(shape, links, counted), _busiest_s_per_byte(shape, links, counted)

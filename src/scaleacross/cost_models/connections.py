@@ -51,7 +51,7 @@ class Connections:
         return self._laws(ALL_LEVELS)
 
     def _laws(self, counted: Bools) -> Laws:
-        steps = None if self.steps is None else steps_of(self.steps, self.shape.fanout)
+        steps = None if self.steps is None else steps_of(self.steps, self.shape.farthest_fanout)
         if self.compression is None:
             return spread_laws(laws(self.shape, self.links, counted, steps), self.each)
         return spread_laws(coded_laws(self.shape, self.links, counted, self.compression, steps), self.each)

@@ -66,10 +66,8 @@ class Early(NamedTuple):
     def behind(self, over: Sequence[Window], waited_s: Floats) -> tuple[Window, ...]:
         """The windows of pipelines that wait ``waited_s`` at most after some stage has its gradients, (..., n)."""
         far, (gradients, parameters, *others) = self.is_far, over
-        longer = gradients._replace(
-            length_s=np.where(far, np.where(far, self.lead_s, 0.0) + waited_s, gradients.length_s),
-            exchanges=np.where(far, 0.0, gradients.exchanges),
-        )
+        length_s = np.where(far, np.where(far, self.lead_s, 0.0) + waited_s, gradients.length_s)
+        longer = gradients._replace(length_s=length_s)
         return longer, parameters._replace(length_s=np.where(far, np.inf, parameters.length_s)), *others
 
 

@@ -80,9 +80,9 @@ class Ranks(NamedTuple):
 
 
 def is_far(volumes: Volumes, groups: Mapping[str, Group]) -> bool:
-    """Whether gradients that are reduced once in a step, beside computation, cross buildings."""
+    """Whether gradients of several pipeline ranks, reduced once in a step and overlapped with computation, cross buildings."""
     spans = [int(groups[axis].shape.span[0]) for axis in GRADIENT_AXES]
-    return volumes.job.overlap.gradient_reduce and max(spans) >= CAMPUS
+    return len(volumes.candidates) > 1 and volumes.job.overlap.gradient_reduce and max(spans) >= CAMPUS
 
 
 def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> FarGradients:
@@ -103,10 +103,12 @@ def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> 
 
 
 def slowest_apart(groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels) -> dict[str, Group]:
-    """``apart`` of those that shard, one row each: as they lie on the pipeline rank that waits longest, by whose pace all go."""
+    """``apart`` of those that shard, one row each: as on the pipeline rank whose groups cross farthest, by whose pace all go."""
 
     def slowest(group: Group) -> Group:
-        return replace(group, shape=GroupShape(*(each.max(axis=0, keepdims=True) for each in columns_of(group.shape))))
+        shape = group.shape
+        row = np.lexsort((*shape.crossing[:, CAMPUS:].T, *shape.fanout[:, CAMPUS:].T))[-1:]
+        return replace(group, shape=GroupShape(*(each[row] for each in columns_of(shape))))
 
     own = apart(groups, axes, levels)
     kept = {name: ("slowest", axes[name], axes["pp"]) for name in own}

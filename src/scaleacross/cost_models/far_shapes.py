@@ -34,11 +34,16 @@ def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Level
         rank = (blocks * degree * stride + within * unit) // apart % ranks
         between = building[:, 1:] != building[:, :-1], region[:, 1:] != region[:, :-1]
         inside = between[0] & ~between[1], between[1]
+        stays = np.ones(ranks, dtype=bool)
+        stays[rank] = False
+        for name in ("fanout", "members"):  # ranks whose groups stay in buildings
+            rows[f"farthest_{name}"][stays] = rows[name][stays]
         for level, child, steps in zip((CAMPUS, REGION), (building, region), inside, strict=True):
             longest = _longest_stretch(steps, between[1]) if level == CAMPUS else np.count_nonzero(steps, axis=1)
             rows["fanout"][:, level] = 1 + _most(longest, rank, ranks)
             rows["leaving"][:, level] = np.maximum(1, unit * _busiest(child, steps.any(axis=1), rank, ranks))
             rows["pairs"][:, level] = _most(np.count_nonzero(steps, axis=1), rank, ranks)
+        rows["farthest_fanout"][:, CAMPUS:] = rows["fanout"][:, CAMPUS:]
         rows["crossing"][:, CAMPUS:] = np.maximum(1, unit * busiest_ways(building, region, rank, ranks).T)
     return GroupShape(**rows)
 

@@ -17,6 +17,8 @@ For every level l (see ``levels``):
               of a group's ranks in a child Σ m·(d−m)/d over all groups; beyond buildings Σ m·m'/d over the groups and the pairs
               of buildings whose way a trunk is on, as if it were the thinnest of its level (``trunk_routes``)
 * spacing     ranks between two consecutive such boundaries, the largest over groups (1 when there are not two)
+* farthest_fanout[l], farthest_members[l]   fanout and members of those groups alone that cross the outermost level that any
+              crosses; members where none of them crosses level l are all ranks that one has in a child
 
 Two ways to get them: ``exact_shape`` counts on the device list; ``relaxed_shape`` bounds them in closed form, over
 arrays, whatever the alignment.
@@ -26,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -49,6 +51,13 @@ class GroupShape:
     spacing: Floats
     exchanged: Floats
     leaving: Floats
+    farthest_fanout: Floats
+    farthest_members: Floats
+
+    @cached_property
+    def farthest(self) -> GroupShape:
+        """With fanout and members of the groups that cross farthest alone: a collective takes as long as theirs."""
+        return replace(self, fanout=self.farthest_fanout, members=self.farthest_members)
 
     @cached_property
     def span(self) -> Ints:
@@ -84,33 +93,49 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
     together = together if together * stride in (extent, levels.alignment) else 1
     grid = (levels.num_positions // extent, degree // together, stride // unit)
     children = levels.children(unit * together).reshape(-1, *grid).transpose(0, 1, 3, 2)
-    apart = _apart(children.reshape(len(children), -1, grid[1]))
-    fanout, members, leaving = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
-    exchanged = np.zeros(NUM_LEVELS)
+    every = _apart(children.reshape(len(children), -1, grid[1]))
+    first = np.append(True, (every[:, 1:] != every[:, :-1]).any(axis=(0, 2)))  # of groups in a row that lie alike
+    apart = every[:, first]
+    leaving, exchanged = np.ones(NUM_LEVELS), np.zeros(NUM_LEVELS)
     exchanged[SCALE_UP] = (degree - 1) / degree
     tail, far = float(degree), apart[REGION] if apart[REGION].any() else apart[CAMPUS]
-    for level in range(NUM_LEVELS):
-        steps, crossed = apart[level], (apart[level] & ~apart[level + 1]).any(axis=1)
-        if level:
-            members[level] = _smallest_run(steps, crossed) * together
-        if level and crossed.any():
-            fanout[level] = _largest_fanout(steps, apart[level + 1])
-            leaving[level] = _busiest_child(children[level - 1].reshape(-1, grid[1]), steps, crossed) * unit
+    for level in range(RACK, NUM_LEVELS):
+        crossed = (apart[level] & ~apart[level + 1]).any(axis=1)
+        if crossed.any():
+            of_all = crossed[np.cumsum(first) - 1]
+            leaving[level] = _busiest_child(children[level - 1].reshape(-1, grid[1]), every[level], of_all) * unit
     for level in range(RACK, CAMPUS):
-        exchanged[level] = _most_leaving(children[level - 1], apart[level], together, degree) * unit
+        exchanged[level] = _most_leaving(children[level - 1], every[level], together, degree) * unit
     crossing = leaving.copy()
     if apart[CAMPUS].any():
         ways = busiest_ways(*children[CAMPUS - 1 :].reshape(2, -1, grid[1]))
         crossing[CAMPUS:] = np.maximum(1.0, ways[:, 0] * unit)
         exchanged[CAMPUS:] = levels.routes.fullest(_between(children[CAMPUS - 1], grid[1], together, degree) * unit)
-    fanout[SCALE_UP] = _longest_run(apart[RACK]) * together
+    fanout, members = farthest = _fanout_and_members(apart, together)
+    outer = _farthest(apart)
+    if not outer.all():
+        farthest = _fanout_and_members(apart[:, outer], together)
     if far.any():
         tail = degree - (1 + _last_step(far[far.any(axis=1)]).max()) * float(together)
     pairs = _farthest_pairs(apart)
     pairs[SCALE_UP] += (together - 1) * grid[1]
     measures = (np.array(float(degree)), fanout, members, crossing, pairs)
     spacing = np.array(_largest_gap(far) * (together if _has_two(far) else 1))
-    return GroupShape(*measures, np.array(tail), spacing, exchanged, leaving)
+    return GroupShape(*measures, np.array(tail), spacing, exchanged, leaving, *farthest)
+
+
+def _fanout_and_members(apart: Bools, together: int) -> tuple[Floats, Floats]:
+    """``fanout`` and ``members`` of some groups."""
+    fanout, members = np.ones((2, NUM_LEVELS))
+    runs, ranks = [_runs(steps) for steps in apart[RACK:]], apart.shape[2] + 1
+    fanout[SCALE_UP] = runs[0][1].max() * together  # most ranks of a group in one domain
+    for level, (starts, lengths) in enumerate(runs[:-1], RACK):
+        crossed = (apart[level] & ~apart[level + 1]).any(axis=1)
+        if crossed.any():
+            lengths = lengths[crossed[starts // ranks]]
+            fanout[level] = _largest_fanout(apart[level] & ~apart[level + 1], runs[level + 1 - RACK][0])
+        members[level] = lengths.min() * together
+    return fanout, members
 
 
 def _apart(children: Ints) -> Bools:
@@ -119,6 +144,13 @@ def _apart(children: Ints) -> Bools:
     np.not_equal(children[:, :, 1:], children[:, :, :-1], out=apart[1:NUM_LEVELS])
     apart[NUM_LEVELS] = False
     return apart
+
+
+def _farthest(apart: Bools) -> Bools:
+    """Which groups cross the outermost level that any does, (groups,)."""
+    crossed = np.asarray(apart[:-1].any(axis=2))
+    outermost = np.flatnonzero(crossed.any(axis=1))
+    return crossed[outermost[-1]] if len(outermost) else np.ones(crossed.shape[1], dtype=bool)
 
 
 def _farthest_pairs(apart: Bools) -> Floats:
@@ -133,25 +165,17 @@ def _runs(steps: Bools) -> tuple[Ints, Ints]:
     edges = np.ones((steps.shape[0], steps.shape[1] + 1), dtype=bool)
     edges[:, 1:] = steps
     starts = np.flatnonzero(edges)
-    return starts, np.diff(starts, append=edges.size)
+    lengths = np.empty_like(starts)
+    np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
+    lengths[-1] = edges.size - starts[-1]
+    return starts, lengths
 
 
-def _smallest_run(steps: Bools, crossed: Bools) -> float:
-    """Fewest ranks of a group in one child, over groups that cross (over all groups when none does)."""
-    return float(_runs(steps[crossed] if crossed.any() else steps)[1].min())
-
-
-def _longest_run(steps: Bools) -> float:
-    """Most ranks of a group in one child."""
-    return float(_runs(steps)[1].max())
-
-
-def _largest_fanout(steps: Bools, parent_steps: Bools) -> float:
-    """Most children that one group touches inside one parent: longest stretch of child changes within a parent."""
-    starts, _ = _runs(parent_steps)
+def _largest_fanout(steps: Bools, parents: Ints) -> float:
+    """Most children that one group touches inside one parent: most ``steps`` to another child between the starts of parents."""
     inside = np.zeros((steps.shape[0], steps.shape[1] + 1), dtype=np.int64)
-    inside[:, 1:] = steps & ~parent_steps
-    return float(np.add.reduceat(inside.reshape(-1), starts).max()) + 1.0
+    inside[:, 1:] = steps
+    return float(np.add.reduceat(inside.reshape(-1), parents).max()) + 1.0
 
 
 def _busiest_child(child: Ints, steps: Bools, crossed: Bools) -> float:
@@ -282,7 +306,8 @@ def relaxed_shape(
     spacing = np.maximum(1.0, d[..., 0] - 1)
     known = host % (d * s)[..., 0] == 0
     exchanged = np.where(fanout > 1, (d - 1) / d * leaving, 0.0)  # m·(d−m) ≥ d−1 for any m of d
-    return RelaxedShape(d[..., 0], fanout, members, crossing, pairs, tail, spacing, exchanged, leaving, known)
+    loads = tail, spacing, exchanged, leaving
+    return RelaxedShape(d[..., 0], fanout, members, crossing, pairs, *loads, fanout, members, known)
 
 
 def largest_children(levels: Levels) -> Floats:

@@ -34,7 +34,7 @@ from scaleacross.cost_models.traffic import Volumes
 
 class Travel(NamedTuple):
     """How calls of passes follow one another, each (n,): whether backward passes gather, 1 or 0, and the share of reductions that
-    runs beside others at most, (1 − 1/k)·x."""
+    overlaps with others at most, (1 − 1/k)·x."""
 
     again: Floats
     beside: Floats

@@ -6,7 +6,7 @@ one is exposed, because the first gather has no computation before it and the la
     exposed = max(s / n + (1 − 1/n) · (s − f) · taken, t − window)        (s ≥ t ≥ 0, s ≥ f ≥ 0, n ≥ 1)
 
 for t seconds of communication, s of all communicators added up: where several run side by side t is less (``together_s``), but
-one piece passes them in turn. What does run beside computation takes multiprocessors from its products: for each second of a
+one piece passes them in turn. What overlaps with computation takes multiprocessors from its products: for each second of a
 collective, computation falls behind by ``taken`` seconds (``network.sm_contention``), but for f seconds that hold none
 (``network.drivers``). What its bytes take of HBM does not depend on how long they travel: ``step.hbm_lost_s``.
 
@@ -20,8 +20,8 @@ Rules (Megatron-LM's overlap options and PyTorch FSDP's prefetch, as their docum
                    them, gather of the next layer
 
 What travels with every micro-batch is timed pass by pass once a decision is placed (``pipeline.shard_passes``); bounds know
-``least_passes`` of it. Windows count computation, and of other communication the all-to-alls that the step waits for
-(``beside_exchanges``); traffic of different axes in one window shares the network (``together_s``).
+``least_passes`` of it. Windows count computation alone; traffic of different axes in one window shares the network
+(``together_s``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
-from scaleacross.cost_models.recomputation import tokens_again
 from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.cost_models.work import Work
 
@@ -69,7 +68,6 @@ class Window(NamedTuple):
         first_fraction: 1/n, the share of communication that has nothing to hide behind.
         taken_fraction: (1 − 1/n) · taken, what computation falls behind per second of communication.
         in_a_row: share of the calls that follow one another at least (``least_together_s``).
-        exchanges: all-to-alls in the window, none of which are counted in ``length_s`` yet (``beside_exchanges``).
         slowed_s: by which exposed collectives of the layers last longer, per occurrence; 0 in bounds (``beside_layers``).
         later: whether passes may turn out longer, which computation alone pays for (``Candidates.rerun_open``).
         chunks: of timed schedules that split the backward; none in bounds and of others.
@@ -79,7 +77,6 @@ class Window(NamedTuple):
     first_fraction: Floats
     taken_fraction: Floats
     in_a_row: Floats
-    exchanges: Floats
     slowed_s: Floats
     later: Bools
     chunks: ChunkWindows
@@ -89,8 +86,8 @@ class Window(NamedTuple):
         chunks = self.chunks
         if len(chunks.length_s):
             chunks = ChunkWindows(*(part[:, rows] for part in chunks))
-        length, first, taken, in_a_row, number, slowed = (part[rows] for part in self[:-2])
-        return Window(length, first, taken, in_a_row, number, slowed, self.later[rows], chunks)
+        length, first, taken, in_a_row, slowed = (part[rows] for part in self[:-2])
+        return Window(length, first, taken, in_a_row, slowed, self.later[rows], chunks)
 
 
 NO_CHUNKS: Final = ChunkWindows(*(np.zeros((0, 1)),) * 3)
@@ -130,30 +127,19 @@ def windows(candidates: Candidates, work: Work, *, placed: bool = False) -> tupl
     nothing = np.zeros(len(candidates))
     in_a_row = first + rest / num_communicators(candidates, work.expert_parameters > 0)
     lengths = (work.backward_s * hidden, work.forward_s * hidden, work.forward_s, work.backward_s)
-    ahead = 2 * work.moe_layers
-    back = (1.0 + tokens_again(candidates)) * ahead
-    exchanges, taken = (back * hidden, ahead * hidden, ahead, back), (reducing, moving, moving, moving)
+    taken = reducing, moving, moving, moving
     later = candidates.rerun_open
     return tuple(
-        Window(length, first, rest * held, in_a_row, number, nothing, later, NO_CHUNKS)
-        for length, number, held in zip(lengths, exchanges, taken, strict=True)
+        Window(length, first, rest * held, in_a_row, nothing, later, NO_CHUNKS)
+        for length, held in zip(lengths, taken, strict=True)
     )
 
 
 def bounding_windows(candidates: Candidates, work: Work) -> tuple[Window, ...]:
-    """The windows as bounds count them: beside passes that gather and scatter shards, and wait for it, gradients may have as much
-    time as they take."""
+    """The windows as bounds count them. Gradients may have all the time that they take where passes wait for shards."""
     gradients, *others = windows(candidates, work)
     endless = np.where(reduced_every_pass(candidates), np.inf, gradients.length_s)
     return gradients._replace(length_s=endless), *others
-
-
-def beside_exchanges(over: Sequence[Window], exposed_s: Floats) -> tuple[Window, ...]:
-    """The windows with what their all-to-alls leave exposed of themselves, ``exposed_s`` (..., n) each.
-
-    No more than the pipeline waits for them in all, so that a step with longer all-to-alls is never shorter.
-    """
-    return tuple(one._replace(length_s=one.length_s + one.exchanges * exposed_s) for one in over)
 
 
 def num_communicators(candidates: Candidates, experts: Bools | bool) -> Floats:

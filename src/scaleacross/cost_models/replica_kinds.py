@@ -128,19 +128,22 @@ def replica_kinds(
         traffic = {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
         far = far_gradients(ranked(own, timed.actions), traffic) if timed.actions and is_far(own, groups) else None
         terms = _terms(own, traffic if far is None else far.traffic)
-        beside = beside_layers(own, groups, exchanges, decision.pipeline, terms)
+        beside = beside_layers(own, groups, exchanges, decision.pipeline)
         if far is not None:
             beside = beside.behind_trunks(far)
         elif timed.replicated_s is not None:
-            near = (
-                near_gradients(ranked(own, timed.actions))
-                if timed.actions
-                else _outlasting(terms, timed.replicated_s, own)
-            )
-            beside = beside.behind_passes(near)
+            near = near_gradients(ranked(own, timed.actions)) if timed.actions else None
+            beside = beside.behind_passes(near or _outlasting(terms, timed.replicated_s, own))
+        elif timed.actions and _come_apart(timed.actions):
+            beside = beside.behind_chunks(near_gradients(ranked(own, timed.actions)))
         return ReplicaKind(own, timed, terms, beside, heaviest, shapes)
 
     return [kind(timed) for timed in pipelines.timed(groups, waits, shards)]
+
+
+def _come_apart(actions: Actions) -> bool:
+    """Whether gradients of weights are computed after input gradients, which reductions then do not overlap with."""
+    return actions.splits
 
 
 def _stated_gradients(volumes: Volumes, groups: Mapping[str, Group], split: Split) -> dict[str, Floats]:

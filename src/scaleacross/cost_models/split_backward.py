@@ -31,7 +31,7 @@ def gradient_chunks(
     Args:
         pieces: buckets of every stage, (p·v,); ``buckets``: those of every rank as windows count them, (ranks,).
         carried: parameters whose traffic every rank is taken to have, (ranks,).
-        taken: by which computation falls behind per second of traffic beside it, (ranks,).
+        taken: by which computation falls behind per second of concurrent traffic, (ranks,).
     """
     of, share = _of_ranks(stages, buckets), _share(stages, carried)
     part_s = (ends.last_end_s - ends.last_start_s) / pieces

@@ -30,7 +30,6 @@ from scaleacross.cost_models.least_passes import LeastPasses
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.overlap import (
     TRAFFIC_ROWS,
-    beside_exchanges,
     beyond_windows_s,
     bounding_windows,
     computation_s,
@@ -77,7 +76,7 @@ def placement_free_s(volumes: Volumes) -> Floats:
 
 
 def hbm_lost_s(volumes: Volumes) -> Floats:
-    """Seconds of a step by which element-wise work falls behind because traffic beside it passes through HBM, (n,).
+    """Seconds of a step by which element-wise work falls behind because concurrent traffic passes through HBM, (n,).
 
     Also where that traffic outlasts its window and the step waits for it anyway: at most what HBM takes of its time too much.
     """
@@ -102,8 +101,6 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
         waited = waited - sum(term.early_s for term in terms)
         early = early.where(np.any([term.far for term in terms if term.far is not None], axis=0))
         over, traffic = early.behind(over, waited), [part for term in terms for part in _apart(term, early)]
-    for term in terms:
-        over = over if term.exchange_s is None else beside_exchanges(over, term.exchange_s)
     exposed["dp"] = exposed["dp"] + beyond_windows_s(traffic, work.buckets, over) + hbm_lost_s(volumes)
     compute = candidates.num_micro_batches * (work.forward_s + work.backward_s)
     behind = work.optimizer_s + (exposed["dp"] if early is None else np.where(early.is_far, 0.0, exposed["dp"]))

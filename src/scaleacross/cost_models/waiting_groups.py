@@ -19,7 +19,7 @@ import numpy as np
 from scaleacross.cost_models.axes import Calls
 from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.columns import column_names
+from scaleacross.cost_models.columns import column_names, columns_of
 from scaleacross.cost_models.far_shapes import shapes_of_ranks
 from scaleacross.cost_models.groups import GroupShape, largest_children
 from scaleacross.cost_models.layout import Axis
@@ -54,10 +54,6 @@ class RankGroups(NamedTuple):
         columns = zip(*(one[:-1] for one in every), strict=True)
         return Calls.of(None if parts[0] is None else self._longest(parts) for parts in columns)
 
-    def longest_s(self, seconds: Callable[[Group], Floats]) -> Floats:
-        """What every rank waits for its groups, (ranks,), by the seconds (1,) of a kind."""
-        return self._longest([seconds(group) for group in self.kinds])
-
     def _longest(self, seconds: Sequence[Floats]) -> Floats:
         longest: Floats = np.maximum(np.concatenate(seconds, axis=-1), seconds[0])
         return longest[..., self.of]
@@ -74,9 +70,13 @@ def told_apart(extent: Ints | int, largest: Floats | float, ranks: Ints | int) -
 
 
 def near_shape(shape: GroupShape, where: Bools) -> GroupShape:
-    """The shapes (n rows), where asked as they are for ranks whose groups stay in a building."""
-    inside = np.broadcast_to(np.arange(NUM_LEVELS) < CAMPUS, shape.fanout.shape)
-    return _crossing_only(shape, np.where(inside | ~where[..., None], shape.fanout, 1.0))
+    """The shapes (n rows), of those that cross buildings, where asked, as for ranks whose groups stay in one."""
+    inside, where = np.arange(NUM_LEVELS) < CAMPUS, where & (shape.span >= CAMPUS)
+    every = replace(shape, farthest_fanout=shape.fanout, farthest_members=shape.members)
+    pairs = zip(columns_of(shape), columns_of(_crossing_only(every, np.where(inside, shape.fanout, 1.0))), strict=True)
+    return GroupShape(
+        *(np.where(where[..., None] if own.ndim > where.ndim else where, near, own) for own, near in pairs)
+    )
 
 
 def waiting_groups(
@@ -119,6 +119,7 @@ def _crossing_only(shape: GroupShape, fanout: Floats) -> GroupShape:
     """The shapes of groups of which a part, with this ``fanout``, crosses some far levels only: it shares their links with all
     groups that cross, and where it does not, its neighbours are as far apart as on the outermost level that it does cross."""
     parts = {name: np.array(getattr(shape, name)) for name in column_names(GroupShape)} | {"fanout": fanout}
+    parts["farthest_fanout"][..., CAMPUS:] = fanout[..., CAMPUS:]
     for level in (REGION, CAMPUS):
         stays = fanout[..., level] <= 1
         crossed = fanout[..., :level] > 1
@@ -126,7 +127,13 @@ def _crossing_only(shape: GroupShape, fanout: Floats) -> GroupShape:
         moved = np.where(stays, parts["pairs"][..., level], 0.0)
         parts["pairs"][..., level] -= moved
         parts["pairs"] += moved[..., None] * (np.arange(NUM_LEVELS) == outermost[..., None])
-        for name, value in (("members", parts["degree"]), ("crossing", 1.0), ("leaving", 1.0), ("exchanged", 0.0)):
+        for name, value in (
+            ("members", parts["degree"]),
+            ("farthest_members", parts["degree"]),
+            ("crossing", 1.0),
+            ("leaving", 1.0),
+            ("exchanged", 0.0),
+        ):
             parts[name][..., level] = np.where(stays, value, parts[name][..., level])
     tail = np.where((fanout[..., CAMPUS:] > 1).any(axis=-1), parts["tail"], parts["degree"])
     return GroupShape(**(parts | {"tail": tail}))

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.axes import Calls, Terms, early_s, exposed_exchange_s, path_s, serial_s, some_rows, waiting
+from scaleacross.cost_models.axes import Calls, Terms, early_s, path_s, serial_s, some_rows, waiting
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.columns import column_names
 from scaleacross.cost_models.distinct import Distinct, distinct
@@ -22,7 +22,6 @@ from scaleacross.cost_models.least_passes import LeastPasses
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.overlap import (
     Window,
-    beside_exchanges,
     bounding_windows,
     exposed_s,
     least_together_s,
@@ -65,16 +64,14 @@ class Added(NamedTuple):
     """What an axis adds to a bound on a step, (..., n); None is nothing.
 
     ``waited_s`` inside the pipeline, ``after_s`` behind it (windows' traffic that the job runs nothing beside), ``alone_s`` what
-    the pipeline takes without what the other axes wait, ``window_s`` (TRAFFIC_ROWS, ..., n) of traffic, ``exchange_s`` of one
-    all-to-all, ``far`` whether gradients cross buildings, ``early_s``, ``apart_s`` (2, ..., n) and
-    ``passed_s`` as of ``Terms``.
+    the pipeline takes without what the other axes wait, ``window_s`` (TRAFFIC_ROWS, ..., n) of traffic, ``far`` whether
+    gradients cross buildings, ``early_s``, ``apart_s`` (2, ..., n) and ``passed_s`` as of ``Terms``.
     """
 
     waited_s: Floats
     after_s: Floats | None
     alone_s: Floats | None
     window_s: Floats
-    exchange_s: Floats | None
     far: Bools | None = None
     early_s: Floats | float = 0.0
     apart_s: Floats | None = None
@@ -90,7 +87,6 @@ class Added(NamedTuple):
             terms.serial_s.get("dp"),
             terms.alone_s,
             terms.window_s,
-            terms.exchange_s,
             terms.far,
             terms.early_s,
             sum(terms.apart_s[1:], start=terms.apart_s[0]) if terms.apart_s else None,
@@ -104,7 +100,6 @@ class Added(NamedTuple):
             None if self.after_s is None else self.after_s[rows],
             None if self.alone_s is None else self.alone_s[rows],
             self.window_s[:, rows],
-            None if self.exchange_s is None else self.exchange_s[rows],
             None if self.far is None else self.far[rows],
             some_rows(self.early_s, rows),
             None if self.apart_s is None else self.apart_s[:, rows],
@@ -119,8 +114,8 @@ def added_s(
     alone, one micro-batch's path and what shards keep the fullest rank or links busy for, and of their traffic what the windows
     do not hide.
 
-    All-to-alls lengthen windows, by no more than the pipeline waits for them, and so do policies still to be chosen, by no more
-    than it computes. A pipeline of which only the messages are known may have as much of both as hides all. ``early``: of
+    Policies still to be chosen lengthen windows, by no more than the pipeline computes. A pipeline of which only the messages are
+    known may compute as much as hides all. ``early``: of
     gradients that cross buildings, None where there can be none; ``shards``: of those that travel with every pass, likewise.
     """
     waited = np.sum([part.waited_s for part in parts], axis=0)
@@ -132,7 +127,6 @@ def added_s(
         beyond, whole = shards.bounds_s(traffic)
         waited = waited + beyond
         alone.append(np.maximum(0.0, whole - shards.computed_s))
-    exchange = next((part.exchange_s for part in parts if part.exchange_s is not None), None)
     longest = longest_s(waited, np.max(alone, axis=0) if alone else None)
     early = None if early is None else _far(early, parts, longest.shape)
     if early is not None:
@@ -141,16 +135,12 @@ def added_s(
             start=np.zeros(2).reshape(2, *(1,) * longest.ndim),
         )
         traffic, over = early.alone(traffic, apart), early.behind(over, longest - sum(part.early_s for part in parts))
-    if exchange is None and not (alone and over[0].later.any()):
-        exposed = exposed_in_windows_s(traffic, over)
-        exposed += longest
+    exposed = exposed_in_windows_s(traffic, over)
+    if alone and over[0].later.any():
+        endless = [one._replace(length_s=np.where(one.later, ENDLESS_S, one.length_s)) for one in over]
+        exposed = longest_s(exposed + waited, exposed_in_windows_s(traffic, endless) + np.max(alone, axis=0))
     else:
-        beside = over if exchange is None else beside_exchanges(over, exchange)
-        exposed = exposed_in_windows_s(traffic, beside) + waited
-        if alone:
-            endless = over if exchange is None else beside_exchanges(over, np.full_like(exchange, ENDLESS_S))
-            endless = [one._replace(length_s=np.where(one.later, ENDLESS_S, one.length_s)) for one in endless]
-            exposed = longest_s(exposed, exposed_in_windows_s(traffic, endless) + np.max(alone, axis=0))
+        exposed += longest
     for part in parts:
         if part.after_s is not None:
             exposed += part.after_s
@@ -188,14 +178,10 @@ class Arc:
         total: Floats = sum(parts.values(), start=np.zeros(len(some.candidates)))
         alone = None if self.calls.message is None else least_alone_s(some, self.calls.message)
         alone = None if alone is None or not alone.any() else alone[self.waits]
-        exchange = exposed_exchange_s(some, self.calls)
-        exchange = None if exchange is None else exchange[self.waits]
         before, path = (some_rows(law(some, self.calls), self.waits) for law in (early_s, path_s))
         serial: dict[str, Floats] = {self.axis: total[self.waits]}
         apart = () if self.apart_s is None else (self.apart_s,)
-        return Added.of(
-            waiting(volumes, Terms(serial, (self.window_s,), alone, exchange, self.far, before, apart, path))
-        )
+        return Added.of(waiting(volumes, Terms(serial, (self.window_s,), alone, self.far, before, apart, path)))
 
 
 @dataclass(frozen=True)

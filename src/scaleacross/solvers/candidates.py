@@ -27,7 +27,6 @@ from scaleacross.cost_models.axes import (
     best_network,
     chosen_calls,
     early_s,
-    exposed_exchange_s,
     path_s,
     serial_s,
     waiting,
@@ -193,14 +192,12 @@ class Pricing:
         free, bases, states = placement_free_s(volumes), volumes.take(base.first), volumes.take(state.first)
         serial, messages = self._waited_s(bases)
         traffic, alone = zip(*(self._carried_s(axis, states, coarse=True) for axis in GRID_AXES), strict=True)
-        exchange = self._exchange_s(bases, coarse=True)
-        exchange = None if exchange is None else exchange[base.code]
         summed = np.sum(traffic, axis=0)[:, state.code]
         early = self.early(volumes)
         before = 0.0 if early is None else self._early_s(bases)[base.code]
         apart = () if early is None else (sum(part for part in alone if part is not None)[:, state.code],)
         waits, messages, over = {"": serial[base.code]}, messages[base.code], bounding_windows(candidates, work)
-        terms = waiting(volumes, Terms(waits, (summed,), messages, exchange, early_s=before, apart_s=apart))
+        terms = waiting(volumes, Terms(waits, (summed,), messages, early_s=before, apart_s=apart))
         parts, shards = [Added.of(terms)], LeastPasses.of(volumes)
         together = added_s(parts, over, None, shards)
         added = together if early is None else added_s(parts, over, early, shards)
@@ -307,13 +304,6 @@ class Pricing:
         for axis in GRID_AXES:
             out += early_s(volumes, self._calls(axis, volumes, stride, coarse=True))
         return out
-
-    def _exchange_s(self, volumes: Volumes, stride: Ints | None = None, coarse: bool = False) -> Floats | None:
-        """Lower bound on ``axes.exposed_exchange_s``: of experts at that stride (``coarse``: or any larger one)."""
-        if not self.profile.num_experts:
-            return None
-        stride = np.ones(len(volumes.candidates), dtype=np.int64) if stride is None else stride
-        return exposed_exchange_s(volumes, self._calls("dp_shard", volumes, stride, coarse))
 
     def _calls(self, axis: GridAxis, volumes: Volumes, stride: Ints, coarse: bool) -> Calls:
         """Lower bound on one call of the collectives that the step waits for; of several accelerator types on the one that

@@ -34,7 +34,7 @@ from scaleacross.cost_models.least_passes import LeastPasses
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.levels import CAMPUS, REGION
 from scaleacross.cost_models.links import Links
-from scaleacross.cost_models.overlap import beside_exchanges, bounding_windows
+from scaleacross.cost_models.overlap import bounding_windows
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.solvers.arcs import exposed_in_windows_s
@@ -83,8 +83,6 @@ class Crossing(Pricing):
             some = volumes.take(rows)
             stride = some.candidates.world_size // degree[rows]
             here = tuple(window.take(rows) for window in over)
-            exchange = self._exchange_s(some, stride) if axis == "dp_shard" else None
-            here = here if exchange is None else beside_exchanges(here, exchange)
             calls, (traffic, apart) = self._calls(axis, some, stride, coarse=False), self._carried_s(axis, some, stride)
             alone = None if calls.message is None else least_alone_s(some, calls.message)
             own = waited_s(axis, some, calls)

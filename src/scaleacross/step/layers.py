@@ -20,7 +20,7 @@ from scaleacross.step.recording import MICRO_BATCH, Recorder
 from scaleacross.step.setting import Op
 
 TP_REDUCTIONS: Final = 0.25
-"""Share of tp collectives that are reductions of a backward pass: what running them beside weight gradients can hide at most."""
+"""Share of tp collectives that are reductions of a backward pass: what overlap with weight gradients can hide at most."""
 
 LETTERS: Final = {kind: kind.value for kind in Kind}
 """The letter of every kind: looked up, where reading an enum's value runs Python each time."""
@@ -123,7 +123,7 @@ class Layers:
         return max(0.0, whole + weight - attention - late - sum(self._shared(action, work))), attention, late
 
     def _shared(self, action: Action, work: ChunkWork) -> tuple[float, ...]:
-        """Seconds of shared experts beside each dispatch and combine of an action: a forward pass, or what repeats it and the
+        """Seconds of shared experts that overlap with each dispatch and combine: a forward pass, or what repeats it and the
         backward pass. Input gradients alone take as long as the forward pass (assumed)."""
         if not self.exchanges or action.kind is Kind.F:
             return (work.shared_s * bool(self.exchanges),)
@@ -131,7 +131,7 @@ class Layers:
         return work.shared_s * self.tokens_again, back
 
     def _attention(self, action: Action, work: ChunkWork) -> float:
-        """Seconds of attention beside which keys and values travel."""
+        """Seconds of attention that keys and values overlap with."""
         if action.kind is Kind.F:
             return work.attention_s
         return work.attention_backward_s + work.attention_s * self.keys_again
@@ -185,13 +185,13 @@ class Layers:
         return work.tp_forward if action.kind is Kind.F else work.tp_backward
 
     def _late_weight_s(self, action: Action, work: ChunkWork, weight: float) -> float:
-        """Seconds of weight gradients beside which the reductions of a backward pass run; userbuffers hide these and more."""
+        """Seconds of weight gradients that the reductions of a backward pass overlap with; userbuffers hide these and more."""
         beside = self.job.overlap.tp_reduce and self.job.overlap.tp_fraction < TP_REDUCTIONS
         has_tp = self.tp_bytes > 0 and self._tp_calls(action, work) > 0
         return weight / 2 if beside and has_tp and weight > 0 else 0.0
 
     def _tensor(self, action: Action, key: Key, work: ChunkWork, share: float, late_s: float, cell: str) -> None:
-        """Gathers and scatters over tp that nothing hides; then the reductions beside ``late_s`` of weight gradients."""
+        """Gathers and scatters over tp that nothing hides; then the reductions overlapped with ``late_s`` of weight gradients."""
         operations, size = self.tp_ops, self.tp_bytes
         count = self._tp_calls(action, work) * share
         if not late_s:
@@ -213,11 +213,11 @@ class Layers:
         return work.num_moe_layers * (2.0 + 2.0 * again)
 
     def _alone(self, action: Action) -> bool:
-        """Whether it is of the outermost micro-batch, beside which no other one runs."""
+        """Whether it is of the outermost micro-batch, which overlaps with no other one."""
         return action.microbatch == (0 if action.kind is Kind.F else self.schedule.num_microbatches - 1)
 
     def _hidden_share(self, action: Action) -> float:
-        """Share of all-to-alls that runs beside the computation of another micro-batch; the outermost has none."""
+        """Share of all-to-alls that overlaps with the computation of another micro-batch; the outermost has none."""
         return 0.0 if self._alone(action) else self.job.experts.overlap_fraction
 
     def _experts(self, action: Action, key: Key, work: ChunkWork, share: float, pace: float, cell: str) -> None:
@@ -238,7 +238,7 @@ class Layers:
             self._wait("ep", beside, cell)
 
     def _hidden(self, action: Action, key: Key, share: float) -> Iterable[tuple[str, int | None]]:
-        """Collectives that start with the action and run beside its computation."""
+        """Collectives that start with the action and overlap with its computation."""
         work = self.work.chunks[action.chunk]
         if self.exchanges and self._hidden_share(action) > 0:
             count = self._exchanges(action, work) * share * self._hidden_share(action)

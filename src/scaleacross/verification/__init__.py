@@ -333,15 +333,20 @@ def count_groups(places: Places, degree: int, stride: int, routes: Routes) -> Gr
     """Shape of the groups of an axis: the definition of ``GroupShape``, literally, from the set of children of each group."""
     ranks = np.arange(len(places)).reshape(-1, degree, stride).transpose(0, 2, 1).reshape(-1, degree)
     members, leaving, fanout = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
-    exchanged = np.zeros(NUM_LEVELS)
+    exchanged, farthest = np.zeros(NUM_LEVELS), np.ones((2, NUM_LEVELS))
+    apart = (places[ranks] != places[ranks[:, :1]]).any(axis=1).T  # which groups touch two children, (levels, groups)
+    outer = apart[np.flatnonzero(apart.any(axis=1)).max(initial=-1)] | ~apart.any()
     for level in range(NUM_LEVELS):
         inside = places[ranks, level + 1] if level + 1 < NUM_LEVELS else np.zeros_like(ranks)
         group, child, parent, sizes = _touched(places[ranks, level], inside)
-        _, owner, spread = np.unique(group * (parent.max() + 1) + parent, return_inverse=True, return_counts=True)
+        pair, owner, spread = np.unique(group * (parent.max() + 1) + parent, return_inverse=True, return_counts=True)
         crosses = np.zeros(len(ranks), dtype=bool)
         crosses[group] = np.bincount(group, weights=spread[owner] > 1)[group] > 0
         fanout[level] = spread.max()
         members[level] = sizes[crosses[group]].min() if crosses.any() else sizes.min()
+        farthest[0, level] = spread[outer[pair // (parent.max() + 1)]].max()
+        own = outer & (crosses if crosses[outer].any() else True)
+        farthest[1, level] = sizes[own[group]].min()
         if crosses.any():
             leaving[level] = np.bincount(child[crosses[group]]).max()
         if level < CAMPUS:
@@ -361,6 +366,8 @@ def count_groups(places: Places, degree: int, stride: int, routes: Routes) -> Gr
         spacing=np.array(float(max((np.diff(row).max(initial=1) for row in boundaries), default=1))),
         exchanged=exchanged,
         leaving=leaving,
+        farthest_fanout=farthest[0],
+        farthest_members=farthest[1],
     )
 
 

@@ -56,9 +56,14 @@ class Actions:
         return chained_ends(self.forward_s, self.backward_s, np.sum(self.between_stages(), axis=0))
 
     @property
+    def splits(self) -> bool:
+        """Whether weight gradients are computed apart from input gradients."""
+        return self.schedule not in WHOLE
+
+    @property
     def _is_timed(self) -> bool:
         """Whether its actions are timed for its ends."""
-        return self.num_chunks > 1 or self.schedule not in WHOLE or self.order is not None
+        return self.num_chunks > 1 or self.splits or self.order is not None
 
     @property
     def _key(self) -> tuple[ScheduleName, int, int, int, tuple[str, ...] | None, bytes, bytes]:

@@ -202,7 +202,7 @@ def _of_stages(seconds: Floats, work: StageWork) -> Floats:
 
 
 def _tp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
-    """``axes._tp_wait_s`` by action. Reductions run beside weight gradients only where a backward pass has both."""
+    """``axes._tp_wait_s`` by action. Reductions overlap with weight gradients only where a backward pass has both."""
     overlap, nothing = volumes.job.overlap, np.zeros(len(work.rank))
     pair = nothing if calls.gather_s is None else 2 * _of_stages(calls.gather_s, work)
     back, hidden = work.tp_backward * pair, overlap.tp_fraction * work.tp_backward * pair
@@ -226,10 +226,10 @@ def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
 
 
 def _ep_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
-    """All-to-alls beyond the shared experts of their layers, but for the stated share that runs beside another micro-batch, as
+    """All-to-alls beyond the shared experts of their layers, but for the stated share that overlaps with another micro-batch, as
     far as its computation is long enough. Input gradients of shared experts take as long as their forward pass (assumed).
 
-    T seconds beside C seconds of computation, from whose products they take the share h: the longer of T and C + h·T.
+    T seconds concurrent with C seconds of computation, from whose products they take the share h: the longer of T and C + h·T.
     """
     if calls.exchange_s is None or calls.held_s is None:
         return Waits(*(np.zeros(len(work.rank)),) * 6)
@@ -311,7 +311,7 @@ def _timed(
     rank = int((computed + sum(waited.values())).argmax())
     busiest = float(computed[rank]), {each: float(one[rank]) for each, one in waited.items()}
     replicated_s = seconds.replicated_s
-    if p == 1 or message is None:
+    if message is None or (p == 1 and name in WHOLE and volumes.order is None):  # passes one after another
         return _queued(TimedPipeline(*busiest, replicas, rank, replicated_s=replicated_s), busy_s)
     near = tuple(float(np.broadcast_to(part, 1)[0]) for part in message)
     alone, blocking = (

@@ -10,7 +10,7 @@ reductions through all communicators, c seconds that a layer computes and waits 
     begun(i) = max(ended(i−1), gathered(i))        gathered(i + 1) = g after begun(i)
     ended(i) = begun(i) + c                        reduced(i)      = r after ended(i)
 
-A layer computes longer by what the collectives that run meanwhile take of its multiprocessors, all its own calls at most. Beside
+A layer computes longer by what the collectives that run meanwhile take of its multiprocessors, all its own calls at most. During
 the last backward pass replicas reduce a layer's gradients once it has scattered them; the step waits for the last of them.
 """
 
@@ -100,7 +100,7 @@ class ShardCalls:
 
     def replicated_s(self, work: StageWork, backward_s: Floats, busy_s: Floats) -> float:
         """Seconds by which gradients between replicas outlast the backward passes of all chunks of one rank, which wait for
-        ``backward_s`` beside computation and keep the network busy for ``busy_s``."""
+        ``backward_s`` beyond computation and keep the network busy for ``busy_s``."""
         layers = int(np.maximum(1, work.num_layers).sum())
         layer = float((work.backward_s + backward_s).sum()) / layers, float(busy_s.sum()) / layers
         gathers = self._calls(self.gather_s)[::-1] if self.gathers > 1 else []
