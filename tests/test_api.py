@@ -237,9 +237,9 @@ def test_evaluating_a_plan_gives_its_own_figures(plan: Plan) -> None:
     assert again.report.bound_s <= again.estimated.step_s
 
 
-@each("seed", (4, 10, 54), (25, 50))
+@each("seed", (4, 38), (10, 25, 50, 54))
 def test_a_decision_without_placement_gets_the_best_one(seed: int) -> None:
-    """54: its network cannot run where the decision is fastest on the best network of all."""
+    """38: its network cannot run where the decision is fastest on the best network of all."""
     best = sa.plan(random_job(seed), gap_tolerance=0.0, alternatives=False)
     bare = best.decision.model_copy(update={"placement": None})
     found = sa.evaluate((best.job, bare))
