@@ -31,7 +31,19 @@ def test_windows_never_expose_less_than_they_say_themselves() -> None:
     over = [Window(one, one / 2, nothing, one, nothing, one < 0, NO_CHUNKS)] * 4
     found = BesideLayers(np.full((4, 2), 0.1), (NO_CHUNKS,) * 4).on(over)
     assert found[3].slowed_s.tolist() == [0.1, 0.1]
-    assert found[0].length_s.tolist() == [1.0, 1.0]
+    assert found[GRADIENTS].length_s.tolist() == [1.0, 1.0]
+
+
+def test_chunks_of_gradients_that_come_apart_never_hide_more_than_their_window() -> None:
+    """10 s beside a window of 1 s: 9 s are left, or what a chunk leaves of them where that is more."""
+    one, nothing = np.ones(1), np.zeros((4, 1))
+    over = [Window(one, one / 10, one * 0, one, one * 0, one < 0, NO_CHUNKS)] * 4
+    seconds = np.array([[10.0], *[[0.0]] * 3])
+    for hidden_s, apart, behind_passes in ((4.0, 9.0, 6.0), (0.5, 9.5, 9.5)):
+        chunks = ChunkWindows(*np.array([[[1.0]], [[0.0]], [[hidden_s]]]))
+        beside = BesideLayers(nothing, (NO_CHUNKS,) * 4)
+        assert exposed_s(seconds, seconds, beside.behind_chunks(chunks).on(over)).tolist() == [apart]
+        assert exposed_s(seconds, seconds, beside.behind_passes(chunks).on(over)).tolist() == [behind_passes]
 
 
 def test_of_what_crosses_buildings_only_chunks_say_what_is_left() -> None:

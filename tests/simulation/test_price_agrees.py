@@ -201,7 +201,7 @@ def placed(pipeline: tuple[str, int], axis_order: str, fill: tuple[int, ...], sh
                 dp_replicate=4,
             ),
         ),
-        (  # weight gradients come apart on a single rank: reductions overlap with no input gradients, 20 % too cheap if they did
+        (  # weight gradients come apart on a single rank: reductions overlap with no input gradients; 20 % too low if they did
             {"model": "llama3.1-70b", "accelerators": 4096, "buildings": 8, "regions": 8, "latency_ms": 2.5},
             placed(
                 ("ZBH1", 1),
@@ -213,7 +213,7 @@ def placed(pipeline: tuple[str, int], axis_order: str, fill: tuple[int, ...], sh
                 dp_replicate=32,
             ).model_copy(update={"recompute": "selective"}),
         ),
-        (  # most rings of shards stay in a building, and take longer than those that cross one: 17 % too cheap if they did not
+        (  # most rings of shards stay in a building, and take longer than those that cross one; 17 % too low if they did not
             {
                 "model": "llama3.1-8b",
                 "accelerators": 8192,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from scaleacross import catalogue
@@ -12,6 +12,7 @@ from scaleacross.api.objectives import objective_value
 from scaleacross.api.problems import problem_of
 from scaleacross.api.stated import stated
 from scaleacross.cost_models.candidates import candidate_of
+from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import accelerator_types
 from scaleacross.cost_models.plan_cost import PlanCost, placed_shapes
 from scaleacross.errors import InfeasibleError, InputError
@@ -59,14 +60,13 @@ def evaluated(problem: Problem, decision: Decision, degraded: bool = True) -> Pl
         raise InputError(f"'{job.name}': batch_shares name replicas by building: state the placement too")
     if decision.placement is None:
         decision = _place(problem, decision)
-        if decision.network and list(_communication(problem, decision, cost_of(problem, decision))):
-            decision = _place_for_network(problem, decision)
+        decision = _place_for_network(problem, decision) if decision.network else decision
         notes.append("the settings name no placement: the best one was chosen")
     broken = list(checks.illegal(problem, decision))
     if broken:
         raise InputError(f"'{job.name}' cannot be placed like this:\n" + "\n".join(f"- {line}" for line in broken))
     cost = cost_of(problem, decision)
-    broken = list(_communication(problem, decision, cost))
+    broken = list(_communication(problem, decision, cost, placed_shapes(problem.topology, decision)))
     if broken:
         raise InputError(f"'{job.name}' cannot communicate like this:\n" + "\n".join(f"- {line}" for line in broken))
     notes += [f"does not fit: {line}" for line in checks.does_not_fit(cost.memory)]
@@ -103,23 +103,29 @@ def _place(problem: Problem, decision: Decision) -> Decision:
 
 
 def _place_for_network(problem: Problem, decision: Decision) -> Decision:
-    """The decision where it is fastest of all placements that its network can run on; as it lies where there is none."""
-    every = []
+    """The placed decision where its network can run, at the least step time; as it lies where that is here or nowhere."""
+    here = cost_of(problem, decision)
+    if not list(_communication(problem, decision, here, placed_shapes(problem.topology, decision))):
+        return decision
+    settings, runs = candidate_of(decision, problem.job.global_batch_sequences), []
     for fleet in fleets(problem.topology):
         placer = EveryPlacement(fleet, pricing_on(fleet, problem.job, problem.profile), balanced=False)
-        for _, placed in placer.every_of(decision):
-            placement = Placement(axis_order=placed.axis_order, fill=shares(placed.fill))
-            there = decision.model_copy(update={"placement": placement})
-            cost = cost_of(problem, there)
-            if not list(_communication(problem, there, cost)):
-                every.append((cost.cost.step_s, there))
-    return min(every, key=lambda entry: entry[0], default=(0.0, decision))[1]
+        for fill, order in placer.places(settings):
+            there = decision.model_copy(update={"placement": Placement(axis_order=order, fill=shares(fill))})
+            shapes = {name: group.shape.take(0) for name, group in placer.on(fill).groups(there).items()}
+            if not list(_communication(problem, there, here, shapes)):
+                runs.append(there)
+    return min(runs, key=lambda there: cost_of(problem, there).cost.step_s, default=decision)
 
 
-def _communication(problem: Problem, decision: Decision, cost: PlanCost) -> Iterator[str]:
-    """What is wrong with the network of a placed decision."""
-    used = accelerator_types([problem.topology.building(share.building) for share in cost.placement.fill])
-    return v9_network(problem.job, decision, cost, placed_shapes(problem.topology, decision), used)
+def _communication(
+    problem: Problem, decision: Decision, cost: PlanCost, shapes: Mapping[str, GroupShape]
+) -> Iterator[str]:
+    """What is wrong with the network of a placed decision whose groups have these ``shapes``; ``cost`` says what it sends."""
+    if decision.placement is None:
+        raise ValueError("the decision has no placement")
+    used = accelerator_types([problem.topology.building(share.building) for share in decision.placement.fill])
+    return v9_network(problem.job, decision, cost, shapes, used)
 
 
 def _evaluation_report(problem: Problem, decision: Decision, cost: PlanCost, notes: Sequence[str]) -> SolveReport:

@@ -79,9 +79,9 @@ def network_of(decision: Decision) -> Networks:
 class Terms:
     """Seconds that one axis adds: ``serial_s`` per component, each (n,), and ``traffic_s`` of its communicators in the windows,
     each (TRAFFIC_ROWS, n); bounds know the sum of these alone, and ``serial_s`` by accelerator type where there are several,
-    (types, n). ``alone_s`` (n,) of the pipeline's axis, in bounds: ``least_waits.least_alone_s``; ``far`` (n,):
-    whether gradients cross buildings, None where that is not known; ``early_s`` (n,): serial parts that come before any stage has
-    its gradients; ``apart_s``, each (2, n): of its communicators' gradients, where others leave trunks to a group
+    (types, n). ``alone_s`` (n,) of the pipeline's axis, in bounds: ``least_waits.least_alone_s``; ``far`` (n,): whether
+    gradients cross buildings, None where that is not known; ``early_s`` (n,): serial parts that come before any stage has its
+    gradients; ``apart_s``, each (2, n): of its communicators' gradients, where others leave trunks to a group
     (``trunks_apart_s``); ``passed_s`` (n,): its part of the path of one micro-batch through all stages."""
 
     serial_s: dict[str, Floats]

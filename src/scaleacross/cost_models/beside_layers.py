@@ -14,6 +14,7 @@ passes, each longer by e. Traffic counts as if not encoded, and passes without w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -70,24 +71,22 @@ class BesideLayers(NamedTuple):
 
     def behind_chunks(self, gradients: ChunkWindows) -> BesideLayers:
         """With gradients that come apart from the rest of a backward pass: chunks hide no more of them than their window."""
-        return self._replace(chunks=self._with({GRADIENTS: gradients}))
+        return self._in_chunks({GRADIENTS: gradients})
 
     def behind_passes(self, gradients: ChunkWindows) -> BesideLayers:
         """With gradients of sharded parameters, which only their chunks hide."""
-        return self._in_chunks({GRADIENTS: gradients})
+        return self._in_chunks({GRADIENTS: gradients}, endless={GRADIENTS})
 
     def behind_trunks(self, gradients: FarGradients) -> BesideLayers:
         """With gradients, and parameters that cross buildings, which only their chunks hide."""
         own = {GRADIENTS: gradients.chunks, PARAMETERS: gradients.parameters}
-        found = self._in_chunks({window: chunks for window, chunks in own.items() if chunks is not None})
-        return found._replace(shapes=gradients.shapes)
+        crossing = {window: chunks for window, chunks in own.items() if chunks is not None}
+        return self._in_chunks(crossing, endless=crossing.keys())._replace(shapes=gradients.shapes)
 
-    def _in_chunks(self, own: Mapping[int, ChunkWindows]) -> BesideLayers:
-        """With windows of which only chunks hide anything."""
-        return self._replace(chunks=self._with(own), endless=self.endless | own.keys())
-
-    def _with(self, own: Mapping[int, ChunkWindows]) -> tuple[ChunkWindows, ...]:
-        return tuple(own.get(window, chunks) for window, chunks in enumerate(self.chunks))
+    def _in_chunks(self, own: Mapping[int, ChunkWindows], endless: AbstractSet[int] = frozenset()) -> BesideLayers:
+        """With the chunks of some windows, and of ``endless`` ones nothing but these."""
+        chunks = tuple(own.get(window, chunks) for window, chunks in enumerate(self.chunks))
+        return self._replace(chunks=chunks, endless=self.endless | endless)
 
     def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
         """The windows with all of it."""

@@ -56,7 +56,8 @@ class GroupShape:
 
     @cached_property
     def farthest(self) -> GroupShape:
-        """With fanout and members of the groups that cross farthest alone: a collective takes as long as theirs."""
+        """With fanout and members of the groups that cross farthest alone. A collective is taken to last as long as theirs:
+        links farther out are slower (assumed)."""
         return replace(self, fanout=self.farthest_fanout, members=self.farthest_members)
 
     @cached_property

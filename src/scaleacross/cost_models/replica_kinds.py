@@ -134,16 +134,11 @@ def replica_kinds(
         elif timed.replicated_s is not None:
             near = near_gradients(ranked(own, timed.actions)) if timed.actions else None
             beside = beside.behind_passes(near or _outlasting(terms, timed.replicated_s, own))
-        elif timed.actions and _come_apart(timed.actions):
+        elif timed.actions and timed.actions.splits:
             beside = beside.behind_chunks(near_gradients(ranked(own, timed.actions)))
         return ReplicaKind(own, timed, terms, beside, heaviest, shapes)
 
     return [kind(timed) for timed in pipelines.timed(groups, waits, shards)]
-
-
-def _come_apart(actions: Actions) -> bool:
-    """Whether gradients of weights are computed after input gradients, which reductions then do not overlap with."""
-    return actions.splits
 
 
 def _stated_gradients(volumes: Volumes, groups: Mapping[str, Group], split: Split) -> dict[str, Floats]:

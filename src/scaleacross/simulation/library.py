@@ -1,8 +1,8 @@
 """What NCCL's protocols take over nodes (``schedules.collective.protocols``), for one class of groups.
 
 Rings and trees take it at least, all-to-alls its handshakes, wherever their groups lie: over several buildings what they would
-take in one, without reductions in switches. Nothing where the scale-up
-technology has no measured curves, and for messages that are encoded. No driver is faster than kernels.
+take in one (assumed), without reductions in switches. Nothing where the scale-up technology has no measured curves, and for
+messages that are encoded. No driver is faster than kernels.
 """
 
 from __future__ import annotations

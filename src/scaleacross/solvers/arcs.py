@@ -115,8 +115,8 @@ def added_s(
     do not hide.
 
     Policies still to be chosen lengthen windows, by no more than the pipeline computes. A pipeline of which only the messages are
-    known may compute as much as hides all. ``early``: of
-    gradients that cross buildings, None where there can be none; ``shards``: of those that travel with every pass, likewise.
+    known may compute as much as hides all. ``early``: of gradients that cross buildings, None where there can be none;
+    ``shards``: of those that travel with every pass, likewise.
     """
     waited = np.sum([part.waited_s for part in parts], axis=0)
     path = np.broadcast_to(sum(part.passed_s for part in parts), waited.shape)

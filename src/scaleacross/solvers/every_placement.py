@@ -171,13 +171,17 @@ class EveryPlacement(Placer):
     ) -> dict[Layout, list[Place]]:
         places: dict[Layout, list[Place]] = {}
         degrees = candidates.decision(0).degrees
-        for place in self._places(candidates, slowest_axis, orders):
+        for place in self.places(candidates, slowest_axis, orders):
             places.setdefault(self._layout(degrees, place), []).append(place)
         return places
 
-    def _places(
-        self, candidates: Candidates, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None
+    def places(
+        self,
+        candidates: Candidates,
+        slowest_axis: GridAxis | None = None,
+        orders: Sequence[AxisOrder] | None = None,
     ) -> Iterator[Place]:
+        """Where a single candidate may lie, ``slowest_axis`` outermost; ``orders`` of its active axes, None: all."""
         active, idle = axes_of(candidates)
         orders = axis_orders(active, bool(candidates.expert_lanes[0] > 1)) if orders is None else orders
         for fill in self.fills_of(candidates) if orders else ():

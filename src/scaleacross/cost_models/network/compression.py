@@ -78,6 +78,7 @@ def coded_laws(
     shape: GroupShape, links: Links, counted: Bools, compression: Compression, steps: Floats | None = None
 ) -> Laws:
     """``collective_laws.laws`` of messages that travel encoded."""
+    shape = shape.farthest
     one = laws(shape, encoded(links, shape, compression), counted, steps)
     wire = laws(shape, shortened(links, sent_ratio(compression)), counted, steps)
     moved = (shape.fanout - 1) / shape.fanout / shape.members
