@@ -189,11 +189,12 @@ def played_s(
     return passed, max(replicated, busy_s if replicas else 0.0, passed) - passed
 
 
-def trunks_busy_s(volumes: Volumes, groups: Mapping[str, Group]) -> float:
+def trunks_busy_s(volumes: Volumes, stages: StageWork, groups: Mapping[str, Group]) -> float:
     """Seconds for which a micro-batch of all pipeline ranks keeps links between buildings busy at least, by its gathers and
-    reductions of parameters and by what it waits for over tp; ``groups``: one row each, which share these links with all others.
+    reductions of parameters and by what it waits for over tp in all ``stages``; ``groups``: one row each, which share these links
+    with all others.
     """
-    work, total = volumes.work, 0.0
+    total = 0.0
     far = {name for name in ("tp", "cp", "dp_shard", "expert") if crosses_buildings(groups[name].shape).any()}
     for axis in SHARDED:
         if not far & {axis, *(("expert",) if axis == "dp_shard" else ())}:
@@ -206,5 +207,6 @@ def trunks_busy_s(volumes: Volumes, groups: Mapping[str, Group]) -> float:
         size, group = volumes.hidden_bytes, groups["tp"]
         gather, scatter = group.gather(size, payload="activations"), group.gather(size, "reduce_scatter", "activations")
         pair = group.all_reduce(size, "activations").busy_s if volumes.all_reduced else gather.busy_s + scatter.busy_s
-        total += float((pair * work.tp_gathers / 2)[0])
+        calls = (stages.tp_forward + stages.tp_backward).sum() / volumes.candidates.pp  # every rank's in the mean
+        total += float((pair * calls)[0])
     return total

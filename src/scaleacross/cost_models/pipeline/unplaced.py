@@ -87,7 +87,8 @@ class UnplacedPipelines:
         inside = groups
         if shards is not None and any(crosses_buildings(group.shape).any() for group in groups.values()):
             inside = {name: without_trunks(group) for name, group in groups.items()}
-            shards, busy_s = shards.keeping_busy(self.volumes, inside), trunks_busy_s(self.volumes, groups)
+            shards = shards.keeping_busy(self.volumes, inside)
+            busy_s = trunks_busy_s(self.volumes, self.any_stages, groups)
         by_type = {
             name: stage_seconds(
                 self.volumes,
