@@ -40,7 +40,8 @@ MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
     "waiting groups": ((f"{COSTS}replica_kinds.waiting_groups", lambda *_: {}),),
     "weight gradients apart": ((f"{COSTS}beside_layers.BesideLayers.behind_chunks", lambda beside, _: beside),),
     "groups that cross farthest": ((f"{COSTS}groups.GroupShape.farthest", property(lambda shape: shape)),),
-    "links that ranks' shards share": ((f"{COSTS}pipeline.unplaced.trunks_busy_s", lambda *_: 0.0),),
+    "crowded inter-building links": ((f"{COSTS}pipeline.placed.is_crowded", lambda *_: False),),
+    "pipeline ranks' turns on them": ((f"{COSTS}replica_kinds.slowest_apart", lambda *_: {}),),
     "multiprocessors held by collectives": (
         (f"{COSTS}work.taken_fraction", lambda _: 0.0),
         (f"{COSTS}uneven.taken_fraction", lambda _: 0.0),

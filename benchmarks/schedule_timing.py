@@ -11,7 +11,8 @@ import argparse
 import time
 from collections.abc import Callable
 
-from scaleacross.cost_models.pipeline.timing import compile_schedule, time_compiled
+from scaleacross.cost_models.pipeline.compiled import compile_schedule
+from scaleacross.cost_models.pipeline.timing import time_compiled
 from scaleacross.schedules.pipeline import generate
 from scaleacross.schedules.pipeline.check import check
 from scaleacross.spec.parallelism import ScheduleName

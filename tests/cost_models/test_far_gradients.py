@@ -41,20 +41,22 @@ ORDERS: list[tuple[GridAxis, ...]] = [
 
 
 def literal(levels: Levels, axis: tuple[int, int], pipeline: tuple[int, int], rank: int, level: int) -> dict[str, int]:
-    """Fan-out, neighbour pairs, groups that leave the busiest child and rings on the busiest way between two buildings, of one
-    rank's groups on a far level, group by group."""
+    """Fan-out, that of the groups that cross farthest and their neighbour pairs, groups that leave the busiest child and rings on
+    the busiest way between two buildings, of one rank's groups on a far level, group by group."""
     home = [[*(int((cut <= at).sum()) for cut in levels.cuts[1:]), 0] for at in range(levels.num_positions)]
     degree, stride = axis
     starts = (b + j for b in range(0, levels.num_positions, degree * stride) for j in range(stride))
-    out, busy, ways = {"fanout": 1, "pairs": 0}, Counter[int](), Counter[tuple[int, int]]()
-    for start in starts:
-        if start // pipeline[1] % pipeline[0] != rank:
-            continue
-        places = [home[start + i * stride] for i in range(degree)]
+    mine = [start for start in starts if start // pipeline[1] % pipeline[0] == rank]
+    every = [[home[start + i * stride] for i in range(degree)] for start in mine]
+    out, busy, ways = {"fanout": 1, "farthest_fanout": 1, "pairs": 0}, Counter[int](), Counter[tuple[int, int]]()
+    leaves_region = [len({one[REGION - 1] for one in places}) > 1 for places in every]
+    for places, leaves in zip(every, leaves_region, strict=True):
         inside = Counter(parent for _, parent in {(one[level - 1], one[level]) for one in places})
         out["fanout"] = max(out["fanout"], *inside.values())
         steps = sum(a[level - 1] != b[level - 1] and a[level] == b[level] for a, b in pairwise(places))
-        out["pairs"] = max(out["pairs"], steps)
+        if leaves or not any(leaves_region):
+            out["farthest_fanout"] = max(out["farthest_fanout"], *inside.values())
+            out["pairs"] = max(out["pairs"], steps)
         busy.update({one[level - 1] for one in places} if max(inside.values()) > 1 else ())
         for a, b in pairwise([*places, places[0]]):
             farthest = max((at for at in (CAMPUS, REGION) if a[at - 1] != b[at - 1]), default=None)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from scaleacross.cost_models.pipeline import closed_form as pipeline
 from scaleacross.cost_models.pipeline.closed_form import BoundaryDelays
-from scaleacross.cost_models.pipeline.timing import CompiledSchedule, compile_schedule, time_compiled
+from scaleacross.cost_models.pipeline.compiled import CompiledSchedule, compile_schedule
+from scaleacross.cost_models.pipeline.timing import time_compiled
 from scaleacross.schedules.pipeline import generate, refusal
 from scaleacross.schedules.pipeline import interleaved_1f1b as interleaved
 from scaleacross.schedules.pipeline.check import peak_in_flight

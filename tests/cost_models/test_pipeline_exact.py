@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from scaleacross.cost_models.pipeline import exact as pipeline_exact
+from scaleacross.cost_models.pipeline.compiled import CompiledSchedule, compile_schedule
 from scaleacross.cost_models.pipeline.exact import exact_time_s
-from scaleacross.cost_models.pipeline.timing import CompiledSchedule, compile_schedule, time_schedule
+from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import chosen, generate, is_legal
 from scaleacross.spec.parallelism import PipelineChoice, ScheduleName

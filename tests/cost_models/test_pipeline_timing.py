@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleacross.cost_models.pipeline.timing import compile_schedule, time_compiled, time_schedule
+from scaleacross.cost_models.pipeline.compiled import compile_schedule
+from scaleacross.cost_models.pipeline.timing import time_compiled, time_schedule
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import SCHEDULES, Action, Kind, PipelineSchedule, generate, is_legal
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
 
 import scaleacross as sa
-from scaleacross.catalogue import load_design_space
-from scaleacross.catalogue.design_spaces import DesignPoint, design_points
+from design_points import placed, point
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import PipelineChoice
@@ -17,16 +15,6 @@ from scaleacross.spec.plan import Decision, Plan
 from scaleacross.workloads.problem import problem_of
 
 WITHIN = 0.05
-
-
-def point(**fields: Any) -> Job:
-    """The job of the published design space with these fields, the first of several."""
-    return next(one.job for one in every_point() if all(one.fields[name] == value for name, value in fields.items()))
-
-
-@cache
-def every_point() -> tuple[DesignPoint, ...]:
-    return tuple(design_points(load_design_space("scale_across")[0]))
 
 
 def planned(job: Job, *overrides: str) -> Plan:
@@ -57,19 +45,6 @@ def test_buckets_across_regions_pay_their_latency(
     assert reduced.per_step == calls
     step = sa.simulate(plan)
     assert abs(step.difference) < WITHIN, (plan.cost.step_s, step.step_s)
-
-
-def placed(pipeline: tuple[str, int], axis_order: str, fill: tuple[int, ...], shard: str, **degrees: int) -> Decision:
-    shares = [{"building": f"building-{at}", "num_accelerators": count} for at, count in enumerate(fill)]
-    return Decision.model_validate(
-        {
-            "degrees": degrees,
-            "pipeline": {"schedule": pipeline[0], "num_chunks": pipeline[1]},
-            "recompute": "full" if shard == "parameters" else "none",
-            "shard": shard,
-            "placement": {"axis_order": axis_order.split(), "fill": shares},
-        }
-    )
 
 
 @pytest.mark.parametrize(

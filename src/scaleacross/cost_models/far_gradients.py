@@ -103,14 +103,15 @@ def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> 
 
 
 def slowest_apart(groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels) -> dict[str, Group]:
-    """``apart`` of those that shard, one row each: as on the pipeline rank whose groups cross farthest, by whose pace all go."""
+    """``apart`` of those that shard and of tp, one row each: as on the pipeline rank whose groups cross farthest, by whose pace
+    all go."""
 
     def slowest(group: Group) -> Group:
         shape = group.shape
-        row = np.lexsort((*shape.crossing[:, CAMPUS:].T, *shape.fanout[:, CAMPUS:].T))[-1:]
+        row = np.lexsort((*shape.crossing[:, CAMPUS:].T, *shape.farthest_fanout[:, CAMPUS:].T))[-1:]
         return replace(group, shape=GroupShape(*(each[row] for each in columns_of(shape))))
 
-    own = apart(groups, axes, levels)
+    own = apart(groups, axes, levels, ("tp", *SHARD_COMMUNICATORS))
     kept = {name: ("slowest", axes[name], axes["pp"]) for name in own}
     return {name: groups[name].kept(kept[name], partial(slowest, group)) for name, group in own.items()}
 

@@ -38,14 +38,20 @@ def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Level
         stays[rank] = False
         for name in ("fanout", "members"):  # ranks whose groups stay in buildings
             rows[f"farthest_{name}"][stays] = rows[name][stays]
+        farthest = _farthest(between[1].any(axis=1), rank, ranks)
         for level, child, steps in zip((CAMPUS, REGION), (building, region), inside, strict=True):
             longest = _longest_stretch(steps, between[1]) if level == CAMPUS else np.count_nonzero(steps, axis=1)
             rows["fanout"][:, level] = 1 + _most(longest, rank, ranks)
+            rows["farthest_fanout"][:, level] = 1 + _most(longest * farthest, rank, ranks)
             rows["leaving"][:, level] = np.maximum(1, unit * _busiest(child, steps.any(axis=1), rank, ranks))
-            rows["pairs"][:, level] = _most(np.count_nonzero(steps, axis=1), rank, ranks)
-        rows["farthest_fanout"][:, CAMPUS:] = rows["fanout"][:, CAMPUS:]
+            rows["pairs"][:, level] = _most(np.count_nonzero(steps, axis=1) * farthest, rank, ranks)
         rows["crossing"][:, CAMPUS:] = np.maximum(1, unit * busiest_ways(building, region, rank, ranks).T)
     return GroupShape(**rows)
+
+
+def _farthest(leaves_region: Bools, rank: Ints, ranks: int) -> Bools:
+    """Which groups leave their region, or are of a rank none of whose groups does, (groups,)."""
+    return np.asarray(leaves_region | (_most(leaves_region, rank, ranks)[rank] == 0))
 
 
 def _longest_stretch(steps: Bools, ends: Bools) -> Ints:
@@ -55,7 +61,7 @@ def _longest_stretch(steps: Bools, ends: Bools) -> Ints:
     return np.asarray(stretch.max(axis=1, initial=0))
 
 
-def _most(values: Ints, rank: Ints, ranks: int) -> Ints:
+def _most(values: Ints | Bools, rank: Ints, ranks: int) -> Ints:
     """The largest value of every rank's groups, (ranks,)."""
     out = np.zeros(ranks, dtype=np.int64)
     np.maximum.at(out, rank, values)

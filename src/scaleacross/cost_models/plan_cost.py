@@ -47,7 +47,7 @@ class PlanCost:
 
     ``volumes`` has the single row that makes the step (the longest kind of rank), ``pipeline`` is that of its replicas and
     ``windows`` are those of their rank that leaves most traffic exposed, ``gradient_shapes`` those of its groups that reduce
-    gradients on trunks for themselves, ``shard_shapes`` of groups that do so with every pass; ``sent`` is what it communicates,
+    gradients on trunks for themselves, ``rank_shapes`` of groups that do so with every pass; ``sent`` is what it communicates,
     from which collectives and traffic are computed.
     """
 
@@ -61,7 +61,7 @@ class PlanCost:
     volumes: Volumes
     windows: tuple[Window, ...]
     gradient_shapes: Mapping[str, GroupShape]
-    shard_shapes: Mapping[str, GroupShape]
+    rank_shapes: Mapping[str, GroupShape]
     pipeline: TimedPipeline
     sent: tuple[Flow, ...]
 
@@ -117,7 +117,7 @@ def plan_cost(
         volumes=volumes,
         windows=slowest.least_windows,
         gradient_shapes=slowest.gradient_shapes,
-        shard_shapes=slowest.shard_shapes,
+        rank_shapes=slowest.rank_shapes,
         pipeline=slowest.pipeline,
         sent=tuple(sent),
     )

@@ -42,7 +42,7 @@ class ReplicaKind(NamedTuple):
         volumes: a row for every pipeline rank, with the gradients of the fullest one.
         pipeline, terms, beside: their pipeline, what falls into windows, and what that costs beyond them.
         heaviest: columns GRADIENTS, one row, of the rank whose gradients a plan states.
-        shard_shapes: of groups in which shards travel with every pass, by communicator that crosses buildings.
+        rank_shapes: of the groups that one pipeline rank's passes call, by communicator that crosses buildings.
     """
 
     volumes: Volumes
@@ -50,7 +50,7 @@ class ReplicaKind(NamedTuple):
     terms: tuple[Terms, ...]
     beside: BesideLayers
     heaviest: Mapping[str, Floats]
-    shard_shapes: Mapping[str, GroupShape]
+    rank_shapes: Mapping[str, GroupShape]
 
     @property
     def times(self) -> StepTimes:
@@ -114,8 +114,8 @@ def replica_kinds(
     waits = waiting_groups(groups, axes, levels)
     ranks = np.arange(len(split))
 
-    shards = slowest_apart(groups, axes, levels)
-    shapes = {name: group.shape.take(0) for name, group in shards.items()}
+    own_groups = slowest_apart(groups, axes, levels)
+    shapes = {name: group.shape.take(0) for name, group in own_groups.items()}
 
     def ranked(own: Volumes, actions: Actions) -> Ranks:
         return Ranks(own, stages, actions.ends, pieces_of_stages(own, stages), axes, levels, groups)
@@ -138,7 +138,7 @@ def replica_kinds(
             beside = beside.behind_chunks(near_gradients(ranked(own, timed.actions)))
         return ReplicaKind(own, timed, terms, beside, heaviest, shapes)
 
-    return [kind(timed) for timed in pipelines.timed(groups, waits, shards)]
+    return [kind(timed) for timed in pipelines.timed(groups, waits, own_groups)]
 
 
 def _stated_gradients(volumes: Volumes, groups: Mapping[str, Group], split: Split) -> dict[str, Floats]:

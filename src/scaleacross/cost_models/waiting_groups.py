@@ -21,7 +21,7 @@ from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.columns import column_names, columns_of
 from scaleacross.cost_models.far_shapes import shapes_of_ranks
-from scaleacross.cost_models.groups import GroupShape, largest_children
+from scaleacross.cost_models.groups import GroupShape, RelaxedShape, largest_children
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels
 from scaleacross.cost_models.links import links_of
@@ -77,6 +77,25 @@ def near_shape(shape: GroupShape, where: Bools) -> GroupShape:
     return GroupShape(
         *(np.where(where[..., None] if own.ndim > where.ndim else where, near, own) for own, near in pairs)
     )
+
+
+def alone_shape(shape: GroupShape, where: Bools) -> GroupShape:
+    """The shapes (n rows), where asked, as any pipeline rank whose groups cross farthest has them at least.
+
+    Such a rank has links between buildings to itself (``far_gradients.slowest_apart``). Relaxed shapes may cross these in place
+    of any other link.
+    """
+    relaxed, far = isinstance(shape, RelaxedShape), np.arange(NUM_LEVELS) >= CAMPUS
+    where = np.asarray(where & (relaxed | (shape.span >= CAMPUS)))
+    if not where.any():
+        return shape
+    own = where[..., None] & (far | relaxed)
+    parts = {name: np.where(own, 1.0, getattr(shape, name)) for name in ("crossing", "leaving")}
+    # groups that leave a region may step inside regions less often than others do
+    nearer = own & (np.arange(NUM_LEVELS) == CAMPUS) & (shape.fanout[..., REGION:] > 1)
+    for name, least in (("fanout", 1.0), ("farthest_fanout", 1.0), ("pairs", 0.0)):
+        parts[name] = np.where(nearer, least, getattr(shape, name))
+    return replace(shape, **parts)
 
 
 def waiting_groups(

@@ -49,7 +49,7 @@ from scaleacross.cost_models.pipeline.unplaced import WAITED
 from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.waiting_groups import told_apart
+from scaleacross.cost_models.waiting_groups import alone_shape, told_apart
 from scaleacross.cost_models.window_traffic import trunks_apart_s, window_s
 from scaleacross.cost_models.work import NO_WORK, LayerWaits, Work, state_work, work_of
 from scaleacross.solvers.arcs import Added, Arc, Arranged, Kinds, added_s, kinds_of
@@ -376,10 +376,12 @@ class Pricing:
         fleet, world = self.fleet, candidates.world_size
         sizes = np.append(np.minimum(self.sizes[:-1], world[:, None]), world[:, None], axis=1)
         cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
+        apart = told_apart(degree * stride, self.sizes[CAMPUS], candidates.pp)
         if waits:
-            cut = np.where(told_apart(degree * stride, self.sizes[CAMPUS], candidates.pp)[..., None], 0, cut)
+            cut = np.where(apart[..., None], 0, cut)
         host = 1 if coarse else fleet.common_host
-        return relaxed_shape(degree, stride, sizes, cut, least, host, len(fleet.buildings))
+        shape = relaxed_shape(degree, stride, sizes, cut, least, host, len(fleet.buildings))
+        return alone_shape(shape, ~apart & (candidates.pp > 1)) if waits and self.many_buildings else shape
 
     def _links_of(self, candidates: Candidates) -> Links:
         return self.links

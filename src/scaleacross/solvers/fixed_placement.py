@@ -23,7 +23,7 @@ from scaleacross.cost_models.links import links_of, stacked_links
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
 from scaleacross.cost_models.step import exact_shapes
-from scaleacross.cost_models.waiting_groups import near_shape, told_apart
+from scaleacross.cost_models.waiting_groups import alone_shape, near_shape, told_apart
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fill, Fleet, shares
@@ -71,8 +71,8 @@ class FixedPlacement(Pricing):
 
     def least(self, shape: GroupShape, extent: Ints | int, ranks: Ints) -> GroupShape:
         """Of shapes (n rows) those of the pipeline ranks that wait least for them."""
-        largest = max(count for _, count in self.fill)
-        return near_shape(shape, told_apart(extent, largest, ranks))
+        apart = told_apart(extent, max(count for _, count in self.fill), ranks)
+        return alone_shape(near_shape(shape, apart), ~apart & (ranks > 1))
 
     def placed(self, candidates: Candidates, row: int, axis_order: Sequence[GridAxis]) -> Decision:
         """One of the candidates with its placement."""

@@ -240,12 +240,12 @@ def network_problem(
         drivers = limits.drivers if overlapped else KERNELS
         own = (cost.volumes.launch_s, cost.volumes.equal_copies, hashed, *codecs, drivers, more)
         wires = [Wire(whole, links, *own) for links in placed.links(flow)]
-        apart = cost.gradient_shapes if beside == (GRADIENTS,) else cost.shard_shapes if beside != (PARAMETERS,) else {}
-        alone = apart.get(flow.shape) if beside else None
+        apart = cost.gradient_shapes if beside == (GRADIENTS,) else cost.rank_shapes if beside != (PARAMETERS,) else {}
+        alone = apart.get(flow.shape)
         if alone is None:
             found = common_options(flow, wires, waited=not beside)
         else:
-            found = queued_options(flow, replace(wires[0], shape=alone), wires[0])
+            found = queued_options(flow, replace(wires[0], shape=alone), wires[0], waited=not beside)
         options[flow.shape, flow.op, flow.what] = (
             found if trunks is None else [trunks.loaded(flow, one) for one in found]
         )

@@ -17,7 +17,7 @@ paced connections with less in flight, over fewer queue pairs, on half as many c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -181,37 +181,51 @@ def common_options(flow: Flow, wires: Sequence[Wire], *, waited: bool) -> list[F
     if len(wires) == 1:
         return flow_options(flow, wires[0], waited=waited)
     out = []
-    for option in _of_any(flow, wires, waited):
-        seconds, busy = np.mean([_seconds(flow, option, wire) for wire in wires], axis=0).tolist()
+    for option, on in _on_wires(flow, dict(enumerate(wires)), wires, waited):
+        seconds, busy = np.mean(on, axis=0).tolist()
         out.append(replace(option, time_s=seconds, busy_s=busy))
     return sorted(out, key=lambda option: option.time_s)
 
 
-def queued_options(flow: Flow, alone: Wire, shared: Wire) -> list[FlowOption]:
-    """Options of gradients whose groups have trunks for themselves, ``alone``, and queue there with those of all pipeline ranks,
-    ``shared``: what keeps trunks busy for longer than the best lasts longer in proportion. What they hold, the levels that they
-    are for, and the errors of what travels encoded, are those of the group with most peers."""
+def queued_options(flow: Flow, alone: Wire, shared: Wire, *, waited: bool) -> list[FlowOption]:
+    """Options of groups that have trunks for themselves, ``alone``, and queue there with those of all pipeline ranks, ``shared``.
+
+    What keeps trunks busy for longer than the best lasts longer in proportion. What they hold, the levels that they are for, and
+    the errors of what travels encoded, are those of the group with most peers. ``waited``: as of ``flow_options``.
+    """
     alike = ((alone.shape.fanout > 1) == (shared.shape.fanout > 1)).all()
-    asked = (replace(alone, offers=()), shared) if alike else (shared,)
-    options = _of_any(flow, asked, waited=False)
-    own, queued = ([_seconds(flow, option, wire) for option in options] for wire in (alone, shared))
-    least_s, least_busy_s = min(time_s for time_s, _ in own), min(busy_s for _, busy_s in queued)
+    asked = {0: replace(alone, offers=())} if alike else {}
+    every = list(_on_wires(flow, asked | {1: shared}, (alone, shared), waited))
+    least_s = min(time_s for _, ((time_s, _), _) in every)
+    least_busy_s = min(busy_s for _, (_, (_, busy_s)) in every)
     scale = least_s / least_busy_s if least_busy_s > 0 else 0.0
     out = [
         replace(option, time_s=max(time_s, scale * all_busy_s), busy_s=busy_s, held=held(option.choice, shared.shape))
-        for option, (time_s, busy_s), (_, all_busy_s) in zip(options, own, queued, strict=True)
+        for option, ((time_s, busy_s), (_, all_busy_s)) in every
     ]
     return sorted(out, key=lambda option: option.time_s)
 
 
-def _of_any(flow: Flow, wires: Sequence[Wire], waited: bool) -> list[FlowOption]:
-    """One option for every choice that any of the wires asks for."""
-    every = (option for wire in wires for option in flow_options(flow, wire, waited=waited))
-    return list({option.choice.model_dump_json(): option for option in every}.values())
+Seconds = tuple[float, float]
+"""Of one call, and for how long it keeps networks busy."""
 
 
-def _seconds(flow: Flow, option: FlowOption, wire: Wire) -> tuple[float, float]:
-    """Time of one call of an option, and for how long it keeps networks busy."""
+def _on_wires(
+    flow: Flow, asked: Mapping[int, Wire], wires: Sequence[Wire], waited: bool
+) -> Iterator[tuple[FlowOption, list[Seconds]]]:
+    """One option for every choice of the wires that are ``asked``, by number, with its seconds on each of ``wires``."""
+    own = {
+        number: {option.choice.model_dump_json(): option for option in flow_options(flow, wire, waited=waited)}
+        for number, wire in asked.items()
+    }
+    every = {key: option for options in own.values() for key, option in options.items()}
+    for key, option in every.items():
+        known = (own.get(number, {}).get(key) for number in range(len(wires)))
+        pairs = zip(known, wires, strict=True)
+        yield option, [(one.time_s, one.busy_s) if one else _seconds(flow, option, wire) for one, wire in pairs]
+
+
+def _seconds(flow: Flow, option: FlowOption, wire: Wire) -> Seconds:
     timed = priced(flow, option.choice, wire)
     return float(timed.time_s[0]), float(timed.busy_s[0])
 

@@ -27,6 +27,7 @@ class Actions:
             ``weight_s``: weight gradients, part of ``backward_s``.
         outer_s: what the first forward and the last backward wait for beyond that, (2, p·v).
         latency_s, occupancy_s: of messages between rank r and r + 1; with several chunks the last entry is the loop-back.
+        link_s: for which F, B, I and W keep links busy that all ranks share, (4, p·v); None where these are never crowded.
     """
 
     schedule: ScheduleName
@@ -41,6 +42,7 @@ class Actions:
     outer_s: Floats
     latency_s: Floats
     occupancy_s: Floats
+    link_s: Floats | None = None
 
     @property
     def total_s(self) -> float:
@@ -56,6 +58,11 @@ class Actions:
         return chained_ends(self.forward_s, self.backward_s, np.sum(self.between_stages(), axis=0))
 
     @property
+    def seconds(self) -> Floats:
+        """Of F, B, I and W of every virtual stage, (4, p·v)."""
+        return np.stack([self.forward_s, self.backward_s, self.input_s, self.weight_s])
+
+    @property
     def splits(self) -> bool:
         """Whether weight gradients are computed apart from input gradients."""
         return self.schedule not in WHOLE
@@ -63,11 +70,12 @@ class Actions:
     @property
     def _is_timed(self) -> bool:
         """Whether its actions are timed for its ends."""
-        return self.num_chunks > 1 or self.splits or self.order is not None
+        return self.num_chunks > 1 or self.splits or self.order is not None or self.link_s is not None
 
     @property
     def _key(self) -> tuple[ScheduleName, int, int, int, tuple[str, ...] | None, bytes, bytes]:
-        stages = self.forward_s, self.backward_s, self.input_s, self.weight_s, *self.outer_s
+        links = () if self.link_s is None else self.link_s
+        stages = self.forward_s, self.backward_s, self.input_s, self.weight_s, *self.outer_s, *links
         seconds = np.concatenate(stages).tobytes(), np.stack([self.latency_s, self.occupancy_s]).tobytes()
         return self.schedule, self.num_ranks, self.num_microbatches, self.num_chunks, self.order, *seconds
 
@@ -93,5 +101,7 @@ def _ends(
     name: ScheduleName, p: int, m: int, v: int, order: tuple[str, ...] | None, stages: bytes, messages: bytes
 ) -> StageEnds:
     choice = PipelineChoice(schedule=name, num_chunks=v, order=order)
-    seconds = np.frombuffer(stages).reshape(6, p * v)
-    return exact_ends(choice, p, m, seconds, *np.frombuffer(messages).reshape(2, -1))
+    seconds = np.frombuffer(stages).reshape(-1, p * v)
+    links = seconds[6:] if len(seconds) > 6 else None
+    latency, occupancy = np.frombuffer(messages).reshape(2, -1)
+    return exact_ends(choice, p, m, seconds[:6], latency, occupancy, links)

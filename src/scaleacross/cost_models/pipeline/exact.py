@@ -8,9 +8,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from scaleacross.cost_models.pipeline.compiled import CompiledSchedule, compile_schedule
 from scaleacross.cost_models.pipeline.delay import microbatches_per_round
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, stage_ends
-from scaleacross.cost_models.pipeline.timing import CompiledSchedule, PipelineTimes, compile_schedule, time_compiled
+from scaleacross.cost_models.pipeline.timing import PipelineTimes, time_compiled
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import SCHEDULES, chosen, refusal
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
@@ -93,6 +94,7 @@ def exact_ends(
     seconds: Iterable[Floats],
     boundary_latency_s: Floats,
     boundary_occupancy_s: Floats,
+    link_s: Floats | None = None,
 ) -> StageEnds:
     """When every stage of a schedule begins and ends, timed as ``exact_time_s`` times.
 
@@ -100,6 +102,7 @@ def exact_ends(
         seconds: forward, whole backward, input gradient alone, weight gradient, first and last forward's and backward's more of
             every virtual stage (``pipeline.timing.time_compiled``).
         boundary_latency_s, boundary_occupancy_s: as of ``exact_time_s``.
+        link_s: as of ``pipeline.timing.time_compiled``.
 
     Raises:
         InputError: as ``exact_time_s``.
@@ -113,7 +116,7 @@ def exact_ends(
     def timed(microbatches: int) -> PipelineTimes:
         compiled = compiled_schedule(choice, num_ranks, microbatches)
         alike = (forward, backward, latency, occupancy)
-        return time_compiled(compiled, *alike, weight_s=weight, input_s=alone, outer_s=outer)
+        return time_compiled(compiled, *alike, weight_s=weight, input_s=alone, outer_s=outer, link_s=link_s)
 
     of = choice.schedule, num_ranks, num_microbatches, choice.num_chunks, choice.order
     played, skipped_s = _without_repeats(timed, *of)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from scaleacross.cost_models.messages import NO_DELAYS, Boundary, boundary_times
 from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, virtual_boundaries
 from scaleacross.cost_models.pipeline.shard_passes import ShardCalls
+from scaleacross.cost_models.pipeline.shared_links import is_crowded
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.schedules.pipeline import SCHEDULES, Kind
@@ -116,7 +118,7 @@ class TimedPipeline:
         compute_s: seconds of the busiest rank; ``waited_s``: by tp, cp, ep.
         replicas, rank: a class of replicas of this kind and its busiest rank.
         actions: with the delays of messages; ``undelayed`` without; None where there is one rank.
-        queued_s: by which links between buildings are busy for longer than all these actions last; part of ``waited_s`` over dp.
+        queued_s: by which the pipeline is longer where ranks share links between buildings; part of ``waited_s``.
         replicated_s: of ``StageSeconds``.
     """
 
@@ -132,7 +134,7 @@ class TimedPipeline:
     @property
     def total_s(self) -> float:
         """Seconds of the pipeline."""
-        return self._of_rank_s if self.actions is None else self.actions.total_s + self.queued_s
+        return self._of_rank_s if self.actions is None else self.actions.total_s
 
     @property
     def alone_s(self) -> float:
@@ -173,7 +175,7 @@ def stage_seconds(
     replicated_s = None
     if shards is not None:
         forward, backward, inputs = np.sum([np.broadcast_arrays(*one[:3]) for one in waits.values()], axis=0)
-        busy_s = _busy_s(work, *inside)
+        busy_s = np.sum(layers_busy_s(work, *inside), axis=0)
         replicated_s = shards.replicated_s(work, backward, busy_s[1])
         forward, backward, inputs, weight = shards.waited_s(work, forward, backward, inputs, busy_s)
         nothing = np.zeros(len(work.rank))
@@ -181,19 +183,21 @@ def stage_seconds(
     return StageSeconds(work.forward_s, work.backward_s, work.weight_s, waits, replicated_s)
 
 
-def _busy_s(work: StageWork, tp: Calls, cp: Calls, exchange: Calls) -> Floats:
-    """Seconds for which the collectives of a forward and of a backward pass keep networks of buildings busy, (2, p·v)."""
+def layers_busy_s(work: StageWork, tp: Calls, cp: Calls, exchange: Calls) -> tuple[Floats, ...]:
+    """Seconds for which tp, cp and ep of a forward and of a backward pass keep networks beyond domains busy, (2, p·v) each."""
     often = (
         (tp, 2 * work.tp_forward, 2 * work.tp_backward, 0.0),
         (cp, work.attention_layers, work.attention_layers, work.keys_again),
         (exchange, 2 * work.moe_layers, 2 * work.moe_layers, work.tokens_again),
     )
-    out = np.zeros((2, len(work.rank)))
-    for calls, ahead, back, again in often:
-        if calls.busy_s is not None:
-            forward, backward = (_of_stages(each, work) for each in calls.busy_s)
-            out += np.stack(np.broadcast_arrays(ahead * forward, back * (backward + again * forward)))
-    return out
+
+    def busy_s(calls: Calls, ahead: Floats, back: Floats, again: Floats | float) -> Floats:
+        if calls.busy_s is None:
+            return np.zeros((2, len(work.rank)))
+        forward, backward = (_of_stages(each, work) for each in calls.busy_s)
+        return np.stack(np.broadcast_arrays(ahead * forward, back * (backward + again * forward)))
+
+    return tuple(busy_s(*one) for one in often)
 
 
 def _of_stages(seconds: Floats, work: StageWork) -> Floats:
@@ -251,7 +255,7 @@ def timed_pipelines(
     layout: Layout,
     micro_batches: Sequence[int],
     message: Boundary | None,
-    busy_s: float = 0.0,
+    busy_s: Mapping[str, Floats] = MappingProxyType({}),
 ) -> list[TimedPipeline]:
     """The pipelines of one decision: one for every kind of replicas, by accelerator types and number of micro-batches.
 
@@ -259,7 +263,7 @@ def timed_pipelines(
         by_type: seconds of stages by accelerator type.
         rank_of: pipeline rank of every virtual stage.
         micro_batches: of every class of ``layout``.
-        busy_s: for which every micro-batch keeps links between buildings busy at least.
+        busy_s: for which F, B, I and W of every virtual stage keep links between buildings busy, (4, p·v) by component.
 
     Raises:
         InputError: a pipeline is too long to be timed (``pipeline.exact.MAX_ACTIONS``).
@@ -268,7 +272,7 @@ def timed_pipelines(
     for index, (one, m) in enumerate(zip(layout, micro_batches, strict=True)):
         played.setdefault((one.types, m), index)
     return [
-        _timed(volumes, _slowest(by_type, rank_of, types), rank_of, m, message, index, m * busy_s)
+        _timed(volumes, _slowest(by_type, rank_of, types), rank_of, m, message, index, busy_s)
         for (types, m), index in played.items()
     ]
 
@@ -294,7 +298,7 @@ def _timed(
     m: int,
     message: Boundary | None,
     replicas: int,
-    busy_s: float,
+    busy_s: Mapping[str, Floats],
 ) -> TimedPipeline:
     candidates = volumes.candidates
     name, v, p = SCHEDULE_NAMES[int(candidates.schedule[0])], int(candidates.num_chunks[0]), int(candidates.pp[0])
@@ -312,23 +316,29 @@ def _timed(
     busiest = float(computed[rank]), {each: float(one[rank]) for each, one in waited.items()}
     replicated_s = seconds.replicated_s
     if message is None or (p == 1 and name in WHOLE and volumes.order is None):  # passes one after another
-        return _queued(TimedPipeline(*busiest, replicas, rank, replicated_s=replicated_s), busy_s)
+        timed = TimedPipeline(*busiest, replicas, rank, replicated_s=replicated_s)
+        return _queued(timed, m * sum(float(each[:2].sum()) for each in busy_s.values()) - timed.total_s, busy_s)
     near = tuple(float(np.broadcast_to(part, 1)[0]) for part in message)
     alone, blocking = (
         seconds.actions(choice, p, m, NO_DELAYS),
         not volumes.job.overlap.messages(chunked=choice.num_chunks > 1),
     )
     delayed = seconds.actions(choice, p, m, near, blocking) if any(near[:6]) else alone
-    return _queued(TimedPipeline(*busiest, replicas, rank, delayed, alone, replicated_s=replicated_s), busy_s)
-
-
-def _queued(timed: TimedPipeline, busy_s: float) -> TimedPipeline:
-    """A pipeline that is over no sooner than links between buildings have been busy for ``busy_s``."""
-    queued = busy_s - timed.total_s if busy_s > 0 else 0.0
-    if queued <= 0:
+    timed = TimedPipeline(*busiest, replicas, rank, delayed, alone, replicated_s=replicated_s)
+    links = sum(busy_s.values(), start=np.zeros((len(Kind), len(ranks))))
+    if not is_crowded(delayed.seconds, links, ranks):
         return timed
-    waited = {**timed.waited_s, "dp": timed.waited_s.get("dp", 0.0) + queued}
-    return replace(timed, waited_s=waited, queued_s=queued)
+    sharing = replace(delayed, link_s=links)
+    return _queued(replace(timed, actions=sharing), sharing.total_s - delayed.total_s, busy_s)
+
+
+def _queued(timed: TimedPipeline, queued_s: float, busy_s: Mapping[str, Floats]) -> TimedPipeline:
+    """A pipeline that is longer by ``queued_s``, if anything, because links are busy for ``busy_s``."""
+    total = sum(float(each.sum()) for each in busy_s.values())
+    if queued_s <= 0 or total <= 0:
+        return timed
+    longer = {name: timed.waited_s.get(name, 0.0) + queued_s * float(own.sum()) / total for name, own in busy_s.items()}
+    return replace(timed, waited_s={**timed.waited_s, **longer}, queued_s=queued_s)
 
 
 def _counts(choice: PipelineChoice, p: int, m: int) -> Floats:

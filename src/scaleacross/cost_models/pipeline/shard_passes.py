@@ -189,24 +189,17 @@ def played_s(
     return passed, max(replicated, busy_s if replicas else 0.0, passed) - passed
 
 
-def trunks_busy_s(volumes: Volumes, stages: StageWork, groups: Mapping[str, Group]) -> float:
-    """Seconds for which a micro-batch of all pipeline ranks keeps links between buildings busy at least, by its gathers and
-    reductions of parameters and by what it waits for over tp in all ``stages``; ``groups``: one row each, which share these links
-    with all others.
-    """
-    total = 0.0
-    far = {name for name in ("tp", "cp", "dp_shard", "expert") if crosses_buildings(groups[name].shape).any()}
+def passes_busy_s(volumes: Volumes, work: StageWork, groups: Mapping[str, Group]) -> Floats:
+    """Seconds for which gathers and reductions of parameters in F, B, I and W of every virtual stage keep links between buildings
+    busy at least, (4, p·v), every rank's in the mean; ``groups``: one row each, which share these links with all others."""
+    ahead, back = 0.0, 0.0
     for axis in SHARDED:
-        if not far & {axis, *(("expert",) if axis == "dp_shard" else ())}:
-            continue
         parts = communicators(axis, volumes, groups[axis], groups["expert"])
         for name, part in zip((axis, "expert"), parts, strict=False):
-            if name in far:
-                total += float(part[BUSY][EVERY_PASS].sum())
-    if "tp" in far:
-        size, group = volumes.hidden_bytes, groups["tp"]
-        gather, scatter = group.gather(size, payload="activations"), group.gather(size, "reduce_scatter", "activations")
-        pair = group.all_reduce(size, "activations").busy_s if volumes.all_reduced else gather.busy_s + scatter.busy_s
-        calls = (stages.tp_forward + stages.tp_backward).sum() / volumes.candidates.pp  # every rank's in the mean
-        total += float((pair * calls)[0])
-    return total
+            if crosses_buildings(groups[name].shape).any():
+                forward, backward = part[BUSY][EVERY_PASS].sum(axis=-1).tolist()
+                ahead, back = ahead + forward, back + backward
+    again = ahead if int(pass_gathers(volumes.candidates)[0]) > 1 else 0.0
+    layers = np.maximum(1, work.num_layers) / float(volumes.candidates.pp[0])
+    share = layers / np.bincount(work.rank, np.maximum(1, work.num_layers))[work.rank]
+    return np.array([ahead, back, again, back - again])[:, None] * share

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.candidates import Floats
-from scaleacross.cost_models.pipeline.timing import CompiledSchedule, PipelineTimes
+from scaleacross.cost_models.pipeline.compiled import CompiledSchedule
+from scaleacross.cost_models.pipeline.timing import PipelineTimes
 from scaleacross.schedules.pipeline import Kind
 
 _FORWARD, _GRADIENTS = (tuple(list(Kind).index(one) for one in kinds) for kinds in ((Kind.F,), (Kind.B, Kind.W)))

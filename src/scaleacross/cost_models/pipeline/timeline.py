@@ -114,5 +114,6 @@ def plan_timeline(problem: Problem, decision: Decision) -> PipelineTimeline:
         weight_s=stages.weight_s,
         input_s=stages.input_s,
         outer_s=stages.outer_s,
+        link_s=stages.link_s,
     )
     return timeline(pipe.schedule, times, pipe.message_bytes, _NOTE)

@@ -9,25 +9,25 @@ computation never waits for a send. A boundary between two stages of the same ra
 ``rendezvous``: a receive is posted only when its action is the next of its rank, as in runtimes that receive right before
 they compute. Then the message sets out when both sides are ready, and the receiver waits for all of occupancy and latency.
 
-Not modelled: sharing of one physical trunk by several pairs of ranks.
+Links that the collectives of all ranks share: ``link_s`` (``pipeline.shared_links``). Not modelled: messages of several pairs of
+ranks on one inter-building link.
 Speed: 1-2 million actions per second once compiled, about a third of that with compilation (one core).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from scaleacross.cost_models.pipeline.compiled import KINDS, CompiledSchedule, compile_schedule
+from scaleacross.cost_models.pipeline.shared_links import run_sharing
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import Kind, PipelineSchedule
-from scaleacross.schedules.pipeline.check import execution_order
 
 Floats = NDArray[np.float64]
-_KINDS: Final = {kind: code for code, kind in enumerate(Kind)}
-_F, _B, _I, _W = (_KINDS[kind] for kind in (Kind.F, Kind.B, Kind.I, Kind.W))
+_F, _B, _I, _W = (KINDS[kind] for kind in (Kind.F, Kind.B, Kind.I, Kind.W))
 
 
 @dataclass(frozen=True)
@@ -63,65 +63,6 @@ class PipelineTimes:
         return self.total_s - self.busy_s(rank)
 
 
-@dataclass(frozen=True)
-class CompiledSchedule:
-    """A schedule as flat arrays in an order in which every action follows what it waits for; serves any times.
-
-    Slots name messages: forward of stage x and micro-batch i in slot x·m+i, backward in (p·v+x)·m+i; two more slots
-    stand for "already there" and "nobody waits".
-    """
-
-    schedule: PipelineSchedule
-    rank: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    stage: NDArray[np.int64]
-    microbatch: NDArray[np.int64]
-    needs: NDArray[np.int64]
-    fills: NDArray[np.int64]
-    boundary: NDArray[np.int64]
-    link: NDArray[np.int64]
-
-
-def compile_schedule(schedule: PipelineSchedule) -> CompiledSchedule:
-    """Flatten ``schedule`` for ``time_compiled``.
-
-    Raises:
-        VerificationError: deadlock (``check.check`` proves the rest).
-    """
-    p, m, num_stages = schedule.num_ranks, schedule.num_microbatches, schedule.num_virtual_stages
-    rank_of = np.array([schedule.locate(stage)[0] for stage in range(num_stages)])
-    stage_of = np.array([[schedule.virtual_stage(r, c) for c in range(schedule.num_chunks)] for r in range(p)])
-    is_first = np.array([schedule.is_first(stage) for stage in range(num_stages)])
-    is_last = np.array([schedule.is_last(stage) for stage in range(num_stages)])
-    order = np.array(execution_order(schedule), dtype=np.int64)
-    by_rank = np.argsort(order, kind="stable")
-
-    def flat(values: list[int]) -> NDArray[np.int64]:
-        out = np.empty(len(values), dtype=np.int64)
-        out[by_rank] = values
-        return out
-
-    kind = flat([_KINDS[action.kind] for row in schedule.actions for action in row])
-    microbatch = flat([action.microbatch for row in schedule.actions for action in row])
-    stage = stage_of[order, flat([action.chunk for row in schedule.actions for action in row])]
-    there, nobody = 2 * num_stages * m, 2 * num_stages * m + 1
-    forward, weight = kind == _F, kind == _W
-    slot = stage * m + microbatch
-    sends = np.where(forward, ~is_last[stage], ~is_first[stage] & ~weight)
-    receiver = np.where(sends, np.where(forward, stage + 1, stage - 1), stage)
-    return CompiledSchedule(
-        schedule=schedule,
-        rank=order,
-        kind=kind,
-        stage=stage,
-        microbatch=microbatch,
-        needs=np.where(forward, slot, np.where(weight, there, slot + num_stages * m)),
-        fills=np.where(sends, np.where(forward, slot + m, slot - m + num_stages * m), nobody),
-        boundary=np.where(sends & (rank_of[receiver] != order), np.minimum(stage, receiver), num_stages - 1),
-        link=order * p + rank_of[receiver],
-    )
-
-
 def time_schedule(
     schedule: PipelineSchedule,
     forward_s: ArrayLike,
@@ -134,6 +75,7 @@ def time_schedule(
     outer_s: ArrayLike = 0.0,
     ready_s: ArrayLike = 0.0,
     rendezvous: bool = False,
+    link_s: Floats | None = None,
 ) -> PipelineTimes:
     """Start and finish of every action of ``schedule``; see ``time_compiled`` for the arguments."""
     return time_compiled(
@@ -147,6 +89,7 @@ def time_schedule(
         outer_s=outer_s,
         ready_s=ready_s,
         rendezvous=rendezvous,
+        link_s=link_s,
     )
 
 
@@ -162,6 +105,7 @@ def time_compiled(
     outer_s: ArrayLike = 0.0,
     ready_s: ArrayLike = 0.0,
     rendezvous: bool = False,
+    link_s: Floats | None = None,
 ) -> PipelineTimes:
     """Start and finish of every action.
 
@@ -179,12 +123,14 @@ def time_compiled(
             shape (2, p·v) or scalar: they have no other micro-batch to hide communication behind.
         ready_s: when each rank can start to compute, shape (p,) or scalar.
         rendezvous: receives are posted when their action is next, not ahead. Arrival is then the end of the receiver's wait.
+        link_s: seconds for which F, B, I and W of every virtual stage keep links busy that all ranks share, (4, p·v); not with
+            ``rendezvous``. None: no links are shared.
 
     Raises:
         InputError: wrong shape, a negative or non-finite time, or a split backward without ``weight_s``.
     """
     num_stages = compiled.schedule.num_virtual_stages
-    duration = np.zeros((len(_KINDS), num_stages))
+    duration = np.zeros((len(KINDS), num_stages))
     duration[_F] = _times("forward_s", forward_s, num_stages)
     duration[_B] = _times("backward_s", backward_s, num_stages)
     if weight_s is not None:
@@ -200,15 +146,14 @@ def time_compiled(
     occupancy = np.pad(_times("occupancy_s", occupancy_s, 2, num_stages - 1), ((0, 0), (0, 1)))
     seconds = duration[compiled.kind, compiled.stage] + _outermost(compiled, _times("outer_s", outer_s, 2, num_stages))
     p, message = compiled.schedule.num_ranks, ((compiled.kind != _F).astype(np.int64), compiled.boundary)
-    run = _run_with_rendezvous if rendezvous else _run
-    start, arrival = run(
-        compiled,
-        _times("ready_s", ready_s, p).tolist(),
-        seconds,
-        latency[message],
-        occupancy[message],
-    )
-    finish = start + seconds
+    ready, travel, busy = _times("ready_s", ready_s, p).tolist(), latency[message], occupancy[message]
+    if link_s is None:
+        run = _run_with_rendezvous if rendezvous else _run
+        start, arrival = run(compiled, ready, seconds, travel, busy)
+        finish = start + seconds
+    else:
+        shared = link_s[compiled.kind, compiled.stage]
+        start, finish, arrival = run_sharing(compiled, ready, seconds, shared, travel, busy)
     by_rank = np.argsort(compiled.rank, kind="stable")
     ends = np.cumsum(np.bincount(compiled.rank, minlength=p))[:-1]
     return PipelineTimes(

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
+
 from scaleacross.cost_models.axes import Calls, axis_calls, heads_s
-from scaleacross.cost_models.candidates import Candidates
+from scaleacross.cost_models.candidates import Candidates, Floats
 from scaleacross.cost_models.chunk_work import Split, StageWork, stage_work
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.layer_seconds import StackedTimes
 from scaleacross.cost_models.layout import Layout
-from scaleacross.cost_models.pipeline.placed import TimedPipeline, stage_seconds, timed_pipelines
-from scaleacross.cost_models.pipeline.shard_passes import ShardCalls, trunks_busy_s
+from scaleacross.cost_models.pipeline.placed import TimedPipeline, layers_busy_s, stage_seconds, timed_pipelines
+from scaleacross.cost_models.pipeline.shard_passes import ShardCalls, passes_busy_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.waiting_groups import RankGroups
 from scaleacross.cost_models.window_traffic import crosses_buildings, without_trunks
@@ -79,21 +81,21 @@ class UnplacedPipelines:
         """The pipelines with these groups (one row each), one for every kind of replicas. Raises as ``timed_pipelines``.
 
         Stages wait for groups inside buildings as long as these take on the stage's own accelerator type; for those in ``waits``
-        (``waiting_groups``) as their own pipeline rank's lie. Shards travel in the groups ``apart`` (one row each), alone on the
-        links between buildings, while these links are busy with all ranks' (``shard_passes``), and share the networks of
-        buildings with all that stages wait for.
+        (``waiting_groups``) as their own pipeline rank's lie. A rank's groups ``apart`` (one row each) have the links between
+        buildings to themselves until all ranks' calls ask for more than these carry (``shared_links``). Shards share the networks
+        of buildings with all that stages wait for.
         """
-        shards, busy_s = ShardCalls.of(self.volumes, {**groups, **apart}), 0.0
-        inside = groups
+        alone = {**groups, **apart}
+        shards, inside, busy_s = ShardCalls.of(self.volumes, alone), groups, self._links_busy_s(groups)
         if shards is not None and any(crosses_buildings(group.shape).any() for group in groups.values()):
             inside = {name: without_trunks(group) for name, group in groups.items()}
             shards = shards.keeping_busy(self.volumes, inside)
-            busy_s = trunks_busy_s(self.volumes, self.any_stages, groups)
+            busy_s["dp"] = passes_busy_s(self.volumes, self.any_stages, groups)
         by_type = {
             name: stage_seconds(
                 self.volumes,
                 work,
-                self._calls_on(name, groups, waits),
+                self._calls_on(name, alone, waits),
                 shards,
                 () if shards is None else self._calls_on(name, inside, NO_RANKS),
             )
@@ -101,6 +103,23 @@ class UnplacedPipelines:
         }
         message, ranks = axis_calls("pp", self.volumes, groups["pp"]).message, self.any_stages.rank
         return timed_pipelines(self.volumes, by_type, ranks, self.layout, self.micro_batches, message, busy_s)
+
+    def _links_busy_s(self, groups: Mapping[str, Group]) -> dict[str, Floats]:
+        """Seconds for which what F, B, I and W of every virtual stage wait for keeps links between buildings busy at least.
+
+        (4, p·v) by component, every rank's in the mean; ``groups`` share these links with all others.
+        """
+        names = ("tp", "cp", "ep")
+        far = {name for name in names if crosses_buildings(groups[name].shape).any()}
+        if not far:
+            return {}
+        calls = zip(names, self._calls_on(next(iter(self.stages)), groups, NO_RANKS), strict=True)
+        each = layers_busy_s(self.any_stages, *(own if name in far else Calls() for name, own in calls))
+        return {
+            name: np.stack([ahead, back, back, 0 * back]) / float(self.volumes.candidates.pp[0])
+            for name, (ahead, back) in zip(names, each, strict=True)
+            if name in far
+        }
 
     def _calls_on(self, accelerator: str, groups: Mapping[str, Group], waits: Mapping[str, RankGroups]) -> list[Calls]:
         """Of tp, cp and dp_shard."""

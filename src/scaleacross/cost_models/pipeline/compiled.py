@@ -1,0 +1,74 @@
+"""A pipeline schedule as arrays, in an order in which every action follows what it waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleacross.schedules.pipeline import Kind, PipelineSchedule
+from scaleacross.schedules.pipeline.check import execution_order
+
+KINDS: Final = {kind: code for code, kind in enumerate(Kind)}
+"""Code of every kind of action."""
+
+
+@dataclass(frozen=True)
+class CompiledSchedule:
+    """A schedule as flat arrays in an order in which every action follows what it waits for; serves any times.
+
+    Slots name messages: forward of stage x and micro-batch i in slot x·m+i, backward in (p·v+x)·m+i; two more slots
+    stand for "already there" and "nobody waits".
+    """
+
+    schedule: PipelineSchedule
+    rank: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    stage: NDArray[np.int64]
+    microbatch: NDArray[np.int64]
+    needs: NDArray[np.int64]
+    fills: NDArray[np.int64]
+    boundary: NDArray[np.int64]
+    link: NDArray[np.int64]
+
+
+def compile_schedule(schedule: PipelineSchedule) -> CompiledSchedule:
+    """Flatten ``schedule`` for ``time_compiled``.
+
+    Raises:
+        VerificationError: deadlock (``check.check`` proves the rest).
+    """
+    p, m, num_stages = schedule.num_ranks, schedule.num_microbatches, schedule.num_virtual_stages
+    rank_of = np.array([schedule.locate(stage)[0] for stage in range(num_stages)])
+    stage_of = np.array([[schedule.virtual_stage(r, c) for c in range(schedule.num_chunks)] for r in range(p)])
+    is_first = np.array([schedule.is_first(stage) for stage in range(num_stages)])
+    is_last = np.array([schedule.is_last(stage) for stage in range(num_stages)])
+    order = np.array(execution_order(schedule), dtype=np.int64)
+    by_rank = np.argsort(order, kind="stable")
+
+    def flat(values: list[int]) -> NDArray[np.int64]:
+        out = np.empty(len(values), dtype=np.int64)
+        out[by_rank] = values
+        return out
+
+    kind = flat([KINDS[action.kind] for row in schedule.actions for action in row])
+    microbatch = flat([action.microbatch for row in schedule.actions for action in row])
+    stage = stage_of[order, flat([action.chunk for row in schedule.actions for action in row])]
+    there, nobody = 2 * num_stages * m, 2 * num_stages * m + 1
+    forward, weight = kind == KINDS[Kind.F], kind == KINDS[Kind.W]
+    slot = stage * m + microbatch
+    sends = np.where(forward, ~is_last[stage], ~is_first[stage] & ~weight)
+    receiver = np.where(sends, np.where(forward, stage + 1, stage - 1), stage)
+    return CompiledSchedule(
+        schedule=schedule,
+        rank=order,
+        kind=kind,
+        stage=stage,
+        microbatch=microbatch,
+        needs=np.where(forward, slot, np.where(weight, there, slot + num_stages * m)),
+        fills=np.where(sends, np.where(forward, slot + m, slot - m + num_stages * m), nobody),
+        boundary=np.where(sends & (rank_of[receiver] != order), np.minimum(stage, receiver), num_stages - 1),
+        link=order * p + rank_of[receiver],
+    )
