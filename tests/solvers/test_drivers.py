@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 
 import pytest
@@ -34,6 +35,7 @@ def driven_job(seed: int, drivers: tuple[Driver, ...] = DRIVERS) -> sa.Job:
     return job.model_copy(update={"topology": topology, "network": network, "shard": shard, "experts": experts})
 
 
+@cache
 def planned(seed: int) -> Plan | None:
     """Its plan; None where nothing fits."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import combinations, product
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import scaleacross as sa
 from cases import each
 from instances import instance, random_job, unexpected_notes
-from oracles.exhaustive import exhaustive
+from oracles.exhaustive import ExhaustiveResult, exhaustive
 from scaleacross.cost_models.axes import Terms, path_s, waiting
 from scaleacross.cost_models.least_waits import least_alone_s
 from scaleacross.solvers.bounds import search_bounds
@@ -35,10 +36,15 @@ QUICK = (16, 19, 26, 44, 54)
 """Those of the cheapest to try in full: one to three buildings, three levels of sharding, two schedules, one without a plan."""
 
 
+@cache
+def fastest(seed: int) -> ExhaustiveResult:
+    """The best of all plans of an instance."""
+    return exhaustive(instance(seed))
+
+
 @each("seed", QUICK, INSTANCES)
 def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
-    problem = instance(seed)
-    oracle = exhaustive(problem)
+    problem, oracle = instance(seed), fastest(seed)
     found = search(problem, time_limit_s=600, gap_tolerance=0.0)
     assert found.bound_violation_s <= 1e-12
     if oracle.decision is None:
@@ -80,7 +86,7 @@ def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
     problem = instance(seed)
     found = search(problem, time_limit_s=600, gap_tolerance=0.0)
     assert found.best is not None
-    assert found.best.step_s == pytest.approx(exhaustive(problem).step_s, rel=1e-9)
+    assert found.best.step_s == pytest.approx(fastest(seed).step_s, rel=1e-9)
     assert found.bound_s == pytest.approx(found.best.step_s, rel=1e-9)
 
 
@@ -88,8 +94,7 @@ def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
 def test_incumbents_of_the_caller_and_a_sample_leave_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the caller brings: the optimum, a slow plan, or a fill (buildings backwards) that the space lacks."""
     monkeypatch.setattr("scaleacross.solvers.joint.PROBED", 4)
-    problem = instance(seed)
-    oracle = exhaustive(problem)
+    problem, oracle = instance(seed), fastest(seed)
     assert oracle.decision is not None
     slow = search(problem, time_limit_s=600, gap_tolerance=0.9).best
     assert slow is not None
