@@ -372,16 +372,16 @@ class Pricing:
 
     def _lying(self, candidates: Candidates, degree: Ints, stride: Ints, coarse: bool, waits: bool) -> GroupShape:
         """``coarse``: at that stride or any larger one; ``waits``: as on the pipeline rank that waits least for them, whose
-        groups need not cross buildings because others must."""
+        groups need not cross buildings because others must, or take turns with them on the links between these."""
         fleet, world = self.fleet, candidates.world_size
         sizes = np.append(np.minimum(self.sizes[:-1], world[:, None]), world[:, None], axis=1)
         cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
+        host, buildings = 1 if coarse else fleet.common_host, len(fleet.buildings)
+        if not waits:
+            return relaxed_shape(degree, stride, sizes, cut, least, host, buildings)
         apart = told_apart(degree * stride, self.sizes[CAMPUS], candidates.pp)
-        if waits:
-            cut = np.where(apart[..., None], 0, cut)
-        host = 1 if coarse else fleet.common_host
-        shape = relaxed_shape(degree, stride, sizes, cut, least, host, len(fleet.buildings))
-        return alone_shape(shape, ~apart & (candidates.pp > 1)) if waits and self.many_buildings else shape
+        shape = relaxed_shape(degree, stride, sizes, np.where(apart[..., None], 0, cut), least, host, buildings)
+        return alone_shape(shape, ~apart & (candidates.pp > 1)) if self.many_buildings else shape
 
     def _links_of(self, candidates: Candidates) -> Links:
         return self.links

@@ -325,7 +325,7 @@ def _timed(
     )
     delayed = seconds.actions(choice, p, m, near, blocking) if any(near[:6]) else alone
     timed = TimedPipeline(*busiest, replicas, rank, delayed, alone, replicated_s=replicated_s)
-    links = sum(busy_s.values(), start=np.zeros((len(Kind), len(ranks))))
+    links = (counts > 0) * sum(busy_s.values(), start=np.zeros(counts.shape))
     if not is_crowded(delayed.seconds, links, ranks):
         return timed
     sharing = replace(delayed, link_s=links)
@@ -334,10 +334,11 @@ def _timed(
 
 def _queued(timed: TimedPipeline, queued_s: float, busy_s: Mapping[str, Floats]) -> TimedPipeline:
     """A pipeline that is longer by ``queued_s``, if anything, because links are busy for ``busy_s``."""
-    total = sum(float(each.sum()) for each in busy_s.values())
+    passes = {name: float(each[:2].sum()) for name, each in busy_s.items()}
+    total = sum(passes.values())
     if queued_s <= 0 or total <= 0:
         return timed
-    longer = {name: timed.waited_s.get(name, 0.0) + queued_s * float(own.sum()) / total for name, own in busy_s.items()}
+    longer = {name: timed.waited_s.get(name, 0.0) + queued_s * own / total for name, own in passes.items()}
     return replace(timed, waited_s={**timed.waited_s, **longer}, queued_s=queued_s)
 
 

@@ -60,9 +60,8 @@ def run_sharing(
     ready: list[tuple[float, int]] = []
     alone: list[tuple[float, int]] = []
     sharing: list[tuple[float, int]] = []
-    now = paced = asked = (
-        0.0  # ``paced``: seconds that an action which shares has progressed since the start of the step
-    )
+    now = asked = 0.0
+    paced = 0.0  # seconds by which an action that shares has come on since the start of the step
 
     def post(rank: int) -> None:
         """The next action of a rank that is free begins once its message is there."""
@@ -86,13 +85,8 @@ def run_sharing(
             action = heappop(ready)[1]
             start[action] = now
             asked += asks[action]
-            heappush(
-                *(
-                    (sharing, (paced + lasts[action], action))
-                    if asks[action]
-                    else (alone, (now + lasts[action], action))
-                )
-            )
+            running, since = (sharing, paced) if asks[action] else (alone, now)
+            heappush(running, (since + lasts[action], action))
             continue
         action = heappop(alone if ends <= shared_ends else sharing)[1]
         asked = asked - asks[action] if sharing else 0.0  # rounding does not add up
