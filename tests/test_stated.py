@@ -17,8 +17,8 @@ from scaleacross.api.simulating import stepped
 from scaleacross.spec.plan import COMPONENTS, Decision, Plan
 from scaleacross.workloads.problem import Problem
 
-OFF = 118
-"""A row of the benchmark's table: sharded parameters and tp across thin trunks, estimated a fifth too slow."""
+OFF = 103
+"""A row of the benchmark's table, 7 % too slow: the estimate takes groups over tp and cp of one rank to cross regions, all of them."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_a_plan_states_its_simulation_and_proves_its_estimate(confirmed: Plan) -
 def test_an_estimate_that_is_far_off_is_noted(far_off: Plan) -> None:
     simulated = sa.simulate(far_off)
     assert far_off.cost.step_s == far_off.simulated_s == pytest.approx(simulated.step_s)
-    assert far_off.estimated.step_s == simulated.predicted_step_s > 1.15 * far_off.cost.step_s
+    assert far_off.estimated.step_s == simulated.predicted_step_s > (1 + module.AGREEMENT) * far_off.cost.step_s
     parts = {name: far_off.cost.component(name) for name in COMPONENTS}
     assert sum(parts.values()) == pytest.approx(far_off.cost.step_s)
     assert parts == pytest.approx(simulated.components_s)
