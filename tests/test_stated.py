@@ -18,7 +18,7 @@ from scaleacross.spec.plan import COMPONENTS, Decision, Plan
 from scaleacross.workloads.problem import Problem
 
 OFF = 103
-"""A row of the benchmark's table, 7 % too slow: the estimate takes groups over tp and cp of one rank to cross regions, all of them."""
+"""A row of the benchmark's table, 7 % too slow: its estimate takes one rank's groups over tp and over cp to cross regions."""
 
 
 @pytest.fixture(scope="module")

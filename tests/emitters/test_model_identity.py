@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tarfile
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from plans import make_plan
 
 from interpreters import python_with
 from published import CONFIGS, COUNTED
+from readers import unpacked
 from scaleacross.catalogue import load_workload
 from scaleacross.emitters import EMITTERS, emit
 from scaleacross.emitters.megatron import megatron_arguments
@@ -245,18 +244,9 @@ def read_back(lists: dict[str, list[str]], megatron: Path) -> dict[str, dict[str
     return found
 
 
-@cache
-def archive() -> Path | None:
-    return next(iter(sorted(READERS.glob("megatron-lm-*.tar.xz"))), None)
-
-
 @pytest.mark.consumer
 def test_megatrons_parser_carries_every_identity(tmp_path: Path) -> None:
-    packed = archive()
-    if packed is None:
-        pytest.skip(f"no archive of Megatron-LM in {READERS}")
-    with tarfile.open(packed) as files:
-        files.extractall(tmp_path, filter="data")
+    unpacked("megatron-lm-*.tar.xz", tmp_path)
     found = read_back({name: options(name) for name in EXPRESSED}, tmp_path)
     assert {name: told["error"] for name, told in found.items() if "error" in told} == {}
     for name in EXPRESSED:
