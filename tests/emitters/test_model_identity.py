@@ -22,7 +22,6 @@ from scaleacross.errors import EmitError
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.workloads.huggingface import from_hf_config
 
-READERS = Path(__file__).parents[3] / "shared" / "readers"
 REFUSED = {
     "gemma-2-9b": "normalise what sub-layers return",
     "gemma-3-1b": "normalise what sub-layers return",
