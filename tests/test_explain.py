@@ -24,7 +24,7 @@ from scaleacross.workloads.problem import Problem
 @each("seed", (10,), (41, 65), size=1)
 def test_runner_ups_are_those_of_brute_force(seed: int) -> None:
     problem = instance(seed)
-    plan = sa.plan(problem.job)
+    plan = sa.plan(problem.job, time_limit_s=900)
     rows = {row.decision: row for row in sa.explain(plan, time_limit_s=900).runner_ups}
     tried = 0
     for one in without(problem, plan.decision):
