@@ -19,8 +19,6 @@ before the first forward pass of their stage, waits and messages included.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,8 +26,7 @@ import numpy as np
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.columns import columns_of
-from scaleacross.cost_models.far_shapes import shapes_of_ranks
+from scaleacross.cost_models.far_shapes import SHARD_COMMUNICATORS, apart
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, Levels
@@ -41,8 +38,6 @@ from scaleacross.cost_models.window_traffic import GRADIENT_AXES, gradients_s
 from scaleacross.spec.parallelism import GridAxis
 
 TINY_S: Final = 1e-30
-SHARD_COMMUNICATORS: Final = ("cp", "dp_shard", "expert")
-"""Communicators that gather parameters."""
 
 
 class FarGradients(NamedTuple):
@@ -102,20 +97,6 @@ def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> 
     return FarGradients(alone, both, held, shapes)
 
 
-def slowest_apart(groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels) -> dict[str, Group]:
-    """``apart`` of those that shard and of tp, one row each: as on the pipeline rank whose groups cross farthest, by whose pace
-    all go."""
-
-    def slowest(group: Group) -> Group:
-        shape = group.shape
-        row = np.lexsort((*shape.crossing[:, CAMPUS:].T, *shape.farthest_fanout[:, CAMPUS:].T))[-1:]
-        return replace(group, shape=GroupShape(*(each[row] for each in columns_of(shape))))
-
-    own = apart(groups, axes, levels, ("tp", *SHARD_COMMUNICATORS))
-    kept = {name: ("slowest", axes[name], axes["pp"]) for name in own}
-    return {name: groups[name].kept(kept[name], partial(slowest, group)) for name, group in own.items()}
-
-
 def near_gradients(of: Ranks) -> ChunkWindows:
     """What the chunks of every rank leave gradients that share no link with those of other ranks."""
     return gradient_chunks(of.stages, of.ends, of.pieces, of.volumes.work.buckets, *_carried(of))
@@ -129,19 +110,6 @@ def _carried(of: Ranks) -> tuple[Floats, Floats]:
 
 def _all(traffic: Mapping[GridAxis, Sequence[Floats]]) -> list[Floats]:
     return [part for parts in traffic.values() for part in parts]
-
-
-def apart(
-    groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels, names: Sequence[str] = SHARD_COMMUNICATORS
-) -> dict[str, Group]:
-    """The groups of every pipeline rank alone on the trunks, a row each, of those communicators that cross buildings."""
-
-    def of_ranks(group: Group, axis: Axis) -> Group:
-        make = partial(shapes_of_ranks, group.shape, axis, axes["pp"], levels)
-        return group.kept(("alone", axis, axes["pp"]), lambda: replace(group, shape=make()))
-
-    far = [name for name in names if int(groups[name].shape.span[0]) >= CAMPUS]
-    return {name: of_ranks(groups[name], axes[name]) for name in far}
 
 
 def _alone(of: Ranks, axis: GridAxis, shared: Sequence[Floats], groups: Mapping[str, Group]) -> Sequence[Floats]:

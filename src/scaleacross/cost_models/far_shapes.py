@@ -7,14 +7,22 @@ their own, the groups of most pipeline ranks never leave one; where all ranks' g
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
 
 import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Floats, Ints
-from scaleacross.cost_models.columns import column_names
+from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.columns import column_names, columns_of
 from scaleacross.cost_models.groups import GroupShape, busiest_ways
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, REGION, Levels
+
+SHARD_COMMUNICATORS: Final = ("cp", "dp_shard", "expert")
+"""Communicators that gather parameters."""
 
 
 def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Levels) -> GroupShape:
@@ -47,6 +55,33 @@ def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Level
             rows["pairs"][:, level] = _most(np.count_nonzero(steps, axis=1) * farthest, rank, ranks)
         rows["crossing"][:, CAMPUS:] = np.maximum(1, unit * busiest_ways(building, region, rank, ranks).T)
     return GroupShape(**rows)
+
+
+def apart(
+    groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels, names: Sequence[str]
+) -> dict[str, Group]:
+    """The groups of every pipeline rank alone on inter-building links, a row each, of communicators that cross buildings."""
+
+    def of_ranks(group: Group, axis: Axis) -> Group:
+        make = partial(shapes_of_ranks, group.shape, axis, axes["pp"], levels)
+        return group.kept(("alone", axis, axes["pp"]), lambda: replace(group, shape=make()))
+
+    far = [name for name in names if int(groups[name].shape.span[0]) >= CAMPUS]
+    return {name: of_ranks(groups[name], axes[name]) for name in far}
+
+
+def slowest_apart(groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels) -> dict[str, Group]:
+    """Groups that passes call, ``apart``, one row each: those of the pipeline rank whose groups cross farthest, at whose pace all
+    ranks go."""
+
+    def slowest(group: Group) -> Group:
+        shape = group.shape
+        row = np.lexsort((*shape.crossing[:, CAMPUS:].T, *shape.farthest_fanout[:, CAMPUS:].T))[-1:]
+        return replace(group, shape=GroupShape(*(each[row] for each in columns_of(shape))))
+
+    own = apart(groups, axes, levels, ("tp", *SHARD_COMMUNICATORS))
+    kept = {name: ("slowest", axes[name], axes["pp"]) for name in own}
+    return {name: groups[name].kept(kept[name], partial(slowest, group)) for name, group in own.items()}
 
 
 def _farthest(leaves_region: Bools, rank: Ints, ranks: int) -> Bools:

@@ -12,7 +12,8 @@ from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.beside_layers import BesideLayers, beside_layers, pieces_of_stages
 from scaleacross.cost_models.candidates import Floats, candidate_of
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.far_gradients import Ranks, far_gradients, is_far, near_gradients, slowest_apart
+from scaleacross.cost_models.far_gradients import Ranks, far_gradients, is_far, near_gradients
+from scaleacross.cost_models.far_shapes import slowest_apart
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layer_seconds import times_by_type
 from scaleacross.cost_models.layout import Layout

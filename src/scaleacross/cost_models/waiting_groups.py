@@ -82,7 +82,7 @@ def near_shape(shape: GroupShape, where: Bools) -> GroupShape:
 def alone_shape(shape: GroupShape, where: Bools) -> GroupShape:
     """The shapes (n rows), where asked, as any pipeline rank whose groups cross farthest has them at least.
 
-    Such a rank has links between buildings to itself (``far_gradients.slowest_apart``). Relaxed shapes may cross these in place
+    Such a rank has links between buildings to itself (``far_shapes.slowest_apart``). Relaxed shapes may cross these in place
     of any other link.
     """
     relaxed, far = isinstance(shape, RelaxedShape), np.arange(NUM_LEVELS) >= CAMPUS

@@ -21,7 +21,7 @@ import numpy as np
 from scaleacross.cost_models.axes import axis_terms, searched_network
 from scaleacross.cost_models.candidates import Candidates, Floats, candidate_of
 from scaleacross.cost_models.failures import replicas_lost
-from scaleacross.cost_models.far_gradients import slowest_apart
+from scaleacross.cost_models.far_shapes import slowest_apart
 from scaleacross.cost_models.groups import stacked_shapes
 from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, StackedTimes, times_by_type
 from scaleacross.cost_models.layout import Layout, layout_of

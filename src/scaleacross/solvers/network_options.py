@@ -17,7 +17,7 @@ paced connections with less in flight, over fewer queue pairs, on half as many c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -181,21 +181,21 @@ def common_options(flow: Flow, wires: Sequence[Wire], *, waited: bool) -> list[F
     if len(wires) == 1:
         return flow_options(flow, wires[0], waited=waited)
     out = []
-    for option, on in _on_wires(flow, dict(enumerate(wires)), wires, waited):
+    for option, on in _on_wires(flow, wires, wires, waited):
         seconds, busy = np.mean(on, axis=0).tolist()
         out.append(replace(option, time_s=seconds, busy_s=busy))
     return sorted(out, key=lambda option: option.time_s)
 
 
 def queued_options(flow: Flow, alone: Wire, shared: Wire, *, waited: bool) -> list[FlowOption]:
-    """Options of groups that have trunks for themselves, ``alone``, and queue there with those of all pipeline ranks, ``shared``.
+    """Options of groups that have inter-building links to themselves, ``alone``, and share them with all ranks', ``shared``.
 
-    What keeps trunks busy for longer than the best lasts longer in proportion. What they hold, the levels that they are for, and
-    the errors of what travels encoded, are those of the group with most peers. ``waited``: as of ``flow_options``.
+    What keeps these links busy for longer than the best lasts longer in proportion. What options hold, the levels that they are
+    for, and the errors of what travels encoded, are those of the group with most peers. ``waited``: as of ``flow_options``.
     """
     alike = ((alone.shape.fanout > 1) == (shared.shape.fanout > 1)).all()
-    asked = {0: replace(alone, offers=())} if alike else {}
-    every = list(_on_wires(flow, asked | {1: shared}, (alone, shared), waited))
+    asked = replace(alone, offers=()) if alike else None
+    every = list(_on_wires(flow, (asked, shared), (alone, shared), waited))
     least_s = min(time_s for _, ((time_s, _), _) in every)
     least_busy_s = min(busy_s for _, (_, (_, busy_s)) in every)
     scale = least_s / least_busy_s if least_busy_s > 0 else 0.0
@@ -211,18 +211,18 @@ Seconds = tuple[float, float]
 
 
 def _on_wires(
-    flow: Flow, asked: Mapping[int, Wire], wires: Sequence[Wire], waited: bool
+    flow: Flow, asked: Sequence[Wire | None], wires: Sequence[Wire], waited: bool
 ) -> Iterator[tuple[FlowOption, list[Seconds]]]:
-    """One option for every choice of the wires that are ``asked``, by number, with its seconds on each of ``wires``."""
-    own = {
-        number: {option.choice.model_dump_json(): option for option in flow_options(flow, wire, waited=waited)}
-        for number, wire in asked.items()
-    }
-    every = {key: option for options in own.values() for key, option in options.items()}
+    """One option for every choice of the wires that are ``asked``, with its seconds on each of ``wires``, which are the same but
+    for codecs that they offer; None: that wire's own choices are not asked for."""
+    known = [
+        {option.choice.model_dump_json(): option for option in flow_options(flow, wire, waited=waited)} if wire else {}
+        for wire in asked
+    ]
+    every = {key: option for options in known for key, option in options.items()}
     for key, option in every.items():
-        known = (own.get(number, {}).get(key) for number in range(len(wires)))
-        pairs = zip(known, wires, strict=True)
-        yield option, [(one.time_s, one.busy_s) if one else _seconds(flow, option, wire) for one, wire in pairs]
+        own = zip((options.get(key) for options in known), wires, strict=True)
+        yield option, [(one.time_s, one.busy_s) if one else _seconds(flow, option, wire) for one, wire in own]
 
 
 def _seconds(flow: Flow, option: FlowOption, wire: Wire) -> Seconds:

@@ -8,13 +8,13 @@ action by action for every kind of replica, and the kind whose step is longest (
 included) is the plan's.
 
     pipeline = Σ actions of the busiest rank of a kind + bubble (what it idles without delays) + delays of messages
+             + what all ranks lose where they crowd links between buildings (``shared_links``)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -255,7 +255,7 @@ def timed_pipelines(
     layout: Layout,
     micro_batches: Sequence[int],
     message: Boundary | None,
-    busy_s: Mapping[str, Floats] = MappingProxyType({}),
+    busy_s: Mapping[str, Floats],
 ) -> list[TimedPipeline]:
     """The pipelines of one decision: one for every kind of replicas, by accelerator types and number of micro-batches.
 
