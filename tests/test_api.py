@@ -32,12 +32,12 @@ def plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def narrow() -> Plan:
-    return sa.plan(TWO_BUILDINGS, overrides=NARROW_TRUNK, time_limit_s=90, clock=time.process_time)
+    return sa.plan(TWO_BUILDINGS, overrides=NARROW_TRUNK, time_limit_s=900, clock=time.process_time)
 
 
 @pytest.fixture(scope="module")
 def far() -> Plan:
-    return sa.plan(TWO_BUILDINGS, overrides=FAR_TRUNK, time_limit_s=90, clock=time.process_time)
+    return sa.plan(TWO_BUILDINGS, overrides=FAR_TRUNK, time_limit_s=900, clock=time.process_time)
 
 
 # --- plan -----------------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from machines import LATENCIES, RATES, building, fill, topology, trunk
 
+from one_collective import all_reduce, all_to_all, gather
 from scaleacross import catalogue
-from scaleacross.cost_models import collectives
 from scaleacross.cost_models.collective_curves import curve_s, domain_table, fastest, slowest
 from scaleacross.cost_models.collectives import ALGORITHM_NAMES, HIERARCHICAL, MEASURED
 from scaleacross.cost_models.groups import exact_shape, largest_children, relaxed_shape
@@ -203,10 +203,10 @@ def test_a_group_inside_a_domain_takes_the_curve_launch_included() -> None:
     levels = one_building()
     shape, links = exact_shape(4, 1, levels), links_of(levels)
     for op, timed in {
-        "all_gather": collectives.gather(np.array(MIB), shape, links, 1.0),
-        "reduce_scatter": collectives.gather(np.array(MIB), shape, links, 1.0, "reduce_scatter"),
-        "all_reduce": collectives.all_reduce(np.array(MIB), shape, links, 1.0),
-        "all_to_all": collectives.all_to_all(np.array(MIB), shape, links, 1.0),
+        "all_gather": gather(np.array(MIB), shape, links, 1.0),
+        "reduce_scatter": gather(np.array(MIB), shape, links, 1.0, "reduce_scatter"),
+        "all_reduce": all_reduce(np.array(MIB), shape, links, 1.0),
+        "all_to_all": all_to_all(np.array(MIB), shape, links, 1.0),
     }.items():
         assert timed.time_s == pytest.approx(by_law(op, 4, MIB)), op  # type: ignore[arg-type]
         assert timed.algorithm == MEASURED
@@ -216,7 +216,7 @@ def test_a_group_inside_a_domain_takes_the_curve_launch_included() -> None:
 def test_hierarchical_adds_the_inner_phase_by_its_curve() -> None:
     # 24 ranks: 4 in a host, 2 hosts in a rack, 3 racks; scarce uplinks of racks, so that hierarchical beats the ring
     levels, S, launch_s = one_building(oversubscription=(1, 1, 40, 1)), 2.0**28, 1e-5
-    timed = collectives.gather(np.array(S), exact_shape(24, 1, levels), links_of(levels), launch_s)
+    timed = gather(np.array(S), exact_shape(24, 1, levels), links_of(levels), launch_s)
     rack, zone = RATES[1] * 4, RATES[2] * 8 / 40
     narrow, wide = S * 2 / 3 / zone, S / 2 / rack
     steps = LATENCIES[1] + 2 * LATENCIES[2]
@@ -227,7 +227,7 @@ def test_hierarchical_adds_the_inner_phase_by_its_curve() -> None:
 
     assert timed.algorithm == HIERARCHICAL
     assert timed.time_s == pytest.approx(cut(1, lambda size: by_law("all_gather", 4, size)) + launch_s)
-    reduce = collectives.all_reduce(np.array(S), exact_shape(24, 1, levels), links_of(levels), launch_s)
+    reduce = all_reduce(np.array(S), exact_shape(24, 1, levels), links_of(levels), launch_s)
     both = cut(2, lambda size: by_law("all_gather", 4, size) + by_law("reduce_scatter", 4, size))
     assert reduce.time_s == pytest.approx(both + launch_s)
 
@@ -237,7 +237,7 @@ def test_no_group_across_domains_beats_one_inside() -> None:
     levels = one_building(rates=(1e9, 1e15, 1e15, 1e15), latencies=(0, 0, 0, 0))
     for degree, stride in ((6, 4), (12, 2), (24, 1)):
         shape = exact_shape(degree, stride, levels)
-        timed = collectives.gather(np.array(MIB), shape, links_of(levels), 2e-6)
+        timed = gather(np.array(MIB), shape, links_of(levels), 2e-6)
         inside_s = by_law("all_gather", 4, MIB)
         assert inside_s * (1 - 1e-9) <= timed.time_s <= 1.1 * inside_s  # protocols take a little longer
 
@@ -246,7 +246,7 @@ def test_an_operation_without_a_curve_is_priced_by_alpha_and_beta() -> None:
     levels, plain = one_building(("all_gather",)), build_levels(topology([building("a", 6)]), fill(("a", 24)))
     for degree, stride in ((4, 1), (24, 1), (6, 4)):
         shape = exact_shape(degree, stride, levels)
-        for price in (collectives.all_reduce, collectives.all_to_all):
+        for price in (all_reduce, all_to_all):
             ours = price(np.array(MIB), shape, links_of(levels), 1e-5)
             assert ours == price(np.array(MIB), shape, links_of(plain), 1e-5)
 
@@ -254,8 +254,8 @@ def test_an_operation_without_a_curve_is_priced_by_alpha_and_beta() -> None:
 def test_fills_with_and_without_curves_side_by_side() -> None:
     with_curves, plain = one_building(), build_levels(topology([building("a", 6)]), fill(("a", 24)))
     shape = exact_shape(4, 1, plain)
-    both = collectives.gather(np.full(3, MIB), shape, stacked_links([plain, with_curves, plain]), 1e-5)
-    alone = [collectives.gather(np.array(MIB), shape, links_of(one), 1e-5) for one in (plain, with_curves)]
+    both = gather(np.full(3, MIB), shape, stacked_links([plain, with_curves, plain]), 1e-5)
+    alone = [gather(np.array(MIB), shape, links_of(one), 1e-5) for one in (plain, with_curves)]
     assert both.time_s.tolist() == [alone[0].time_s, alone[1].time_s, alone[0].time_s]
     assert both.algorithm[1] == MEASURED
 
@@ -280,7 +280,7 @@ def test_relaxed_shapes_price_nothing_above_the_exact_ones(
     better = Links(*monotone, levels.latency, links.curves, links.curve)
     for least in range(1, stride + 1):  # as the coarse bound: at this stride or any larger one
         relaxed = relaxed_shape(np.array([degree]), np.array([least]), largest_children(levels))
-        for price in (collectives.gather, collectives.all_reduce, collectives.all_to_all):
+        for price in (gather, all_reduce, all_to_all):
             bound = price(np.array([size]), relaxed, better, 1e-6).time_s[0]
             assert bound <= price(np.array(size), exact, links, 1e-6).time_s * (1 + 1e-9), price.__name__
 

@@ -15,16 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import GB, LATENCIES, RATES, building, fill, flat, topology, trunk
 
-from scaleacross.cost_models.collectives import (
-    ALGORITHM_NAMES,
-    HIERARCHICAL,
-    NONE,
-    PAIRWISE,
-    Group,
-    all_reduce,
-    all_to_all,
-    gather,
-)
+from one_collective import all_reduce, all_to_all, gather
+from scaleacross.cost_models.collectives import ALGORITHM_NAMES, HIERARCHICAL, NONE, PAIRWISE, Group
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, Levels, build_levels
 from scaleacross.cost_models.links import Links, group_bandwidth, links_of, ring_bandwidth

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from machines import building, fill, flat, topology, trunk
 
-from scaleacross.cost_models import collectives
+from one_collective import all_reduce, all_to_all, gather
 from scaleacross.cost_models.groups import GroupShape, exact_shape, largest_children, relaxed_shape
 from scaleacross.cost_models.levels import BUILDING, CAMPUS, NUM_LEVELS, RACK, REGION, SCALE_UP, ZONE, build_levels
 from scaleacross.cost_models.levels import Levels as LinkLevels
@@ -189,7 +189,7 @@ def test_relaxed_shape_prices_no_collective_above_the_exact_one(
     levels = build_levels(fleet, shares)
     links = links_of(levels)
     exact, relaxed = exact_shape(degree, stride, levels), relaxed_of(levels, degree, stride)
-    for price in (collectives.gather, collectives.all_reduce, collectives.all_to_all):
+    for price in (gather, all_reduce, all_to_all):
         loose, tight = price(np.array([size]), relaxed, links, 0.0), price(np.array(size), exact, links, 0.0)
         assert loose.time_s[0] <= tight.time_s * (1 + 1e-9), price.__name__
 
@@ -251,7 +251,7 @@ def test_a_group_that_crosses_buildings_lies_in_no_more_places_than_it_has_hosts
     assert found.fanout.tolist() == [4, 2, 2, 2, 2, 1]
     assert found.farthest_fanout.tolist() == [4, 1, 1, 1, 2, 1]
     links = links_of(levels)._replace(latency=np.zeros(NUM_LEVELS), uplink=None, message_overhead=None)
-    gathered = collectives.gather(np.array(8e9), found, links, 0.0).time_s
+    gathered = gather(np.array(8e9), found, links, 0.0).time_s
     assert gathered == pytest.approx(4e9 / (4 * 10e9), rel=0.02)  # over the adapters of a host, in 32 chunks
 
 

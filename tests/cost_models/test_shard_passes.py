@@ -87,7 +87,7 @@ def test_replicas_reduce_behind_the_last_pass(busy: float, outlasting: float) ->
 
 
 @pytest.mark.parametrize(
-    ("shard", "schedule"), product(["gradients", "parameters"], ["1F1B", "ZBH1", "Interleaved1F1B"])
+    ("shard", "schedule"), list(product(["gradients", "parameters"], ["1F1B", "ZBH1", "Interleaved1F1B"]))
 )
 def test_pipelines_of_such_passes_are_as_long_as_simulated(shard: str, schedule: str) -> None:
     """Eight layers on two stages."""

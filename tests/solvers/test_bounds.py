@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cases import each
@@ -103,9 +105,9 @@ def test_the_clock_interrupts_the_placing_of_one_candidate(problem: Problem, mon
     assert fastest.best is not None
     priced, exact = [], FixedPlacement.step_s
 
-    def step_s(placed: FixedPlacement, decision: Decision) -> float:
+    def step_s(placed: FixedPlacement, decision: Decision, *of: Any) -> float:
         priced.append(decision)
-        return exact(placed, decision)
+        return exact(placed, decision, *of)
 
     monkeypatch.setattr(FixedPlacement, "step_s", step_s)
     state = search(problem, time_limit_s=2.5, gap_tolerance=0.0, clock=lambda: float(len(priced)))

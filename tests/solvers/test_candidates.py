@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from cases import each
 from instances import instance, link, plain_topology, plain_trunk
+from one_collective import all_reduce, all_to_all, gather
 from scaleacross.cost_models.candidates import Floats
-from scaleacross.cost_models.collectives import Group, all_reduce, all_to_all, gather
+from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import exact_shape, relaxed_shape
 from scaleacross.cost_models.levels import BUILDING, CAMPUS, build_levels
 from scaleacross.cost_models.links import links_of

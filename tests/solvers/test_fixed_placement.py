@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
-from instances import instance
+from instances import instance, mixed_instance
 from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.cost_models.replica_kinds import KnownReplicas
 from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.fleets import fleets, shares
 from scaleacross.solvers.search_space import Refusals, SearchSpace
@@ -35,3 +38,24 @@ def test_rows_cost_what_their_plans_cost(seed: int) -> None:
                         assert step_s[row] == pytest.approx(plan.cost.step_s, rel=1e-9)
                     total += 1
     assert total > 0
+
+
+@pytest.mark.parametrize("seed", [4, 13, 306, 1001, 1004])
+def test_what_placements_share_is_remembered(seed: int) -> None:
+    """One memory changes no step time, whatever was asked before. Where pipelines alone take longer than a limit, it is inf."""
+    problem, known = mixed_instance(seed - 1000) if seed >= 1000 else instance(seed), KnownReplicas()
+    fleet, compared = fleets(problem.topology)[0], 0
+    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    for rows in space.batches(Refusals()):
+        for row in np.flatnonzero(rows.world_size == rows.world_size.max())[:: max(1, len(rows) // 4)]:
+            degrees = rows.decision(int(row)).degrees
+            for fill, order in product(fleet.fills_of(degrees)[:3], (GRID_AXES, GRID_AXES[::-1])):
+                pricing = FixedPlacement.of(fleet, fill, problem.job, problem.profile)
+                decision = pricing.placed(rows, int(row), order)
+                cost = pricing.cost(decision)
+                step_s = pricing.step_s(decision, known)
+                assert step_s == pricing.step_s(decision) == pytest.approx(cost.cost.step_s, rel=1e-12)
+                assert pricing.step_s(decision, known, cost.pipeline.total_s * 0.999) == np.inf
+                assert pricing.step_s(decision, known, step_s * 1.001) == step_s
+                compared += 1
+    assert compared >= 8

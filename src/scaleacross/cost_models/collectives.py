@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -76,6 +76,10 @@ from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 ALGORITHM_NAMES = ("none", "ring", "hierarchical", "tree", "pairwise", "point_to_point", "measured")
 NONE, RING, HIERARCHICAL, TREE, PAIRWISE, POINT_TO_POINT, MEASURED = range(len(ALGORITHM_NAMES))
 
+REMEMBERED: Final = 1024
+"""Collectives that groups remember, then they begin anew."""
+REMEMBERED_SIZES: Final = 256
+"""Sizes of a call that is remembered, at most: a decision has one, or one for every pipeline rank."""
 GatherOp = Literal["all_gather", "reduce_scatter"]
 Known = TypeVar("Known")
 
@@ -112,6 +116,7 @@ class Group:
     by_type: Mapping[str, Group] = field(default_factory=dict)
     _connections: dict[Hashable, Connections] = field(default_factory=dict, init=False, repr=False, compare=False)
     _kept: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _reduced: dict[Hashable, Timed] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def kept(self, key: Hashable, make: Callable[[], Known]) -> Known:
         """``make()``, called once for every key. Groups belong to one allocation, so a key names axis and pipeline alone."""
@@ -147,6 +152,17 @@ class Group:
         return self._reduction("all_reduce", np.asarray(size_bytes), 2, payload)
 
     def _reduction(self, op: CurveOp, size: Floats, passes: int, payload: str) -> Timed:
+        """Of one decision's groups remembered: its placements and its like ask for few sizes, again and again."""
+        if self.rows is not None or size.size > REMEMBERED_SIZES:
+            return self._reduce(op, size, passes, payload)
+        key = op, payload, size.shape, size.tobytes()
+        if key not in self._reduced:
+            if len(self._reduced) >= REMEMBERED:
+                self._reduced.clear()
+            self._reduced[key] = self._reduce(op, size, passes, payload)
+        return self._reduced[key]
+
+    def _reduce(self, op: CurveOp, size: Floats, passes: int, payload: str) -> Timed:
         choice = self._choice(op, payload)
         if isinstance(self.network, Best) and self.network.offers and is_encodable(op, payload):
             return self._best_encoded(op, size, passes, self.network)
@@ -381,20 +397,3 @@ def _allowed(network: Network | CommunicatorChoice) -> frozenset[int]:
         return frozenset({ALGORITHM_NAMES.index(network.algorithm)})
     best = network == "best" or isinstance(network, Best)
     return frozenset({RING, TREE, HIERARCHICAL}) if best else frozenset({RING, TREE})
-
-
-def gather(size_bytes: Floats, shape: GroupShape, links: Links, launch_s: float, op: GatherOp = "all_gather") -> Timed:
-    """All-gather (or reduce-scatter) of a full tensor of ``size_bytes``; zero for a group of one."""
-    return Group(shape, links, launch_s).gather(size_bytes, op)
-
-
-def all_reduce(size_bytes: Floats, shape: GroupShape, links: Links, launch_s: float) -> Timed:
-    """All-reduce of ``size_bytes``; zero for a group of one."""
-    return Group(shape, links, launch_s).all_reduce(size_bytes)
-
-
-def all_to_all(
-    sent_bytes: Floats, shape: GroupShape, links: Links, launch_s: float, copies: EqualCopies = EVERY_COPY
-) -> Timed:
-    """All-to-all in which every rank sends ``sent_bytes`` in all (``Group.all_to_all``); zero for a group of one."""
-    return Group(shape, links, launch_s).all_to_all(sent_bytes, copies)

@@ -25,7 +25,7 @@ from scaleacross.cost_models.overlap import Window
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.recomputation import on_ranks, own
-from scaleacross.cost_models.replica_kinds import replica_kinds
+from scaleacross.cost_models.replica_kinds import KnownReplicas, Replicas
 from scaleacross.cost_models.stages import block_counts, equal_stages, every_rank, head_rank, layers_of_ranks
 from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
@@ -99,8 +99,8 @@ def plan_cost(
     candidates = candidate_of(decision, job.global_batch_sequences)
     groups = groups_of(shapes, levels, network_of(decision) if network is None else network)
     split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, candidates, layout)
-    kinds = replica_kinds(job, profile, levels, decision, placement, groups, layout, split, micro_batches)
-    slowest = max(kinds, key=lambda kind: kind.step_s)
+    replicas = Replicas.of(job, profile, levels.accelerators, decision, layout, split, micro_batches)
+    slowest = max(replicas.placed(placement, groups, levels).kinds(), key=lambda kind: kind.step_s)
     volumes, times = slowest.busiest, slowest.times
     sent = flows(volumes)
     collectives = tuple(predicted(flow, groups[flow.shape], volumes.equal_copies) for flow in sent)
@@ -137,18 +137,24 @@ def step_seconds(
     decision: Decision,
     groups: Mapping[str, Group],
     levels: Levels | None = None,
+    known: KnownReplicas | None = None,
+    limit_s: float = np.inf,
 ) -> float:
     """The step time of ``plan_cost`` alone, s: for searches and fits, which price many decisions on few placements.
 
-    ``groups``: of every communicator (``groups_of``); they remember what no size changes.
+    Args:
+        groups: of every communicator (``groups_of``); they remember what no size changes.
+        known: remembers what placements and networks of one decision share.
+        limit_s: of pipelines that alone take as long, the step is inf: nobody asks how much longer it takes.
     """
     placement = _placement(decision)
     levels = levels or build_levels(topology, placement.fill)
     layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
     candidates = candidate_of(decision, job.global_batch_sequences)
     split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, candidates, layout)
-    kinds = replica_kinds(job, profile, levels, decision, placement, groups, layout, split, micro_batches)
-    return max(kind.step_s for kind in kinds)
+    of = job, profile, levels.accelerators, decision, layout, split, micro_batches
+    placed = (known or KnownReplicas()).of(*of).placed(placement, groups, levels)
+    return np.inf if placed.pipeline_s >= limit_s else max(kind.step_s for kind in placed.kinds())
 
 
 def groups_of(shapes: Mapping[str, GroupShape], levels: Levels, network: Networks) -> dict[str, Group]:

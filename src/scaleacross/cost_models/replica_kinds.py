@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from scaleacross.cost_models.far_gradients import Ranks, far_gradients, is_far, 
 from scaleacross.cost_models.far_shapes import slowest_apart
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layer_seconds import times_by_type
-from scaleacross.cost_models.layout import Layout
+from scaleacross.cost_models.layout import Axis, Layout
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.overlap import GRADIENTS as GRADIENTS_WINDOW
 from scaleacross.cost_models.overlap import ChunkWindows, Window, together_s, windows
@@ -26,9 +26,10 @@ from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
 from scaleacross.cost_models.recomputation import on_ranks
 from scaleacross.cost_models.step import StepTimes, behind_ranks_s, played_step_s, played_times
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.uneven import GRADIENTS, Split, own_gradients, rank_rows
-from scaleacross.cost_models.waiting_groups import waiting_groups
+from scaleacross.cost_models.uneven import GRADIENTS, Rows, Split, own_gradients, rank_rows
+from scaleacross.cost_models.waiting_groups import RankGroups, waiting_groups
 from scaleacross.cost_models.window_traffic import communicators
+from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, GridAxis
 from scaleacross.spec.placement import Placement, communicator_axes
@@ -85,61 +86,127 @@ class ReplicaKind(NamedTuple):
         return int(behind_ranks_s(self.volumes, self.terms, self.beside).argmax())
 
 
-def replica_kinds(
-    job: Job,
-    profile: ModelProfile,
-    levels: Levels,
-    decision: Decision,
-    placement: Placement,
-    groups: Mapping[str, Group],
-    layout: Layout,
-    split: Split,
-    micro_batches: Sequence[int],
-) -> list[ReplicaKind]:
-    """All kinds of replicas of a placed decision; the one whose step is longest makes the plan's.
+@dataclass(frozen=True)
+class Replicas:
+    """The replicas of a decision on one layout, before it is known where its groups lie.
 
-    Args:
-        groups: of every communicator, one row each.
-        split, micro_batches: layers of every stage and chunk, and micro-batches of every class of ``layout``.
+    Attributes:
+        volumes: of the decision, one row.
+        rows: of every pipeline rank of every class of replicas (``uneven.rank_rows``).
+        pipelines: without what collectives and messages take.
+        split: layers of every stage and chunk.
     """
-    candidates = on_ranks(candidate_of(decision, job.global_batch_sequences), decision.stage_recompute)
-    first = np.zeros(1, dtype=np.int64)
-    times = times_by_type(profile, job, levels.accelerators, candidates.take(first))
-    rows, work, _ = rank_rows(profile, job, levels.accelerators, candidates, times, layout, split, micro_batches)
-    launch_s = max(accelerator.collective_start_s for accelerator in levels.accelerators)
-    volumes = Volumes(job, profile, candidates.take(first), work.take(first), launch_s, decision.pipeline.order)
-    pipelines = UnplacedPipelines.of(volumes, levels.accelerators, times, layout, split, micro_batches, candidates)
 
-    stages = pipelines.any_stages
-    axes = communicator_axes(decision.degrees, placement.axis_order)
-    waits = waiting_groups(groups, axes, levels)
-    ranks = np.arange(len(split))
+    decision: Decision
+    volumes: Volumes
+    rows: Rows
+    pipelines: UnplacedPipelines
+    split: Split
 
-    own_groups = slowest_apart(groups, axes, levels)
-    shapes = {name: group.shape.take(0) for name, group in own_groups.items()}
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        profile: ModelProfile,
+        accelerators: Sequence[Accelerator],
+        decision: Decision,
+        layout: Layout,
+        split: Split,
+        micro_batches: Sequence[int],
+    ) -> Replicas:
+        """With the layers of every stage and chunk, and the micro-batches of every class of ``layout``."""
+        candidates = on_ranks(candidate_of(decision, job.global_batch_sequences), decision.stage_recompute)
+        first = np.zeros(1, dtype=np.int64)
+        times = times_by_type(profile, job, accelerators, candidates.take(first))
+        rows = rank_rows(profile, job, accelerators, candidates, times, layout, split, micro_batches)
+        launch_s = max(accelerator.collective_start_s for accelerator in accelerators)
+        order = decision.pipeline.order
+        volumes = Volumes(job, profile, candidates.take(first), rows.work.take(first), launch_s, order)
+        pipelines = UnplacedPipelines.of(volumes, accelerators, times, layout, split, micro_batches, candidates)
+        return cls(decision, volumes, rows, pipelines, split)
 
-    def ranked(own: Volumes, actions: Actions) -> Ranks:
-        return Ranks(own, stages, actions.ends, pieces_of_stages(own, stages), axes, levels, groups)
+    def placed(self, placement: Placement, groups: Mapping[str, Group], levels: Levels) -> PlacedReplicas:
+        """With their pipelines timed; ``groups``: of every communicator, one row each."""
+        axes = communicator_axes(self.decision.degrees, placement.axis_order)
+        waits, own = waiting_groups(groups, axes, levels), slowest_apart(groups, axes, levels)
+        return PlacedReplicas(self, axes, groups, levels, waits, own, self.pipelines.timed(groups, waits, own))
 
-    def kind(timed: TimedPipeline) -> ReplicaKind:
-        here = timed.replicas * len(split) + ranks
-        own = replace(volumes, candidates=rows.take(here), work=work.take(here))
-        heaviest = _stated_gradients(own, groups, split)
-        exchanges = pipelines.exchanges(groups, timed, waits)
+
+@dataclass
+class KnownReplicas:
+    """Remembers the replicas of one decision, which its placements and networks share, until another decision is asked for."""
+
+    _decision: Decision | None = None
+    _known: dict[Hashable, Replicas] = field(default_factory=dict)
+
+    def of(
+        self,
+        job: Job,
+        profile: ModelProfile,
+        accelerators: Sequence[Accelerator],
+        decision: Decision,
+        layout: Layout,
+        split: Split,
+        micro_batches: Sequence[int],
+    ) -> Replicas:
+        """As ``Replicas.of``; always with the same job and profile."""
+        bare = decision.model_copy(update={"placement": None, "network": None})
+        if bare != self._decision:
+            self._decision, self._known = bare, {}
+        key = tuple(one.name for one in accelerators), tuple(one.types for one in layout), tuple(micro_batches)
+        if key not in self._known:
+            self._known[key] = Replicas.of(job, profile, accelerators, bare, layout, split, micro_batches)
+        return self._known[key]
+
+
+@dataclass(frozen=True)
+class PlacedReplicas:
+    """The replicas of a placed decision and their pipelines, one for every kind of replicas.
+
+    Attributes:
+        axes: degree and stride of every communicator on ``levels``; ``groups``: of each, one row.
+        waits: of pipeline ranks that wait for groups of their own (``waiting_groups``); ``own``: ``far_shapes.slowest_apart``.
+    """
+
+    replicas: Replicas
+    axes: Mapping[str, Axis]
+    groups: Mapping[str, Group]
+    levels: Levels
+    waits: Mapping[str, RankGroups]
+    own: Mapping[str, Group]
+    pipelines: Sequence[TimedPipeline]
+
+    @property
+    def pipeline_s(self) -> float:
+        """Seconds of the longest pipeline: no step is shorter."""
+        return max(timed.total_s for timed in self.pipelines)
+
+    def kinds(self) -> list[ReplicaKind]:
+        """All kinds of replicas; the one whose step is longest makes the plan's."""
+        return [self._kind(timed) for timed in self.pipelines]
+
+    def _kind(self, timed: TimedPipeline) -> ReplicaKind:
+        decision, split, rows, groups = self.replicas.decision, self.replicas.split, self.replicas.rows, self.groups
+        here = timed.replicas * len(split) + np.arange(len(split))
+        own = replace(self.replicas.volumes, candidates=rows.candidates.take(here), work=rows.work.take(here))
+        exchanges = self.replicas.pipelines.exchanges(groups, timed, self.waits)
         traffic = {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
-        far = far_gradients(ranked(own, timed.actions), traffic) if timed.actions and is_far(own, groups) else None
+        far = far_gradients(self._ranks(own, timed.actions), traffic) if timed.actions and is_far(own, groups) else None
         terms = _terms(own, traffic if far is None else far.traffic)
         beside = beside_layers(own, groups, exchanges, decision.pipeline)
         if far is not None:
             beside = beside.behind_trunks(far)
         elif timed.replicated_s is not None:
-            near = near_gradients(ranked(own, timed.actions)) if timed.actions else None
+            near = near_gradients(self._ranks(own, timed.actions)) if timed.actions else None
             beside = beside.behind_passes(near or _outlasting(terms, timed.replicated_s, own))
         elif timed.actions and timed.actions.splits:
-            beside = beside.behind_chunks(near_gradients(ranked(own, timed.actions)))
-        return ReplicaKind(own, timed, terms, beside, heaviest, shapes)
+            beside = beside.behind_chunks(near_gradients(self._ranks(own, timed.actions)))
+        shapes = {name: group.shape.take(0) for name, group in self.own.items()}
+        return ReplicaKind(own, timed, terms, beside, _stated_gradients(own, groups, split), shapes)
 
-    return [kind(timed) for timed in pipelines.timed(groups, waits, own_groups)]
+    def _ranks(self, own: Volumes, actions: Actions) -> Ranks:
+        stages = self.replicas.pipelines.any_stages
+        return Ranks(own, stages, actions.ends, pieces_of_stages(own, stages), self.axes, self.levels, self.groups)
 
 
 def _stated_gradients(volumes: Volumes, groups: Mapping[str, Group], split: Split) -> dict[str, Floats]:

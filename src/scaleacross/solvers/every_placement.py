@@ -21,19 +21,16 @@ import numpy as np
 from scaleacross.cost_models.axes import axis_terms, searched_network
 from scaleacross.cost_models.candidates import Candidates, Floats, candidate_of
 from scaleacross.cost_models.failures import replicas_lost
-from scaleacross.cost_models.far_shapes import slowest_apart
 from scaleacross.cost_models.groups import stacked_shapes
 from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, StackedTimes, times_by_type
 from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import stacked_links
-from scaleacross.cost_models.pipeline.placed import TimedPipeline
-from scaleacross.cost_models.pipeline.unplaced import WAITED, UnplacedPipelines
+from scaleacross.cost_models.pipeline.unplaced import WAITED
 from scaleacross.cost_models.plan_cost import stage_memory
-from scaleacross.cost_models.recomputation import is_by_stage, on_ranks
+from scaleacross.cost_models.recomputation import is_by_stage
 from scaleacross.cost_models.step import StepTimes, placement_free_s, step_times
 from scaleacross.cost_models.uneven import Rows
-from scaleacross.cost_models.waiting_groups import waiting_groups
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
 from scaleacross.solvers.fleets import Fill, Fleet, shares
@@ -41,7 +38,7 @@ from scaleacross.solvers.mixed_fleets import MixedPricing, pricing_on
 from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, Placer, axes_of, never
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
-from scaleacross.spec.placement import Placement, axis_orders, communicator_axes, strides
+from scaleacross.spec.placement import Placement, axis_orders, strides
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import RECOMPUTES, rerun_period
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -229,37 +226,19 @@ class EveryPlacement(Placer):
         best_s, best = np.inf, places[0]
         if floors.min() >= limit_s:
             return best_s, best
-        decision, pipelines = balanced(candidates.decision(0), balance), self._pipelines(candidates, rows.work, balance)
+        decision = balanced(candidates.decision(0), balance)
         for index in np.argsort(floors, kind="stable").tolist():
             below_s, place = min(limit_s, best_s), places[index]
             if floors[index] >= below_s or stop():
                 break
-            timed = self._timed(pipelines, decision, place)
-            if max(one.total_s for one in timed) + behind[index] >= below_s:
-                continue
-            step_s = self._step_s(decision, place)
+            step_s = self._step_s(decision, place, below_s - float(behind[index]))
             if step_s < best_s:
                 best_s, best = step_s, place
         return best_s, best
 
-    def _pipelines(self, candidates: Candidates, work: Work, balance: Balance) -> UnplacedPipelines:
-        """The pipelines of a balance of a single candidate, wherever it lies; ``work`` is that of one of its rows."""
-        volumes = self.pricing.volumes(candidates, work.take(np.zeros(1, dtype=np.int64)))
-        of = balance.layout, balance.split, balance.micro_batches
-        ranks = on_ranks(candidates, balance.stage_recompute)
-        return UnplacedPipelines.of(volumes, self.pricing.accelerators, self._layer_times(candidates), *of, ranks)
-
-    def _timed(self, pipelines: UnplacedPipelines, decision: Decision, place: Place) -> list[TimedPipeline]:
-        """The pipelines of a decision in a place."""
-        placed, order = self.on(place[0]), place[1]
-        groups = placed.groups(placed_at(decision, place))
-        axes = communicator_axes(decision.degrees, order)
-        levels = placed.levels
-        return pipelines.timed(groups, waiting_groups(groups, axes, levels), slowest_apart(groups, axes, levels))
-
-    def _step_s(self, decision: Decision, place: Place) -> float:
-        """Exact step of a decision in a place."""
-        return self.on(place[0]).step_s(placed_at(decision, place))
+    def _step_s(self, decision: Decision, place: Place, limit_s: float = np.inf) -> float:
+        """Exact step of a decision in a place; inf where the pipelines alone take ``limit_s``."""
+        return self.on(place[0]).step_s(placed_at(decision, place), self._known, limit_s)
 
     def _floors_s(self, rows: Rows, places: Sequence[Place]) -> Floats:
         """Bounds on the step of every place, (places,): by the longest of the rows."""

@@ -22,6 +22,7 @@ from scaleacross.cost_models.levels import CAMPUS, Levels, build_levels
 from scaleacross.cost_models.links import links_of, stacked_links
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
+from scaleacross.cost_models.replica_kinds import KnownReplicas
 from scaleacross.cost_models.step import exact_shapes
 from scaleacross.cost_models.waiting_groups import alone_shape, near_shape, told_apart
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES
@@ -79,9 +80,9 @@ class FixedPlacement(Pricing):
         placement = Placement(axis_order=tuple(axis_order), fill=shares(self.fill))
         return candidates.decision(row).model_copy(update={"placement": placement})
 
-    def step_s(self, decision: Decision) -> float:
-        """Exact step time of a decision that is placed on this fill."""
-        return step_seconds(*self._model, decision, self.groups(decision), self.levels)
+    def step_s(self, decision: Decision, known: KnownReplicas | None = None, limit_s: float = np.inf) -> float:
+        """Exact step time of a decision that is placed on this fill; ``known`` and ``limit_s`` as of ``step_seconds``."""
+        return step_seconds(*self._model, decision, self.groups(decision), self.levels, known, limit_s)
 
     def cost(self, decision: Decision) -> PlanCost:
         """All figures of a decision that is placed on this fill."""

@@ -17,6 +17,7 @@ from scaleacross.cost_models.links import Links, links_of
 from scaleacross.cost_models.network.codec import offers
 from scaleacross.cost_models.overlap import GRADIENTS, PARAMETERS
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
+from scaleacross.cost_models.replica_kinds import KnownReplicas
 from scaleacross.cost_models.step import exact_shapes, hbm_lost_s
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.cost_models.waiting_groups import WAITED_GROUPS, waiting_groups
@@ -139,6 +140,7 @@ class _Placed:
     levels: Levels
     layout: Layout
     shapes: Mapping[str, GroupShape]
+    _known: KnownReplicas = field(default_factory=KnownReplicas)
 
     @classmethod
     def of(cls, problem: Problem, decision: Decision) -> _Placed:
@@ -171,7 +173,7 @@ class _Placed:
     def step_s(self, decision: Decision) -> float:
         """The step of ``cost`` alone, s."""
         problem, groups = self.problem, groups_of(self.shapes, self.levels, network_of(decision))
-        return step_seconds(problem.job, problem.profile, problem.topology, decision, groups, self.levels)
+        return step_seconds(problem.job, problem.profile, problem.topology, decision, groups, self.levels, self._known)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.links import stacked_links
 from scaleacross.cost_models.overlap import bounding_windows
 from scaleacross.cost_models.pipeline.unplaced import WAITED
+from scaleacross.cost_models.replica_kinds import KnownReplicas
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.arcs import Added, added_s
@@ -80,6 +81,7 @@ class Placer:
     pricing: Pricing
     _placed: dict[Fill, FixedPlacement] = field(default_factory=dict)
     _fills: dict[Degrees, list[Fill]] = field(default_factory=dict)
+    _known: KnownReplicas = field(default_factory=KnownReplicas)
 
     def place(
         self,
@@ -118,18 +120,22 @@ class Placer:
                 if stop():
                     return best and replace(best, complete=False)
                 fill, order = block[index // len(orders)], (*idle, *orders[index % len(orders)])
-                exposed_s = self.exposed_s(candidates, work, fill, order)
+                exposed_s = self.exposed_s(candidates, work, fill, order, cutoff_s)
                 if exposed_s < cutoff_s:
                     cutoff_s, best = exposed_s, PlacementDecision(order, fill, exposed_s, complete=True)
             if left is not None:
                 left(float(bounds[order_by >= cutoff_s].min(initial=np.inf)))
         return best
 
-    def exposed_s(self, candidates: Candidates, work: Work, fill: Fill, order: AxisOrder) -> float:
-        """What a placement of a single candidate adds to ``Priced.free_s``, exactly."""
+    def exposed_s(
+        self, candidates: Candidates, work: Work, fill: Fill, order: AxisOrder, cutoff_s: float = np.inf
+    ) -> float:
+        """What a placement of a single candidate adds to ``Priced.free_s``, exactly; inf where pipeline and optimizer alone add
+        ``cutoff_s`` or more."""
         placed = self.on(fill)
         free_s = float(placement_free_s(self.pricing.volumes(candidates, work))[0])
-        return placed.step_s(placed.placed(candidates, 0, order)) - free_s
+        limit_s = free_s + cutoff_s - float(work.optimizer_s[0])
+        return placed.step_s(placed.placed(candidates, 0, order), self._known, limit_s) - free_s
 
     @property
     def by_stage(self) -> bool:
