@@ -33,7 +33,7 @@ demo: $(VENV)/.installed ## plan Llama 3.1 405B on two unequal buildings; launch
 test: $(VENV)/.installed-dev ## run the test suite (PYTEST_ARGS="-k name" narrows it)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-proofs: $(VENV)/.installed-dev ## run the long proofs, which the test suite samples (PROOFS=0/8: an eighth of them, 1/8 the next)
+proofs: $(VENV)/.installed-dev ## run the long proofs, which the test suite samples (PROOFS=0/16: a sixteenth of them, 1/16 the next)
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS:loadfile=worksteal) $(if $(PROOFS),--share $(PROOFS))
 
 docs: $(VENV)/.installed-docs ## build the documentation in build/site, run its commands and notebooks
