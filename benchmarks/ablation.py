@@ -36,7 +36,7 @@ COSTS = "scaleacross.cost_models."
 MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
     "inter-building queue of pipeline ranks": ((f"{COSTS}replica_kinds.is_far", lambda *_: False),),
     "HBM lost to traffic": ((f"{COSTS}step.hbm_lost_s", lambda volumes: np.zeros(len(volumes.candidates))),),
-    "links shared with all-to-alls": ((f"{COSTS}beside_layers._sharing_links", _nothing_shared),),
+    "links shared with passes' calls": ((f"{COSTS}beside_layers._sharing_links", _nothing_shared),),
     "waiting groups": ((f"{COSTS}replica_kinds.waiting_groups", lambda *_: {}),),
     "weight gradients apart": ((f"{COSTS}beside_layers.BesideLayers.behind_chunks", lambda beside, _: beside),),
     "groups that cross farthest": ((f"{COSTS}groups.GroupShape.farthest", property(lambda shape: shape)),),

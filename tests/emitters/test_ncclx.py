@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plans import make_plan, two_buildings
+from tuner_reader import read_nccl, read_ncclx
 
 from scaleacross.emitters import EMITTERS
 from scaleacross.emitters.nccl_variables import HINTS
@@ -21,8 +22,6 @@ from scaleacross.emitters.tuner_grammar import (
     catch_all,
     nccl_text,
     ncclx_text,
-    read_nccl,
-    read_ncclx,
 )
 from scaleacross.errors import EmitError
 from scaleacross.spec.parallelism import Degrees

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tuner_reader import read_nccl
 
 import scaleacross as sa
 from instances import plain_job, plain_topology, plain_trunk
@@ -16,7 +17,6 @@ from readers import READERS, RING, SIMPLE, compiled_tuner, tuner, unpacked
 from scaleacross.emitters import EMITTERS
 from scaleacross.emitters.megatron_communicators import AXES_OF, OPTIONS, communicators
 from scaleacross.emitters.nccl_variables import VARIABLES
-from scaleacross.emitters.tuner_grammar import read_nccl
 from scaleacross.spec.plan import Plan
 
 

@@ -1,14 +1,16 @@
-"""What gradients and parameters of a placed decision cost overlapped with its layers: links shared with all-to-alls.
+"""What gradients and parameters of a placed decision cost overlapped with its layers: links shared with collectives of passes.
 
-All-to-alls that the step waits for meet the traffic of the window on the link that limits them. Both get their share, and the
-traffic, which would have travelled concurrently with computation, takes the all-to-alls' time:
+What passes wait for over tp, cp and ep meets the traffic of the window on the link that limits these calls. Both get their
+share, and the traffic, which would have travelled concurrently with computation, takes the calls' time.
 
-    slowed = (share of the pass in which all-to-alls keep that link busy) · (1 − 1/n) · (seconds of it that the window's
-    traffic takes)
+A pass computes for w seconds. Its calls keep the link busy for b, of which attention overlaps with h (those of keys and values;
+h = 0 for all others). Alone it lasts w + (b − h)⁺. Beside traffic its calls last twice as long, and it lasts w + (2b − h)⁺, of
+which b are the calls' own. So traffic of N seconds overlaps with N / (w + (2b − h)⁺ − b) passes, each longer by
+(2b − h)⁺ − (b − h)⁺. Of n buckets one travels alone:
 
-of n buckets, one of which travels alone. Traffic of N seconds overlaps with passes of w seconds of computation and e of
-all-to-alls: at full speed with the former, at half speed with the latter, which last twice as long. That makes N / (w + e)
-passes, each longer by e. Traffic counts as if not encoded, and passes without what they wait for over tp and cp.
+    slowed = (1 − 1/n) · N · ((2b − h)⁺ − (b − h)⁺) / (w + (2b − h)⁺ − b)
+
+Traffic counts as if not encoded.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import ALGORITHM_NAMES, Group
+from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.far_gradients import FarGradients
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK
@@ -50,6 +53,10 @@ ADAPTER: Final = 0
 """Row of ``link_seconds`` of what is no level: the network adapter, which all levels beyond the scale-up domain share."""
 
 
+WAITED: Final = ("tp", "cp", "ep")
+"""Axes whose collectives passes wait for."""
+PASSES: Final = ("backward", "forward")
+"""Those that hide gradients, and parameters."""
 WHOLE_STREAM: Final = ("ring", "tree")
 """Algorithms that leave a building over the adapters of one scale-up domain."""
 
@@ -123,39 +130,51 @@ def _sharing_links(
     volumes: Volumes, groups: Mapping[str, Group], waits: RankGroups, pipeline: PipelineChoice
 ) -> Floats:
     """``slowed_s``, (windows, ranks)."""
-    row = np.array([volumes.work.moe_layers.argmax()])  # the first ranks may have no experts
-    sent, pieces = flows(volumes.take(row)), float(volumes.work.buckets[row][0])
-    exchange = next((flow for flow in sent if flow.axis == "ep"), None)
-    shard = SHARD_LEVELS[int(volumes.candidates.shard[0])]
-    nothing = np.zeros((len(WINDOW_NAMES), len(volumes.candidates)))
-    if exchange is None:
-        return nothing
+    links = NUM_LEVELS, len(volumes.candidates)
+    if all(int(groups[name].shape.span[0]) < RACK for name in WAITED):
+        return np.zeros((len(WINDOW_NAMES), links[1]))
+    work = volumes.work
+    at = np.lexsort((work.layers, work.moe_layers))[-1:]  # a rank that has all kinds of calls
+    shard, pieces = SHARD_LEVELS[int(volumes.candidates.shard[0])], float(work.buckets[at][0])
+    calls = {"tp": work.tp_gathers, "cp": work.layers, "ep": work.moe_layers}
+    overlapped = {"tp": volumes.job.overlap.tp_fraction, "ep": volumes.job.experts.overlap_fraction}
+    taken, keys, apart = np.zeros((len(WINDOW_NAMES), *links)), np.zeros((2, *links)), np.zeros((2, *links))
 
     def busy_s(flow: Flow, group: Group) -> Floats:
         return link_seconds(flow, group, volumes.equal_copies, pipeline)
 
-    over, taken = windows(volumes.candidates, volumes.work), np.zeros((NUM_LEVELS, *nothing.shape))
-    for flow in sent:  # seconds of every link that the traffic of a window takes
-        for window in windows_of(flow, shard):
-            taken[:, window] += busy_s(flow, groups[flow.shape])[:, None] * pieces
-    return _slowed_s(volumes, waits.each(partial(busy_s, exchange)), taken, over)
+    for flow in flows(volumes.take(at)):
+        found = windows_of(flow, shard)
+        for window in found:
+            taken[window] += busy_s(flow, groups[flow.shape])[:, None] * pieces
+        if flow.axis in WAITED and not found:
+            own = waits.each(partial(busy_s, flow)) if flow.axis == "ep" else busy_s(flow, groups[flow.shape])[:, None]
+            often = np.array([flow.phases.get(phase, 0.0) for phase in PASSES])
+            often *= (1 - overlapped.get(flow.axis, 0.0)) / float(volumes.candidates.num_micro_batches[0])
+            into = keys if flow.axis == "cp" and flow.op != "all_to_all" else apart
+            into += often[:, None, None] * own * (calls[flow.axis] / calls[flow.axis][at])
+    return _slowed_s(volumes, keys, apart, taken)
 
 
-def _slowed_s(volumes: Volumes, busy: Floats, taken: Floats, over: Sequence[Window]) -> Floats:
-    """By which all-to-alls, which keep links ``busy`` (links, ranks), last longer beside traffic that has ``taken`` some."""
-    met = taken[busy.argmax(axis=0), :, np.arange(busy.shape[1])].T
-    slowed, once = np.zeros_like(met), slice(EVERY_PASS.start)
+def _slowed_s(volumes: Volumes, keys: Floats, apart: Floats, taken: Floats) -> Floats:
+    """By which passes last longer beside the traffic of windows, (windows, ranks).
+
+    Args:
+        keys, apart: seconds for which a backward and a forward pass keep every link busy, (2, links, ranks), by keys and values,
+            which overlap with attention, and by all other calls.
+        taken: those that the traffic of every window takes, (windows, links, ranks).
+    """
+    work, over = volumes.work, windows(volumes.candidates, volumes.work)
+    at = (apart + keys).argmax(axis=1)[:, None]  # the link that limits the calls
+    once = slice(EVERY_PASS.start)
+    b, own, met = (np.take_along_axis(each, at, 1)[:, 0] for each in (keys, apart, taken[once]))
+    computed = np.stack([work.backward_s, work.forward_s])
+    hidden = volumes.beside_attention * np.stack([ATTENTION_BACKWARD_RATIO * work.attention_s, work.attention_s])
+    alone, twice = (np.maximum(0.0, calls * b - hidden) for calls in (1, 2))
+    slowed = np.zeros((len(WINDOW_NAMES), len(volumes.candidates)))
     beside = 1 - np.stack([one.first_fraction for one in over[once]])
-    slowed[once] = _share_of_passes(volumes, busy.max(axis=0)) * beside * met[once]
+    slowed[once] = beside * met * (own + twice - alone) / (computed + own + twice - b)
     return slowed
-
-
-def _share_of_passes(volumes: Volumes, busy_s: Floats) -> Floats:
-    """Share of a backward and a forward pass in which all-to-alls, of ``busy_s`` each, keep a link busy, (2, ranks)."""
-    work = volumes.work
-    waited = (1 - volumes.job.experts.overlap_fraction) * work.moe_layers * busy_s
-    ahead, back = 2 * waited, (2 + 2 * volumes.tokens_again) * waited
-    return np.stack([back / (work.backward_s + back), ahead / (work.forward_s + ahead)])
 
 
 def link_seconds(flow: Flow, group: Group, copies: EqualCopies, pipeline: PipelineChoice) -> Floats:

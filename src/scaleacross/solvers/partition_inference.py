@@ -31,11 +31,6 @@ class CardPlan:
     seconds: float
     bound_s: float
 
-    @property
-    def is_optimal(self) -> bool:
-        """Whether no plan is faster (within a millionth of the time)."""
-        return self.bound_s >= self.seconds * (1 - 1e-6)
-
 
 def glow_partition(tables: Sequence[InferenceTable], host: CardHost, cores: int) -> CardPlan | None:
     """Glow's SparseNN rule: big tables by size to the emptiest card, the rest by cost to the cheapest card with room; where that

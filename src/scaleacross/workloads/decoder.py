@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Literal
@@ -71,10 +70,6 @@ class Decoder(Workload):
     def runs(self) -> list[tuple[str, int]]:
         """(kind, layers in a row), in model order."""
         return [(name, len(list(run))) for name, run in groupby(self.layers)]
-
-    def commonest(self) -> LayerKind:
-        """The kind of most layers."""
-        return self.kinds[Counter(self.layers).most_common(1)[0][0]]
 
     def decoder(self) -> Decoder:
         """Itself."""

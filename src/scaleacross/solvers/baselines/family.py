@@ -26,6 +26,7 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints, concatenate
 from scaleacross.cost_models.distinct import distinct
+from scaleacross.cost_models.replica_kinds import KnownReplicas
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.rules import AxisOrder
 from scaleacross.solvers.candidates import Pricing
@@ -146,6 +147,7 @@ class _Tuning:
     capacity_bytes: float = 0.0
     fitted: bool = False
     _placed: dict[Fill, FixedPlacement] = field(default_factory=dict)
+    _known: KnownReplicas = field(default_factory=KnownReplicas)
     _fills: dict[tuple[tuple[str, ...], tuple[int, ...]], list[Fill]] = field(default_factory=dict)
 
     def on(self, fleet: Fleet) -> Iterator[None]:
@@ -284,7 +286,7 @@ class _Tuning:
             if found.least_s[index] < self.best_s:
                 self.clock.count()
                 placed, decision = found.decision(index)
-                step_s = placed.step_s(decision)
+                step_s = placed.step_s(decision, self._known, self.best_s)
                 found.least_s[index] = step_s  # not again
                 if step_s < self.best_s:
                     self.best, self.best_s = decision, step_s
