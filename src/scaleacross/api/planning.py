@@ -174,8 +174,8 @@ def plan_problem(
 def _settled(
     state: Search, best: Placed, *, alone: bool, alternatives_too: bool
 ) -> tuple[Placed, Networked, tuple[Alternative, ...]]:
-    """The best by price with its network, and its alternatives. Where the time limit ended the search, one of these may be
-    faster: then that is the best.
+    """The best by estimate with its network, and its alternatives. Where one of these is faster, that is the best: the time limit
+    may have ended the search, and the best network that a plan can have may take longer than the ideal that the search compared.
 
     Args:
         alone: only the incumbent gets a network, since its figure is a score (``_with_best_network``).
@@ -186,10 +186,14 @@ def _settled(
         return placed, networked, ()
     others = alternatives_to(state, placed, networked.cost)
     for _ in range(MAX_CLIMBS):
-        if state.best is None or state.best is best:
+        step_s = networked.cost.cost.step_s * (1 - TOLERANCE)
+        is_slower = not alone and any(one.step_s is not None and one.step_s < step_s for one in others)
+        if state.best is None or (state.best is best and not is_slower):
             break
-        best = state.best
+        best, before = state.best, placed
         placed, networked = _with_best_network(state, best, alone=alone)
+        if placed is before:
+            break
         others = alternatives_to(state, placed, networked.cost)
     return placed, networked, others
 
