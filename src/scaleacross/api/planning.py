@@ -23,11 +23,12 @@ from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
 from scaleacross.solvers.infeasible import closest_candidate, explain
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.move_layers import with_moved_layers
-from scaleacross.solvers.network_of_plan import Networked, with_network
+from scaleacross.solvers.network_of_plan import Networked
 from scaleacross.solvers.network_report import network_report
 from scaleacross.solvers.objectives import Goal, goal_placer
 from scaleacross.solvers.place_parallelism import never
-from scaleacross.solvers.search_state import Placed, Search, decision_of
+from scaleacross.solvers.placed_networks import PlacedNetworks
+from scaleacross.solvers.search_state import Placed, Search
 from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Alternative, Decision, Finalist, Headroom, ObjectiveValue, Plan, SolveReport
@@ -148,7 +149,8 @@ def plan_problem(
     if best is None:
         raise explain(state)
     named = alternatives and not limits
-    placed, networked, others = _settled(state, best, alone=goal is not None, alternatives_too=named)
+    networks = PlacedNetworks(state)
+    placed, networked, others = _settled(state, best, networks, alone=goal is not None, alternatives_too=named)
     if simulated and not goal and not gap_tolerance:  # who leaves a gap does not ask for the last percent
         networked = with_moved_layers(problem, networked, seed, lambda: state.past_limit) or networked
     played: SteadyStep | None = None
@@ -158,7 +160,7 @@ def plan_problem(
             (chosen, networked), played, finalists = refereed(
                 state, (placed, networked), referee, partial(_plan_of, state)
             )
-        others = alternatives_to(state, chosen, networked.cost) if named and chosen is not placed else others
+        others = alternatives_to(state, chosen, networked.cost, networks) if named and chosen is not placed else others
         finalists = finalists if referee or len(finalists) > 1 else ()
     solved = (
         _goal_report(state, goal, networked, limits, others)
@@ -172,7 +174,7 @@ def plan_problem(
 
 
 def _settled(
-    state: Search, best: Placed, *, alone: bool, alternatives_too: bool
+    state: Search, best: Placed, networks: PlacedNetworks, *, alone: bool, alternatives_too: bool
 ) -> tuple[Placed, Networked, tuple[Alternative, ...]]:
     """The best by estimate with its network, and its alternatives. Where one of these is faster, that is the best: the time limit
     may have ended the search, and the best network that a plan can have may take longer than the ideal that the search compared.
@@ -181,27 +183,30 @@ def _settled(
         alone: only the incumbent gets a network, since its figure is a score (``_with_best_network``).
         alternatives_too: whether alternatives are looked for.
     """
-    placed, networked = _with_best_network(state, best, alone=alone)
+    placed, networked = _with_best_network(state, best, networks, alone=alone)
     if not alternatives_too:
         return placed, networked, ()
-    others = alternatives_to(state, placed, networked.cost)
+    others = alternatives_to(state, placed, networked.cost, networks)
     for _ in range(MAX_CLIMBS):
         step_s = networked.cost.cost.step_s * (1 - TOLERANCE)
         is_slower = not alone and any(one.step_s is not None and one.step_s < step_s for one in others)
         if state.best is None or (state.best is best and not is_slower):
             break
         best, before = state.best, placed
-        placed, networked = _with_best_network(state, best, alone=alone)
+        placed, networked = _with_best_network(state, best, networks, alone=alone)
         if placed is before:
             break
-        others = alternatives_to(state, placed, networked.cost)
+        others = alternatives_to(state, placed, networked.cost, networks)
     return placed, networked, others
 
 
-def _with_best_network(state: Search, best: Placed, *, alone: bool) -> tuple[Placed, Networked]:
+def _with_best_network(
+    state: Search, best: Placed, networks: PlacedNetworks, *, alone: bool
+) -> tuple[Placed, Networked]:
     """The placed candidate whose step is shortest with its own network; the search priced ideal networks.
 
-    No candidate is faster than its ideal, so they are tried in that order until the next ideal is not below the best.
+    No candidate is faster than its ideal, so they are tried in that order until the next ideal is not below the best; once the
+    limit has passed, those alone whose networks are known.
 
     Args:
         alone: only the incumbent, whose figure is a score.
@@ -210,10 +215,12 @@ def _with_best_network(state: Search, best: Placed, *, alone: bool) -> tuple[Pla
     refused: InfeasibleError | None = None
     others = [] if alone else [one for one in sorted(state.pool, key=lambda one: one.step_s) if one is not best]
     for placed in (best, *others):
-        if found is not None and (placed.step_s >= found[1].cost.cost.step_s * (1 - TOLERANCE) or state.past_limit):
+        if found is not None and placed.step_s >= found[1].cost.cost.step_s * (1 - TOLERANCE):
             break
+        if found is not None and state.past_limit and not networks.knows(placed):
+            continue
         try:
-            other = placed, with_network(state.problem, decision_of(placed), state.seed)
+            other = placed, networks.of(placed)
         except InfeasibleError as error:
             refused = refused or error
             continue

@@ -4,13 +4,13 @@ What passes wait for over tp, cp and ep meets the traffic of the window on the l
 share, and the traffic, which would have travelled concurrently with computation, takes the calls' time.
 
 A pass computes for w seconds. Its calls keep the link busy for b, of which attention overlaps with h (those of keys and values;
-h = 0 for all others). Alone it lasts w + (b − h)⁺. Beside traffic its calls last twice as long, and it lasts w + (2b − h)⁺, of
-which b are the calls' own. So traffic of N seconds overlaps with N / (w + (2b − h)⁺ − b) passes, each longer by
+h = 0 for all others). Alone it lasts w + (b − h)⁺. While traffic travels, its calls last twice as long, and it lasts
+w + (2b − h)⁺, of which b are the calls' own. So traffic of N seconds overlaps with N / (w + (2b − h)⁺ − b) passes, each longer by
 (2b − h)⁺ − (b − h)⁺. Of n buckets one travels alone:
 
     slowed = (1 − 1/n) · N · ((2b − h)⁺ − (b − h)⁺) / (w + (2b − h)⁺ − b)
 
-Traffic counts as if not encoded.
+Of tp and ep count the calls that the job does not overlap with computation. Traffic counts as if not encoded.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import ALGORITHM_NAMES, Group
-from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.far_gradients import FarGradients
 from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.least_waits import cp_waits_s
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK
 from scaleacross.cost_models.overlap import (
     EVERY_PASS,
@@ -53,8 +53,6 @@ ADAPTER: Final = 0
 """Row of ``link_seconds`` of what is no level: the network adapter, which all levels beyond the scale-up domain share."""
 
 
-WAITED: Final = ("tp", "cp", "ep")
-"""Axes whose collectives passes wait for."""
 PASSES: Final = ("backward", "forward")
 """Those that hide gradients, and parameters."""
 WHOLE_STREAM: Final = ("ring", "tree")
@@ -130,13 +128,12 @@ def _sharing_links(
     volumes: Volumes, groups: Mapping[str, Group], waits: RankGroups, pipeline: PipelineChoice
 ) -> Floats:
     """``slowed_s``, (windows, ranks)."""
-    links = NUM_LEVELS, len(volumes.candidates)
-    if all(int(groups[name].shape.span[0]) < RACK for name in WAITED):
+    links, work = (NUM_LEVELS, len(volumes.candidates)), volumes.work
+    calls = {"tp": work.tp_gathers, "cp": work.layers, "ep": work.moe_layers}
+    if all(int(groups[axis].shape.span[0]) < RACK for axis in calls):
         return np.zeros((len(WINDOW_NAMES), links[1]))
-    work = volumes.work
     at = np.lexsort((work.layers, work.moe_layers))[-1:]  # a rank that has all kinds of calls
     shard, pieces = SHARD_LEVELS[int(volumes.candidates.shard[0])], float(work.buckets[at][0])
-    calls = {"tp": work.tp_gathers, "cp": work.layers, "ep": work.moe_layers}
     overlapped = {"tp": volumes.job.overlap.tp_fraction, "ep": volumes.job.experts.overlap_fraction}
     taken, keys, apart = np.zeros((len(WINDOW_NAMES), *links)), np.zeros((2, *links)), np.zeros((2, *links))
 
@@ -147,7 +144,7 @@ def _sharing_links(
         found = windows_of(flow, shard)
         for window in found:
             taken[window] += busy_s(flow, groups[flow.shape])[:, None] * pieces
-        if flow.axis in WAITED and not found:
+        if flow.axis in calls and not found:
             own = waits.each(partial(busy_s, flow)) if flow.axis == "ep" else busy_s(flow, groups[flow.shape])[:, None]
             often = np.array([flow.phases.get(phase, 0.0) for phase in PASSES])
             often *= (1 - overlapped.get(flow.axis, 0.0)) / float(volumes.candidates.num_micro_batches[0])
@@ -157,7 +154,7 @@ def _sharing_links(
 
 
 def _slowed_s(volumes: Volumes, keys: Floats, apart: Floats, taken: Floats) -> Floats:
-    """By which passes last longer beside the traffic of windows, (windows, ranks).
+    """By which passes last longer while the traffic of windows travels, (windows, ranks).
 
     Args:
         keys, apart: seconds for which a backward and a forward pass keep every link busy, (2, links, ranks), by keys and values,
@@ -169,12 +166,19 @@ def _slowed_s(volumes: Volumes, keys: Floats, apart: Floats, taken: Floats) -> F
     once = slice(EVERY_PASS.start)
     b, own, met = (np.take_along_axis(each, at, 1)[:, 0] for each in (keys, apart, taken[once]))
     computed = np.stack([work.backward_s, work.forward_s])
-    hidden = volumes.beside_attention * np.stack([ATTENTION_BACKWARD_RATIO * work.attention_s, work.attention_s])
-    alone, twice = (np.maximum(0.0, calls * b - hidden) for calls in (1, 2))
+    alone, twice = (_keys_wait_s(volumes, times * b) for times in (1, 2))
     slowed = np.zeros((len(WINDOW_NAMES), len(volumes.candidates)))
     beside = 1 - np.stack([one.first_fraction for one in over[once]])
     slowed[once] = beside * met * (own + twice - alone) / (computed + own + twice - b)
     return slowed
+
+
+def _keys_wait_s(volumes: Volumes, busy_s: Floats) -> Floats:
+    """What a backward and a forward pass wait for keys and values that travel for ``busy_s``, (2, ranks) each."""
+    back, forward = busy_s
+    again, one = volumes.keys_again, np.ones_like(forward)
+    waits = cp_waits_s(volumes, forward, back - again * forward, None, one, volumes.work.attention_s, again)
+    return np.stack(waits[::-1])
 
 
 def link_seconds(flow: Flow, group: Group, copies: EqualCopies, pipeline: PipelineChoice) -> Floats:

@@ -77,7 +77,7 @@ ALGORITHM_NAMES = ("none", "ring", "hierarchical", "tree", "pairwise", "point_to
 NONE, RING, HIERARCHICAL, TREE, PAIRWISE, POINT_TO_POINT, MEASURED = range(len(ALGORITHM_NAMES))
 
 REMEMBERED: Final = 1024
-"""Collectives that groups remember, then they begin anew."""
+"""Collectives that one group remembers at most; once it has so many, it forgets them all."""
 REMEMBERED_SIZES: Final = 256
 """Sizes of a call that is remembered, at most: a decision has one, or one for every pipeline rank."""
 GatherOp = Literal["all_gather", "reduce_scatter"]
@@ -152,7 +152,7 @@ class Group:
         return self._reduction("all_reduce", np.asarray(size_bytes), 2, payload)
 
     def _reduction(self, op: CurveOp, size: Floats, passes: int, payload: str) -> Timed:
-        """Of one decision's groups remembered: its placements and its like ask for few sizes, again and again."""
+        """Remembered for the groups of one decision: a search asks for the same few sizes again and again."""
         if self.rows is not None or size.size > REMEMBERED_SIZES:
             return self._reduce(op, size, passes, payload)
         key = op, payload, size.shape, size.tobytes()

@@ -25,7 +25,7 @@ from scaleacross.cost_models.overlap import Window
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.recomputation import on_ranks, own
-from scaleacross.cost_models.replica_kinds import KnownReplicas, Replicas
+from scaleacross.cost_models.replica_kinds import KnownReplicas, OnLayout, Replicas
 from scaleacross.cost_models.stages import block_counts, equal_stages, every_rank, head_rank, layers_of_ranks
 from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
@@ -99,7 +99,7 @@ def plan_cost(
     candidates = candidate_of(decision, job.global_batch_sequences)
     groups = groups_of(shapes, levels, network_of(decision) if network is None else network)
     split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, candidates, layout)
-    replicas = Replicas.of(job, profile, levels.accelerators, decision, layout, split, micro_batches)
+    replicas = Replicas.of(OnLayout(job, profile, levels.accelerators, decision, layout, split, micro_batches))
     slowest = max(replicas.placed(placement, groups, levels).kinds(), key=lambda kind: kind.step_s)
     volumes, times = slowest.busiest, slowest.times
     sent = flows(volumes)
@@ -145,15 +145,15 @@ def step_seconds(
     Args:
         groups: of every communicator (``groups_of``); they remember what no size changes.
         known: remembers what placements and networks of one decision share.
-        limit_s: of pipelines that alone take as long, the step is inf: nobody asks how much longer it takes.
+        limit_s: the step is inf where the pipelines alone take as long; how much longer it takes is not worked out.
     """
     placement = _placement(decision)
     levels = levels or build_levels(topology, placement.fill)
     layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
     candidates = candidate_of(decision, job.global_batch_sequences)
     split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, candidates, layout)
-    of = job, profile, levels.accelerators, decision, layout, split, micro_batches
-    placed = (known or KnownReplicas()).of(*of).placed(placement, groups, levels)
+    given = OnLayout(job, profile, levels.accelerators, decision, layout, split, micro_batches)
+    placed = (known or KnownReplicas()).of(given).placed(placement, groups, levels)
     return np.inf if placed.pipeline_s >= limit_s else max(kind.step_s for kind in placed.kinds())
 
 

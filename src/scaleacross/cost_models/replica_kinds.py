@@ -86,6 +86,24 @@ class ReplicaKind(NamedTuple):
         return int(behind_ranks_s(self.volumes, self.terms, self.beside).argmax())
 
 
+class OnLayout(NamedTuple):
+    """A decision on one layout.
+
+    Attributes:
+        accelerators: the types that it runs on.
+        split: layers of every stage and chunk.
+        micro_batches: of every class of ``layout``.
+    """
+
+    job: Job
+    profile: ModelProfile
+    accelerators: Sequence[Accelerator]
+    decision: Decision
+    layout: Layout
+    split: Split
+    micro_batches: Sequence[int]
+
+
 @dataclass(frozen=True)
 class Replicas:
     """The replicas of a decision on one layout, before it is known where its groups lie.
@@ -104,17 +122,9 @@ class Replicas:
     split: Split
 
     @classmethod
-    def of(
-        cls,
-        job: Job,
-        profile: ModelProfile,
-        accelerators: Sequence[Accelerator],
-        decision: Decision,
-        layout: Layout,
-        split: Split,
-        micro_batches: Sequence[int],
-    ) -> Replicas:
-        """With the layers of every stage and chunk, and the micro-batches of every class of ``layout``."""
+    def of(cls, given: OnLayout) -> Replicas:
+        """The replicas of a decision on a layout."""
+        job, profile, accelerators, decision, layout, split, micro_batches = given
         candidates = on_ranks(candidate_of(decision, job.global_batch_sequences), decision.stage_recompute)
         first = np.zeros(1, dtype=np.int64)
         times = times_by_type(profile, job, accelerators, candidates.take(first))
@@ -139,23 +149,15 @@ class KnownReplicas:
     _decision: Decision | None = None
     _known: dict[Hashable, Replicas] = field(default_factory=dict)
 
-    def of(
-        self,
-        job: Job,
-        profile: ModelProfile,
-        accelerators: Sequence[Accelerator],
-        decision: Decision,
-        layout: Layout,
-        split: Split,
-        micro_batches: Sequence[int],
-    ) -> Replicas:
+    def of(self, given: OnLayout) -> Replicas:
         """As ``Replicas.of``; always with the same job and profile."""
-        bare = decision.model_copy(update={"placement": None, "network": None})
+        bare = given.decision.model_copy(update={"placement": None, "network": None})
         if bare != self._decision:
             self._decision, self._known = bare, {}
-        key = tuple(one.name for one in accelerators), tuple(one.types for one in layout), tuple(micro_batches)
+        types = tuple(one.name for one in given.accelerators), tuple(one.types for one in given.layout)
+        key = *types, tuple(given.micro_batches)
         if key not in self._known:
-            self._known[key] = Replicas.of(job, profile, accelerators, bare, layout, split, micro_batches)
+            self._known[key] = Replicas.of(given._replace(decision=bare))
         return self._known[key]
 
 

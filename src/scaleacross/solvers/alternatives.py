@@ -19,13 +19,14 @@ from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.infeasible import closest_candidate
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.network_of_plan import with_network
+from scaleacross.solvers.placed_networks import PlacedNetworks
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Placed, Search, decision_of, forget
 from scaleacross.solvers.work_limit import another
 from scaleacross.spec.job import DegreeRequest
 from scaleacross.spec.offloading import MILLIONTHS
 from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, GRID_AXES, SCHEDULE_NAMES, SHARD_LEVELS
-from scaleacross.spec.plan import COMPONENTS, Alternative, Decision
+from scaleacross.spec.plan import COMPONENTS, Alternative
 from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.spec.topology import Region, Topology
 from scaleacross.units import human_seconds
@@ -61,28 +62,29 @@ CHOICES: Final = {
 }
 
 
-def alternatives(state: Search, best: Placed, won: PlanCost) -> tuple[Alternative, ...]:
+def alternatives(state: Search, best: Placed, won: PlanCost, networks: PlacedNetworks) -> tuple[Alternative, ...]:
     """The best alternative of every kind by estimate, fastest first; each with the network that is best for it. None is looked
     for once the limit has passed.
 
     Args:
         won: price of the best plan with its network.
+        networks: remembers those of alternatives.
     """
-    problem = state.problem
     kinds: dict[str, Alternative] = {}
     for label, placed in chain(_other_axes(state, best), _other_degrees(state, best), _other_choices(state, best)):
         if state.past_limit:
             break
         try:
-            decision, lost = _networked(problem, decision_of(placed))
+            found = networks.of(placed)
         except InfeasibleError:
             continue  # no network of it keeps to the budgets
-        alternative = Alternative(label=label, decision=decision, step_s=lost.cost.step_s, reason=why_slower(won, lost))
+        lost, why = found.cost, why_slower(won, found.cost)
+        alternative = Alternative(label=label, decision=found.decision, step_s=lost.cost.step_s, reason=why)
         if label not in kinds or lost.cost.step_s < (kinds[label].step_s or np.inf):
             kinds[label] = alternative
     alone = _one_building(state, best, won)
-    found = [*kinds.values(), *([alone] if alone else [])]
-    return tuple(sorted(found, key=lambda a: np.inf if a.step_s is None else a.step_s)[:MAX_ALTERNATIVES])
+    every = [*kinds.values(), *([alone] if alone else [])]
+    return tuple(sorted(every, key=lambda a: np.inf if a.step_s is None else a.step_s)[:MAX_ALTERNATIVES])
 
 
 def why_slower(won: PlanCost, lost: PlanCost) -> str:
@@ -108,11 +110,6 @@ def _where(cost: PlanCost, component: str) -> str:
         if axis in cost.placement.spans
     ]
     return f" ({', '.join(spans)})" if spans else ""
-
-
-def _networked(problem: Problem, decision: Decision) -> tuple[Decision, PlanCost]:
-    found = with_network(problem, decision)
-    return found.decision, found.cost
 
 
 def _other_axes(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
@@ -199,8 +196,9 @@ def _one_building(state: Search, best: Placed, won: PlanCost) -> Alternative | N
         closest = closest_candidate(problem)
         reason = "no legal candidate" if closest is None else f"needs {closest} at least"
         return Alternative(label=label, decision=decision, step_s=None, reason=reason)
-    decision, lost = _networked(state.problem, decision_of(found.best))
+    networked = with_network(state.problem, decision_of(found.best), state.seed)
+    lost = networked.cost
     gap = max(0.0, 1 - found.bound_s / found.best.step_s)
     near = f" (at most {gap:.0%} from the best there)" if gap > 0.005 else ""
     reason = f"{found.best.candidates.world_size[0]:,} accelerators{near}; {why_slower(won, lost)}"
-    return Alternative(label=label, decision=decision, step_s=lost.cost.step_s, reason=reason)
+    return Alternative(label=label, decision=networked.decision, step_s=lost.cost.step_s, reason=reason)

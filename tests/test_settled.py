@@ -1,0 +1,47 @@
+"""An alternative that is faster than the plan, with its own network, takes the plan's place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from instances import plain_job, plain_topology, plain_trunk
+from scaleacross.api.planning import _settled
+from scaleacross.solvers import placed_networks
+from scaleacross.solvers.joint import search
+from scaleacross.solvers.network_of_plan import Networked, with_network
+from scaleacross.solvers.placed_networks import PlacedNetworks
+from scaleacross.solvers.search_state import Search, decision_of
+from scaleacross.spec.plan import Decision
+from scaleacross.workloads.problem import Problem, problem_of
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_faster_alternative_takes_the_plans_place(is_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best decision of the search has no network but one that triples its step, and the search placed no other. Then its
+    alternatives alone are faster, whether or not the limit has passed once their networks are known."""
+    topology = plain_topology(4, 2) | {"trunks": [plain_trunk("b0", "b1")]}
+    degrees = {"tp": 2, "cp": 1, "pp": [2, 3]}
+    job = plain_job(topology=topology, degrees=degrees, schedules="1F1B", recompute="none", num_accelerators=24)
+    state = search(problem_of(job), time_limit_s=600)
+    assert state.best is not None
+    best, slow = state.best, decision_of(state.best)
+    state.pool[:] = [best]
+    asked: list[Decision] = []
+
+    def stretched(problem: Problem, decision: Decision, seed: int = 0) -> Networked:
+        asked.append(decision)
+        found = with_network(problem, decision, seed)
+        if decision != slow:
+            return found
+        cost = found.cost.cost.model_copy(update={"step_s": 3 * found.cost.cost.step_s})
+        return replace(found, cost=replace(found.cost, cost=cost))
+
+    monkeypatch.setattr(placed_networks, "with_network", stretched)
+    if is_late:
+        monkeypatch.setattr(Search, "past_limit", property(lambda _: len(set(map(str, asked))) > 1))
+    placed, networked, others = _settled(state, best, PlacedNetworks(state), alone=False, alternatives_too=True)
+    assert placed is not best
+    assert networked.cost.cost.step_s < 3 * best.step_s
+    assert all(one.step_s is None or one.step_s >= networked.cost.cost.step_s for one in others)
