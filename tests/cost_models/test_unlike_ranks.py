@@ -9,7 +9,13 @@ import pytest
 
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
 from scaleacross.cost_models.pipeline.timing import time_schedule
-from scaleacross.cost_models.pipeline.unlike_ranks import ORDERED, at_least, fill_paces, fill_past_once_s
+from scaleacross.cost_models.pipeline.unlike_ranks import (
+    ORDERED,
+    at_least,
+    fill_past_once_s,
+    own_fill_paces,
+    speed_in_any_order,
+)
 from scaleacross.schedules.pipeline import SCHEDULES, generate, is_legal
 from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, ScheduleName
@@ -30,11 +36,22 @@ def played_s(name: ScheduleName, m: int, v: int, seconds: np.ndarray, forward_sh
     return time_schedule(generate(name, p, m, v), forward, backward, 0.0, 0.0, weight_s=backward / 2).total_s
 
 
-def e_of(name: ScheduleName, p: int, m: float, v: int, forward_share: float, phi: float) -> tuple[float, float]:
-    """Paces of fill and drain: in any order, by the schedule's own law."""
-    code, before = np.array([SCHEDULE_NAMES.index(name)]), (1.0 if name in WHOLE else forward_share) / v
-    both = fill_paces(code, np.array([p]), np.array([m]), np.array([before]), np.array([phi]))
-    return float(both[0][0]), float(both[1][0])
+def before_of(name: ScheduleName, v: int, forward_share: float) -> float:
+    """Share of a rank's pass that comes before the first action of the ranks behind it, and after their last."""
+    return (1.0 if name in WHOLE else forward_share) / v
+
+
+def any_order_s(m: int, before: float, speed: np.ndarray, work_s: float) -> float:
+    """A step of ranks of two speeds that do so much for each of m micro-batches, at least."""
+    speeds = np.array([[1.0], [speed.min()]])
+    numbers = np.array([[np.count_nonzero(speed == 1.0)], [len(speed)]])
+    return float(m * work_s / speed_in_any_order(speeds, numbers, np.array([1]), np.array([before / m]))[0])
+
+
+def own_e(name: ScheduleName, p: int, m: float, phi: float) -> float:
+    """Paces of fill and drain by the schedule's own law."""
+    code = np.array([SCHEDULE_NAMES.index(name)])
+    return float(own_fill_paces(code, np.array([p]), np.array([m]), np.array([phi]))[0])
 
 
 @pytest.mark.parametrize("spreads", [4, pytest.param(20, marks=pytest.mark.slow)])
@@ -56,25 +73,58 @@ def tightness(shape: tuple[ScheduleName, int, int, int], phi: float, rng: np.ran
     seconds = lean ** np.arange(p) * (1 + (index > 1) * rng.uniform(0, 0.1, p))
     share = rng.uniform(0.25, 0.5)
     pace = (speed * seconds).sum() / speed.sum()
-    step, paces = played_s(name, m, v, seconds, share), e_of(name, p, m, v, share, phi)
-    for e in paces:
-        assert step >= (m + e) * pace * (1 - 1e-9), (shape, phi, index)
+    step = played_s(name, m, v, seconds, share)
+    any_order = any_order_s(m, before_of(name, v, share), speed, (speed * seconds).sum())
+    own = (m + own_e(name, p, m, phi)) * pace
+    assert step >= max(any_order, own) * (1 - 1e-9), (shape, phi, index)
     code, once = np.array([SCHEDULE_NAMES.index(name)]), (speed * seconds).sum()
     beyond = fill_past_once_s(code, np.array([p]), np.array([float(m)]), np.array([once]), np.array([pace]))[0]
     assert step >= (m * pace + beyond) * (1 - 1e-9), (shape, phi, index)
-    return float(step / ((m + max(paces)) * pace))
+    return float(step / max(any_order, own))
 
 
 @pytest.mark.parametrize(("name", "m"), [("GPipe", 4), ("1F1B", 5), ("1F1B", 12)])
 def test_equal_speeds_lose_nothing_with_enough_micro_batches(name: ScheduleName, m: int) -> None:
-    assert max(e_of(name, 4, m, 1, 1 / 3, 1.0)) == pytest.approx(3.0)
+    assert own_e(name, 4, m, 1.0) == pytest.approx(3.0)
 
 
 def test_lighter_ranks_behind_shorten_a_step_of_few_micro_batches() -> None:
     """Two micro-batches, 1F1B: 1.2 s and 0.8 s take 2.8 s, twice 1 s takes 3 s."""
     assert played_s("1F1B", 2, 1, np.array([1.0, 1.0]), 1 / 3) == pytest.approx(3.0)
     assert played_s("1F1B", 2, 1, np.array([1.2, 0.8]), 1 / 3) == pytest.approx(2.8)
-    assert 2 + max(e_of("1F1B", 2, 2, 1, 1 / 3, 1.0)) <= 2.8
+    assert 2 + own_e("1F1B", 2, 2, 1.0) <= 2.8
+    assert any_order_s(2, 1.0, np.ones(2), 2.0) <= 2.8
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_replicas_do_no_more_in_a_step_than_their_fast_ranks_in_the_first_places(seed: int) -> None:
+    """Ranks as unlike as they like, idle ones too; every replica obeys S ≥ m·T[r] + d·Σ T[j], j < r."""
+    rng = np.random.default_rng(seed)
+    for _ in range(200):
+        replicas, p, phi, before = (
+            int(rng.integers(1, 5)),
+            int(rng.integers(1, 7)),
+            rng.uniform(0.2, 1),
+            rng.uniform(0, 1),
+        )
+        m, speed = rng.integers(1, 9, replicas), rng.choice([1.0, phi], (replicas, p))
+        seconds = rng.uniform(0, 1, (replicas, p)) * rng.choice([0, 1], (replicas, p), p=[0.2, 0.8])
+        seconds[:, 0] += 1e-3
+        ahead = before * (seconds.cumsum(axis=1) - seconds)
+        seconds /= (m[:, None] * seconds + ahead).max(axis=1, keepdims=True)  # all replicas take one second
+        least_work = (speed * seconds).sum(axis=1).min()
+        numbers = np.array([[np.count_nonzero(speed == 1.0)], [speed.size]])
+        lost = np.array([before / m.max()])
+        most = speed_in_any_order(np.array([[1.0], [phi]]), numbers, np.array([replicas]), lost)[0]
+        assert m.sum() * least_work <= most * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("m", "before"), [(2, 1.0), (8, 0.5), (32, 0.1)])
+def test_ranks_that_lose_no_time_do_as_much_as_is_counted(m: int, before: float) -> None:
+    speed, first = np.array([1.0, 1.0, 0.5, 0.5, 0.5]), 1 - before / m
+    seconds = first ** np.arange(5) / m
+    assert m * seconds + before * (seconds.cumsum() - seconds) == pytest.approx(1.0)
+    assert any_order_s(m, before, speed, (speed * seconds).sum()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("p", "phi"), [(2, 0.4), (4, 0.6), pytest.param(8, 0.8, marks=pytest.mark.slow)])
@@ -82,7 +132,7 @@ def test_replicas_of_unlike_pace_take_as_long_as_their_mean(p: int, phi: float) 
     """A fast and a slow replica share the micro-batches as well as they can; each obeys its own law, both that of the mean."""
 
     def e(m: float) -> float:
-        return e_of("1F1B", p, m, 1, 1 / 3, phi)[1]
+        return own_e("1F1B", p, m, phi)
 
     pace = 2 / (1 + phi)
     for mean in range(p, 12 * p):
@@ -98,7 +148,10 @@ def test_replicas_of_unlike_pace_take_as_long_as_their_mean(p: int, phi: float) 
 def test_fill_and_drain_count_no_more_than_a_pass_of_every_other_rank() -> None:
     """What ``early_gradients.before_gradients`` takes them for, however little all ranks together do at full speed."""
     for (name, p, m, v), phi in product(SHAPES, (1.0, 0.8, 0.4)):
-        assert max(e_of(name, p, m, v, 0.5, phi)) <= p - 1, (name, p, m, v, phi)
+        assert own_e(name, p, m, phi) <= p - 1, (name, p, m, phi)
+        for slow in range(1, p):
+            speed = np.where(np.arange(p) < p - slow, 1.0, phi)
+            assert any_order_s(m, before_of(name, v, 0.5), speed, speed.sum()) <= (m + p - 1) * (1 + 1e-9)
         once = np.linspace(0.1, 1, 10) * p
         rows = np.full(len(once), SCHEDULE_NAMES.index(name)), np.full(len(once), p), np.full(len(once), float(m))
         assert (fill_past_once_s(*rows, once, np.ones(len(once))) <= p - 1).all(), (name, p, m, v)

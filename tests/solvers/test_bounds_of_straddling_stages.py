@@ -183,9 +183,9 @@ def test_no_bound_on_two_types_is_above_the_exact_price(seed: int) -> None:
         added = {order: placer.pricing.order_bounds_s(one, priced.work, [order])[0, 0] for order in orders}
         every = placer._balanced(one, None, orders)
         for at in rng.permutation(len(every))[:6]:
-            _, balance, work, places = every[at]
-            times, decision = placer._times_at(work, places), balanced(one.decision(0), balance)
-            for index, place in enumerate(places[:4]):
+            floors, behind = placer._floors_s([every[at]])
+            decision = balanced(one.decision(0), every[at].balance)
+            for index, place in enumerate(every[at].places[:4]):
                 placed, (fill, order) = placed_at(decision, place), place
                 groups, levels = placer.on(fill).groups(placed), placer.levels(fill)
                 apart += bool(waiting_groups(groups, communicator_axes(placed.degrees, order), levels))
@@ -193,8 +193,8 @@ def test_no_bound_on_two_types_is_above_the_exact_price(seed: int) -> None:
                 assert priced.bound_s[0] <= exact
                 assert tight <= exact
                 assert priced.free_s[0] + added[order[len(idle) :]] <= exact
-                assert times.step_s[index].max() <= exact
-                assert placer._step_s(decision, place, exact - times.behind_s[index].min()) <= exact  # not inf
+                assert floors[index] <= exact
+                assert placer._step_s(decision, place, exact - behind[index]) <= exact  # not inf
     assert apart > 0
 
 

@@ -147,8 +147,9 @@ def test_floors_of_unlike_accelerators_are_below_the_exact_price(seed: int, job:
     rows, num_held = next(space.batches(Refusals())), 0
     for row in rng.permutation(len(rows))[:24]:
         one = rows.take(np.array([row]))
-        for floor_s, balance, work, places in placer._balanced(one, None)[:3]:
-            bounds, decision = placer._floors_s(work, places), balanced(one.decision(0), balance)
+        for trial in placer._balanced(one, None)[:3]:
+            floor_s, balance, _, places = trial
+            bounds, decision = placer._floors_s([trial])[0], balanced(one.decision(0), balance)
             for place in rng.permutation(len(places))[:PLACES]:
                 assert max(floor_s, bounds[place]) <= placer._step_s(decision, places[place]) * SLACK
                 num_held += 1
@@ -190,13 +191,14 @@ def test_bounds_of_orders_are_below_every_balance_in_every_place(seed: int, job:
             max(priced.bound_s[0], priced.free_s[0] + added.min())
         )
         bounds = {(*idle, *order): priced.free_s[0] + each for order, each in zip(orders, added, strict=True)}
-        for _, balance, work, places in placer._balanced(one, None):
-            times, decision = placer._times_at(work, places), balanced(one.decision(0), balance)
+        for trial in placer._balanced(one, None):
+            places, least_s = trial.places, placer._floors_s([trial])[1]
+            decision = balanced(one.decision(0), trial.balance)
             for index in rng.permutation(len(places))[:PLACES]:
                 order = places[index][1]
                 placed = placed_at(decision, places[index])
                 exact = placer._step_s(decision, places[index]) * SLACK
-                behind = times.behind_s[index].min()
+                behind = least_s[index]
                 assert bounds[order] <= exact, (bounds[order] / exact, placed)
                 assert placer._step_s(decision, places[index], exact - behind) <= exact  # not inf
 

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleacross.cost_models.columns import column_names, columns_of
+from scaleacross.cost_models.columns import column_names, columns_of, concatenated
 from scaleacross.spec.offloading import MILLIONTHS, OFFLOADS, millionths
 from scaleacross.spec.parallelism import (
     CONTEXT_EXCHANGES,
@@ -152,9 +152,7 @@ def candidate_of(decision: Decision, global_batch_sequences: int) -> Candidates:
 
 def concatenate(parts: list[Candidates]) -> Candidates:
     """All rows of ``parts`` one after another."""
-    if not parts:
-        return NOTHING
-    return Candidates(*map(np.concatenate, zip(*map(columns_of, parts), strict=True)))
+    return concatenated(parts) if parts else NOTHING
 
 
 NOTHING: Final = Candidates(*(np.zeros(0, dtype=np.int64) for _ in column_names(Candidates)))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
 
 
 def column_names(kind: Any) -> tuple[str, ...]:
@@ -19,6 +23,11 @@ def columns_of(rows: Any) -> tuple[Any, ...]:
     kind: Any = type(rows)
     columns: tuple[Any, ...] = _known(kind)[1](rows)
     return columns
+
+
+def concatenated(parts: Sequence[T]) -> T:
+    """All rows of one part or more, one after another."""
+    return type(parts[0])(*map(np.concatenate, zip(*map(columns_of, parts), strict=True)))
 
 
 @cache

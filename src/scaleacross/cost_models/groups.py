@@ -67,8 +67,8 @@ class GroupShape:
         outermost = NUM_LEVELS - 1 - np.argmax(crossed[..., ::-1], axis=-1)
         return np.where(crossed.any(axis=-1), outermost, -1)
 
-    def take(self, row: int) -> GroupShape:
-        """One of several rows."""
+    def take(self, row: int | Ints) -> GroupShape:
+        """One of several rows, or some of them."""
         return type(self)(*(column[row] for column in columns_of(self)))
 
 

@@ -59,15 +59,6 @@ class StepTimes:
     optimizer_s: Floats
     behind_s: Floats
 
-    def reshaped(self, *shape: int) -> StepTimes:
-        """All parts in another shape."""
-        exposed = {name: seconds.reshape(shape) for name, seconds in self.exposed_s.items()}
-        step, compute, bubble, optimizer, behind = (
-            part.reshape(shape)
-            for part in (self.step_s, self.compute_s, self.bubble_s, self.optimizer_s, self.behind_s)
-        )
-        return StepTimes(step, compute, bubble, exposed, optimizer, behind)
-
 
 def placement_free_s(volumes: Volumes) -> Floats:
     """The part of a step that no placement changes: computation, what it loses of HBM, and the optimizer, (n,)."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
-from scaleacross.cost_models.columns import columns_of
+from scaleacross.cost_models.columns import columns_of, concatenated
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
@@ -65,6 +65,16 @@ class Rows(NamedTuple):
     candidates: Candidates
     work: Work
     types: Ints
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Rows]) -> Rows:
+        """All rows of one part or more, one after another."""
+        candidates, work, types = zip(*parts, strict=True)
+        return cls(concatenated(candidates), concatenated(work), np.concatenate(types))
+
+    def take(self, index: Ints) -> Rows:
+        """The rows selected by an index array."""
+        return Rows(self.candidates.take(index), self.work.take(index), self.types[index])
 
 
 @dataclass(frozen=True)
@@ -162,7 +172,7 @@ def uneven_rows(
     candidates, work = rows.candidates, columns_of(rows.work)
     columns = np.stack([candidates.num_micro_batches, candidates.recompute, rows.types, *work], axis=1)
     _, distinct = np.unique(columns, axis=0, return_index=True)
-    return Rows(rows.candidates.take(distinct), rows.work.take(distinct), rows.types[distinct])
+    return rows.take(distinct)
 
 
 def rank_rows(

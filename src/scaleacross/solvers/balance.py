@@ -18,7 +18,7 @@ layers and the micro-batches, not on the accelerators.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -90,16 +90,18 @@ class Balancer:
     accelerators: tuple[Accelerator, ...]
     candidates: Candidates
     times: list[StackedTimes]
+    _fastest: dict[tuple[frozenset[str], ...], Split | None] = field(init=False, default_factory=dict)
+    _costs: dict[int, LayerCosts] = field(init=False, default_factory=dict)
 
     @property
     def placement(self) -> StagePlacement:
         """Where the schedule has its virtual stages."""
         return placement_of(self.candidates)
 
-    @cached_property
+    @property
     def costs(self) -> LayerCosts:
         """Layer costs with equal batch shares."""
-        return self._costs(int(self.candidates.num_micro_batches[0]))
+        return self._costs_with(int(self.candidates.num_micro_batches[0]))
 
     def equal(self, layout: Layout) -> Balance:
         """Equal layers and batches, whether they fit or not."""
@@ -167,11 +169,14 @@ class Balancer:
         )
 
     def _splits(self, layout: Layout) -> list[Split]:
-        types, num_chunks = types_of_ranks(layout), int(self.candidates.num_chunks[0])
-        equal = self.equal(layout).split
+        types, equal = types_of_ranks(layout), self._equal_split
         if len(set(types)) == 1:
             return [equal]
-        other = partition_stages(self.costs, types, num_chunks, self.placement)
+        if types not in self._fastest:  # layouts of many buildings have the same types
+            self._fastest[types] = partition_stages(
+                self.costs, types, int(self.candidates.num_chunks[0]), self.placement
+            )
+        other = self._fastest[types]
         return [equal] if other is None or other == equal else [equal, other]
 
     def _shares(self, layout: Layout, split: Split) -> list[tuple[int, ...]]:
@@ -192,7 +197,7 @@ class Balancer:
         return [float(self.costs.slowest_pass_s(layers, one.types).max()) for one in layout]
 
     def _fits(self, layout: Layout, split: Split, most: int) -> bool:
-        costs = self.costs if most == int(self.candidates.num_micro_batches[0]) else self._costs(most)
+        costs = self._costs_with(most)
         capacity = costs.least_capacity_bytes(types_of_ranks(layout))
         return bool((costs.bytes(self._table(split)) <= capacity).all()) and self._host_holds(layout, split, most)
 
@@ -208,9 +213,13 @@ class Balancer:
         ]
         return bool((filled <= rooms).all())
 
-    def _costs(self, num_micro_batches: int) -> LayerCosts:
-        candidates = replace(self.candidates, num_micro_batches=np.array([num_micro_batches]))
-        return layer_costs(self.profile, self.job, self.accelerators, candidates, self.times)
+    def _costs_with(self, num_micro_batches: int) -> LayerCosts:
+        if num_micro_batches not in self._costs:
+            candidates = replace(self.candidates, num_micro_batches=np.array([num_micro_batches]))
+            self._costs[num_micro_batches] = layer_costs(
+                self.profile, self.job, self.accelerators, candidates, self.times
+            )
+        return self._costs[num_micro_batches]
 
     def _table(self, split: Sequence[Sequence[int]]) -> Ints:
         return layers_of_ranks(self.costs.counts, split, self.placement)

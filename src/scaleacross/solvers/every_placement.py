@@ -12,14 +12,14 @@ depend on the number of buildings; so nothing grows with the accelerators but th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from scaleacross.cost_models.axes import axis_terms, searched_network
-from scaleacross.cost_models.candidates import Candidates, Floats, candidate_of
+from scaleacross.cost_models.candidates import Candidates, Floats, Ints, candidate_of
 from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.cost_models.groups import stacked_shapes
 from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, StackedTimes, times_by_type
@@ -47,6 +47,15 @@ LAYOUT_AXES: Final[tuple[GridAxis, ...]] = ("pp", "dp_shard", "dp_replicate")
 """Axes whose degrees and strides decide which types a stage of a replica has."""
 
 Place = tuple[Fill, AxisOrder]
+
+
+class Trial(NamedTuple):
+    """A balance of a layout with the rows that price it, where it may lie, and what its computation takes at least."""
+
+    floor_s: float
+    balance: Balance
+    rows: Rows
+    places: Sequence[Place]
 
 
 def placer_on(
@@ -98,16 +107,21 @@ class EveryPlacement(Placer):
         best: PlacementDecision | None = None
         active, _ = axes_of(candidates)
         orders = self._promising(candidates, work, active, limit_s - free_s)
-        for floor_s, balance, rows, places in self._balanced(candidates, slowest_axis, orders):
-            if floor_s >= limit_s:
+        trials = [one for one in self._balanced(candidates, slowest_axis, orders) if one.floor_s < limit_s]
+        at = [(one.balance, place) for one in trials for place in one.places]
+        floors, behind = self._floors_s(trials)
+        for index in np.argsort(floors, kind="stable").tolist():
+            if floors[index] >= limit_s:
                 break
             if stop() or (best is not None and best.communication_s <= enough_s):
                 return best and replace(best, complete=False)
-            step_s, (fill, order) = self._fastest(candidates, balance, rows, places, limit_s, stop)
+            balance, (fill, order) = at[index]
+            decision = balanced(candidates.decision(0), balance)
+            step_s = self._step_s(decision, (fill, order), limit_s - float(behind[index]))
             if step_s < limit_s:
                 limit_s = step_s
                 best = PlacementDecision(order, fill, step_s - free_s, complete=True, balance=balance)
-        return best and replace(best, complete=not stop())
+        return best
 
     def every_of(self, decision: Decision) -> Iterator[tuple[float, PlacementDecision]]:
         """Step and placement of a decision wherever it can lie as it is; its own placement is not looked at.
@@ -138,19 +152,16 @@ class EveryPlacement(Placer):
 
     def _balanced(
         self, candidates: Candidates, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None = None
-    ) -> list[tuple[float, Balance, Rows, list[Place]]]:
-        """Every balance of every layout with its floor, its rows and the places of the layout, lowest floor first.
-
-        ``orders`` of the active axes; None: all of them.
-        """
+    ) -> list[Trial]:
+        """Every balance of every layout, lowest floor first; ``orders`` of the active axes, None: all of them."""
         pricing, balancer = self.pricing, self._balancer(candidates)
         out = []
         for layout, alike in self._by_layout(candidates, slowest_axis, orders).items():
             for balance in self._balances(balancer, layout):
                 rows = balancer.rows(balance)
                 floor_s = float(placement_free_s(pricing.volumes(*rows[:2])).max())
-                out.append((floor_s, balance, rows, alike))
-        return sorted(out, key=lambda entry: entry[0])
+                out.append(Trial(floor_s, balance, rows, alike))
+        return sorted(out, key=lambda one: one.floor_s)
 
     def _balancer(self, candidates: Candidates) -> Balancer:
         pricing = self.pricing
@@ -210,69 +221,61 @@ class EveryPlacement(Placer):
             self._layouts[key] = layout_of(self.fleet.topology, shares(fill), degrees, order)
         return self._layouts[key]
 
-    def _fastest(
-        self,
-        candidates: Candidates,
-        balance: Balance,
-        rows: Rows,
-        places: Sequence[Place],
-        limit_s: float,
-        stop: Callable[[], bool],
-    ) -> tuple[float, Place]:
-        """The fastest of the places, and its exact step; what cannot be below ``limit_s``, or comes after ``stop``, is not
-        timed."""
-        times = self._times_at(rows, places)
-        floors, behind = times.step_s.max(axis=1), times.behind_s.min(axis=1)
-        best_s, best = np.inf, places[0]
-        if floors.min() >= limit_s:
-            return best_s, best
-        decision = balanced(candidates.decision(0), balance)
-        for index in np.argsort(floors, kind="stable").tolist():
-            below_s, place = min(limit_s, best_s), places[index]
-            if floors[index] >= below_s or stop():
-                break
-            step_s = self._step_s(decision, place, below_s - float(behind[index]))
-            if step_s < best_s:
-                best_s, best = step_s, place
-        return best_s, best
-
     def _step_s(self, decision: Decision, place: Place, limit_s: float = np.inf) -> float:
         """Exact step of a decision in a place; inf where the pipelines alone take ``limit_s``."""
         return self.on(place[0]).step_s(placed_at(decision, place), self._known, limit_s)
 
-    def _floors_s(self, rows: Rows, places: Sequence[Place]) -> Floats:
-        """Bounds on the step of every place, (places,): by the longest of the rows."""
-        return self._times_at(rows, places).step_s.max(axis=1)
+    def _floors_s(self, trials: Sequence[Trial]) -> tuple[Floats, Floats]:
+        """Bounds on the step in every place of every trial, by the longest of its rows, and on what comes behind the pipeline,
+        (places,) each, trial by trial."""
+        if not trials:
+            return np.zeros(0), np.zeros(0)
+        times, sizes = self._times_at(trials), [len(one.rows.types) for one in trials for _ in one.places]
+        starts = np.cumsum([0, *sizes[:-1]])
+        return np.maximum.reduceat(times.step_s, starts), np.minimum.reduceat(times.behind_s, starts)
 
-    def _times_at(self, rows: Rows, places: Sequence[Place]) -> StepTimes:
-        """Bounds on the step of every row in every place, (places, rows), as if pipeline messages took no time.
+    def _times_at(self, trials: Sequence[Trial]) -> StepTimes:
+        """Bounds on the step of every row in every place, as if pipeline messages took no time: trial by trial, place by place,
+        row by row.
 
         Rows wait for groups inside buildings as long as these take on their own accelerator type.
         """
-        candidates, work, types = rows
-        place, row = (index.ravel() for index in np.indices((len(places), len(candidates))))
-        one = candidates.take(row[: len(candidates)])
-        volumes = self.pricing.volumes(candidates.take(row), work.take(row))
-        number = {fill: index for index, fill in enumerate(dict.fromkeys(fill for fill, _ in places))}
-        whole, at = [self.levels(fill) for fill in number], np.array([number[fill] for fill, _ in places])[place]
+        places = {place: index for index, place in enumerate(dict.fromkeys(p for one in trials for p in one.places))}
+        place, row = _pairs(trials, places)
+        first = trials[0].rows.candidates.take(np.zeros(1, dtype=np.int64))
+        rows = Rows.stacked([one.rows for one in trials]).take(row)
+        volumes = self.pricing.volumes(rows.candidates, rows.work)
+        fills = {fill: index for index, fill in enumerate(dict.fromkeys(fill for fill, _ in places))}
+        whole, at = [self.levels(fill) for fill in fills], np.array([fills[fill] for fill, _ in places])[place]
         own = [levels.on(name) for name in self.pricing.types for levels in whole]
-        links, at_own = stacked_links(whole, at), (types[row] + 1) * len(whole) + at
+        links, at_own = stacked_links(whole, at), (rows.types + 1) * len(whole) + at
         network = searched_network(self.pricing.job, self.pricing.accelerators)
         terms = []
         for axis in (axis for axis in GRID_AXES if axis != "pp"):
-            each = [self._axis_shapes(one, axis, _faster(axis_order, axis), fill) for fill, axis_order in places]
-            stacked = [stacked_shapes([each[int(index)][part] for index in place]) for part in range(len(each[0]))]
+            behind = [(fill, _faster(order, axis)) for fill, order in places]
+            shapes = [self._axis_shapes(first, axis, faster, fill) for fill, faster in behind]
+            stacked = [stacked_shapes(column).take(place) for column in zip(*shapes, strict=True)]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
-            near = (
-                [] if axis not in WAITED else self._least(one, axis, each, [(f, _faster(o, axis)) for f, o in places])
-            )
-            waited = [stacked[-1], *([stacked_shapes([near[int(index)] for index in place])] if near else [])]
+            waited = stacked[-1:]
+            if axis in WAITED:
+                waited.append(stacked_shapes(self._least(first, axis, shapes, behind)).take(place))
             waits, *of_least = (
                 stacked_links([*whole, *own], np.where(shape.span < CAMPUS, at_own, at)) for shape in waited
             )
-            least = (waited[1], of_least[0]) if near else None
+            least = (waited[1], of_least[0]) if of_least else None
             terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, network, waits, least))
-        return step_times(volumes, terms).reshaped(len(places), len(candidates))
+        return step_times(volumes, terms)
+
+
+def _pairs(trials: Sequence[Trial], number: Mapping[Place, int]) -> tuple[Ints, Ints]:
+    """Number of the place and of the row of every pair of both, (pairs,) each: trial by trial, place by place, row by row."""
+    of_places, of_rows, before = [], [], 0
+    for one in trials:
+        rows = np.arange(before, before + len(one.rows.types))
+        of_places.append(np.repeat([number[place] for place in one.places], len(rows)))
+        of_rows.append(np.tile(rows, len(one.places)))
+        before += len(rows)
+    return np.concatenate(of_places), np.concatenate(of_rows)
 
 
 def placed_at(decision: Decision, place: Place) -> Decision:

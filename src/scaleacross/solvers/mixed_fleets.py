@@ -36,8 +36,8 @@ from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, sh
 from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
 from scaleacross.cost_models.overlap import CALLS, EVERY_PASS, TRAFFIC_ROWS, least_together_s, num_communicators
-from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, folded
-from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_paces, fill_past_once_s
+from scaleacross.cost_models.pipeline.timed_bounds import folded
+from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_past_once_s, own_fill_paces, speed_in_any_order
 from scaleacross.cost_models.rank_seconds import elementwise_fraction, hbm_s_per_byte, update_s
 from scaleacross.cost_models.recomputation import gathers_again, gathers_once, layers_again
 from scaleacross.cost_models.sharding import reduced_every_pass
@@ -50,7 +50,7 @@ from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing, waited_s
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.mixed_estimates import like_the_slowest, share_left
 from scaleacross.solvers.mixed_memory import by_pipeline, layers_that_fit
-from scaleacross.solvers.mixed_passes import ShardedPasses, path_s
+from scaleacross.solvers.mixed_passes import ShardedPasses, path_s, prefix_share
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, SCHEDULE_NAMES, GridAxis
@@ -287,36 +287,54 @@ class MixedPricing(Pricing):
         counts = np.array([count for _, count in self.profile.blocks])
         whole = counts @ least + (share[:, None] * ends).min(axis=0).sum(axis=0)
         once = counts @ least + ends.min(axis=0).sum(axis=0)
-        pp, m, phi = candidates.pp, candidates.num_micro_batches, share.min(axis=0)
+        pp, m, phi, fewest = (
+            candidates.pp,
+            candidates.num_micro_batches,
+            share.min(axis=0),
+            _fewest(self.job, candidates),
+        )
         by_shares = np.where(candidates.rerun_open, 0.0, candidates.dp * whole / self._speed(candidates, share))
         pace = np.maximum(by_shares, once / pp)
-        before = self._prefix_share(candidates, times, seconds)
-        enough = at_least(_fewest(self.job, candidates), m, pp, phi, candidates.dp == 1)
-        any_order, own = fill_paces(candidates.schedule, pp, enough, before, phi)
+        before = prefix_share(candidates, times, seconds)
+        enough = at_least(fewest, m, pp, phi, candidates.dp == 1)
         chunk = (candidates.num_chunks - 1) * layers.max(axis=(0, 1)) + _folded(candidates) * ends[:, 1].max(axis=0)
-        fill = np.maximum(any_order * pace - before * chunk, own * pace)
-        fill = np.maximum(fill, fill_past_once_s(candidates.schedule, pp, enough, once, pace))
-        fill = np.where(candidates.rerun_open, 0.0, fill)
+        any_order = self._in_any_order_s(candidates, share, (whole, once), before, fewest) - before * chunk
+        fill = np.maximum(
+            own_fill_paces(candidates.schedule, pp, enough, phi) * pace,
+            fill_past_once_s(candidates.schedule, pp, enough, once, pace),
+        )
+        filled = np.where(candidates.rerun_open, m * pace, np.maximum(m * pace + fill, any_order))
         held = candidates.num_chunks - (pp * candidates.num_chunks > self.profile.num_layers) * (
             1 + _folded(candidates)
         )
-        return np.maximum(m * pace + fill, _fewest(self.job, candidates) * held * layers.min(axis=1).max(axis=0))
+        return np.maximum(filled, fewest * held * layers.min(axis=1).max(axis=0))
 
-    def _prefix_share(self, candidates: Candidates, times: Sequence[StackedTimes], seconds: Floats) -> Floats:
-        """Share of what a rank takes for a micro-batch that its first chunk adds to fill and drain, at least, (n,).
+    def _in_any_order_s(
+        self, candidates: Candidates, share: Floats, passes_s: tuple[Floats, Floats], before: Floats, fewest: Ints
+    ) -> Floats:
+        """``any order`` of ``unlike_ranks``, (n,).
 
-        Of schedules with a whole backward the pass through that chunk, of others its forward. It has 1/v of the rank's layers or
-        more, v/(2v−1) times that from three chunks on, where the middle ones take the remainder (``split_layers``); with several
-        chunks they may be of the cheapest block type. ``DualPipe`` fills from both ends.
+        A replica whose ranks are all as fast as the fastest takes ``passes_s``/pp for a micro-batch at least. So a step of S has
+        m⁺ ≤ S·pp/``passes_s``. S ≥ f(m⁺(S)), which falls as S grows: S ≥ f(m⁺(s)) for any s ≥ f(m⁺(s)), say s = f(m⁺(s')) of an
+        s' that no step is below.
+
+        Args:
+            share: f, (types, n).
+            passes_s: W of a replica, and ΣT at least.
+            before: d.
+            fewest: m⁻.
         """
-        seconds, chunks = seconds[:, :-1], candidates.num_chunks  # the head is behind all others
-        forward = np.stack([each.forward[:-1] for each in times])
-        certain = np.where(among(candidates.schedule, WHOLE), seconds, forward)
-        shares = np.where(seconds > 0, certain / np.where(seconds > 0, seconds, 1.0), 1.0)
-        unlike = certain[:, :-1].min(axis=1) / seconds[:, :-1].max(axis=1)
-        of_many = np.minimum(unlike, shares[:, -1]) / np.where(chunks > 2, 2 * chunks - 1, chunks)
-        least: Floats = np.where(chunks > 1, of_many, shares.min(axis=1)).min(axis=0)
-        return np.where(among(candidates.schedule, ("DualPipe",)), 0.0, least)
+        m, dp, pp, (whole, once) = candidates.num_micro_batches, candidates.dp, candidates.pp, passes_s
+
+        def least_s(most: Floats) -> Floats:
+            return np.asarray(m * dp * whole / self._speed(candidates, share, before / most))
+
+        def most(step_s: Floats) -> Floats:
+            return np.clip(step_s * pp / whole, m, m * dp - (dp - 1) * fewest)
+
+        by_shares = least_s(most(least_s(most(m * dp * whole / self._speed(candidates, share)))))
+        of_one = m * once / speed_in_any_order(np.ones((1, len(m))), pp[None], np.ones_like(dp), before / m)
+        return np.maximum(by_shares, of_one)
 
     def _waits_s(self, candidates: Candidates, terms: Sequence[Terms]) -> Floats:
         """Exposed tp, cp and ep collectives of each layer and micro-batch, (types, block types + 2, n), from unit ``terms``."""
@@ -335,15 +353,15 @@ class MixedPricing(Pricing):
         out += [4.0 * end.tp_gathers * unit["tp"] for end in (self.profile.embedding, self.profile.head)]
         return np.stack(out, axis=1)
 
-    def _speed(self, candidates: Candidates, share: Floats) -> Floats:
-        """Σ_g f[g] of the module docstring, at most, (n,)."""
+    def _speed(self, candidates: Candidates, share: Floats, lost: Floats | float = 0.0) -> Floats:
+        """Σ_g f[g] of the module docstring, at most, (n,); with ``lost`` that of ``speed_in_any_order``."""
         order = np.argsort(-share, axis=0)
         available = np.cumsum(np.array(self.fleet.num_by_type)[order], axis=0) // (candidates.tp * candidates.cp)
         groups = candidates.pp * candidates.dp
         upto = np.minimum(available, groups - 1)
         upto[-1] = groups
-        each = np.diff(upto, axis=0, prepend=0) * np.take_along_axis(share, order, axis=0)
-        return np.asarray(each.sum(axis=0), dtype=np.float64)
+        lost = np.broadcast_to(lost, groups.shape)
+        return speed_in_any_order(np.take_along_axis(share, order, axis=0), upto, candidates.dp, lost)
 
 
 def of_one_type(pricing: Pricing) -> Pricing:

@@ -55,6 +55,23 @@ def path_s(profile: ModelProfile, candidates: Candidates, seconds: Floats, messa
     return np.where(among(candidates.schedule, WHOLE), path, 0.0)
 
 
+def prefix_share(candidates: Candidates, times: Sequence[StackedTimes], seconds: Floats) -> Floats:
+    """Share of what a rank takes for a micro-batch that its first chunk adds to fill and drain, at least, (n,).
+
+    Of schedules with a whole backward the pass through that chunk, of others its forward. It has 1/v of the rank's layers or
+    more, v/(2v−1) times that from three chunks on, where the middle ones take the remainder (``split_layers``); with several
+    chunks they may be of the cheapest block type. ``DualPipe`` fills from both ends.
+    """
+    seconds, chunks = seconds[:, :-1], candidates.num_chunks  # the head is behind all others
+    forward = np.stack([each.forward[:-1] for each in times])
+    certain = np.where(among(candidates.schedule, WHOLE), seconds, forward)
+    shares = np.where(seconds > 0, certain / np.where(seconds > 0, seconds, 1.0), 1.0)
+    unlike = certain[:, :-1].min(axis=1) / seconds[:, :-1].max(axis=1)
+    of_many = np.minimum(unlike, shares[:, -1]) / np.where(chunks > 2, 2 * chunks - 1, chunks)
+    least: Floats = np.where(chunks > 1, of_many, shares.min(axis=1)).min(axis=0)
+    return np.where(among(candidates.schedule, ("DualPipe",)), 0.0, least)
+
+
 @dataclass(frozen=True)
 class ShardedPasses:
     """1 to 3 of the module docstring, of candidates whose parameters or gradients travel in every micro-batch.

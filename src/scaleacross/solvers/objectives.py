@@ -337,9 +337,10 @@ class BalancedGoalPlacer(EveryPlacement):
             raise ValueError("a BalancedGoalPlacer needs a GoalPricing")
         goal, degrees, num_chunks = pricing.goal, candidates.decision(0).degrees, int(candidates.num_chunks[0])
         best_score, best = np.inf, None
-        for _, balance, rows, places in self._balanced(candidates, slowest_axis):
+        for trial in self._balanced(candidates, slowest_axis):
+            balance = trial.balance
             decision = balanced(candidates.decision(0), balance)
-            for place, floor_s in zip(places, self._floors_s(rows, places), strict=True):
+            for place, floor_s in zip(trial.places, self._floors_s([trial])[0], strict=True):
                 fill, order = place
                 share = goal.measure.share(candidates, fill, order)
                 if stop() or goal.measure.exact(fill, float(floor_s), 0.0, 0.0, share) >= best_score:

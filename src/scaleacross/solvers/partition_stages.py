@@ -125,28 +125,42 @@ def _range_paces(
     costs: LayerCosts, types: Sequence[frozenset[str]], reruns: Reruns | None, *, located: bool, least: int
 ) -> Floats:
     """Seconds of rank r with the layers i…j−1, (pp, L + 1, L + 1); inf where C2 or C3 forbids them."""
-    pp, counts, num_layers = len(types), np.array(costs.counts), sum(costs.counts)
-    share = np.eye(len(counts))[np.repeat(np.arange(len(counts)), counts)]  # (L, block types)
-    if not located:
-        share[:] = counts / num_layers
-    before = np.concatenate([np.zeros((1, len(counts))), np.cumsum(share, axis=0)])
-    inside = before[None, :, :] - before[:, None, :]  # layers of each block type in i…j−1
-    seconds = np.stack([inside @ layer_s for layer_s in costs.layer_s])  # (types, L + 1, L + 1)
-    capacity = costs.least_capacity_bytes(types)
+    counts, num_layers = np.array(costs.counts), sum(costs.counts)
     size = np.subtract.outer(np.arange(num_layers + 1), np.arange(num_layers + 1)).T
-    out = np.empty((pp, num_layers + 1, num_layers + 1))
+    if located:
+        share = np.eye(len(counts))[np.repeat(np.arange(len(counts)), counts)]  # (L, block types)
+        before = np.concatenate([np.zeros((1, len(counts))), np.cumsum(share, axis=0)])
+        out = _paces(costs, types, reruns, before[None, :, :] - before[:, None, :], size)
+    else:
+        held = np.arange(num_layers + 1)
+        out = _paces(costs, types, reruns, np.outer(held, counts / num_layers), held)[:, np.maximum(size, 0)]
+    out[:, size < least] = np.inf
+    return out
+
+
+def _paces(
+    costs: LayerCosts, types: Sequence[frozenset[str]], reruns: Reruns | None, inside: Floats, size: Ints
+) -> Floats:
+    """Seconds of every rank with some layers, (pp, ...); inf where C2 forbids them.
+
+    Args:
+        inside: layers of each block type, (..., block types).
+        size: layers in all, (...).
+    """
+    seconds = np.stack([inside @ layer_s for layer_s in costs.layer_s])  # (types, ...)
+    capacity, each = costs.least_capacity_bytes(types), (slice(None), *(None,) * size.ndim)
+    out = np.empty((len(types), *size.shape))
     for rank, here in enumerate(types):
-        ends = costs.ends_s[:, 0] * (rank == 0) + costs.ends_s[:, 1] * (rank == costs.head_rank % pp)
+        ends = costs.ends_s[:, 0] * (rank == 0) + costs.ends_s[:, 1] * (rank == costs.head_rank % len(types))
         used = [kind for kind, name in enumerate(costs.types) if name in here]
-        here_s = seconds[used] + ends[used, None, None]
+        here_s = seconds[used] + ends[used][each]
         if reruns is None:
             fits = costs.fixed_bytes[rank] + inside @ costs.layer_bytes[rank] <= capacity[rank]
         else:
             again = reruns.layers[rank][np.maximum(size, 0)]
             fits = np.isfinite(again)
-            here_s = here_s + reruns.slower_s[used, None, None] * np.where(fits, again, 0.0)
+            here_s = here_s + reruns.slower_s[used][each] * np.where(fits, again, 0.0)
         out[rank] = np.where(fits, here_s.max(axis=0), np.inf)
-    out[:, size < least] = np.inf
     return out
 
 

@@ -14,7 +14,8 @@ bit sets. Both are exact; the size depends on the classes and on M, not on accel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -41,17 +42,29 @@ def share_batch(
     if any(len(values) == 0 for values in own):
         return None
     times = np.unique(np.concatenate([(m + idle) * pace for m, pace in zip(own, pace_s, strict=True)]))
-    low, high = 0, len(times)
-    while low < high:
-        middle = (low + high) // 2
-        within = _within(own, pace_s, float(times[middle]), idle)
-        if any(len(values) == 0 for values in within) or not _reachable(within, num_replicas, total)[0] >> total & 1:
-            low = middle + 1
-        else:
-            high = middle
+
+    def enough(index: int) -> bool:
+        """Whether every class has a number, and the largest ones add up to M or more: cheap, and necessary."""
+        within = _within(own, pace_s, float(times[index]), idle)
+        return all(map(len, within)) and sum(int(m[-1]) * r for m, r in zip(within, num_replicas, strict=True)) >= total
+
+    def adds_up(index: int) -> bool:
+        within = _within(own, pace_s, float(times[index]), idle)
+        return bool(_reachable(within, num_replicas, total)[0] >> total & 1)
+
+    low = _first(enough, 0, len(times))
+    step = 1
+    while low + step <= len(times) and not adds_up(low + step - 1):  # it is seldom far
+        low, step = low + step, 2 * step
+    low = _first(adds_up, low, min(low + step - 1, len(times)))
     if low == len(times):
         return None
     return _most_for_the_slowest(_within(own, pace_s, float(times[low]), idle), pace_s, num_replicas, total)
+
+
+def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The first index from ``low`` on at which something holds that holds ever after; ``high`` if none before it."""
+    return low + bisect_left(range(low, high), True, key=holds)
 
 
 def _within(own: Sequence[Ints], pace_s: Sequence[float], limit_s: float, idle: float) -> list[Ints]:
