@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 
-from scaleacross.solvers.place_survivors import in_turn
+from scaleacross.solvers.place_survivors import PATIENCE, by_bounds, in_turn
 
 LONG, SHORT = (64, 2), (16, 8)
 
@@ -36,3 +39,21 @@ def test_every_candidate_comes_once_whatever_was_learned() -> None:
 def test_without_knowledge_the_least_bound_comes_first() -> None:
     bounds = np.array([3.0, 1.0, 2.0])
     assert [index for index, _ in in_turn(bounds, [LONG, LONG, SHORT], {})] == [1, 2, 0]
+
+
+def test_after_many_that_were_not_faster_the_least_bounds_come_first() -> None:
+    """A long pipeline took 1.5 times its bound, so the others like it wait; without an end to that they came last of all."""
+    bounds = np.concatenate([[5.0], np.linspace(6.0, 6.5, 50), np.linspace(7.0, 7.4, 3 * PATIENCE)])
+    pipelines = [LONG] * 51 + [SHORT] * (3 * PATIENCE)
+    state: Any = SimpleNamespace(incumbent_s=8.0, target_s=8.0)
+    for faster_at in (None, 100):
+        took, order = dict[int, float](), list[int]()
+        state.incumbent_s = 8.0
+        for index in by_bounds(state, bounds, pipelines, took):
+            took[index] = 7.5 if index == 0 else float(bounds[index])
+            state.incumbent_s = 7.9 if len(order) == faster_at else state.incumbent_s
+            order.append(index)
+        assert sorted(order) == list(range(len(bounds)))
+        turned = PATIENCE + (0 if faster_at is None else faster_at + 1)
+        assert set(order[1:turned]).isdisjoint(range(1, 51))
+        assert order[turned : turned + 50] == list(range(1, 51))

@@ -4,7 +4,8 @@ Candidates with the same pipeline are wrong in the same way: messages across a t
 of them took beyond its estimate is expected of the others too. On a trunk of 1:64 a thousand candidates of 63 stages have
 estimates below the best step time; without this they are all placed before the first of 16 stages.
 
-The order decides nothing but when the incumbent is found: whatever has a bound below it is placed before the search ends.
+The order decides nothing but when the incumbent is found, and which gap is left where a limit ends the search: whatever has a
+bound below the incumbent is placed before the search ends.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import islice
+from typing import Final
 
 import numpy as np
 
@@ -20,12 +22,17 @@ from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_state import Search
 
+PATIENCE: Final = 128
+"""Candidates placed one after another, none of them faster, after which the next have the least bounds: all must be placed that
+may be faster, and a limit then leaves a smaller gap. A choice."""
+
 Block = tuple[Priced, Placer]
 Pipeline = tuple[int, ...]
 
 
 def place_survivors(state: Search, blocks: Sequence[Block], most: int | None = None) -> None:
-    """By estimates first, then by the bounds of what those left out, each corrected by what others of the same pipeline took.
+    """By estimates first, then by the bounds of what those left out, each corrected by what others of the same pipeline took;
+    last by bounds alone.
 
     Args:
         most: so many by their estimates, for an early incumbent; None: all that may be below it.
@@ -45,13 +52,28 @@ def place_survivors(state: Search, blocks: Sequence[Block], most: int | None = N
             state.tell("placing", done, len(rows))
     if most is not None:
         return
-    for done, (index, _) in enumerate(in_turn(bounds, pipelines, took)):
+    for done, index in enumerate(by_bounds(state, bounds, pipelines, took)):
         if bounds[index] >= state.target_s or state.out_of_time:
             state.drop(bounds[index : index + 1])
             continue
         took[index] = _place(state, blocks, rows[index])
         if done % 16 == 0:
             state.tell("placing", done, len(rows))
+
+
+def by_bounds(
+    state: Search, bounds_s: Floats, pipelines: Sequence[Pipeline], took: Mapping[int, float]
+) -> Iterator[int]:
+    """Every candidate once: in the order of ``in_turn``, and once PATIENCE of them were not faster, the least bound first."""
+    left, best_s, slower = set(range(len(bounds_s))), state.incumbent_s, 0
+    for index, _ in in_turn(bounds_s, pipelines, took):
+        if slower >= PATIENCE:
+            break
+        left.remove(index)
+        yield index
+        slower = 0 if state.incumbent_s < best_s else slower + bool(bounds_s[index] < state.target_s)
+        best_s = state.incumbent_s
+    yield from sorted(left, key=lambda index: (float(bounds_s[index]), index))
 
 
 def in_turn(figures_s: Floats, pipelines: Sequence[Pipeline], took: Mapping[int, float]) -> Iterator[tuple[int, float]]:
