@@ -7,7 +7,7 @@ import random
 import numpy as np
 
 from cases import each
-from instances import plain_job, plain_topology, plain_trunk
+from instances import moe, plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.candidates import concatenate
 from scaleacross.solvers.every_placement import EveryPlacement, balanced, placer_on
 from scaleacross.solvers.fleets import fleets
@@ -71,3 +71,34 @@ def test_no_bound_is_above_an_exact_step(seed: int) -> None:
                 assert max(above.values()) <= 1, (above, decision)
                 compared += 1
     assert compared > 0 or seed not in QUICK
+
+
+@each("seed", range(4), range(24), size=4)
+def test_light_layers_make_room_for_as_many_as_there_are(seed: int) -> None:
+    """Layers of two kinds, of unlike weight: were all the lightest, far more would seem to fit."""
+    rng = random.Random(f"room {seed}")
+    data = passing_job(seed).model_dump(mode="json", exclude_unset=True)
+    dense = {"num_dense_layers": rng.choice([1, 3]), "dense_intermediate_size": rng.choice([64, 12000])}
+    data["workload"] = moe(num_layers=rng.choice([9, 12]), expert_intermediate_size=1024, **dense)
+    data["degrees"] = {"tp": 1, "cp": 1, "ep": 1, "pp": {"min": 2}}
+    memory = rng.choice([500, 800, 1200])
+    for building, times in zip(data["topology"]["regions"][0]["buildings"], (1, rng.choice([1.5, 3])), strict=True):
+        building["accelerator"]["memory_bytes"] = int(memory * times) * 2**20
+    problem = problem_of(Job.model_validate(data))
+    fleet = fleets(problem.topology)[0]
+    placer = placer_on(fleet, problem.job, problem.profile)
+    assert isinstance(placer, EveryPlacement)
+    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    rows = concatenate(list(space.batches(Refusals())))
+    rows = rows.take(np.random.default_rng(seed).permutation(len(rows))[:48])
+    room, fullest = layers_that_fit(problem.job, problem.profile, fleet.buildings, rows)
+    fit = refused = 0
+    for row in range(len(rows)):
+        trials = placer._balanced(rows.take(np.array([row])), None)
+        for trial in trials:
+            assert room[row] >= problem.profile.num_layers, (rows.decision(row), trial.balance)
+            assert max(map(sum, trial.balance.split)) >= fullest[row], (rows.decision(row), trial.balance)
+        fit += len(trials)
+        refused += not trials and room[row] < problem.profile.num_layers
+    assert fit + refused > 0
+    assert seed != 1 or refused == 39  # 35 if all layers were of the lightest kind

@@ -1,13 +1,16 @@
 """How many layers fit on the ranks of a mixed pool, and how many some rank must hold, wherever its types are.
 
 Symbols       p  pipeline ranks;  v  chunks of each;  L  layers;  s[r], l[r]  layers that fit on rank r if its stage has an
-              accelerator with less memory, or has only larger ones
+              accelerator with less memory, or has only larger ones; all are taken to be of block type k, and a rank holds no
+              more others than there are lighter ones: n layers, c of them lighter, take (n − c)·w[k] or more. So it is Σ n that
+              these figures exceed by Λ[k] at least, the layers of lighter types in the whole model. What is best over k holds
 Given         A stage is dp·tp·cp accelerators, so at most q = ⌊larger ones / (dp·tp·cp)⌋ ranks have only larger ones. Every chunk
               holds a layer or more where there are as many layers; else none holds two (``spec.parallelism.split_layers``).
-Room          Σ s[r] + the q largest l[r] − s[r]; none where more than q ranks have s[r] < v, though each needs v
-Fullest       The p − q ranks with less memory hold no more than the p − q largest s[r]. So one of the q others, if there are
-              any, holds ⌈(L − Σ of these)/q⌉ layers or more; some rank holds ⌈L/p⌉ anyhow. Some replica runs m micro-batches or
-              more on that rank, so step ≥ m · that many layers, on the fastest type.
+Room          Σ s[r] + the q largest l[r] − s[r] + Λ[k]; none where more than q ranks have s[r] < v of the lightest type, though
+              each needs v
+Fullest       The p − q ranks with less memory hold no more than the p − q largest s[r], and Λ[k]. So one of the q others, if
+              there are any, holds ⌈(L − Σ of these)/q⌉ layers or more; some rank holds ⌈L/p⌉ anyhow. Some replica runs m
+              micro-batches or more on that rank, so step ≥ m · that many layers, on the fastest type.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.memory import memory_parts
-from scaleacross.cost_models.stages import RankClasses
+from scaleacross.cost_models.stages import RankClasses, block_counts
 from scaleacross.spec.job import Job
 from scaleacross.spec.topology import Building
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -38,17 +41,28 @@ def layers_that_fit(
     room, fullest = np.empty(len(candidates)), np.empty(len(candidates))
     for pp, rows in by_pipeline(candidates):
         here = candidates.take(rows)
-        ranks, (fixed, each) = _bytes(job, profile, pp, here)
+        ranks, fixed, each = _bytes(job, profile, pp, here)
         chunks, one_each = here.num_chunks, pp * here.num_chunks <= profile.num_layers
         most = np.where(one_each, profile.num_layers - (pp - 1) * chunks, chunks)
-        small, big = (np.clip(np.floor((size - fixed) / each + 1e-9), 0.0, most) for size in (smaller, larger))
         of_large = np.minimum(pp, large // (here.dp * here.tp * here.cp))
-        holds = _largest(small, ranks, np.full(len(rows), pp)) + _largest(big - small, ranks, of_large)
-        too_small = (ranks[:, None] * (one_each & (small < chunks))).sum(axis=0)
+        holds, left = np.full(len(rows), np.inf), np.zeros(len(rows))
+        for kind in range(len(profile.blocks)):
+            lighter = np.array(block_counts(profile)) @ (each < each[:, kind : kind + 1]).any(axis=0)
+            small, big = (_that_fit(size - fixed, each[:, kind], most) for size in (smaller, larger))
+            at_most = _largest(small, ranks, np.full(len(rows), pp)) + _largest(big - small, ranks, of_large)
+            holds = np.minimum(holds, at_most + lighter)
+            left = np.maximum(left, profile.num_layers - lighter - _largest(small, ranks, pp - of_large))
+        of_lightest = _that_fit(smaller - fixed, each.min(axis=1), most)
+        too_small = (ranks[:, None] * (one_each & (of_lightest < chunks))).sum(axis=0)
         room[rows] = np.where(too_small > of_large, 0.0, holds)
-        left = np.where(of_large > 0, profile.num_layers - _largest(small, ranks, pp - of_large), 0.0)
+        left = np.where(of_large > 0, left, 0.0)
         fullest[rows] = np.maximum(np.ceil(left / np.maximum(1, of_large) - 1e-9), -(-profile.num_layers // pp))
     return room, fullest
+
+
+def _that_fit(left_bytes: Floats, layer_bytes: Floats, most: Ints) -> Floats:
+    """Whole layers, ``most`` at most, (parts, n)."""
+    return np.asarray(np.clip(np.floor(left_bytes / layer_bytes + 1e-9), 0.0, most))
 
 
 def by_pipeline(candidates: Candidates) -> Iterator[tuple[int, Ints]]:
@@ -56,8 +70,9 @@ def by_pipeline(candidates: Candidates) -> Iterator[tuple[int, Ints]]:
     yield from ((int(pp), np.flatnonzero(candidates.pp == pp)) for pp in np.unique(candidates.pp))
 
 
-def _bytes(job: Job, profile: ModelProfile, pp: int, candidates: Candidates) -> tuple[Ints, tuple[Floats, Floats]]:
-    """Ranks of each part, and the bytes of its last rank without layers and of a layer of the cheapest block type, (parts, n)."""
+def _bytes(job: Job, profile: ModelProfile, pp: int, candidates: Candidates) -> tuple[Ints, Floats, Floats]:
+    """Ranks of each part, and the bytes of its last rank without layers, (parts, n), and of a layer of each block type,
+    (parts, block types, n)."""
     last = np.unique((np.arange(1, PARTS + 1) * pp) // PARTS - 1)
     last, kinds = last[last >= 0], len(profile.blocks)
     probes = np.concatenate([np.zeros((1, kinds), dtype=np.int64), np.eye(kinds, dtype=np.int64)])
@@ -66,7 +81,7 @@ def _bytes(job: Job, profile: ModelProfile, pp: int, candidates: Candidates) -> 
     parts = memory_parts(profile, job, candidates, classes)
     needed = sum(parts.values(), start=np.zeros(1)).reshape(len(last), len(probes), -1)
     fixed = needed[:, 0]
-    return np.diff(last, prepend=-1), (fixed, (needed[:, 1:] - needed[:, :1]).min(axis=1))
+    return np.diff(last, prepend=-1), fixed, needed[:, 1:] - needed[:, :1]
 
 
 def _largest(layers: Floats, ranks: Ints, number: Ints) -> Floats:
