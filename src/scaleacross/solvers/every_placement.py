@@ -3,11 +3,11 @@
 Space         every axis order on every fill (S1–S3 of ``fleets``), every balance (B1–B3 of ``balance``) of its layout
 C1 failures   no unit (zone or building) holds more data-parallel replicas than ``job.failure_domains`` allows to lose
 
-The *layout* of a placement is the types on each stage of each replica class; layouts are few. Each is balanced, floors of
-computation sort the balances, and all orders and fills of a layout are bounded in arrays and priced exactly, from the least
-bound up, until the next is not below the best. Orders whose own bound (``order_bounds_s``) is not below it are left out; of the
-others the pipeline is timed first, and the rest only where both together may be below. There are at most 5! orders; fills
-depend on the number of buildings; so nothing grows with the accelerators but the counting of groups.
+The *layout* of a placement is the types on each stage of each replica class; layouts are few. Each is balanced. Balances whose
+computation alone takes too long are left; all others are bounded in arrays, on all orders and fills of their layouts at once, and
+priced exactly, from the least bound up, until the next is not below the best. Orders whose own bound (``order_bounds_s``) is not
+below it are left out; of the others the pipeline is timed first, and the rest only where both together may be below. There are at
+most 5! orders; fills depend on the number of buildings; so nothing grows with the accelerators but the counting of groups.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How many layers fit on the ranks of a mixed pool, and how many some rank must hold, wherever its types are.
 
 Symbols       p  pipeline ranks;  v  chunks of each;  L  layers;  s[r], l[r]  layers that fit on rank r if its stage has an
-              accelerator with less memory, or has only larger ones; all are taken to be of block type k, and a rank holds no
-              more others than there are lighter ones: n layers, c of them lighter, take (n − c)·w[k] or more. So it is Σ n that
-              these figures exceed by Λ[k] at least, the layers of lighter types in the whole model. What is best over k holds
+              accelerator with less memory, or has only larger ones, were all of one block type k;  w[k]  bytes of one;  Λ[k]
+              layers of lighter types in the model. n layers of a rank, c of them lighter, take (n − c)·w[k] or more: it holds c
+              more than s or l at most, all ranks together Λ[k] more. That is so for every k, and the one that says most counts
 Given         A stage is dp·tp·cp accelerators, so at most q = ⌊larger ones / (dp·tp·cp)⌋ ranks have only larger ones. Every chunk
               holds a layer or more where there are as many layers; else none holds two (``spec.parallelism.split_layers``).
 Room          Σ s[r] + the q largest l[r] − s[r] + Λ[k]; none where more than q ranks have s[r] < v of the lightest type, though
