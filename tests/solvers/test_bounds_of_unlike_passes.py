@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 
@@ -92,13 +93,13 @@ def test_light_layers_make_room_for_as_many_as_there_are(seed: int) -> None:
     rows = concatenate(list(space.batches(Refusals())))
     rows = rows.take(np.random.default_rng(seed).permutation(len(rows))[:48])
     room, fullest = layers_that_fit(problem.job, problem.profile, fleet.buildings, rows)
-    fit = refused = 0
+    num_layers = problem.profile.num_layers
+    alike = [replace(problem.profile, blocks=((block, num_layers),)) for block, _ in problem.profile.blocks]
+    lightest = np.max([layers_that_fit(problem.job, one, fleet.buildings, rows)[0] for one in alike], axis=0)
+    assert (room <= lightest).all()
+    assert ((room < num_layers) & (lightest >= num_layers)).any() or seed in (6, 10, 14)  # there all fit
     for row in range(len(rows)):
         trials = placer._balanced(rows.take(np.array([row])), None)
         for trial in trials:
-            assert room[row] >= problem.profile.num_layers, (rows.decision(row), trial.balance)
+            assert room[row] >= num_layers, (rows.decision(row), trial.balance)
             assert max(map(sum, trial.balance.split)) >= fullest[row], (rows.decision(row), trial.balance)
-        fit += len(trials)
-        refused += not trials and room[row] < problem.profile.num_layers
-    assert fit + refused > 0
-    assert seed != 1 or refused == 39  # 35 if all layers were of the lightest kind

@@ -67,7 +67,7 @@ class Rows(NamedTuple):
     types: Ints
 
     @classmethod
-    def stacked(cls, parts: Sequence[Rows]) -> Rows:
+    def concatenated(cls, parts: Sequence[Rows]) -> Rows:
         """All rows of one part or more, one after another."""
         candidates, work, types = zip(*parts, strict=True)
         return cls(concatenated(candidates), concatenated(work), np.concatenate(types))

@@ -243,7 +243,7 @@ class EveryPlacement(Placer):
         places = {place: index for index, place in enumerate(dict.fromkeys(p for one in trials for p in one.places))}
         place, row = _pairs(trials, places)
         first = trials[0].rows.candidates.take(np.zeros(1, dtype=np.int64))
-        rows = Rows.stacked([one.rows for one in trials]).take(row)
+        rows = Rows.concatenated([one.rows for one in trials]).take(row)
         volumes = self.pricing.volumes(rows.candidates, rows.work)
         fills = {fill: index for index, fill in enumerate(dict.fromkeys(fill for fill, _ in places))}
         whole, at = [self.levels(fill) for fill in fills], np.array([fills[fill] for fill, _ in places])[place]
@@ -252,13 +252,13 @@ class EveryPlacement(Placer):
         network = searched_network(self.pricing.job, self.pricing.accelerators)
         terms = []
         for axis in (axis for axis in GRID_AXES if axis != "pp"):
-            behind = [(fill, _faster(order, axis)) for fill, order in places]
-            shapes = [self._axis_shapes(first, axis, faster, fill) for fill, faster in behind]
+            arcs = [(fill, _faster(order, axis)) for fill, order in places]
+            shapes = [self._axis_shapes(first, axis, faster, fill) for fill, faster in arcs]
             stacked = [stacked_shapes(column).take(place) for column in zip(*shapes, strict=True)]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
             waited = stacked[-1:]
             if axis in WAITED:
-                waited.append(stacked_shapes(self._least(first, axis, shapes, behind)).take(place))
+                waited.append(stacked_shapes(self._least(first, axis, shapes, arcs)).take(place))
             waits, *of_least = (
                 stacked_links([*whole, *own], np.where(shape.span < CAMPUS, at_own, at)) for shape in waited
             )

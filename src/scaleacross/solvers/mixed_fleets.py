@@ -287,12 +287,8 @@ class MixedPricing(Pricing):
         counts = np.array([count for _, count in self.profile.blocks])
         whole = counts @ least + (share[:, None] * ends).min(axis=0).sum(axis=0)
         once = counts @ least + ends.min(axis=0).sum(axis=0)
-        pp, m, phi, fewest = (
-            candidates.pp,
-            candidates.num_micro_batches,
-            share.min(axis=0),
-            _fewest(self.job, candidates),
-        )
+        pp, m, phi = candidates.pp, candidates.num_micro_batches, share.min(axis=0)
+        fewest = _fewest(self.job, candidates)
         by_shares = np.where(candidates.rerun_open, 0.0, candidates.dp * whole / self._speed(candidates, share))
         pace = np.maximum(by_shares, once / pp)
         before = prefix_share(candidates, times, seconds)
@@ -314,9 +310,9 @@ class MixedPricing(Pricing):
     ) -> Floats:
         """``any order`` of ``unlike_ranks``, (n,).
 
-        A replica whose ranks are all as fast as the fastest takes ``passes_s``/pp for a micro-batch at least. So a step of S has
-        m⁺ ≤ S·pp/``passes_s``. S ≥ f(m⁺(S)), which falls as S grows: S ≥ f(m⁺(s)) for any s ≥ f(m⁺(s)), say s = f(m⁺(s')) of an
-        s' that no step is below.
+        Some rank of a replica takes W/pp for a micro-batch or more. So in a step of S no replica has more than m⁺ = S·pp/W. The
+        bound B(m⁺) falls as m⁺ grows, hence as S grows. With a first bound s on S, and t = B(m⁺(s)) ≥ s, S ≥ B(m⁺(t)): where
+        S ≥ t, since t ≥ B(m⁺(t)); where S < t, since B(m⁺(S)) ≥ B(m⁺(t)).
 
         Args:
             share: f, (types, n).
@@ -326,13 +322,12 @@ class MixedPricing(Pricing):
         """
         m, dp, pp, (whole, once) = candidates.num_micro_batches, candidates.dp, candidates.pp, passes_s
 
-        def least_s(most: Floats) -> Floats:
+        def bound_s(step_s: Floats) -> Floats:
+            """B(m⁺) of a step."""
+            most = np.clip(step_s * pp / whole, m, m * dp - (dp - 1) * fewest)
             return np.asarray(m * dp * whole / self._speed(candidates, share, before / most))
 
-        def most(step_s: Floats) -> Floats:
-            return np.clip(step_s * pp / whole, m, m * dp - (dp - 1) * fewest)
-
-        by_shares = least_s(most(least_s(most(m * dp * whole / self._speed(candidates, share)))))
+        by_shares = bound_s(bound_s(m * dp * whole / self._speed(candidates, share)))
         of_one = m * once / speed_in_any_order(np.ones((1, len(m))), pp[None], np.ones_like(dp), before / m)
         return np.maximum(by_shares, of_one)
 

@@ -1,4 +1,5 @@
-"""Lower bounds on the passes of unlike ranks: what sharded parameters expose in every micro-batch, and the path of one of them.
+"""Lower bounds on the passes of unlike ranks: what sharded parameters expose in every micro-batch, the path of one of them, and
+what a first chunk adds to fill and drain.
 
 Symbols       as in ``mixed_fleets``; i  replica class with m_i micro-batches (some class has m or more);  r  pipeline rank;
               P[r,i] its passes, W[r,i] what it waits for, t  seconds that the fullest rank takes at least to gather and scatter
@@ -56,7 +57,8 @@ def path_s(profile: ModelProfile, candidates: Candidates, seconds: Floats, messa
 
 
 def prefix_share(candidates: Candidates, times: Sequence[StackedTimes], seconds: Floats) -> Floats:
-    """Share of what a rank takes for a micro-batch that its first chunk adds to fill and drain, at least, (n,).
+    """d of ``unlike_ranks``: share of what a rank takes for a micro-batch that its first chunk adds to fill and drain, at least,
+    (n,).
 
     Of schedules with a whole backward the pass through that chunk, of others its forward. It has 1/v of the rank's layers or
     more, v/(2v−1) times that from three chunks on, where the middle ones take the remainder (``split_layers``); with several

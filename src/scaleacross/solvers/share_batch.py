@@ -8,8 +8,9 @@ Objective     min T, then as many as possible for the slowest class, then for th
 C1 pace       (m[c] + β)·P[c] ≤ T
 C2 batch      Σ_c R[c]·m[c] = M
 
-T is found by bisection over the values that C1 can take; whether C2 has a solution is a subset-sum question, answered with
-bit sets. Both are exact; the size depends on the classes and on M, not on accelerators.
+T is found by bisection over the values that C1 can take, from the first on with which C2 is not out of reach; whether C2 has a
+solution is a subset-sum question, answered with bit sets. Both are exact; the size depends on the classes and on M, not on
+accelerators.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def share_batch(
     times = np.unique(np.concatenate([(m + idle) * pace for m, pace in zip(own, pace_s, strict=True)]))
 
     def enough(index: int) -> bool:
-        """Whether every class has a number, and the largest ones add up to M or more: cheap, and necessary."""
+        """Whether every class has a number, and the largest ones add up to M or more: necessary, and soon answered."""
         within = _within(own, pace_s, float(times[index]), idle)
         return all(map(len, within)) and sum(int(m[-1]) * r for m, r in zip(within, num_replicas, strict=True)) >= total
 
@@ -52,14 +53,10 @@ def share_batch(
         within = _within(own, pace_s, float(times[index]), idle)
         return bool(_reachable(within, num_replicas, total)[0] >> total & 1)
 
-    low = _first(enough, 0, len(times))
-    step = 1
-    while low + step <= len(times) and not adds_up(low + step - 1):  # it is seldom far
-        low, step = low + step, 2 * step
-    low = _first(adds_up, low, min(low + step - 1, len(times)))
-    if low == len(times):
+    least = _first(adds_up, _first(enough, 0, len(times)), len(times))
+    if least == len(times):
         return None
-    return _most_for_the_slowest(_within(own, pace_s, float(times[low]), idle), pace_s, num_replicas, total)
+    return _most_for_the_slowest(_within(own, pace_s, float(times[least]), idle), pace_s, num_replicas, total)
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
