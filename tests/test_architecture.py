@@ -35,6 +35,7 @@ ROOMS = {
     "units": _room(""),
     "errors": _room(""),
     "lazy": _room(""),
+    "machine_code": _room("", "numba"),
     "plugins": _room("errors"),
     "spec": _room(BASE, "pydantic"),
     "samples": _room(BASE, "numpy"),
@@ -45,8 +46,8 @@ ROOMS = {
     "step": _room(f"{NOUNS} schedules", "numpy"),
     "targets": _room(f"{NOUNS} workloads", "numpy"),
     "importers": _room(f"{NOUNS} catalogue"),
-    "cost_models": _room(f"{MODELS} samples", "numpy networkx"),
-    "simulation": _room(f"{MODELS} step", "numpy numba"),
+    "cost_models": _room(f"{MODELS} samples machine_code", "numpy networkx"),
+    "simulation": _room(f"{MODELS} step machine_code", "numpy"),
     "verification": _room(COSTS, "numpy"),
     "solvers": _room(f"{COSTS} verification samples", "numpy networkx ortools pulp"),
     "emitters": _room(f"{MODELS} targets", "numpy networkx google"),  # protobuf: Chakra traces

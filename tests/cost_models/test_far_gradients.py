@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from machines import building, fill, flat, topology, trunk
 
-from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.far_gradients import queue
 from scaleacross.cost_models.far_shapes import shapes_of_ranks
 from scaleacross.cost_models.groups import exact_shape
@@ -64,6 +62,18 @@ def literal(levels: Levels, axis: tuple[int, int], pipeline: tuple[int, int], ra
     return out | {"leaving": max(busy.values(), default=1), "crossing": max(ways.values(), default=1)}
 
 
+def all_to_all(levels: Levels, axis: tuple[int, int], pipeline: tuple[int, int], rank: int) -> np.ndarray:
+    """What all-to-alls of one rank's groups send between any two buildings, over what one member sends in all, pair by pair."""
+    home = [int((levels.cuts[CAMPUS] <= at).sum()) - 1 for at in range(levels.num_positions)]
+    (degree, stride), out = axis, np.zeros((max(home) + 1,) * 2)
+    for start in (b + j for b in range(0, levels.num_positions, degree * stride) for j in range(stride)):
+        if start // pipeline[1] % pipeline[0] == rank:
+            places = [home[start + i * stride] for i in range(degree)]
+            for one, other in product(places, repeat=2):
+                out[one, other] += 1 / degree
+    return out
+
+
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("levels", "world"), FILLS)
 def test_shapes_of_ranks_are_those_of_their_groups(levels: Levels, world: int, order: tuple[GridAxis, ...]) -> None:
@@ -79,6 +89,8 @@ def test_shapes_of_ranks_are_those_of_their_groups(levels: Levels, world: int, o
             for level in (CAMPUS, REGION):
                 expected = literal(levels, axis, pipeline, rank, level)
                 assert {key: int(getattr(found, key)[rank, level]) for key in expected} == expected, (name, rank, level)
+            sent = all_to_all(levels, axis, pipeline, rank)
+            assert found.exchanged[rank, CAMPUS:] == pytest.approx(levels.routes.fullest(sent)), (name, rank)
     assert NUM_LEVELS == REGION + 1
 
 
@@ -93,11 +105,6 @@ def test_only_the_stage_on_the_border_crosses_it() -> None:
     assert max(found.span.tolist()[::2]) < CAMPUS
 
 
-def stages(rank: list[int], held: list[float]) -> StageWork:
-    nothing = {field.name: np.zeros(len(held)) for field in fields(StageWork)}
-    return StageWork(**(nothing | {"dense_parameters": np.array(held), "rank": np.array(rank)}))
-
-
 def served(ready_s: list[float], work_s: list[float]) -> float:
     """When a server that is never idle while it has work is done."""
     now = 0.0
@@ -110,19 +117,14 @@ def served(ready_s: list[float], work_s: list[float]) -> float:
 def test_the_queue_is_that_of_one_server(seed: int) -> None:
     rng = np.random.default_rng(seed)
     p, v = int(rng.integers(2, 5)), int(rng.integers(1, 4))
-    held, pieces = rng.uniform(0.5, 2, p * v), rng.integers(1, 5, p * v).astype(float)
+    busy, pieces = rng.uniform(0.2, 3, p * v), rng.integers(1, 5, p * v).astype(float)
     start = rng.uniform(0, 5, p * v)
     end = start + rng.uniform(0.1, 1, p * v)
-    total, busy, pace = float(end.max()), rng.uniform(0.2, 3, p), rng.uniform(1, 2, p)
-    rank = [stage % p for stage in range(p * v)]
-    carried = np.full(p, 2.0 * v)
-    found = queue(
-        stages(rank, held.tolist()), StageEnds(0 * start, 0 * start, start, end, total), pieces, busy, carried, pace
-    )
+    total = float(end.max())
+    busy_s, left_s = queue(StageEnds(0 * start, 0 * start, start, end, total), pieces, busy)
     ready = [start[k] + (end[k] - start[k]) * (i + 1) / pieces[k] for k in range(p * v) for i in range(int(pieces[k]))]
-    work = [busy[rank[k]] * held[k] / carried[0] / pieces[k] for k in range(p * v) for _ in range(int(pieces[k]))]
-    behind = found.of_pace[0] * pace - found.length_s[0]
-    assert behind.tolist() == pytest.approx([served(ready, work) - total] * p)
+    work = [busy[k] / pieces[k] for k in range(p * v) for _ in range(int(pieces[k]))]
+    assert busy_s - left_s == pytest.approx(served(ready, work) - total)
 
 
 def test_micro_batches_pass_all_stages_before_and_go_back_through_them() -> None:

@@ -8,13 +8,21 @@ import numpy as np
 import pytest
 
 from instances import instance, mixed_instance
-from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.cost_models.levels import CAMPUS
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.replica_kinds import KnownReplicas
+from scaleacross.cost_models.window_traffic import GRADIENT_AXES
 from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.fleets import fleets, shares
 from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.parallelism import GRID_AXES
 from scaleacross.spec.placement import Placement
+
+
+def reduced_between_buildings(plan: PlanCost) -> bool:
+    """Whether gradients cross buildings: bounds do not know how long a single rank waits before it needs its parameters."""
+    return any(plan.placement.spans.get(axis) in LINK_LEVELS[CAMPUS:] for axis in GRADIENT_AXES)
 
 
 @pytest.mark.parametrize("seed", [0, 4, 6, 13, 41, 306, 312])
@@ -34,7 +42,7 @@ def test_rows_cost_what_their_plans_cost(seed: int) -> None:
                     decision = some.decision(row).model_copy(update={"placement": placement})
                     plan = plan_cost(problem.job, problem.profile, problem.topology, decision, network="best")
                     assert step_s[row] <= plan.cost.step_s * (1 + 1e-9)  # pipelines are bounded
-                    if some.pp[row] == 1:
+                    if some.pp[row] == 1 and not reduced_between_buildings(plan):
                         assert step_s[row] == pytest.approx(plan.cost.step_s, rel=1e-9)
                     total += 1
     assert total > 0

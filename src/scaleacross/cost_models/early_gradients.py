@@ -10,6 +10,7 @@ What a pipeline waits for later than that lengthens the window (``least_waits.ea
 rank are not sooner done than with trunks for themselves.
 
 Of parameters only the first bucket is certain to be waited for: the rest may arrive before the first forward passes that need it.
+A single rank has nothing before that but the layers of its first micro-batch and what these wait for.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ class Early(NamedTuple):
     Attributes:
         lead_s: by which computation outlasts the first gradients at most, −inf where these do not cross buildings.
         mean, least: gradients of all ranks in the mean, and of the emptiest rank, over those that traffic has.
+        batches: micro-batches of a single rank; 0 of several ranks.
     """
 
     lead_s: Floats
     mean: Floats
     least: Floats
+    batches: Floats
 
     @property
     def is_far(self) -> Bools:
@@ -63,27 +66,28 @@ class Early(NamedTuple):
         out[len(WINDOW_NAMES) + GRADIENTS] *= np.where(self.is_far, self.mean, 1.0)
         return out
 
-    def behind(self, over: Sequence[Window], waited_s: Floats) -> tuple[Window, ...]:
-        """The windows of pipelines that wait ``waited_s`` at most after some stage has its gradients, (..., n)."""
+    def behind(self, over: Sequence[Window], waited_s: Floats, before_s: Floats | float) -> tuple[Window, ...]:
+        """The windows of pipelines that wait ``waited_s`` at most, (..., n), of it ``before_s`` or more before any stage has its
+        gradients."""
         far, (gradients, parameters, *others) = self.is_far, over
-        length_s = np.where(far, np.where(far, self.lead_s, 0.0) + waited_s, gradients.length_s)
-        longer = gradients._replace(length_s=length_s)
-        return longer, parameters._replace(length_s=np.where(far, np.inf, parameters.length_s)), *others
+        length_s = np.where(far, np.where(far, self.lead_s, 0.0) + waited_s - before_s, gradients.length_s)
+        single = self.batches > 0
+        first = np.where(single, waited_s / np.maximum(1.0, self.batches), np.inf)
+        held_s = np.where(far, parameters.length_s + first, parameters.length_s)
+        return gradients._replace(length_s=length_s), parameters._replace(length_s=held_s), *others
 
 
 def early_gradients(volumes: Volumes) -> Early | None:
     """Of candidates whose gradients all cross buildings; None where none of them would be sooner for it."""
     candidates = volumes.candidates
-    some = (candidates.pp > 1) & volumes.job.overlap.gradient_reduce
-    if not some.any():
+    if not volumes.job.overlap.gradient_reduce:
         return None
-    lead = np.full(len(candidates), -np.inf)
-    rows = np.flatnonzero(some)
-    lead[rows] = lead_s(candidates.take(rows), volumes.work.take(rows))
+    lead = lead_s(candidates, volumes.work)
     if volumes.order is not None:
-        lead[rows] = np.inf
-    lead[some & reduced_every_pass(candidates)] = np.inf  # passes with shards last longer than they compute
-    return Early(lead, volumes.work.mean_held_share, volumes.work.least_held_share)
+        lead[:] = np.inf
+    lead[reduced_every_pass(candidates)] = np.inf  # passes with shards last longer than they compute
+    batches = np.where(candidates.pp == 1, candidates.num_micro_batches, 0).astype(np.float64)
+    return Early(lead, volumes.work.mean_held_share, volumes.work.least_held_share, batches)
 
 
 def lead_s(candidates: Candidates, work: Work) -> Floats:

@@ -16,7 +16,7 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.columns import column_names, columns_of
+from scaleacross.cost_models.columns import column_names
 from scaleacross.cost_models.groups import GroupShape, busiest_ways
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, REGION, Levels
@@ -54,6 +54,10 @@ def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Level
             rows["leaving"][:, level] = np.maximum(1, unit * _busiest(child, steps.any(axis=1), rank, ranks))
             rows["pairs"][:, level] = _most(np.count_nonzero(steps, axis=1) * farthest, rank, ranks)
         rows["crossing"][:, CAMPUS:] = np.maximum(1, unit * busiest_ways(building, region, rank, ranks).T)
+        members = _members(building, levels.children(unit)[CAMPUS - 1])
+        for one in range(ranks):
+            own = members[rank == one]
+            rows["exchanged"][one, CAMPUS:] = levels.routes.fullest(own.T @ own / degree * unit)
     return GroupShape(**rows)
 
 
@@ -77,9 +81,10 @@ def slowest_apart(groups: Mapping[str, Group], axes: Mapping[str, Axis], levels:
     def slowest(group: Group) -> Group:
         shape = group.shape
         row = np.lexsort((*shape.crossing[:, CAMPUS:].T, *shape.farthest_fanout[:, CAMPUS:].T))[-1:]
-        return replace(group, shape=GroupShape(*(each[row] for each in columns_of(shape))))
+        most = replace(shape.take(row), exchanged=shape.exchanged.max(axis=0, keepdims=True))
+        return replace(group, shape=most)
 
-    own = apart(groups, axes, levels, ("tp", *SHARD_COMMUNICATORS))
+    own = apart(groups, axes, levels, ("tp", "ep", *SHARD_COMMUNICATORS))
     kept = {name: ("slowest", axes[name], axes["pp"]) for name in own}
     return {name: groups[name].kept(kept[name], partial(slowest, group)) for name, group in own.items()}
 
@@ -94,6 +99,13 @@ def _longest_stretch(steps: Bools, ends: Bools) -> Ints:
     counted = np.cumsum(steps, axis=1)
     stretch: Ints = counted - np.maximum.accumulate(np.where(ends, counted, 0), axis=1)
     return np.asarray(stretch.max(axis=1, initial=0))
+
+
+def _members(child: Ints, every: Ints) -> Floats:
+    """Members of every group in every child, (groups, children), of the ``child`` that each member is in, among ``every`` one."""
+    children = int(every.max() - every.min()) + 1
+    number = np.arange(len(child))[:, None] * children + child - every.min()
+    return np.bincount(number.ravel(), minlength=len(child) * children).reshape(-1, children).astype(np.float64)
 
 
 def _most(values: Ints | Bools, rank: Ints, ranks: int) -> Ints:

@@ -145,7 +145,7 @@ def step_seconds(
     Args:
         groups: of every communicator (``groups_of``); they remember what no size changes.
         known: remembers what placements and networks of one decision share.
-        limit_s: the step is inf where the pipelines alone take as long; how much longer it takes is not worked out.
+        limit_s: the step is inf where it shows early that it takes as long; how much longer it takes is not worked out.
     """
     placement = _placement(decision)
     levels = levels or build_levels(topology, placement.fill)
@@ -153,8 +153,7 @@ def step_seconds(
     candidates = candidate_of(decision, job.global_batch_sequences)
     split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, candidates, layout)
     given = OnLayout(job, profile, levels.accelerators, decision, layout, split, micro_batches)
-    placed = (known or KnownReplicas()).of(given).placed(placement, groups, levels)
-    return np.inf if placed.pipeline_s >= limit_s else max(kind.step_s for kind in placed.kinds())
+    return (known or KnownReplicas()).of(given).placed(placement, groups, levels).step_s(limit_s)
 
 
 def groups_of(shapes: Mapping[str, GroupShape], levels: Levels, network: Networks) -> dict[str, Group]:

@@ -12,7 +12,7 @@ from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.beside_layers import BesideLayers, beside_layers, pieces_of_stages
 from scaleacross.cost_models.candidates import Floats, candidate_of
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.far_gradients import Ranks, far_gradients, is_far, near_gradients
+from scaleacross.cost_models.far_gradients import FarTraffic, Ranks, is_far, near_gradients
 from scaleacross.cost_models.far_shapes import slowest_apart
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layer_seconds import times_by_type
@@ -35,6 +35,9 @@ from scaleacross.spec.parallelism import GRID_AXES, GridAxis
 from scaleacross.spec.placement import Placement, communicator_axes
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.layer_profile import ModelProfile
+
+Traffic = Mapping[GridAxis, tuple[Floats, ...]]
+"""In the windows of ``overlap``, by axis and communicator, each (TRAFFIC_ROWS, ranks)."""
 
 
 class ReplicaKind(NamedTuple):
@@ -183,17 +186,42 @@ class PlacedReplicas:
         """Seconds of the longest pipeline: no step is shorter."""
         return max(timed.total_s for timed in self.pipelines)
 
+    def step_s(self, limit_s: float) -> float:
+        """Seconds of the step; inf where it takes ``limit_s`` or more, and that shows before all of it is worked out."""
+        if self.pipeline_s >= limit_s:
+            return np.inf
+        longest = 0.0
+        for timed in self.pipelines:
+            own, traffic = self._traffic(timed)
+            far = self._far(timed, own, traffic)
+            if far is not None and far.least_s + own.work.optimizer_s.max() >= limit_s:
+                return np.inf
+            longest = max(longest, self._kind(timed, own, traffic, far).step_s)
+        return longest
+
     def kinds(self) -> list[ReplicaKind]:
         """All kinds of replicas; the one whose step is longest makes the plan's."""
-        return [self._kind(timed) for timed in self.pipelines]
+        every = []
+        for timed in self.pipelines:
+            own, traffic = self._traffic(timed)
+            every.append(self._kind(timed, own, traffic, self._far(timed, own, traffic)))
+        return every
 
-    def _kind(self, timed: TimedPipeline) -> ReplicaKind:
-        decision, split, rows, groups = self.replicas.decision, self.replicas.split, self.replicas.rows, self.groups
-        here = timed.replicas * len(split) + np.arange(len(split))
+    def _traffic(self, timed: TimedPipeline) -> tuple[Volumes, Traffic]:
+        """Ranks of a kind of replicas, a row each, and what they send in windows, by axis and communicator."""
+        ranks, rows, groups = len(self.replicas.split), self.replicas.rows, self.groups
+        here = timed.replicas * ranks + np.arange(ranks)
         own = replace(self.replicas.volumes, candidates=rows.candidates.take(here), work=rows.work.take(here))
+        return own, {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
+
+    def _far(self, timed: TimedPipeline, own: Volumes, traffic: Traffic) -> FarTraffic | None:
+        """Of gradients that cross buildings."""
+        return FarTraffic.on(self._ranks(own, timed.passes), traffic) if is_far(own, self.groups) else None
+
+    def _kind(self, timed: TimedPipeline, own: Volumes, traffic: Traffic, crossing: FarTraffic | None) -> ReplicaKind:
+        decision, split, groups = self.replicas.decision, self.replicas.split, self.groups
         exchanges = self.replicas.pipelines.exchanges(groups, timed, self.waits)
-        traffic = {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
-        far = far_gradients(self._ranks(own, timed.actions), traffic) if timed.actions and is_far(own, groups) else None
+        far = None if crossing is None else crossing.exposed(timed.total_s)
         terms = _terms(own, traffic if far is None else far.traffic)
         beside = beside_layers(own, groups, exchanges, decision.pipeline)
         if far is not None:
@@ -208,7 +236,7 @@ class PlacedReplicas:
 
     def _ranks(self, own: Volumes, actions: Actions) -> Ranks:
         stages = self.replicas.pipelines.any_stages
-        return Ranks(own, stages, actions.ends, pieces_of_stages(own, stages), self.axes, self.levels, self.groups)
+        return Ranks(own, stages, actions, pieces_of_stages(own, stages), self.axes, self.levels, self.groups)
 
 
 def _stated_gradients(volumes: Volumes, groups: Mapping[str, Group], split: Split) -> dict[str, Floats]:

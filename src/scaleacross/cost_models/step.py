@@ -89,9 +89,9 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
     early = early_gradients(volumes) if any(term.far is not None and term.far.any() for term in terms) else None
     if early is not None:
         waited = sum((exposed[name] for name in ("tp", "cp", "ep", "pp")), start=bubble - work.fill_s)
-        waited = waited - sum(term.early_s for term in terms)
+        before = sum(term.early_s for term in terms)
         early = early.where(np.any([term.far for term in terms if term.far is not None], axis=0))
-        over, traffic = early.behind(over, waited), [part for term in terms for part in _apart(term, early)]
+        over, traffic = early.behind(over, waited, before), [part for term in terms for part in _apart(term, early)]
     exposed["dp"] = exposed["dp"] + beyond_windows_s(traffic, work.buckets, over) + hbm_lost_s(volumes)
     compute = candidates.num_micro_batches * (work.forward_s + work.backward_s)
     behind = work.optimizer_s + (exposed["dp"] if early is None else np.where(early.is_far, 0.0, exposed["dp"]))

@@ -79,11 +79,11 @@ def near_shape(shape: GroupShape, where: Bools) -> GroupShape:
     )
 
 
-def alone_shape(shape: GroupShape, where: Bools) -> GroupShape:
-    """The shapes (n rows), where asked, as any pipeline rank whose groups cross farthest has them at least.
+def alone_shape(shape: GroupShape, where: Bools, ranks: Ints | int) -> GroupShape:
+    """The shapes (n rows), where asked, as any of ``ranks`` pipeline ranks whose groups cross farthest has them at least.
 
-    Such a rank has links between buildings to itself (``far_shapes.slowest_apart``). Relaxed shapes may cross these in place
-    of any other link.
+    Such a rank has links between buildings to itself (``far_shapes.slowest_apart``); of what all-to-alls of all ranks put on a
+    link, some rank puts its share there or more. Relaxed shapes may cross these links in place of any other.
     """
     relaxed, far = isinstance(shape, RelaxedShape), np.arange(NUM_LEVELS) >= CAMPUS
     where = np.asarray(where & (relaxed | (shape.span >= CAMPUS)))
@@ -91,6 +91,7 @@ def alone_shape(shape: GroupShape, where: Bools) -> GroupShape:
         return shape
     own = where[..., None] & (far | relaxed)
     parts = {name: np.where(own, 1.0, getattr(shape, name)) for name in ("crossing", "leaving")}
+    parts["exchanged"] = np.where(own, shape.exchanged / np.asarray(ranks)[..., None], shape.exchanged)
     # groups that leave a region may step inside regions less often than others do
     nearer = own & (np.arange(NUM_LEVELS) == CAMPUS) & (shape.fanout[..., REGION:] > 1)
     for name, least in (("fanout", 1.0), ("farthest_fanout", 1.0), ("pairs", 0.0)):

@@ -10,26 +10,15 @@ together until a flow reaches what it has alone or a link is full. Source: Berts
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
-from numba import njit
 
+from scaleacross.machine_code import compiled
 from scaleacross.simulation.world import DONE, FULL, PAUSED, World
 
 ROUNDING: Final = 1e-12
 """Relative: two ends closer than this are one, and so are two limits of a rate."""
-Function = TypeVar("Function", bound=Callable[..., object])
-
-
-def compiled(function: Function) -> Function:
-    """``function`` as machine code, which takes seconds once: it is kept on disk, beside this file or in the user's cache."""
-    try:
-        found: Function = njit(cache=True)(function)
-    except RuntimeError:  # neither folder may be written
-        found = njit(function)
-    return found
 
 
 @compiled

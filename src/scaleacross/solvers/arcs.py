@@ -134,7 +134,8 @@ def added_s(
             (part.apart_s for part in parts if part.apart_s is not None),
             start=np.zeros(2).reshape(2, *(1,) * longest.ndim),
         )
-        traffic, over = early.alone(traffic, apart), early.behind(over, longest - sum(part.early_s for part in parts))
+        before = sum(part.early_s for part in parts)
+        traffic, over = early.alone(traffic, apart), early.behind(over, longest, before)
     exposed = exposed_in_windows_s(traffic, over)
     if alone and over[0].later.any():
         endless = [one._replace(length_s=np.where(one.later, ENDLESS_S, one.length_s)) for one in over]

@@ -381,7 +381,7 @@ class Pricing:
             return relaxed_shape(degree, stride, sizes, cut, least, host, buildings)
         apart = told_apart(degree * stride, self.sizes[CAMPUS], candidates.pp)
         shape = relaxed_shape(degree, stride, sizes, np.where(apart[..., None], 0, cut), least, host, buildings)
-        return alone_shape(shape, ~apart & (candidates.pp > 1)) if self.many_buildings else shape
+        return alone_shape(shape, ~apart & (candidates.pp > 1), candidates.pp) if self.many_buildings else shape
 
     def _links_of(self, candidates: Candidates) -> Links:
         return self.links

@@ -91,7 +91,7 @@ class Crossing(Pricing):
             if early is not None:
                 before = early_s(some, calls)
                 apart = np.zeros((2, len(rows))) if apart is None else apart
-                here, traffic = early.behind(here, waited - before), early.alone(traffic, apart)
+                here, traffic = early.behind(here, waited, before), early.alone(traffic, apart)
             shards, longest = LeastPasses.of(some), waited
             if shards is not None:
                 beyond_s, whole_s = shards.bounds_s(traffic)
@@ -99,7 +99,7 @@ class Crossing(Pricing):
             added = longest + exposed_in_windows_s(traffic, here)
             trips = self._trips_s(priced.take(rows), far=axis == "pp")
             if axis != "pp":  # what gradients come early for is not known of a trip
-                later = here if early is None else early.behind(here, np.full(len(rows), np.inf))
+                later = here if early is None else early.behind(here, np.full(len(rows), np.inf), 0.0)
                 trips = trips + waited + exposed_in_windows_s(traffic, later)
             cut[rows], law[rows] = np.minimum(cut[rows], added), np.minimum(law[rows], trips)
         return priced.free_s + cut, law + work.optimizer_s

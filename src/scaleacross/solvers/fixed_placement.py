@@ -73,7 +73,7 @@ class FixedPlacement(Pricing):
     def least(self, shape: GroupShape, extent: Ints | int, ranks: Ints) -> GroupShape:
         """Of shapes (n rows) those of the pipeline ranks that wait least for them."""
         apart = told_apart(extent, max(count for _, count in self.fill), ranks)
-        return alone_shape(near_shape(shape, apart), ~apart & (ranks > 1))
+        return alone_shape(near_shape(shape, apart), ~apart & (ranks > 1), ranks)
 
     def placed(self, candidates: Candidates, row: int, axis_order: Sequence[GridAxis]) -> Decision:
         """One of the candidates with its placement."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.pipeline.exact import exact_ends, exact_time_s, virtual_boundaries
+from scaleacross.cost_models.pipeline.shared_links import States
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, chained_ends
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
 from scaleacross.schedules.pipeline import SCHEDULES
@@ -28,6 +29,7 @@ class Actions:
         outer_s: what the first forward and the last backward wait for beyond that, (2, p·v).
         latency_s, occupancy_s: of messages between rank r and r + 1; with several chunks the last entry is the loop-back.
         link_s: for which F, B, I and W keep links busy that all ranks share, (4, p·v); None where these are never crowded.
+        states: gradients and parameters that share these links; None: none do.
     """
 
     schedule: ScheduleName
@@ -43,18 +45,19 @@ class Actions:
     latency_s: Floats
     occupancy_s: Floats
     link_s: Floats | None = None
+    states: States | None = None
 
     @property
     def total_s(self) -> float:
         """Seconds of the pipeline. Raises InputError as ``exact_time_s``."""
-        return _ends(*self._key).total_s if self._is_timed else _total_s(*self._key)
+        return self._timed_ends.total_s if self._is_timed else _total_s(*self._key)
 
     @property
     def ends(self) -> StageEnds:
         """When its stages need their parameters and have their gradients: as timed, or at the earliest and at the latest where
         every rank has one chunk. Raises InputError as ``exact_ends``."""
         if self._is_timed:
-            return _ends(*self._key)
+            return self._timed_ends
         return chained_ends(self.forward_s, self.backward_s, np.sum(self.between_stages(), axis=0))
 
     @property
@@ -71,6 +74,10 @@ class Actions:
     def _is_timed(self) -> bool:
         """Whether its actions are timed for its ends."""
         return self.num_chunks > 1 or self.splits or self.order is not None or self.link_s is not None
+
+    @property
+    def _timed_ends(self) -> StageEnds:
+        return _ends(*self._key, () if self.states is None else tuple(each.tobytes() for each in self.states))
 
     @property
     def _key(self) -> tuple[ScheduleName, int, int, int, tuple[str, ...] | None, bytes, bytes]:
@@ -98,10 +105,21 @@ def _total_s(
 
 @lru_cache(maxsize=_REMEMBERED)
 def _ends(
-    name: ScheduleName, p: int, m: int, v: int, order: tuple[str, ...] | None, stages: bytes, messages: bytes
+    name: ScheduleName,
+    p: int,
+    m: int,
+    v: int,
+    order: tuple[str, ...] | None,
+    stages: bytes,
+    messages: bytes,
+    shared: tuple[bytes, ...],
 ) -> StageEnds:
     choice = PipelineChoice(schedule=name, num_chunks=v, order=order)
     seconds = np.frombuffer(stages).reshape(-1, p * v)
     links = seconds[6:] if len(seconds) > 6 else None
     latency, occupancy = np.frombuffer(messages).reshape(2, -1)
-    return exact_ends(choice, p, m, seconds[:6], latency, occupancy, links)
+    states = None
+    if shared:
+        gradients, parameters, pieces = map(np.frombuffer, shared)
+        states = States(gradients.reshape(2, -1, p * v), parameters.reshape(2, -1, p * v), pieces)
+    return exact_ends(choice, p, m, seconds[:6], latency, occupancy, links, states)

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scaleacross.cost_models.pipeline.compiled import CompiledSchedule, compile_schedule
 from scaleacross.cost_models.pipeline.delay import microbatches_per_round
+from scaleacross.cost_models.pipeline.shared_links import States
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, stage_ends
 from scaleacross.cost_models.pipeline.timing import PipelineTimes, time_compiled
 from scaleacross.errors import InputError
@@ -95,6 +96,7 @@ def exact_ends(
     boundary_latency_s: Floats,
     boundary_occupancy_s: Floats,
     link_s: Floats | None = None,
+    states: States | None = None,
 ) -> StageEnds:
     """When every stage of a schedule begins and ends, timed as ``exact_time_s`` times.
 
@@ -102,7 +104,7 @@ def exact_ends(
         seconds: forward, whole backward, input gradient alone, weight gradient, first and last forward's and backward's more of
             every virtual stage (``pipeline.timing.time_compiled``).
         boundary_latency_s, boundary_occupancy_s: as of ``exact_time_s``.
-        link_s: as of ``pipeline.timing.time_compiled``.
+        link_s, states: as of ``pipeline.timing.time_compiled``.
 
     Raises:
         InputError: as ``exact_time_s``.
@@ -116,7 +118,9 @@ def exact_ends(
     def timed(microbatches: int) -> PipelineTimes:
         compiled = compiled_schedule(choice, num_ranks, microbatches)
         alike = (forward, backward, latency, occupancy)
-        return time_compiled(compiled, *alike, weight_s=weight, input_s=alone, outer_s=outer, link_s=link_s)
+        return time_compiled(
+            compiled, *alike, weight_s=weight, input_s=alone, outer_s=outer, link_s=link_s, states=states
+        )
 
     of = choice.schedule, num_ranks, num_microbatches, choice.num_chunks, choice.order
     played, skipped_s = _without_repeats(timed, *of)

@@ -117,7 +117,8 @@ class TimedPipeline:
     Attributes:
         compute_s: seconds of the busiest rank; ``waited_s``: by tp, cp, ep.
         replicas, rank: a class of replicas of this kind and its busiest rank.
-        actions: with the delays of messages; ``undelayed`` without; None where there is one rank.
+        passes: with the delays of messages, and links between buildings where any of them crosses these.
+        actions: the same, with these links where they are crowded; ``undelayed`` without either; None where there is one rank.
         queued_s: by which the pipeline is longer where ranks share links between buildings; part of ``waited_s``.
         replicated_s: of ``StageSeconds``.
     """
@@ -126,6 +127,7 @@ class TimedPipeline:
     waited_s: Mapping[str, float]
     replicas: int
     rank: int
+    passes: Actions
     actions: Actions | None = None
     undelayed: Actions | None = None
     queued_s: float = 0.0
@@ -315,21 +317,20 @@ def _timed(
     rank = int((computed + sum(waited.values())).argmax())
     busiest = float(computed[rank]), {each: float(one[rank]) for each, one in waited.items()}
     replicated_s = seconds.replicated_s
+    alone = seconds.actions(choice, p, m, NO_DELAYS)
+    links = (counts > 0) * sum(busy_s.values(), start=np.zeros(counts.shape))
     if message is None or (p == 1 and name in WHOLE and volumes.order is None):  # passes one after another
-        timed = TimedPipeline(*busiest, replicas, rank, replicated_s=replicated_s)
+        passes = replace(alone, link_s=links if links.any() else None)
+        timed = TimedPipeline(*busiest, replicas, rank, passes, replicated_s=replicated_s)
         return _queued(timed, m * sum(float(each[:2].sum()) for each in busy_s.values()) - timed.total_s, busy_s)
     near = tuple(float(np.broadcast_to(part, 1)[0]) for part in message)
-    alone, blocking = (
-        seconds.actions(choice, p, m, NO_DELAYS),
-        not volumes.job.overlap.messages(chunked=choice.num_chunks > 1),
-    )
+    blocking = not volumes.job.overlap.messages(chunked=choice.num_chunks > 1)
     delayed = seconds.actions(choice, p, m, near, blocking) if any(near[:6]) else alone
-    timed = TimedPipeline(*busiest, replicas, rank, delayed, alone, replicated_s=replicated_s)
-    links = (counts > 0) * sum(busy_s.values(), start=np.zeros(counts.shape))
+    passes = replace(delayed, link_s=links if links.any() else None)
+    timed = TimedPipeline(*busiest, replicas, rank, passes, delayed, alone, replicated_s=replicated_s)
     if not is_crowded(delayed.seconds, links, ranks):
         return timed
-    sharing = replace(delayed, link_s=links)
-    return _queued(replace(timed, actions=sharing), sharing.total_s - delayed.total_s, busy_s)
+    return _queued(replace(timed, actions=passes), passes.total_s - delayed.total_s, busy_s)
 
 
 def _queued(timed: TimedPipeline, queued_s: float, busy_s: Mapping[str, Floats]) -> TimedPipeline:

@@ -4,18 +4,46 @@ An action that lasts d seconds alone keeps the links busy for b of them. While t
 Σ b/d > 1, every one of them with b > 0 runs at 1 / Σ b/d of its pace: an action makes many short calls, which take turns. In fill
 and drain few ranks run, so that each has the links to itself. Messages travel as in ``pipeline.timing``.
 
-Cost: O(log ranks) an action.
+Gradients and parameters that travel once in a step (``States``) share these links without a pause. So a call of a pass waits for
+one turn of each of them: where they ask for g in all, an action takes g·b longer, with the mean b/d of the actions that run. What
+passes leave of the links is theirs.
+
+* parameters  of all stages set out when the step begins; a part of a stage's first forward pass waits for its part of them
+* gradients   of a part of a stage set out once its last backward pass has computed them
+
+A part passes its communicators one after another; every communicator of a rank runs its calls in the order in which they come.
 """
 
 from __future__ import annotations
 
-import math
-from heapq import heappop, heappush
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from scaleacross.cost_models.candidates import Floats, Ints
-from scaleacross.cost_models.pipeline.compiled import CompiledSchedule
+from scaleacross.cost_models.pipeline.compiled import KINDS, CompiledSchedule
+from scaleacross.schedules.pipeline import Kind
+
+Call = tuple[int, int, float, float, int, bool]
+"""A row of ``sharing_loop.Calls``."""
+_FORWARD: Final = KINDS[Kind.F]
+_GRADIENTS: Final = (KINDS[Kind.B], KINDS[Kind.W])
+_NONE: Final = -1
+
+
+class States(NamedTuple):
+    """Gradients and parameters of every virtual stage, which travel once in a step.
+
+    Attributes:
+        gradients_s, parameters_s: (2, communicators, p·v), communicators in the order of a reduction: seconds of all calls of a
+            stage alone, and those for which they keep links busy that all ranks share.
+        pieces: (p·v,) parts of equal size in which they travel.
+    """
+
+    gradients_s: Floats
+    parameters_s: Floats
+    pieces: Floats
 
 
 def is_crowded(seconds: Floats, busy_s: Floats, rank: Ints) -> bool:
@@ -32,72 +60,97 @@ def is_crowded(seconds: Floats, busy_s: Floats, rank: Ints) -> bool:
 
 def run_sharing(
     compiled: CompiledSchedule,
-    rank_free: list[float],
+    ready_s: Sequence[float],
     seconds: Floats,
     busy_s: Floats,
     latency: Floats,
     occupancy: Floats,
-) -> tuple[Floats, Floats, Floats]:
-    """Start and end of every action and arrival of its message, in the compiled order; ``rank_free`` is used up.
+    states: States | None = None,
+) -> tuple[Floats, Floats, Floats, float]:
+    """Start and end of every action and arrival of its message, in the compiled order, and the end of the last of ``states``.
 
     Args:
+        ready_s: when each rank can begin.
         seconds, busy_s: d and b of every action; ``latency``, ``occupancy``: of its message.
     """
-    ranks, needs, fills, links = (
-        column.tolist() for column in (compiled.rank, compiled.needs, compiled.fills, compiled.link)
-    )
-    lasts, travel, occupied, asks = (
-        column.tolist() for column in (seconds, latency, occupancy, _asked(seconds, busy_s))
-    )
-    p, m, count = compiled.schedule.num_ranks, compiled.schedule.num_microbatches, len(ranks)
-    start, end, arrival = ([0.0] * count for _ in range(3))
-    link_free = [0.0] * (p * p)
-    arrived = [0.0] * (2 * compiled.schedule.num_virtual_stages * m + 2)
-    for slot in fills:
-        arrived[slot] = math.inf
-    waiting: dict[int, int] = {}
-    todo = [np.flatnonzero(compiled.rank == rank)[::-1].tolist() for rank in range(p)]
-    ready: list[tuple[float, int]] = []
-    alone: list[tuple[float, int]] = []
-    sharing: list[tuple[float, int]] = []
-    now = asked = 0.0
-    paced = 0.0  # seconds by which an action that shares has come on since the start of the step
+    from scaleacross.cost_models.pipeline import sharing_loop as loop  # late: it brings the compiler
 
-    def post(rank: int) -> None:
-        """The next action of a rank that is free begins once its message is there."""
-        if todo[rank]:
-            action = todo[rank].pop()
-            if arrived[needs[action]] == math.inf:
-                waiting[needs[action]] = action
-            else:
-                heappush(ready, (max(now, rank_free[rank], arrived[needs[action]]), action))
+    schedule, count = compiled.schedule, len(compiled.rank)
+    begins = np.append(0, np.cumsum(np.bincount(compiled.rank, minlength=schedule.num_ranks)))
+    parts = _Parts.of(compiled, states)
+    actions = loop.Actions(
+        compiled.rank,
+        compiled.needs,
+        compiled.fills,
+        compiled.link,
+        np.argsort(compiled.rank, kind="stable"),
+        begins,
+        seconds,
+        _asked(seconds, busy_s),
+        latency,
+        occupancy,
+        *parts[1:],
+    )
+    kinds = (np.int64, np.int64, np.float64, np.float64, np.int64, np.bool_)
+    calls = loop.Calls(*(np.array([call[at] for call in parts.calls], dtype=kind) for at, kind in enumerate(kinds)))
+    start, end, arrival, calls_end = *np.zeros((3, count)), np.zeros(1)
+    num_slots = 2 * schedule.num_virtual_stages * schedule.num_microbatches + 2
+    loop.play(actions, calls, np.array(ready_s), num_slots, loop.Played(start, end, arrival, calls_end))
+    return start, end, arrival, float(calls_end[0])
 
-    for rank in range(p):
-        post(rank)
-    while ready or alone or sharing:
-        slower = max(1.0, asked)
-        begins, ends = ready[0][0] if ready else math.inf, alone[0][0] if alone else math.inf
-        shared_ends = now + (sharing[0][0] - paced) * slower if sharing else math.inf
-        then = max(now, min(begins, ends, shared_ends))
-        paced += (then - now) / slower
-        now = then
-        if begins <= min(ends, shared_ends):
-            action = heappop(ready)[1]
-            start[action] = now
-            asked += asks[action]
-            running, since = (sharing, paced) if asks[action] else (alone, now)
-            heappush(running, (since + lasts[action], action))
-            continue
-        action = heappop(alone if ends <= shared_ends else sharing)[1]
-        asked = asked - asks[action] if sharing else 0.0  # rounding does not add up
-        rank, slot = ranks[action], fills[action]
-        end[action] = rank_free[rank] = now
-        leave = link_free[links[action]] = max(now, link_free[links[action]]) + occupied[action]
-        arrived[slot] = arrival[action] = leave + travel[action]
-        if slot in waiting:
-            heappush(ready, (arrived[slot], waiting.pop(slot)))
-        post(rank)
-    return np.array(start), np.array(end), np.array(arrival)
+
+class _Parts(NamedTuple):
+    """Calls of gradients and parameters, and the last columns of ``sharing_loop.Actions``."""
+
+    calls: Sequence[Call]
+    number: Ints
+    gated: Ints
+    call: Ints
+    stride: Ints
+
+    @classmethod
+    def of(cls, compiled: CompiledSchedule, states: States | None) -> _Parts:
+        """Of a schedule whose stages have these."""
+        number, (gated, stride) = (
+            np.ones(len(compiled.rank), dtype=np.int64),
+            np.zeros((2, len(compiled.rank)), dtype=np.int64),
+        )
+        call = np.full_like(number, _NONE)
+        calls: list[Call] = []
+        if states is None:
+            return cls(calls, number, gated, call, stride)
+        order = range(states.gradients_s.shape[1])
+        first, last = _outermost(compiled)
+        lanes: dict[tuple[int, int], int] = {}
+        for (seconds, busy_s), actions, gates, communicators in (
+            (states.parameters_s, first, True, order[::-1]),
+            (states.gradients_s, last, False, order),
+        ):
+            for stage, action in actions.items():
+                own = [one for one in communicators if seconds[one, stage] > 0]
+                if not own:
+                    continue
+                number[action], gated[action] = states.pieces[stage], gates
+                call[action], stride[action] = _NONE if gates else len(calls), len(own)
+                for one in own * int(states.pieces[stage]):
+                    lane = lanes.setdefault((int(compiled.rank[action]), one), len(lanes))
+                    each_s, asks = seconds[one, stage] / number[action], busy_s[one, stage] / seconds[one, stage]
+                    following = len(calls) + 1 if one != own[-1] else _NONE
+                    opens = action if gates and one == own[-1] else _NONE
+                    calls.append((lane, following, each_s, asks, opens, gates and one == own[0]))
+        return cls(calls, number, gated, call, stride)
+
+
+def _outermost(compiled: CompiledSchedule) -> tuple[Mapping[int, int], Mapping[int, int]]:
+    """First forward pass of every stage, in the order in which these come, and the last pass that computes gradients."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for action, (stage, kind) in enumerate(zip(compiled.stage.tolist(), compiled.kind.tolist(), strict=True)):
+        if kind == _FORWARD:
+            first.setdefault(stage, action)
+        elif kind in _GRADIENTS:
+            last[stage] = action
+    return first, last
 
 
 def _asked(seconds: Floats, busy_s: Floats) -> Floats:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleacross.cost_models.pipeline.compiled import KINDS, CompiledSchedule, compile_schedule
-from scaleacross.cost_models.pipeline.shared_links import run_sharing
+from scaleacross.cost_models.pipeline.shared_links import States, run_sharing
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import Kind, PipelineSchedule
 
@@ -38,12 +38,14 @@ class PipelineTimes:
         total_s: end of the last action of any rank.
         start_s, finish_s: [rank] -> array over the actions of that rank in schedule order.
         arrival_s: the same, when the action's message is at its receiver; its end if it sends none.
+        states_s: end of the last call of ``States``.
     """
 
     total_s: float
     start_s: tuple[Floats, ...]
     finish_s: tuple[Floats, ...]
     arrival_s: tuple[Floats, ...]
+    states_s: float = 0.0
 
     def busy_s(self, rank: int) -> float:
         """Seconds that ``rank`` computes."""
@@ -76,6 +78,7 @@ def time_schedule(
     ready_s: ArrayLike = 0.0,
     rendezvous: bool = False,
     link_s: Floats | None = None,
+    states: States | None = None,
 ) -> PipelineTimes:
     """Start and finish of every action of ``schedule``; see ``time_compiled`` for the arguments."""
     return time_compiled(
@@ -90,6 +93,7 @@ def time_schedule(
         ready_s=ready_s,
         rendezvous=rendezvous,
         link_s=link_s,
+        states=states,
     )
 
 
@@ -106,6 +110,7 @@ def time_compiled(
     ready_s: ArrayLike = 0.0,
     rendezvous: bool = False,
     link_s: Floats | None = None,
+    states: States | None = None,
 ) -> PipelineTimes:
     """Start and finish of every action.
 
@@ -125,6 +130,7 @@ def time_compiled(
         rendezvous: receives are posted when their action is next, not ahead. Arrival is then the end of the receiver's wait.
         link_s: seconds for which F, B, I and W of every virtual stage keep links busy that all ranks share, (4, p·v); not with
             ``rendezvous``. None: no links are shared.
+        states: what else these links carry; only with ``link_s``.
 
     Raises:
         InputError: wrong shape, a negative or non-finite time, or a split backward without ``weight_s``.
@@ -150,10 +156,10 @@ def time_compiled(
     if link_s is None:
         run = _run_with_rendezvous if rendezvous else _run
         start, arrival = run(compiled, ready, seconds, travel, busy)
-        finish = start + seconds
+        finish, states_s = start + seconds, 0.0
     else:
         shared = link_s[compiled.kind, compiled.stage]
-        start, finish, arrival = run_sharing(compiled, ready, seconds, shared, travel, busy)
+        start, finish, arrival, states_s = run_sharing(compiled, ready, seconds, shared, travel, busy, states)
     by_rank = np.argsort(compiled.rank, kind="stable")
     ends = np.cumsum(np.bincount(compiled.rank, minlength=p))[:-1]
     return PipelineTimes(
@@ -161,6 +167,7 @@ def time_compiled(
         start_s=tuple(np.split(start[by_rank], ends)),
         finish_s=tuple(np.split(finish[by_rank], ends)),
         arrival_s=tuple(np.split(arrival[by_rank], ends)),
+        states_s=states_s,
     )
 
 
