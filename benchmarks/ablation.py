@@ -32,6 +32,12 @@ def _nothing_shared(volumes: Any, *_: Any) -> Any:
     return np.zeros((4, len(volumes.candidates)))
 
 
+def _all_fullest(pipelines: Any) -> Any:
+    """Every stage's layers the mean layer of the fullest rank."""
+    volumes, stages = pipelines.volumes, len(pipelines.any_stages.rank)
+    return volumes.take(np.zeros(stages, dtype=np.int64))
+
+
 COSTS = "scaleacross.cost_models."
 MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
     "inter-building queue of pipeline ranks": ((f"{COSTS}replica_kinds.is_far", lambda *_: False),),
@@ -42,6 +48,8 @@ MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
     "groups that cross farthest": ((f"{COSTS}groups.GroupShape.farthest", property(lambda shape: shape)),),
     "crowded inter-building links": ((f"{COSTS}pipeline.placed.is_crowded", lambda *_: False),),
     "pipeline ranks' turns on them": ((f"{COSTS}replica_kinds.slowest_apart", lambda *_: {}),),
+    "gradients' turns on them": ((f"{COSTS}far_gradients.FarTraffic.states", None),),
+    "shards of every stage": ((f"{COSTS}pipeline.unplaced.UnplacedPipelines.stage_volumes", property(_all_fullest)),),
     "multiprocessors held by collectives": (
         (f"{COSTS}work.taken_fraction", lambda _: 0.0),
         (f"{COSTS}uneven.taken_fraction", lambda _: 0.0),

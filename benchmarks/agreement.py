@@ -219,17 +219,24 @@ def page(found: list[Row], worst: int, arguments: list[str]) -> str:
         for kind in KINDS
         if any(one.kind == kind for one in found)
     ]
-    lines += [f"* all: {summary(found)}", f"* {speed(found)}", "", f"The {worst} decisions that are farthest off:", ""]
-    lines += [
-        "| estimate over simulation | simulation | kind | model, accelerators, pool, buildings, regions, ms, ratio | decision |"
+    lines += [f"* all: {summary(found)}", f"* {speed(found)}", "", *farthest(found, worst)]
+    return "\n".join(lines) + "\n"
+
+
+def farthest(found: list[Row], worst: int) -> list[str]:
+    """The rows that are farthest off, as lines of Markdown."""
+    lines = [
+        f"The {worst} decisions that are farthest off:",
+        "",
+        "| estimate over simulation | simulation | kind | model, accelerators, pool, buildings, regions, ms, ratio | decision |",
+        "|--:|--:|---|---|---|",
     ]
-    lines += ["|--:|--:|---|---|---|"]
     for row in sorted(found, key=lambda one: -abs(one.off))[:worst]:
         order = row.decision.placement.axis_order if row.decision.placement else ()
         chosen = f"{row.decision.pipeline.schedule}, shard {row.decision.shard}, {' '.join(order)}"
         point = ", ".join(row.point.values())
         lines.append(f"| {row.off:+.1%} | {row.simulated_s:.3f} s | {row.kind} | {point} | {chosen} |")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 if __name__ == "__main__":

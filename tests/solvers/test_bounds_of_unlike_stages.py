@@ -200,7 +200,7 @@ def test_bounds_of_orders_are_below_every_balance_in_every_place(seed: int, job:
                 exact = placer._step_s(decision, places[index]) * SLACK
                 behind = least_s[index]
                 assert bounds[order] <= exact, (bounds[order] / exact, placed)
-                assert placer._step_s(decision, places[index], exact - behind) <= exact  # not inf
+                assert placer._step_s(decision, places[index], exact, behind) <= exact  # not inf
 
 
 @pytest.mark.parametrize(

@@ -42,15 +42,12 @@ from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK
 from scaleacross.cost_models.links import Links, group_bandwidth, ring_bandwidth, uplinks_on_the_way
 from scaleacross.spec.network import LINK_LEVELS, CurveOp
-from scaleacross.spec.network_choice import LevelStep
+from scaleacross.spec.network_choice import LEAST_PIECE_BYTES, CommunicatorChoice, LevelStep, num_pieces
 
 ALL_LEVELS: Final = np.ones(NUM_LEVELS, dtype=bool)
 OUTER_LEVELS: Final = np.arange(NUM_LEVELS) >= RACK
 
 CHUNKS: Final = (1, 2, 4, 8, 16, 32)
-MIN_CHUNK_BYTES: Final = 64 * 1024
-"""Assumed: below this a chunk is dominated by per-message cost, so smaller messages are not cut."""
-
 Inner = Callable[[Floats], Floats]
 """Seconds of the phases inside a scale-up domain for a chunk of so many bytes, both of an all-reduce."""
 
@@ -284,17 +281,23 @@ def layered_s(size: Floats, chunks: Floats | int, law: Laws, passes: int, inner:
     return seconds
 
 
+def stated_chunks(size: Floats, choice: CommunicatorChoice) -> Floats:
+    """``num_pieces`` of every size."""
+    pieces = [num_pieces(one, choice.num_chunks, choice.chunk_bytes) for one in size.ravel().tolist()]
+    return np.array(pieces, dtype=np.float64).reshape(size.shape)
+
+
 def best_layered_s(size: Floats, law: Laws, passes: int, inner: Inner | None = None) -> Floats:
-    """The least of ``layered_s`` over CHUNKS with pieces of MIN_CHUNK_BYTES or more."""
+    """The least of ``layered_s`` over CHUNKS with pieces of LEAST_PIECE_BYTES or more."""
     if inner is None and not law.messages_s.any():  # the more chunks, the better: M ≤ B, more latency hides
-        most = np.clip(np.floor(np.log2(np.maximum(size, 1.0) / MIN_CHUNK_BYTES)), 0.0, np.log2(CHUNKS[-1]))
+        most = np.clip(np.floor(np.log2(np.maximum(size, 1.0) / LEAST_PIECE_BYTES)), 0.0, np.log2(CHUNKS[-1]))
         return layered_s(size, np.exp2(most), law, passes)
     best = layered_s(size, 1, law, passes, inner)
     for chunks in CHUNKS[1:]:
-        if not (size / chunks >= MIN_CHUNK_BYTES).any():
+        if not (size / chunks >= LEAST_PIECE_BYTES).any():
             break
         cut = layered_s(size, chunks, law, passes, inner)
-        best = np.where(size / chunks >= MIN_CHUNK_BYTES, np.minimum(best, cut), best)
+        best = np.where(size / chunks >= LEAST_PIECE_BYTES, np.minimum(best, cut), best)
     return best
 
 

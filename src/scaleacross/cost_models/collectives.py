@@ -57,6 +57,7 @@ from scaleacross.cost_models.collective_laws import (
     layered_s,
     ring_busy_s,
     ring_fixed_s,
+    stated_chunks,
     tree_busy_s,
 )
 from scaleacross.cost_models.connections import Connections, spread_laws
@@ -218,11 +219,11 @@ class Group:
                 options.append((RING, seconds, ring_busy_s(size, law, passes)))
             if HIERARCHICAL in allowed:
                 inner = self._inner(op) if counted is OUTER_LEVELS else None
-                seconds, free_s = (
-                    (best_layered_s(size, law, passes, inner),) * 2
-                    if choice is None
-                    else (layered_s(size, choice.num_chunks, one, passes, inner) for one in (law, law.without_windows))
-                )
+                if choice is None:
+                    seconds = free_s = best_layered_s(size, law, passes, inner)
+                else:
+                    cut, both = stated_chunks(size, choice), (law, law.without_windows)
+                    seconds, free_s = (layered_s(size, cut, one, passes, inner) for one in both)
                 if library and protocol_s is not None:
                     seconds = np.maximum(seconds, library.layered_s(protocol_s) - self.launch_s)
                 options.append((HIERARCHICAL, seconds, layered_busy_s(free_s, size, law, passes)))

@@ -1,14 +1,16 @@
 """Bounds on passes whose layers gather their parameters and scatter their gradients (``pipeline.shard_passes`` times them).
 
 Of m micro-batches, v chunks, n layers on the fullest rank and n' or more on every rank, with t_F and t_B seconds of all calls in
-a forward and a backward pass of the fullest, whose mean layer all layers are taken to be:
+a forward and a backward pass of the fullest, were all its layers its mean layer. A layer has the parameters of its chunk's mean
+layer, and a call takes no less per byte than one of more bytes. So calls for x of the parameters take x of the seconds or more
+(``work.ShardShares``: x of the busiest rank, x' of the fullest, y of all ranks in the mean).
 
 * beyond all else that a rank does: the first layer of every chunk is gathered before it runs, and the gradients of the last one
   are scattered after it has run, both through all communicators; and products lose speed to calls, as long as both last
 
-      m · ((t_F + t_B)·v/n + taken·(min(t_F·n'/n, F/(1 − taken)) + min(t_B·n'/n, B/(1 − taken))))     B of whole backwards
+      m · ((t_F + t_B)·x·v/n + taken·(min(t_F·x·n'/n, F/(1 − taken)) + min(t_B·x·n'/n, B/(1 − taken))))
 
-  with F and B of the chunk that computes least, which any other outlasts
+  with F and B of the chunk that computes least, which any other outlasts, B of whole backwards
 * in all, on the fullest rank: a layer is gathered through all communicators no sooner than the one before begins, so that
   passes that gather take t_F or more. Of the k communicators of a pass that scatters one makes calls for t_R/k or more, one
   after another, t_R = t_B − t_F where backward passes gather, else t_B. In whole backward passes that gather, too, one call
@@ -16,7 +18,7 @@ a forward and a backward pass of the fullest, whose mean layer all layers are ta
   one, and that which reduces last gathers first; but of the last two layers of a chunk only one communicator's reductions do.
   And links between buildings, which all ranks share, carry N_F and N_B
 
-      m · max(t_F + t_B − (1 − 1/k)·t_R·x, N_F + N_B)        x = v/n of whole backward passes that gather, else 1
+      m · max(x'·(t_F + t_B − (1 − 1/k)·t_R·z), y·(N_F + N_B))      z = v/n of whole backward passes that gather, else 1
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from scaleacross.cost_models.traffic import Volumes
 
 class Travel(NamedTuple):
     """How calls of passes follow one another, each (n,): whether backward passes gather, 1 or 0, and the share of reductions that
-    overlaps with others at most, (1 − 1/k)·x."""
+    overlaps with others at most, (1 − 1/k)·z."""
 
     again: Floats
     beside: Floats
@@ -55,7 +57,7 @@ class LeastPasses(NamedTuple):
     """What bounds know of candidates some of which shard parameters or gradients, each (n,).
 
     Attributes:
-        micro_batches: m; ``piece``: v/n; ``least_share``: n'/n.
+        micro_batches: m; ``piece``: x·v/n; ``least_share``: x·n'/n; ``fullest_share``: x'; ``mean_share``: y.
         taken: as of the module docstring; ``overlapped_s`` (2, n): F and B over 1 − taken.
         computed_s: what the pipeline computes (``computation_s``).
     """
@@ -63,6 +65,8 @@ class LeastPasses(NamedTuple):
     micro_batches: Floats
     piece: Floats
     least_share: Floats
+    fullest_share: Floats
+    mean_share: Floats
     travel: Travel
     taken: Floats
     overlapped_s: Floats
@@ -78,8 +82,10 @@ class LeastPasses(NamedTuple):
         back = np.where(among(candidates.schedule, WHOLE), work.least_backward_s, 0.0)
         return cls(
             candidates.num_micro_batches.astype(np.float64),
-            v / work.buckets,
-            np.minimum(1.0, work.least_layers / work.buckets),
+            work.own_layer_share * v / work.buckets,
+            work.own_layer_share * np.minimum(1.0, work.least_layers / work.buckets),
+            work.fullest_layer_share,
+            work.mean_shard_share,
             Travel.of(candidates, work.expert_parameters > 0, np.minimum(1.0, v / work.buckets)),
             taken,
             np.stack([work.least_forward_s, back]) / v / (1 - taken),
@@ -96,5 +102,6 @@ class LeastPasses(NamedTuple):
         some = self.least_share
         beside = np.minimum(some * forward, self.overlapped_s[0]) + np.minimum(some * backward, self.overlapped_s[1])
         beyond = self.micro_batches * (self.piece * (forward + backward) + self.taken * beside)
-        whole = self.micro_batches * np.maximum(self.travel.least_s(forward, backward), busy.sum(axis=0))
+        travel, links = self.travel.least_s(forward, backward), busy.sum(axis=0)
+        whole = self.micro_batches * np.maximum(self.fullest_share * travel, self.mean_share * links)
         return beyond, whole

@@ -139,13 +139,15 @@ def step_seconds(
     levels: Levels | None = None,
     known: KnownReplicas | None = None,
     limit_s: float = np.inf,
+    behind_s: float = 0.0,
 ) -> float:
     """The step time of ``plan_cost`` alone, s: for searches and fits, which price many decisions on few placements.
 
     Args:
         groups: of every communicator (``groups_of``); they remember what no size changes.
         known: remembers what placements and networks of one decision share.
-        limit_s: the step is inf where it shows early that it takes as long; how much longer it takes is not worked out.
+        limit_s: the step is inf where it shows early that it takes as long, how much longer is not worked out; ``behind_s`` of it
+            come after the pipelines at least.
     """
     placement = _placement(decision)
     levels = levels or build_levels(topology, placement.fill)
@@ -153,7 +155,7 @@ def step_seconds(
     candidates = candidate_of(decision, job.global_batch_sequences)
     split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, candidates, layout)
     given = OnLayout(job, profile, levels.accelerators, decision, layout, split, micro_batches)
-    return (known or KnownReplicas()).of(given).placed(placement, groups, levels).step_s(limit_s)
+    return (known or KnownReplicas()).of(given).placed(placement, groups, levels).step_s(limit_s, behind_s)
 
 
 def groups_of(shapes: Mapping[str, GroupShape], levels: Levels, network: Networks) -> dict[str, Group]:

@@ -186,9 +186,10 @@ class PlacedReplicas:
         """Seconds of the longest pipeline: no step is shorter."""
         return max(timed.total_s for timed in self.pipelines)
 
-    def step_s(self, limit_s: float) -> float:
-        """Seconds of the step; inf where it takes ``limit_s`` or more, and that shows before all of it is worked out."""
-        if self.pipeline_s >= limit_s:
+    def step_s(self, limit_s: float, behind_s: float) -> float:
+        """Seconds of the step; inf where it shows early that it takes ``limit_s``: pipelines take so long, with ``behind_s`` that
+        comes after them at least, or gradients do, with the optimizer."""
+        if self.pipeline_s + behind_s >= limit_s:
             return np.inf
         longest = 0.0
         for timed in self.pipelines:

@@ -47,7 +47,7 @@ from scaleacross.cost_models.stages import (
     placement_of,
     virtual_stages,
 )
-from scaleacross.cost_models.work import NO_WORK, Work
+from scaleacross.cost_models.work import NO_WORK, ShardShares, Work
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -212,7 +212,7 @@ def rank_rows(
     update = update_s(job, accelerators, of_all, held.dense[:, 0], held.expert[:, 0])
     slowest_update = max(update[names.index(one), r] for r, here in enumerate(types_of_ranks(layout)) for one in here)
     counts = layer_counts(profile, LayerGathers.of(profile, candidates), classes, rank)
-    same = np.ones(len(rank))
+    shares, same = ShardShares.of(profile, of_all, held, classes), np.ones(len(rank))
     shared, shared_backward = shared_seconds(job, times)
     passes = (forward + backward)[kinds, rank].reshape(len(layout), -1)
     certain = passes if among(candidates.schedule, WHOLE).all() else forward[kinds, rank].reshape(len(layout), -1)
@@ -238,6 +238,9 @@ def rank_rows(
         **_gradients_of(job, of_all, table, held, np.full(len(rank), held.total[:, 0].argmax())),
         mean_held_share=held.total.mean() / held.total.max() * same,
         least_held_share=held.total.min() / held.total.max() * same,
+        own_layer_share=shares.own[rank, 0],
+        fullest_layer_share=shares.fullest[0] * same,
+        mean_shard_share=shares.mean[0] * same,
         least_layers=table.sum(axis=1).min() * same,
         optimizer_s=slowest_update * same,
         taken_fraction=taken_fraction(accelerators) * same,

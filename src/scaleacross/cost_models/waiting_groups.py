@@ -121,10 +121,13 @@ def waiting_groups(
 
 def _of_ranks(group: Group, axis: Axis, pipeline: Axis, levels: Levels) -> RankGroups:
     """The groups of every pipeline rank, by how they lie."""
-    own = shapes_of_ranks(group.shape, axis, pipeline, levels).fanout
-    fanout, of = np.unique(own, axis=0, return_inverse=True)
+    own = shapes_of_ranks(group.shape, axis, pipeline, levels)
+    fanout, of = np.unique(own.fanout, axis=0, return_inverse=True)
     kinds = [near_shape(group.shape, np.ones(1, dtype=bool))]
-    kinds += [_crossing_only(group.shape, one[None]) for one in fanout]
+    for number, one in enumerate(fanout):
+        alike = own.take(np.flatnonzero(of.reshape(-1) == number))
+        alone = {name: getattr(alike, name).max(axis=0, keepdims=True) for name in ("crossing", "leaving", "exchanged")}
+        kinds.append(_crossing_only(replace(group.shape, **alone), one[None]))
     return RankGroups(tuple(_lying(group, shape, levels) for shape in kinds), 1 + of.reshape(-1))
 
 

@@ -60,6 +60,7 @@ class Work:
         layers, moe_layers: layers with attention, layers with routed experts.
         dense_parameters, expert_parameters: held by the fullest rank before sharding over data parallel.
         mean_held_share, least_held_share: what the ranks hold in the mean, and the emptiest one, over that.
+        own_layer_share, fullest_layer_share, mean_shard_share: as of ``ShardShares``, the first of this rank.
         least_layers: layers of the rank that has fewest.
         optimizer_s: the update at the end of the step.
         buckets: pieces in which the rank's gradients and parameters travel (``buckets.num_buckets``).
@@ -98,6 +99,9 @@ class Work:
     expert_parameters: Floats
     mean_held_share: Floats
     least_held_share: Floats
+    own_layer_share: Floats
+    fullest_layer_share: Floats
+    mean_shard_share: Floats
     least_layers: Floats
     optimizer_s: Floats
     buckets: Floats
@@ -207,6 +211,7 @@ def _group_work(
     fill_rounds = idle_share(candidates.schedule_names, forward, backward) * (candidates.pp - 1) / candidates.num_chunks
     fill_rounds = np.where(candidates.rerun_open, 0.0, fill_rounds)  # longer passes hide more in every round
     shared, shared_backward = shared_seconds(job, times)
+    shares = ShardShares.of(profile, candidates, held, classes)
     ranks = classes.num_ranks[:, None]  # a product of matrices rounds one candidate otherwise than many
     return {
         "forward_s": forward,
@@ -225,6 +230,9 @@ def _group_work(
         **_of_states(job, accelerators, candidates, classes, fullest),
         "mean_held_share": (ranks * held.total).sum(axis=0) / (candidates.pp * held.total.max(axis=0)),
         "least_held_share": held.total.min(axis=0) / held.total.max(axis=0),
+        "own_layer_share": shares.own[busiest, here],
+        "fullest_layer_share": shares.fullest,
+        "mean_shard_share": shares.mean,
         "least_layers": np.full(len(candidates), float(classes.num_layers.min())),
         "taken_fraction": np.full(len(candidates), taken_fraction(accelerators)),
         "least_taken_fraction": np.full(len(candidates), least_taken_fraction(accelerators, job.network.drivers)),
@@ -260,6 +268,48 @@ class _Fullest(NamedTuple):
 def _fullest(held: Held) -> _Fullest:
     at, here = held.total.argmax(axis=0), np.arange(held.total.shape[1])
     return _Fullest(at, held.dense[at, here], held.expert[at, here])
+
+
+class ShardShares(NamedTuple):
+    """What calls for parameters are of those for the mean layer of the fullest rank, dense or of experts, whichever is less; 1 at
+    most.
+
+    Attributes:
+        own: parameters of a layer of every rank class at least, were each chunk's its mean layer, (classes, n).
+        fullest: the same of the fullest rank, were all its layers at least so large, (n,).
+        mean: parameters that the ranks hold in the mean, over those of the fullest, (n,).
+    """
+
+    own: Floats
+    fullest: Floats
+    mean: Floats
+
+    @classmethod
+    def of(cls, profile: ModelProfile, candidates: Candidates, held: Held, classes: RankClasses) -> ShardShares:
+        """Of rank classes that ``held`` so much."""
+        kinds = len(profile.blocks)
+        units = RankClasses(np.eye(kinds, dtype=np.int64), *(np.zeros(kinds, dtype=np.int64),) * 4)
+        layer, at, here = (
+            held_parameters(profile, candidates, units),
+            held.total.argmax(axis=0),
+            np.arange(len(candidates)),
+        )
+        layers, ranks = np.maximum(1, classes.num_layers)[:, None], classes.num_ranks[:, None]
+        own, mean = [], []
+        for unit, whole in ((layer.dense, held.dense), (layer.expert, held.expert)):
+            present = np.where(classes.layers[:, :, None] > 0, unit, np.inf).min(axis=1)
+            least = np.where(candidates.num_chunks == 1, whole / layers, np.minimum(present, whole / layers))
+            own.append(_over(least, (whole / layers)[at, here]))
+            mean.append(_over((ranks * whole).sum(axis=0) / ranks.sum(), whole[at, here]))
+        shares = np.minimum(1.0, np.min(own, axis=0))
+        empty = np.minimum(2, candidates.pp * candidates.num_chunks - sum(block_counts(profile)))
+        kept = 1 - np.where(candidates.num_chunks > 1, np.clip(empty / candidates.num_chunks, 0.0, 1.0), 0.0)
+        return cls(kept * shares, shares[at, here], np.minimum(1.0, np.min(mean, axis=0)))
+
+
+def _over(one: Floats, of: Floats) -> Floats:
+    """Quotients; 1 where there is nothing to divide by."""
+    return np.divide(one, of, out=np.ones(np.broadcast_shapes(one.shape, of.shape)), where=of > 0)
 
 
 def _of_states(

@@ -37,6 +37,7 @@ from scaleacross.simulation.machine import (
 from scaleacross.simulation.rings import Rings, haul
 from scaleacross.simulation.segments import ALONE, FarMessages, Segment, in_a_row, piped
 from scaleacross.spec.network import CurveOp
+from scaleacross.spec.network_choice import num_pieces
 from scaleacross.step.setting import Op
 from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 
@@ -110,9 +111,9 @@ class Calls:
         elif algorithm == "hierarchical":
             levels = list(self._levels(shape, group, op, way, size))
             phases = [*levels, *self._codec(shape, group, op, way, size)]
-            if way.num_chunks > 1:
+            if (pieces := num_pieces(size, way.num_chunks, way.chunk_bytes)) > 1:
                 far = self._far(shape, group, way, levels) if op == "all_reduce" else ALONE
-                phases = [piped(phases, way.num_chunks, far, self._messages_s(shape, group, op, way))]
+                phases = [piped(phases, pieces, far, self._messages_s(shape, group, op, way))]
             least_s = self._over_nodes_alone_s(shape, group, op, way, size, levels[0].cap_bytes_per_s)
             early_s = max(0.0, least_s - sum(phase.fixed_s + phase.moving_s for phase in phases))
             yield phases[0]._replace(fixed_s=phases[0].fixed_s + early_s)

@@ -126,7 +126,7 @@ class Way(NamedTuple):
 
     Attributes:
         algorithm: as the plan names it.
-        num_chunks: pieces that follow one another through the levels.
+        num_chunks, chunk_bytes: pieces that follow one another through the levels, and the size of each.
         connections: (level, settings) where connections limit it.
         halving: levels that run halving and doubling instead of a ring.
         coding: how messages travel on some levels.
@@ -135,6 +135,7 @@ class Way(NamedTuple):
 
     algorithm: str
     num_chunks: int = 1
+    chunk_bytes: float = 0.0
     connections: tuple[tuple[int, Connection], ...] = ()
     halving: tuple[int, ...] = ()
     coding: Coding = Coding()
@@ -186,7 +187,7 @@ def stated_way(algorithm: str, choice: CommunicatorChoice, drive: Drive) -> Way:
         for one in choice.connections
     )
     halving = tuple(LINK_LEVELS.index(step.level) for step in choice.steps if step.algorithm == "halving_doubling")
-    return Way(algorithm, choice.num_chunks, connections, halving, _coding(choice), drive)
+    return Way(algorithm, choice.num_chunks, choice.chunk_bytes, connections, halving, _coding(choice), drive)
 
 
 def _coding(choice: CommunicatorChoice) -> Coding:

@@ -117,7 +117,7 @@ class EveryPlacement(Placer):
                 return best and replace(best, complete=False)
             balance, (fill, order) = at[index]
             decision = balanced(candidates.decision(0), balance)
-            step_s = self._step_s(decision, (fill, order), limit_s - float(behind[index]))
+            step_s = self._step_s(decision, (fill, order), limit_s, float(behind[index]))
             if step_s < limit_s:
                 limit_s = step_s
                 best = PlacementDecision(order, fill, step_s - free_s, complete=True, balance=balance)
@@ -221,9 +221,9 @@ class EveryPlacement(Placer):
             self._layouts[key] = layout_of(self.fleet.topology, shares(fill), degrees, order)
         return self._layouts[key]
 
-    def _step_s(self, decision: Decision, place: Place, limit_s: float = np.inf) -> float:
-        """Exact step of a decision in a place; inf where the pipelines alone take ``limit_s``."""
-        return self.on(place[0]).step_s(placed_at(decision, place), self._known, limit_s)
+    def _step_s(self, decision: Decision, place: Place, limit_s: float = np.inf, behind_s: float = 0.0) -> float:
+        """Exact step of a decision in a place; inf where it shows early that it takes ``limit_s`` (``step_seconds``)."""
+        return self.on(place[0]).step_s(placed_at(decision, place), self._known, limit_s, behind_s)
 
     def _floors_s(self, trials: Sequence[Trial]) -> tuple[Floats, Floats]:
         """Bounds on the step in every place of every trial, by the longest of its rows, and on what comes behind the pipeline,

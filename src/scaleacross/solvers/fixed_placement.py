@@ -80,9 +80,11 @@ class FixedPlacement(Pricing):
         placement = Placement(axis_order=tuple(axis_order), fill=shares(self.fill))
         return candidates.decision(row).model_copy(update={"placement": placement})
 
-    def step_s(self, decision: Decision, known: KnownReplicas | None = None, limit_s: float = np.inf) -> float:
-        """Exact step time of a decision that is placed on this fill; ``known`` and ``limit_s`` as of ``step_seconds``."""
-        return step_seconds(*self._model, decision, self.groups(decision), self.levels, known, limit_s)
+    def step_s(
+        self, decision: Decision, known: KnownReplicas | None = None, limit_s: float = np.inf, behind_s: float = 0.0
+    ) -> float:
+        """Exact step time of a decision that is placed on this fill; other arguments as of ``step_seconds``."""
+        return step_seconds(*self._model, decision, self.groups(decision), self.levels, known, limit_s, behind_s)
 
     def cost(self, decision: Decision) -> PlanCost:
         """All figures of a decision that is placed on this fill."""

@@ -134,8 +134,8 @@ class Placer:
         ``cutoff_s`` or more."""
         placed = self.on(fill)
         free_s = float(placement_free_s(self.pricing.volumes(candidates, work))[0])
-        limit_s = free_s + cutoff_s - float(work.optimizer_s[0])
-        return placed.step_s(placed.placed(candidates, 0, order), self._known, limit_s) - free_s
+        limits = free_s + cutoff_s, float(work.optimizer_s[0])
+        return placed.step_s(placed.placed(candidates, 0, order), self._known, *limits) - free_s
 
     @property
     def by_stage(self) -> bool:

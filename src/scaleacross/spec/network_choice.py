@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, get_args
 
@@ -111,6 +112,21 @@ class Compression(Spec):
             needs = "needs an error_bound" if self.codec == "bounded" else "takes no error_bound"
             raise ValueError(f"codec {self.codec} {needs}")
         return self
+
+
+LEAST_PIECE_BYTES: Final = 64 * 1024
+"""Assumed: below this a piece is dominated by per-message cost, so smaller messages are not cut."""
+
+
+def num_pieces(size_bytes: float, num_chunks: int, chunk_bytes: float) -> int:
+    """Pieces of a call of ``size_bytes`` where the largest has ``num_chunks`` of ``chunk_bytes``.
+
+    A smaller call has a power of two of them, none below LEAST_PIECE_BYTES or, if that is less, ``chunk_bytes``.
+    """
+    if size_bytes >= num_chunks * chunk_bytes * (1 - 1e-6):
+        return num_chunks
+    most = size_bytes / min(LEAST_PIECE_BYTES, chunk_bytes)
+    return min(num_chunks, 2 ** int(math.log2(most))) if most >= 2 else 1
 
 
 class CommunicatorChoice(Spec):

@@ -38,7 +38,6 @@ from scaleacross.cost_models.collective_curves import curve_s
 from scaleacross.cost_models.collective_laws import (
     ALL_LEVELS,
     CHUNKS,
-    MIN_CHUNK_BYTES,
     OUTER_LEVELS,
     Laws,
     fewest_steps,
@@ -57,7 +56,7 @@ from scaleacross.cost_models.links import Links, exchange_s_per_byte, group_band
 from scaleacross.cost_models.network.compression import coded_laws, sent_ratio
 from scaleacross.cost_models.protocol_times import ProtocolTimes, exchange_latency_s
 from scaleacross.spec.network import LINK_LEVELS, CurveOp
-from scaleacross.spec.network_choice import Algorithm, Compression, LevelAlgorithm, LevelStep
+from scaleacross.spec.network_choice import LEAST_PIECE_BYTES, Algorithm, Compression, LevelAlgorithm, LevelStep
 
 
 class Option(NamedTuple):
@@ -250,7 +249,7 @@ def _reductions(
             continue  # the ring above
         law = law_of(steps_of(steps, shape.fanout))
         for chunks in CHUNKS:
-            if chunks > 1 and size / chunks < MIN_CHUNK_BYTES:
+            if chunks > 1 and size / chunks < LEAST_PIECE_BYTES:
                 break
             seconds = float(layered_s(num_bytes, chunks, law, passes, inner))
             seconds = at_least(seconds, layered_least)

@@ -38,10 +38,10 @@ Call = tuple[int, float, float]
 
 @dataclass(frozen=True)
 class ShardCalls:
-    """Calls of one layer by communicator, in the order of a reduction: of every layer those of the fullest rank's mean layer.
+    """Calls of one layer by communicator, in the order of a reduction: of every layer those of its stage's mean layer.
 
     Attributes:
-        gather_s, reduce_s, replicate_s: (3, communicators): seconds, those that keep the network busy, those that hold
+        gather_s, reduce_s, replicate_s: (3, communicators, p·v): seconds, those that keep the network busy, those that hold
             multiprocessors; the last of gradients between replicas, once in a step.
         gathers: passes of a micro-batch that gather: 0, forward passes, or both.
         reduces: whether gradients are scattered with every micro-batch.
@@ -57,14 +57,14 @@ class ShardCalls:
 
     @classmethod
     def of(cls, volumes: Volumes, groups: Mapping[str, Group]) -> ShardCalls | None:
-        """Of a decision with what its fullest rank holds on ``groups``, one row each. None where nothing travels with every pass,
-        or no computation may overlap with it."""
+        """Of a decision on ``groups``, one row each; ``volumes`` has a row for every virtual stage. None where nothing travels
+        with every pass, or no computation may overlap with it."""
         gathers, reduces = int(pass_gathers(volumes.candidates)[0]), bool(reduced_every_pass(volumes.candidates)[0])
         if not (gathers or reduces) or not volumes.job.overlap.shard_prefetch:
             return None
         axes = (*SHARDED, "dp_replicate")
         parts = [part for axis in axes for part in communicators(axis, volumes, groups[axis], groups["expert"])]
-        traffic = np.stack(parts, axis=1).reshape(3, len(WINDOW_NAMES), len(parts)) / volumes.work.buckets
+        traffic = np.stack(parts, axis=1).reshape(3, len(WINDOW_NAMES), len(parts), -1) / volumes.work.buckets
         traffic[2] = traffic[0] - traffic[2]
         forward, backward = traffic[:, EVERY_PASS].swapaxes(0, 1)
         reduce, replicate = backward - (forward if gathers > 1 else 0.0), traffic[:, GRADIENTS]
@@ -99,12 +99,12 @@ class ShardCalls:
         )
 
     def replicated_s(self, work: StageWork, backward_s: Floats, busy_s: Floats) -> float:
-        """Seconds by which gradients between replicas outlast the backward passes of all chunks of one rank, which wait for
-        ``backward_s`` beyond computation and keep the network busy for ``busy_s``."""
+        """Seconds by which gradients between replicas outlast the backward passes of all chunks of one rank, all like the first,
+        which wait for ``backward_s`` beyond computation and keep the network busy for ``busy_s``."""
         layers = int(np.maximum(1, work.num_layers).sum())
         layer = float((work.backward_s + backward_s).sum()) / layers, float(busy_s.sum()) / layers
-        gathers = self._calls(self.gather_s)[::-1] if self.gathers > 1 else []
-        reductions, replicas = self._calls(self.reduce_s), self._calls(self.replicate_s)
+        gathers = _calls(self.gather_s[..., 0])[::-1] if self.gathers > 1 else []
+        reductions, replicas = _calls(self.reduce_s[..., 0]), _calls(self.replicate_s[..., 0])
         return sum(played_s(layers, layer, gathers, reductions, replicas)) - sum(
             played_s(layers, layer, gathers, reductions)
         )
@@ -113,30 +113,32 @@ class ShardCalls:
         self, work: StageWork, computed_s: Floats, waited_s: Floats, busy_s: Floats, *, gathers: bool, reduces: bool
     ) -> Floats:
         """Of one kind of action, (p·v,)."""
-        parts = [each for each, used in ((self.gather_s, gathers), (self.reduce_s, reduces)) if used]
-        if not parts:
+        if not (gathers or reduces):
             return np.zeros(len(work.rank))
+        gather, reduce = gathers * self.gather_s, reduces * self.reduce_s
         layers = np.maximum(1, work.num_layers)
-        held = sum(float(each[2].sum()) for each in parts)
+        held = (gather[2] + reduce[2]).sum(axis=0)
         slower = self.taken * np.minimum(held, computed_s / layers / (1 - self.taken))
         layer_s = (computed_s + waited_s) / layers + slower
-        kinds, code = np.unique(np.stack([layers, layer_s, busy_s / layers]), axis=1, return_inverse=True)
+        columns = np.concatenate([np.stack([layers, layer_s, busy_s / layers]), *gather[:2], *reduce[:2]])
+        _, examples, code = np.unique(columns, axis=1, return_index=True, return_inverse=True)
         passes = [
             played_s(
-                int(count),
-                (float(each), float(busy)),
-                self._calls(self.gather_s)[::-1] if gathers else [],
-                self._calls(self.reduce_s) if reduces else [],
+                int(layers[at]),
+                (float(layer_s[at]), float(columns[2, at])),
+                _calls(gather[..., at])[::-1],
+                _calls(reduce[..., at]),
             )[0]
-            for count, each, busy in kinds.T
+            for at in examples
         ]
         exposed: Floats = np.array(passes)[code.reshape(-1)] - (layer_s - slower) * layers
         return np.maximum(0.0, exposed)
 
-    @staticmethod
-    def _calls(seconds: Floats) -> list[Call]:
-        own = enumerate(seconds[:2].T.tolist())
-        return [(number, call_s, busy_s) for number, (call_s, busy_s) in own if call_s > 0]
+
+def _calls(seconds: Floats) -> list[Call]:
+    """The calls of one layer, of (3, communicators)."""
+    own = enumerate(seconds[:2].T.tolist())
+    return [(number, call_s, busy_s) for number, (call_s, busy_s) in own if call_s > 0]
 
 
 def played_s(
@@ -189,17 +191,20 @@ def played_s(
     return passed, max(replicated, busy_s if replicas else 0.0, passed) - passed
 
 
-def passes_busy_s(volumes: Volumes, work: StageWork, groups: Mapping[str, Group]) -> Floats:
+def passes_busy_s(volumes: Volumes, groups: Mapping[str, Group], ranks: int) -> Floats:
     """Seconds for which gathers and reductions of parameters in F, B, I and W of every virtual stage keep links between buildings
-    busy at least, (4, p·v), every rank's in the mean; ``groups``: one row each, which share these links with all others."""
-    ahead, back = 0.0, 0.0
+    busy at least, (4, p·v), a rank's share of all ``ranks``'.
+
+    Args:
+        volumes: a row for every virtual stage.
+        groups: one row each, which share these links with all others.
+    """
+    ahead, back = np.zeros((2, len(volumes.candidates)))
     for axis in SHARDED:
         parts = communicators(axis, volumes, groups[axis], groups["expert"])
         for name, part in zip((axis, "expert"), parts, strict=False):
             if crosses_buildings(groups[name].shape).any():
-                forward, backward = part[BUSY][EVERY_PASS].sum(axis=-1).tolist()
+                forward, backward = part[BUSY][EVERY_PASS] / ranks
                 ahead, back = ahead + forward, back + backward
-    again = ahead if int(pass_gathers(volumes.candidates)[0]) > 1 else 0.0
-    layers = np.maximum(1, work.num_layers) / float(volumes.candidates.pp[0])
-    share = layers / np.bincount(work.rank, np.maximum(1, work.num_layers))[work.rank]
-    return np.array([ahead, back, again, back - again])[:, None] * share
+    again = ahead if int(pass_gathers(volumes.candidates)[0]) > 1 else 0 * ahead
+    return np.stack([ahead, back, again, back - again])

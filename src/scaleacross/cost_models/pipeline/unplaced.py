@@ -6,7 +6,8 @@ Where many placements share layers and micro-batches, only calls differ between 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
@@ -72,6 +73,14 @@ class UnplacedPipelines:
         """Work of the stages on one of the types: what they hold is the same on all."""
         return next(iter(self.stages.values()))
 
+    @cached_property
+    def stage_volumes(self) -> Volumes:
+        """A row for every virtual stage, with the parameters that it holds in as many buckets as layers, one at least."""
+        stages = self.any_stages
+        every = self.volumes.take(np.zeros(len(stages.rank), dtype=np.int64))
+        held = {"dense_parameters": stages.dense_parameters, "expert_parameters": stages.expert_parameters}
+        return replace(every, work=replace(every.work, **held, buckets=np.maximum(1.0, stages.num_layers)))
+
     def timed(
         self,
         groups: Mapping[str, Group],
@@ -86,11 +95,12 @@ class UnplacedPipelines:
         of buildings with all that stages wait for.
         """
         alone = {**groups, **apart}
-        shards, inside, busy_s = ShardCalls.of(self.volumes, alone), groups, self._links_busy_s(groups)
+        held = self.stage_volumes
+        shards, inside, busy_s = ShardCalls.of(held, alone), groups, self._links_busy_s(groups)
         if shards is not None and any(crosses_buildings(group.shape).any() for group in groups.values()):
             inside = {name: without_trunks(group) for name, group in groups.items()}
-            shards = shards.keeping_busy(self.volumes, inside)
-            busy_s["dp"] = passes_busy_s(self.volumes, self.any_stages, groups)
+            shards = shards.keeping_busy(held, inside)
+            busy_s["dp"] = passes_busy_s(held, groups, int(self.volumes.candidates.pp[0]))
         by_type = {
             name: stage_seconds(
                 self.volumes,
