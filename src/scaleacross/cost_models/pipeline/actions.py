@@ -28,8 +28,8 @@ class Actions:
             ``weight_s``: weight gradients, part of ``backward_s``.
         outer_s: what the first forward and the last backward wait for beyond that, (2, p·v).
         latency_s, occupancy_s: of messages between rank r and r + 1; with several chunks the last entry is the loop-back.
-        link_s: for which F, B, I and W keep links busy that all ranks share, (4, p·v); None where these are never crowded.
-        states: gradients and parameters that share these links; None: none do.
+        link_s: for which F, B, I and W keep links busy that all ranks share, (4, p·v); None: they have these to themselves.
+        states: gradients and parameters that share these links, if any.
     """
 
     schedule: ScheduleName
