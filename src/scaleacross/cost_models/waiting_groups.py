@@ -120,7 +120,7 @@ def waiting_groups(
 
 
 def _of_ranks(group: Group, axis: Axis, pipeline: Axis, levels: Levels) -> RankGroups:
-    """The groups of every pipeline rank, by how they lie."""
+    """The groups of every pipeline rank, by how they lie. Those that cross have links between buildings to themselves."""
     own = shapes_of_ranks(group.shape, axis, pipeline, levels)
     fanout, of = np.unique(own.fanout, axis=0, return_inverse=True)
     kinds = [near_shape(group.shape, np.ones(1, dtype=bool))]
@@ -139,8 +139,8 @@ def _lying(group: Group, shape: GroupShape, levels: Levels) -> Group:
 
 
 def _crossing_only(shape: GroupShape, fanout: Floats) -> GroupShape:
-    """The shapes of groups of which a part, with this ``fanout``, crosses some far levels only: it shares their links with all
-    groups that cross, and where it does not, its neighbours are as far apart as on the outermost level that it does cross."""
+    """The shapes of groups of which a part, with this ``fanout``, crosses some far levels only: where it does not, its neighbours
+    are as far apart as on the outermost level that it does cross."""
     parts = {name: np.array(getattr(shape, name)) for name in column_names(GroupShape)} | {"fanout": fanout}
     parts["farthest_fanout"][..., CAMPUS:] = fanout[..., CAMPUS:]
     for level in (REGION, CAMPUS):

@@ -271,13 +271,14 @@ def _fullest(held: Held) -> _Fullest:
 
 
 class ShardShares(NamedTuple):
-    """What calls for parameters are of those for the mean layer of the fullest rank, dense or of experts, whichever is less; 1 at
-    most.
+    """How few parameters calls may have, over those of the fullest rank's mean layer; 1 at most.
+
+    Dense parameters or those of experts, whichever are less.
 
     Attributes:
-        own: parameters of a layer of every rank class at least, were each chunk's its mean layer, (classes, n).
-        fullest: the same of the fullest rank, were all its layers at least so large, (n,).
-        mean: parameters that the ranks hold in the mean, over those of the fullest, (n,).
+        own: of the layers of every rank class, (classes, n), in the mean over its chunks; a chunk without layers counts as 0.
+        fullest: of every layer of the fullest rank, (n,).
+        mean: what the ranks hold in the mean over what the fullest holds, (n,).
     """
 
     own: Floats
@@ -286,22 +287,20 @@ class ShardShares(NamedTuple):
 
     @classmethod
     def of(cls, profile: ModelProfile, candidates: Candidates, held: Held, classes: RankClasses) -> ShardShares:
-        """Of rank classes that ``held`` so much."""
-        kinds = len(profile.blocks)
+        """Of rank classes that ``held`` so much. A layer is its chunk's mean layer: embedding and head add to those of theirs."""
+        kinds, here = len(profile.blocks), np.arange(len(candidates))
         units = RankClasses(np.eye(kinds, dtype=np.int64), *(np.zeros(kinds, dtype=np.int64),) * 4)
-        layer, at, here = (
-            held_parameters(profile, candidates, units),
-            held.total.argmax(axis=0),
-            np.arange(len(candidates)),
-        )
+        layer, at = held_parameters(profile, candidates, units), held.total.argmax(axis=0)
         layers, ranks = np.maximum(1, classes.num_layers)[:, None], classes.num_ranks[:, None]
         own, mean = [], []
         for unit, whole in ((layer.dense, held.dense), (layer.expert, held.expert)):
-            present = np.where(classes.layers[:, :, None] > 0, unit, np.inf).min(axis=1)
-            least = np.where(candidates.num_chunks == 1, whole / layers, np.minimum(present, whole / layers))
+            # of several chunks each has layers of the rank's leanest kind at least, a single one is the rank
+            leanest = np.where(classes.layers[:, :, None] > 0, unit, np.inf).min(axis=1)
+            least = np.where(candidates.num_chunks == 1, whole / layers, np.minimum(leanest, whole / layers))
             own.append(_over(least, (whole / layers)[at, here]))
             mean.append(_over((ranks * whole).sum(axis=0) / ranks.sum(), whole[at, here]))
         shares = np.minimum(1.0, np.min(own, axis=0))
+        # the first and the last stage may have no layers (``split_layers``), both on one rank
         empty = np.minimum(2, candidates.pp * candidates.num_chunks - sum(block_counts(profile)))
         kept = 1 - np.where(candidates.num_chunks > 1, np.clip(empty / candidates.num_chunks, 0.0, 1.0), 0.0)
         return cls(kept * shares, shares[at, here], np.minimum(1.0, np.min(mean, axis=0)))

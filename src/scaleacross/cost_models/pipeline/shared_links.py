@@ -111,11 +111,8 @@ class _Parts(NamedTuple):
     @classmethod
     def of(cls, compiled: CompiledSchedule, states: States | None) -> _Parts:
         """Of a schedule whose stages have these."""
-        number, (gated, stride) = (
-            np.ones(len(compiled.rank), dtype=np.int64),
-            np.zeros((2, len(compiled.rank)), dtype=np.int64),
-        )
-        call = np.full_like(number, _NONE)
+        gated, stride = np.zeros((2, len(compiled.rank)), dtype=np.int64)
+        number, call = np.ones_like(gated), np.full_like(gated, _NONE)
         calls: list[Call] = []
         if states is None:
             return cls(calls, number, gated, call, stride)
