@@ -17,7 +17,7 @@ from scaleacross.cost_models.network.transport import connected, library_setting
 from scaleacross.schedules import collective as c
 from scaleacross.simulation.engine import Simulation
 from scaleacross.spec.network import CURVE_OPS, CurveOp
-from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.spec.network_choice import LEAST_PIECE_BYTES, CommunicatorChoice, num_pieces
 
 LAUNCH_S = 1e-5
 
@@ -212,3 +212,19 @@ def test_the_simulator_takes_as_long(names: tuple[str, str], op: CurveOp, chunks
     schedule = c.layered(c.Operation(op), layout, names, num_channels=chunks)
     add_collective(simulation, schedule, route, lambda _: size / n)
     assert found[name, chunks] == pytest.approx(simulation.run().total_s, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("size", "num_chunks", "chunk", "pieces"),
+    [
+        (8, 8, 1, 8),  # the call that the choice was made for
+        (80, 8, 1, 8),  # larger ones have as many
+        (7.9, 8, 1, 4),  # smaller ones keep to the least piece, in powers of two
+        (1.9, 8, 1, 1),
+        (7.9, 8, 4, 4),  # of a choice with larger pieces, too
+        (1, 8, 0.25, 4),  # a choice with smaller pieces keeps to its own
+    ],
+)
+def test_smaller_calls_have_fewer_pieces(size: float, num_chunks: int, chunk: float, pieces: int) -> None:
+    """Sizes over LEAST_PIECE_BYTES."""
+    assert num_pieces(size * LEAST_PIECE_BYTES, num_chunks, chunk * LEAST_PIECE_BYTES) == pieces

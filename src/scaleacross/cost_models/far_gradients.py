@@ -138,7 +138,8 @@ class FarTraffic:
     def least_s(self) -> float:
         """Seconds until gradients that share links with passes are there at least; 0 where they do not.
 
-        Passes that share no link are no later, and these links carry no more than a second's calls in a second.
+        Passes that share no link are no later: ranks run actions and send messages in one order whatever these take. And links
+        carry no more than a second's calls in a second.
         """
         if self.states is None:
             return 0.0

@@ -49,7 +49,7 @@ class Calls(NamedTuple):
     """Calls of gradients and parameters, those of parameters first.
 
     Attributes:
-        lane: communicator of a rank, which runs its calls in the order in which they come.
+        lane: number of a rank's communicator, which runs its calls in the order in which they come.
         following: call of the same part in the next communicator, NONE after the last.
         lasts_s, asks: as of ``Actions``.
         opens: action of which a part waits for this call; NONE.
@@ -91,7 +91,7 @@ class Jobs(NamedTuple):
 
 @compiled
 def play(actions: Actions, calls: Calls, ready_s: Floats, num_slots: int, played: Played) -> None:
-    """Fill in ``played``.
+    """Write all moments into ``played``.
 
     Args:
         ready_s: when each rank can begin, (ranks,).
@@ -100,7 +100,7 @@ def play(actions: Actions, calls: Calls, ready_s: Floats, num_slots: int, played
     ranks, lanes = len(actions.first) - 1, 0 if len(calls.lane) == 0 else calls.lane.max() + 1
     places = ranks + lanes
     jobs = Jobs(np.full(places, NONE), np.zeros(places), np.zeros(places), np.ones(places), np.zeros(1, np.int64))
-    does, at, free, moment = np.full(ranks, DONE), actions.first[:-1].copy(), ready_s.copy(), np.zeros(ranks)
+    does, at, moment = np.full(ranks, DONE), actions.first[:-1].copy(), np.zeros(ranks)
     over, there = np.zeros(len(actions.rank), np.int64), np.zeros(len(actions.rank), np.int64)
     queue, last = np.full(len(calls.lane), NONE), np.full(lanes, NONE)
     arrived, link_free = np.zeros(num_slots), np.zeros(ranks * ranks)
@@ -111,7 +111,7 @@ def play(actions: Actions, calls: Calls, ready_s: Floats, num_slots: int, played
         if calls.begins[call]:
             _post(calls, jobs, queue, last, ranks, call)
     for rank in range(ranks):
-        _next(actions, does, at, moment, arrived, rank, free[rank])
+        _next(actions, does, at, moment, arrived, rank, ready_s[rank])
     while True:
         if jobs.changed[0]:
             _share(jobs, ranks)
