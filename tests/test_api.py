@@ -27,6 +27,12 @@ FAR_TRUNK = ("topology.trunks.0.one_way_latency_ms=20",)
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """Llama 3.1 405B on 10,000 + 6,384 H100, trunk of 1:1 and 20 µs."""
+    return sa.plan(TWO_BUILDINGS, alternatives=False)
+
+
+@pytest.fixture(scope="module")
+def compared() -> Plan:
+    """The same beside what lost."""
     return sa.plan(TWO_BUILDINGS)
 
 
@@ -83,7 +89,7 @@ def over(**trunk: float) -> Job:
 
 
 def test_a_small_trunk_decides_as_well() -> None:
-    near, thin = sa.plan(over(), gap_tolerance=0.0), sa.plan(over(gbyte_per_s=0.5), gap_tolerance=0.0)
+    near, thin = sa.plan(over(), alternatives=False), sa.plan(over(gbyte_per_s=0.5), gap_tolerance=0.0)
     assert thin.decision != near.decision
     assert thin.cost.step_s > near.cost.step_s
     assert sa.evaluate((thin.job, near.decision)).cost.step_s > thin.cost.step_s * (1 + 1e-4)
@@ -94,10 +100,10 @@ def test_a_small_trunk_decides_as_well() -> None:
 
 
 @pytest.mark.slow
-def test_the_other_axis_across_the_trunk_is_priced(plan: Plan, narrow: Plan) -> None:
+def test_the_other_axis_across_the_trunk_is_priced(compared: Plan, narrow: Plan) -> None:
     """Gradients cross the wide trunk; the report prices pipeline messages across it, and on the narrow trunk both as well."""
-    assert plan.placement.axis_order[-1] == "dp_shard"
-    for here in (plan, narrow):
+    assert compared.placement.axis_order[-1] == "dp_shard"
+    for here in (compared, narrow):
         axis = {"dp_shard": "pp", "pp": "dp_shard"}[here.placement.axis_order[-1]]
         [turned] = [a for a in here.report.alternatives if a.label == f"{axis} across the buildings"]
         assert turned.step_s is not None
@@ -130,25 +136,25 @@ def same_but_for_time(plan: Plan) -> Plan:
 
 
 @pytest.mark.slow
-def test_equal_seeds_give_equal_plans_of_16384(plan: Plan) -> None:
-    assert same_but_for_time(sa.plan(TWO_BUILDINGS)) == same_but_for_time(plan)
+def test_equal_seeds_give_equal_plans_of_16384(compared: Plan) -> None:
+    assert same_but_for_time(sa.plan(TWO_BUILDINGS)) == same_but_for_time(compared)
 
 
-@each("seed", (54,), (0, 10, 25, 50))
+@each("seed", (10,), (0, 25, 50, 54))
 def test_equal_seeds_give_equal_plans(seed: int) -> None:
     again = [same_but_for_time(sa.plan(random_job(seed), seed=3)) for _ in range(2)]
     assert again[0] == again[1]
     assert again[0].report.seed == 3
 
 
-@each("seed", (54,), (0, 10, 25, 50, 71))
+@each("seed", (10,), (0, 25, 50, 54, 71))
 def test_another_seed_is_as_good(seed: int) -> None:
     steps = {sa.plan(random_job(seed), seed=s, gap_tolerance=0.0, alternatives=False).cost.step_s for s in range(3)}
     assert max(steps) == pytest.approx(min(steps), rel=1e-9)
 
 
 def test_overrides_reach_the_topology() -> None:
-    narrow = sa.plan(over(), overrides=NARROW_TRUNK, alternatives=False)
+    narrow = sa.plan(over(), overrides=NARROW_TRUNK, alternatives=False, simulated=False, gap_tolerance=0.5)
     assert not isinstance(narrow.job.topology, str)
     assert narrow.job.topology["trunks"][0]["oversubscription_ratio"] == 64
 
@@ -169,7 +175,7 @@ def test_no_limit_is_too_short_for_a_plan_where_something_fits(seed: int) -> Non
     job = random_job(seed)
     best = sa.plan(job, alternatives=False).estimated.step_s
     for limit in ({"time_limit_s": 0.0}, {"stopped": lambda: True}, {"work_limit": 1, "stopped": lambda: True}):
-        found = sa.plan(job, **limit)
+        found = sa.plan(job, alternatives=False, **limit)
         sa.verify(found)
         assert found.report.status == "time_limit"
         assert found.report.bound_s <= best * (1 + 1e-9) <= found.estimated.step_s * (1 + 2e-9)
@@ -194,7 +200,7 @@ def test_a_time_limit_after_the_first_plan_keeps_it_and_its_gap() -> None:
 
     found = sa.plan(random_job(48), progress=watch, gap_tolerance=0.0, clock=lambda: Clock.now)
     sa.verify(found)
-    best = sa.plan(random_job(48), gap_tolerance=0.0).estimated.step_s
+    best = sa.plan(random_job(48), alternatives=False, simulated=False).estimated.step_s
     assert found.report.status == "time_limit"
     assert found.report.bound_s <= best <= found.estimated.step_s * (1 + 1e-9)
 
@@ -237,7 +243,7 @@ def test_evaluating_a_plan_gives_its_own_figures(plan: Plan) -> None:
     assert again.report.bound_s <= again.estimated.step_s
 
 
-@each("seed", (4, 38), (10, 25, 50, 54))
+@each("seed", (38,), (4, 10, 25, 50, 54))
 def test_a_decision_without_placement_gets_the_best_one(seed: int) -> None:
     """38: its network cannot run where the decision is fastest on the best network of all."""
     best = sa.plan(random_job(seed), gap_tolerance=0.0, alternatives=False)

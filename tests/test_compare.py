@@ -62,7 +62,7 @@ def test_ours_is_never_slower_and_ties_are_named(found: Comparison) -> None:
         assert rival.is_tie == (rival.speed_up is not None and rival.speed_up <= 1.005)
 
 
-@each("seed", (4, 10), (6, 13, 50))
+@each("seed", (10,), (4, 6, 13, 50))
 def test_ours_is_never_slower_on_random_problems(seed: int) -> None:
     found = sa.compare(instance(seed).job, gap_tolerance=0.0)
     assert all(rival.step_s is None or rival.step_s >= found.plan.cost.step_s * (1 - 1e-9) for rival in found.rivals)

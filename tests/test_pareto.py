@@ -69,7 +69,8 @@ def test_two_different_objectives_are_needed(objectives: tuple[str, ...]) -> Non
         sa.pareto(two("step_time"), ("step_time", MONEY), points=1)
 
 
-def test_command_writes_table_csv_json_and_plans(tmp_path: Path) -> None:
+def test_command_writes_table_csv_json_and_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "can_draw", lambda: False)
     path = tmp_path / "job.json"
     path.write_text(two("step_time", **SMALL).model_dump_json(exclude_none=True))
     out = tmp_path / "front"

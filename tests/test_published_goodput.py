@@ -7,6 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from scaleacross.api import published_goodput as module
 from scaleacross.api.published_goodput import PublishedRow, ft_hsdp, published_goodput
 from scaleacross.cli import app
 from scaleacross.cost_models.goodput.share import useful_share
@@ -70,7 +71,8 @@ def test_more_fault_units_than_published() -> None:
     assert useful_share(ft_hsdp(24))[0] > useful_share(ft_hsdp(12))[0]
 
 
-def test_the_command_prints_them() -> None:
+def test_the_command_prints_them(rows: dict[str, PublishedRow], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "published_goodput", lambda: tuple(rows.values()))
     found = CliRunner().invoke(app, ["reproduce", "ft_hsdp", "--json"])
     assert found.exit_code == 0
     shares = {row["setting"]: row["closed_form"] for row in json.loads(found.stdout)}

@@ -17,7 +17,7 @@ from scaleacross.cli import app
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.workloads.problem import Problem
 
-JOB = instances.plain_job(2, 3, degrees={"cp": 1})
+JOB = instances.plain_job(2, 3, degrees={"cp": 1, "tp": [1, 2]}, schedules=["1F1B", "GPipe"])
 
 
 def bare(decision: Decision) -> Decision:
@@ -177,7 +177,7 @@ def test_a_referee_of_nobody_or_of_another_objective_is_refused() -> None:
 
 def test_cli_says_what_the_referee_chose(replays: list[Plan], tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
-    path.write_text(JOB.model_dump_json())
+    path.write_text(instances.plain_job(2, degrees={"cp": 1}, schedules=["1F1B"]).model_dump_json())
     shown = CliRunner().invoke(app, ["plan", str(path), "--referee", "2"])
     assert shown.exit_code == 0, shown.stderr
     words = " ".join(shown.stdout.split())

@@ -24,7 +24,7 @@ JOB = {
 
 def plan_with(schedule: str, **job: object) -> Plan:
     """The best plan with ``schedule`` of a job that allows ZBH1 too."""
-    found = sa.plan(sa.load_job(JOB | job | {"degrees": {"pp": 4}, "schedules": schedule}))
+    found = sa.plan(sa.load_job(JOB | job | {"degrees": {"pp": 4}, "schedules": schedule}), alternatives=False)
     allowed = sa.load_job(JOB | job | {"degrees": {"pp": 4}, "schedules": ["1F1B", "ZBH1"]})
     return sa.evaluate((allowed, found.decision))
 
@@ -59,7 +59,7 @@ def test_command(tmp_path: Path) -> None:
 
 
 def test_no_pipeline() -> None:
-    plan = sa.plan(sa.load_job(JOB | {"degrees": {"pp": 1}}))
+    plan = sa.plan(sa.load_job(JOB | {"degrees": {"pp": 1}}), alternatives=False)
     with pytest.raises(sa.InputError, match="pp 1 has no pipeline"):
         api.refine_schedule(plan, 1.0)
 
@@ -67,12 +67,12 @@ def test_no_pipeline() -> None:
 @pytest.mark.slow
 def test_finalists_of_a_search_are_refined(tmp_path: Path) -> None:
     job = sa.load_job(JOB | {"degrees": {"pp": {"min": 2, "max": 4}}, "schedules": ["1F1B", "ZBH1"]})
-    plan = sa.plan(job)
+    plan = sa.plan(job, alternatives=False)
     refined = api.refine_finalists(plan, 4.0)
     assert refined.estimated.step_s <= plan.estimated.step_s
     assert refined.cost.step_s <= api.refine_schedule(plan, 2.0).cost.step_s * (1 + 1e-9)
     if refined != plan:
         assert refined.report.status == "evaluated"
         assert any("among named schedules the search found" in note for note in refined.report.notes)
-    flat = sa.plan(sa.load_job(JOB | {"degrees": {"pp": 1}}))
+    flat = sa.plan(sa.load_job(JOB | {"degrees": {"pp": 1}}), alternatives=False)
     assert api.refine_finalists(flat, 1.0) == flat

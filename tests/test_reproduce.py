@@ -47,7 +47,7 @@ SMALL: dict[str, Any] = {
         | dict.fromkeys(("rack", "zone", "building"), LINK),
     },
     "tokens_per_step": {"least": 262144, "per_accelerator": 1},
-    "job": {"degrees": {"cp": 1}, "schedules": ["1F1B", "ZBH1"], "micro_batch_sequences": 1},
+    "job": {"degrees": {"cp": 1}, "schedules": ["1F1B", "ZBH1"], "micro_batch_sequences": 1, "stages": "equal"},
     "points": 2,
     "gap_tolerance": 0.001,
 }

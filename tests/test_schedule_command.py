@@ -134,7 +134,7 @@ JOB = {
 
 
 def test_schedule_of_a_plan(tmp_path: Path) -> None:
-    plan = sa.plan(sa.load_job(JOB | {"schedules": "ZBVZeroBubble"}))
+    plan = sa.plan(sa.load_job(JOB | {"schedules": "ZBVZeroBubble"}), alternatives=False)
     (tmp_path / "plan.json").write_text(plan.model_dump_json())
     assert plan.decision.pipeline.schedule == "ZBVZeroBubble"
     result = run(str(tmp_path / "plan.json"))
@@ -154,4 +154,4 @@ def test_schedule_of_a_plan(tmp_path: Path) -> None:
 
 def test_plan_without_pipeline_has_no_schedule() -> None:
     with pytest.raises(InputError, match="pp 1 has no pipeline"):
-        api.schedule_of_plan(sa.plan(sa.load_job(JOB | {"degrees": {"pp": 1}, "num_chunks": 1})))
+        api.schedule_of_plan(sa.plan(sa.load_job(JOB | {"degrees": {"pp": 1}, "num_chunks": 1}), alternatives=False))

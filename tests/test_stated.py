@@ -21,6 +21,9 @@ OFF = 103
 """A row of the benchmark's table, 7 % too slow: its estimate takes one rank's groups over tp and over cp to cross regions."""
 
 
+JOB = plain_job(2, 2, degrees={"pp": 2}, recompute="none", schedules="1F1B")
+
+
 @pytest.fixture(scope="module")
 def far_off() -> Plan:
     row, job = next((row, job) for number, row, job in decisions("shuffled") if number == OFF)
@@ -29,7 +32,7 @@ def far_off() -> Plan:
 
 @pytest.fixture(scope="module")
 def confirmed() -> Plan:
-    return sa.plan(plain_job(2, 2, degrees={"pp": 2}, recompute="none"))
+    return sa.plan(JOB)
 
 
 def test_a_plan_states_its_simulation_and_proves_its_estimate(confirmed: Plan) -> None:
@@ -81,7 +84,7 @@ def test_a_changed_figure_does_not_verify(
 def test_what_the_simulation_refuses_keeps_its_estimate_and_says_so() -> None:
     refused = mock.Mock(side_effect=sa.InputError("no link"))
     with mock.patch.object(module, "stepped", refused), mock.patch.object(refereeing, "stepped", refused):
-        plan = sa.plan(plain_job(2, 2, degrees={"pp": 2}, recompute="none"), alternatives=False)
+        plan = sa.plan(JOB, alternatives=False)
     assert plan.simulated_s is None and plan.estimate is None
     assert plan.report.notes[-1].endswith("no simulation confirms: no link")
 
@@ -101,5 +104,5 @@ def test_a_plan_says_what_its_estimate_is_off(slower: float) -> None:
         return SimpleNamespace(step_s=slower * found.step_s, components_s=parts)
 
     with mock.patch.object(refereeing, "stepped", side_effect=played):
-        plan = sa.plan(plain_job(2, 2, degrees={"pp": 2}, recompute="none"), alternatives=False)
+        plan = sa.plan(JOB, alternatives=False)
     assert "the estimate of" in plan.report.notes[-1] and "refer to the estimate" in plan.report.notes[-1]

@@ -22,7 +22,11 @@ SIZES: dict[str, Any] = {"num_accelerators": 24, "global_batch_sequences": 24, "
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """Dense, over two buildings of 16 and 8 accelerators, every axis but dp_replicate in use."""
-    return sa.plan(plain_job(4, 2, **SIZES, degrees={"tp": 2, "cp": 2, "pp": 2, "dp_shard": 3}), gap_tolerance=0.0)
+    return sa.plan(
+        plain_job(4, 2, **SIZES, degrees={"tp": 2, "cp": 2, "pp": 2, "dp_shard": 3}),
+        gap_tolerance=0.0,
+        alternatives=False,
+    )
 
 
 def complaints(plan: Plan) -> list[str]:
@@ -58,7 +62,7 @@ def test_plans_of_every_kind_pass() -> None:
         plain_job(2, 2, degrees={"dp_replicate": 2, "pp": 4}, schedules="GPipe"),
         plain_job(topology=plain_topology(1, 1, 1, apart=True), num_accelerators=12, global_batch_sequences=12),
     ):
-        assert complaints(sa.plan(job, alternatives=False)) == []
+        assert complaints(sa.plan(job, gap_tolerance=0.1, alternatives=False)) == []
 
 
 def test_a_plan_of_an_older_version_states_no_work(plan: Plan) -> None:

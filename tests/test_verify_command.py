@@ -17,7 +17,7 @@ RUN = CliRunner()
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    plan = sa.plan(plain_job(2, 2, degrees={"pp": 2}, recompute="none"), simulated=False)
+    plan = sa.plan(plain_job(2, 2, degrees={"pp": 2}, recompute="none", schedules="1F1B"), simulated=False)
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     path.write_text(plan.model_dump_json())
     return path

@@ -33,7 +33,7 @@ def run(*arguments: str, text: str | None = None) -> Result:
 
 
 def test_plan_without_a_file_says_that_buildings_are_standard() -> None:
-    result = run("plan", *FLAGS, "--time-limit", "5")
+    result = run("plan", *FLAGS, "--time-limit", "5", "--gap", "0.1", "--set", "schedules=[1F1B]")
     assert result.exit_code == 0, result.output
     assert "standard buildings" in result.stdout
     assert "1x400G over 10 km" in " ".join(result.stdout.split())

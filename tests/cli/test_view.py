@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from instances import plain_job
 from scaleacross import api
 from scaleacross.cli import app
+from scaleacross.report.page import html
 from scaleacross.spec.plan import Plan
 
 
@@ -30,7 +31,10 @@ def planned(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> Iterator[Plan]:
     yield plan
 
 
-def test_plan_prints_first_lines_sections_or_one_line(planned: Plan, tmp_path: Path) -> None:
+def test_plan_prints_first_lines_sections_or_one_line(
+    planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(html, "can_draw", lambda: False)
     first = run("plan", "job.yaml").stdout.splitlines()
     assert len(first) <= 15
     assert any(line.startswith("bottleneck") for line in first)

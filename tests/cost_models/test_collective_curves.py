@@ -260,7 +260,7 @@ def test_fills_with_and_without_curves_side_by_side() -> None:
     assert both.algorithm[1] == MEASURED
 
 
-@examples(max_examples=300, deadline=None)
+@examples(max_examples=100, deadline=None)
 @given(
     st.sampled_from([(d, s) for d in range(2, 33) for s in range(1, 17) if 48 % (d * s) == 0]),
     st.sampled_from([(24, 24), (28, 20), (12, 36)]),

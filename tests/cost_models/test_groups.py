@@ -112,7 +112,7 @@ def axes(draw: st.DrawFn) -> tuple[Topology, tuple[BuildingShare, ...], int, int
     return fleet, shares, degree, extent // degree
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(axes())
 def test_exact_shape_equals_two_literal_counts(axis: tuple[Topology, tuple[BuildingShare, ...], int, int]) -> None:
     fleet, shares, degree, stride = axis
@@ -124,7 +124,7 @@ def test_exact_shape_equals_two_literal_counts(axis: tuple[Topology, tuple[Build
         assert getattr(shape, field).tolist() == getattr(walked, field).tolist(), field
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(axes())
 def test_an_all_to_all_is_counted_message_by_message(
     axis: tuple[Topology, tuple[BuildingShare, ...], int, int],
@@ -158,7 +158,7 @@ def relaxed_of(levels: LinkLevels, degree: int, stride: int) -> GroupShape:
     return relaxed_shape(np.array([degree]), np.array([stride]), largest_children(levels))
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(axes())
 def test_relaxed_shape_is_never_worse(axis: tuple[Topology, tuple[BuildingShare, ...], int, int]) -> None:
     """Definition by definition, on the levels that a group crosses at all."""
@@ -179,7 +179,7 @@ def test_relaxed_shape_is_never_worse(axis: tuple[Topology, tuple[BuildingShare,
         assert relaxed.spacing[0] >= exact.spacing
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(axes(), st.floats(0, 1e9))
 def test_relaxed_shape_prices_no_collective_above_the_exact_one(
     axis: tuple[Topology, tuple[BuildingShare, ...], int, int], size: float

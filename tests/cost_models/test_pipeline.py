@@ -77,10 +77,10 @@ def test_published_bubble(name: ScheduleName, v: int) -> None:
 
 
 def test_one_f_one_b_with_one_slow_boundary_is_exact() -> None:
-    """All p ≤ 12, m ≤ 32, every boundary: 1F1B pays c·(2 + 2·⌊(m−q)/2⌋), whatever F, B and c."""
+    """All p ≤ 10, m ≤ 24, every boundary: 1F1B pays c·(2 + 2·⌊(m−q)/2⌋), whatever F, B and c."""
     count = 0
-    for p in range(2, 13):
-        for m in range(p, 33):
+    for p in range(2, 11):
+        for m in range(p, 25):
             compiled = compile_schedule(generate("1F1B", p, m, 1))
             for tail in range(1, p):
                 for F, B, c in ((1.0, 2.0, 0.25), (2.0, 1.5, 4.0)):
@@ -90,7 +90,7 @@ def test_one_f_one_b_with_one_slow_boundary_is_exact() -> None:
                     assert timed == pytest.approx(law)
                     assert pipeline.lower_bound_s("1F1B", p, m, 1, F, B, delays) == pytest.approx(law)
                     count += 1
-    assert count > 2500
+    assert count > 1500
 
 
 def test_one_f_one_b_with_equal_delays_is_exact() -> None:

@@ -78,7 +78,7 @@ def test_elasticities_add_up_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_original_is_untouched_and_the_step_is_the_plans() -> None:
-    plan = sa.plan(plain_job(2, 2))
+    plan = sa.plan(plain_job(2, 2), alternatives=False)
     problem = problem_of(plan.job)
     pricer = Repricer.of(problem.job, problem.profile, problem.topology, plan.decision)
     before = [array.copy() for array in (pricer.levels.bandwidth, pricer.levels.capacity, pricer.levels.latency)]
@@ -121,7 +121,7 @@ def test_computation_waits_for_flop_or_memory_and_the_host_for_nothing_else() ->
 
 
 def test_memory_says_when_the_decision_would_not_fit() -> None:
-    plan = sa.plan(plain_job(2, degrees={"tp": 1, "pp": 1, "cp": 1}, num_accelerators=8))
+    plan = sa.plan(plain_job(2, degrees={"tp": 1, "pp": 1, "cp": 1}, num_accelerators=8), alternatives=False)
     used = max(stage.total_bytes for stage in plan.memory)
     job = plan.job.model_dump(mode="json")
     for building in job["topology"]["regions"][0]["buildings"]:

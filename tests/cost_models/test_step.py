@@ -70,7 +70,7 @@ def priced(profile: Any, candidates: Candidates) -> tuple[Volumes, list[Terms]]:
     return volumes, [axis_terms(a, volumes, shapes[a], links, expert, ep) for a in GRID_AXES]
 
 
-@examples(max_examples=60)
+@examples(max_examples=30)
 @given(st.lists(rows(), min_size=2, max_size=6), st.sampled_from(PROFILES))
 def test_n_candidates_at_once_equal_n_single_calls(columns: list[dict[str, int]], profile: Any) -> None:
     together = candidates(**{name: [row[name] for row in columns] for name in columns[0]})
@@ -88,7 +88,7 @@ def test_n_candidates_at_once_equal_n_single_calls(columns: list[dict[str, int]]
         assert times.step_s[index] == alone.step_s[0]
 
 
-@examples(max_examples=60)
+@examples(max_examples=30)
 @given(st.lists(rows(), min_size=2, max_size=6), st.sampled_from(PROFILES))
 def test_memory_of_n_candidates_equals_n_single_calls(columns: list[dict[str, int]], profile: Any) -> None:
     together = candidates(**{name: [row[name] for row in columns] for name in columns[0]})

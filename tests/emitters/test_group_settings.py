@@ -27,7 +27,8 @@ def plan() -> Plan:
     degrees = {"tp": 1, "cp": 1, "pp": 8, "dp_shard": 1, "dp_replicate": 2}
     network = {"compression": {"max_relative_error": 0.02}}
     return sa.plan(
-        plain_job(topology=topology, degrees=degrees, shard=["none"], network=network, global_batch_sequences=16)
+        plain_job(topology=topology, degrees=degrees, shard=["none"], network=network, global_batch_sequences=16),
+        alternatives=False,
     )
 
 
@@ -78,7 +79,7 @@ def test_what_no_file_can_say_is_said_in_words() -> None:
 def test_a_chunked_hierarchical_gather_names_its_chunks() -> None:
     topology = plain_topology(4, 4)
     degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_replicate": 1}
-    cut = sa.plan(plain_job(topology=topology, degrees=degrees, shard=["parameters"]))
+    cut = sa.plan(plain_job(topology=topology, degrees=degrees, shard=["parameters"]), alternatives=False)
     gathers = [c for c in cut.decision.network or () if c.op == "all_gather" and c.num_chunks > 1]
     stated = environment(EMITTERS["ncclx"](cut)["ncclx/ncclx.env"])
     assert bool(gathers) == ("NCCL_CTRAN_HIER_AG_OVERLAP_ENABLE" in stated)
@@ -111,7 +112,9 @@ def test_hints_out_of_range_are_refused() -> None:
 def test_drivers_go_to_every_file_that_has_a_place_for_them() -> None:
     """Copy engines as NCCL's zero-CTA policy and NCCLX's window algorithm; the host in words."""
     degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_replicate": 1}
-    kernels = sa.plan(plain_job(topology=plain_topology(4, 4), degrees=degrees, shard=["parameters"]))
+    kernels = sa.plan(
+        plain_job(topology=plain_topology(4, 4), degrees=degrees, shard=["parameters"]), alternatives=False
+    )
 
     def driven(driver: str) -> Plan:
         network = tuple(

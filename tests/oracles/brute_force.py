@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
-from oracles.exhaustive import exhaustive
+from instances import instance
+from oracles.exhaustive import ExhaustiveResult, exhaustive
 from scaleacross.solvers.joint import search
 from scaleacross.workloads.problem import Problem
+
+
+@cache
+def fastest(seed: int) -> ExhaustiveResult:
+    """The best of all plans of the random problem of a seed."""
+    return exhaustive(instance(seed))
 
 
 def equals_brute_force(problem: Problem) -> None:

@@ -29,13 +29,13 @@ def option(kernel: str, seconds: float, hbm: float, host: float, shards: int = 1
 def full_problem() -> ShardingProblem:
     """Tables that fill host memory, cached or not, beside halves of others and small ones: all memories 90 % and more full."""
     kinds = {
-        12: (option("fused", 0.3, 19, 0, 2), option("fused", 0.2, 10, 0, 4)),
-        56: (option("fused_uvm_caching", 0.2, 8, 38), option("fused_uvm", 1.5, 0.1, 38)),
-        64: (option("fused", 0.03, 0.5, 0), option("fused_uvm_caching", 0.1, 0.1, 0.5)),
+        6: (option("fused", 0.3, 19, 0, 2), option("fused", 0.2, 10, 0, 4)),
+        28: (option("fused_uvm_caching", 0.2, 8, 38), option("fused_uvm", 1.5, 0.1, 38)),
+        32: (option("fused", 0.03, 0.5, 0), option("fused_uvm_caching", 0.1, 0.1, 0.5)),
     }
     options = [own for many, own in kinds.items() for _ in range(many)]
     tables = tuple(EmbeddingTable(name=f"t{number}", rows=10, dimension=8) for number in range(len(options)))
-    return ShardingProblem(tables, tuple(options), fleet_of(16, 4, 34e9, 175e9))
+    return ShardingProblem(tables, tuple(options), fleet_of(8, 4, 34e9, 175e9))
 
 
 def test_plans_where_rounding_finds_no_room() -> None:

@@ -108,7 +108,7 @@ def test_shards_tile_the_table(sharding: Any, ranks: tuple[int, ...], width: int
 def test_twelve_trillion_parameters_fit_only_in_fp16_with_state_per_row() -> None:
     job = EXAMPLES / "twelve_trillion.yaml"
     assert load_recommendation_job(str(job))[1].embedding_parameters == 12 * 10**12
-    fitting = plan_recommendation(job, time_limit_s=2)
+    fitting = plan_recommendation(job, time_limit_s=2, gap_tolerance=0.2)
     held = {tier: sum(load.memory_bytes[tier] for load in fitting.ranks) for tier in ("hbm", "host_memory")}
     assert held["host_memory"] > 15e12 and sum(held.values()) > 24e12
     with pytest.raises(
@@ -264,7 +264,7 @@ def test_command_keeps_to_cpu_seconds_and_refuses_what_it_cannot_do(tmp_path: Pa
     """--cpu-limit once went unread: a limit of 20 ended at the 60 s of --time-limit."""
     job = str(EXAMPLES / "mlperf_dcnv2.yaml")
     begin = time.process_time()
-    ended = CliRunner().invoke(app, ["plan", job, "--cpu-limit", "2", "--gap", "0.0001", "--quiet"])
+    ended = CliRunner().invoke(app, ["plan", job, "--cpu-limit", "1", "--gap", "0.0001", "--quiet"])
     assert ended.exit_code == 0, ended.output
     assert time.process_time() - begin < 6
     for arguments, named in (

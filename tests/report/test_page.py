@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,7 +130,7 @@ def test_many_links_have_a_chart_of_their_own(plan: Plan) -> None:
 
 
 def test_the_simulated_step_shows_what_took_most_of_every_part() -> None:
-    found = sa.simulate(sa.plan(plain_job(2, 2, **SMALL), time_limit_s=5), timeline=True)
+    found = sa.simulate(small_plan(), timeline=True)
     rows = drawn(simulated_chart(found))
     row = found.rows[0]
     spent = sum(one["e"] - one["s"] for one in rows if one["r"] == row.name and one["k"] == "compute") / 1e3
@@ -169,13 +170,28 @@ def test_long_pipelines_draw_some_ranks_and_say_so(monkeypatch: pytest.MonkeyPat
     assert "3 of 8 ranks are drawn" in chart.note
 
 
+@cache
+def small_plan() -> Plan:
+    return sa.plan(plain_job(2, 2, **SMALL), time_limit_s=5)
+
+
+@cache
+def front() -> Any:
+    return sa.pareto(two("step_time", **SMALL), ("step_time", MONEY), points=3)
+
+
+@cache
+def two_paths() -> Any:
+    return study(global_batch_sequences=[8, 16], sequence_length=[2048, 4096])
+
+
 def study(**grid: Any) -> Any:
     job = plain_job(2, **SMALL).model_dump(mode="json", exclude_none=True)
     return sa.sweep({"name": "small", "base": [job], "grid": grid})
 
 
 def test_a_study_of_two_paths_is_a_map_and_of_one_is_bars() -> None:
-    result = study(global_batch_sequences=[8, 16], sequence_length=[2048, 4096])
+    result = two_paths()
     (chart,) = sweep_charts(result)
     assert {(row["x"], row["y"]) for row in drawn(chart)} == {(a, b) for a in ("8", "16") for b in ("2048", "4096")}
     assert {row["tokens/s"] for row in drawn(chart)} == {row["tokens_per_s"] for row in result.rows}
@@ -184,10 +200,9 @@ def test_a_study_of_two_paths_is_a_map_and_of_one_is_bars() -> None:
 
 
 def test_the_front_shows_the_bound_of_every_point() -> None:
-    front = sa.pareto(two("step_time", **SMALL), ("step_time", MONEY), points=3)
-    rows = drawn(front_chart(front))
-    assert [row["step_time"] for row in rows] == [point.values[0] for point in front.points]
-    for row, point in zip(rows, front.points, strict=True):
+    rows = drawn(front_chart(front()))
+    assert [row["step_time"] for row in rows] == [point.values[0] for point in front().points]
+    for row, point in zip(rows, front().points, strict=True):
         assert row["bound x"] <= row["step_time"] * (1 + 1e-9) and row["bound y"] >= row[MONEY] * (1 - 1e-9)
         assert row["optimised"] == point.plan.job.objective
 
@@ -247,8 +262,7 @@ def test_without_the_library_files_are_written_and_the_way_out_is_said(
 @pytest.fixture(scope="module")
 def every_chart() -> list[Chart]:
     """The charts of all pages."""
-    job = plain_job(2, 2, **SMALL)
-    found = sa.plan(job, time_limit_s=5)
+    found = small_plan()
     timeline = sa.schedule("Interleaved1F1B", 4, 8, 2, latency_s=1e-3)
     week = LongRun(
         days=7,
@@ -265,9 +279,9 @@ def every_chart() -> list[Chart]:
     pages = [
         plan_page(found, sa.summarise(found), timeline),
         simulation_page(found, sa.simulate(found, timeline=True)),
-        front_page(sa.pareto(two("step_time", **SMALL), ("step_time", MONEY), points=3)),
-        sweep_page(study(global_batch_sequences=[8, 16], sequence_length=[2048, 4096])),
-        comparison_page(sa.compare(job, time_limit_s=0.5), NOTHING, None),
+        front_page(front()),
+        sweep_page(two_paths()),
+        comparison_page(sa.compare(found.job, time_limit_s=0.5), NOTHING, None),
         weeks_page("a plan", week),
     ]
     charts = [chart for _, _, own in pages for chart in own]

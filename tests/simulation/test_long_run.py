@@ -20,7 +20,7 @@ def mean(model: FaultModel, days: float = 54, draws: int = 60, **options: Any) -
     return long_run(model, days=days, draws=draws, **options).goodput_fraction["mean"]
 
 
-@pytest.mark.parametrize("between_min", [13.5, 18, 31, 50])
+@pytest.mark.parametrize("between_min", [18, 50, *(pytest.param(one, marks=pytest.mark.slow) for one in (13.5, 31))])
 @pytest.mark.parametrize(("units", "within"), [(1, 0.01), (2, 0.03), (8, 0.01), (16, 0.01), (48, 0.01)])
 def test_near_the_closed_form_on_a_grid(units: int, within: float, between_min: float) -> None:
     model = ft_hsdp(units, between_min * MINUTE)

@@ -37,7 +37,7 @@ def test_stages_wait_for_the_links_of_their_own_building(component: str, degrees
     job = plain_job(
         topology=topology, degrees=degrees, schedules="1F1B", shard="optimizer" if experts else "none", **experts
     )
-    plan = sa.plan(job, overrides=["recompute=none", "overlap.tp_reduce=false"])
+    plan = sa.plan(job, overrides=["recompute=none", "overlap.tp_reduce=false"], alternatives=False)
     assert len(plan.placement.fill) == 2
     step = sa.simulate(plan)
     assert plan.estimated.step_s == pytest.approx(step.step_s, rel=apart)
@@ -55,7 +55,7 @@ def test_connections_fill_the_widest_port_that_their_groups_run_on() -> None:
         schedules="1F1B",
         shard="none",
     )
-    plan = sa.plan(job, overrides=["recompute=none"])
+    plan = sa.plan(job, overrides=["recompute=none"], alternatives=False)
     assert {one.num_channels for one in plan.decision.network or () if one.communicator == "tp"} == {7}
     assert plan.report.status == "optimal"
     assert plan.estimated.step_s == pytest.approx(sa.simulate(plan).step_s, rel=0.01)

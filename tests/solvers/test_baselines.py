@@ -152,7 +152,7 @@ def test_crosspipe_changes_the_schedule_with_the_delay() -> None:
     assert far.pipeline.schedule == "GPipe"
 
 
-@each("seed", (4, 13), (6, 9, 35, 50), size=2)
+@each("seed", (4,), (6, 9, 13, 35, 50), size=2)
 def test_decisions_are_legal_and_fit(seed: int) -> None:
     where = instance(seed)
     for name in BASELINES:

@@ -138,7 +138,7 @@ def test_no_bound_is_above_the_exact_price(seed: int) -> None:
     assert apart > 0
 
 
-@each("types_and_seeds", ((1, 2),), ((1, 5), (2, 5)), size=1)
+@each("types_and_seeds", ((1, 1),), ((1, 2), (1, 5), (2, 5)), size=1)
 def test_no_bound_on_the_librarys_network_is_above_its_price(types_and_seeds: tuple[int, int]) -> None:
     """Windows of its connections bind over far trunks; without them these bounds are lower."""
     (types, num_seeds), higher = types_and_seeds, 0
@@ -166,7 +166,7 @@ def test_no_bound_on_the_librarys_network_is_above_its_price(types_and_seeds: tu
     assert higher > 0
 
 
-@each("seed", (0, 3), range(6), size=3)
+@each("seed", (0,), range(6), size=3)
 def test_no_bound_on_two_types_is_above_the_exact_price(seed: int) -> None:
     problem, rng, apart = problem_of(straddling_job(seed, types=2)), np.random.default_rng(seed), 0
     fleet = fleets(problem.topology)[0]

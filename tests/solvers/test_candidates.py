@@ -63,7 +63,7 @@ def along(message: Boundary, pp: int) -> Floats:
 
 
 @pytest.mark.parametrize("coarse", [False, True], ids=["tight", "coarse: any stride"])
-@each("seed", (24, 72), range(0, 120, 3))
+@each("seed", (6, 9), range(0, 120, 3))
 def test_on_random_topologies(seed: int, coarse: bool) -> None:
     for fleet in fleets(instance(seed).topology):
         for size in {fleet.num_accelerators // fleet.unit * fleet.unit, 8, 12}:
@@ -78,7 +78,7 @@ def links(rates: list[float], latencies: list[float], narrow: list[float]) -> di
 FOUR = {"min_size": 4, "max_size": 4}
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     rates=st.lists(st.sampled_from([1.0, 3.0, 10.0, 100.0]), **FOUR),
     latencies=st.lists(st.sampled_from([0.0, 1.0, 2.0, 5.0, 100.0]), **FOUR),

@@ -39,7 +39,7 @@ def with_context(job: Job) -> Job:
     return job.model_copy(update=changes)
 
 
-@each("seed", (10,), (4, 6), size=1)
+@each("seed", (71,), (4, 6, 10), size=1)
 def test_the_search_equals_brute_force(seed: int) -> None:
     equals_brute_force(problem_of(with_context(random_job(seed))))
 

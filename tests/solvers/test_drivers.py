@@ -52,7 +52,7 @@ def otherwise(decision: Decision) -> Iterator[tuple[CommunicatorChoice, ...]]:
         yield tuple(one.model_copy(update={"driver": driver}) for one, driver in zip(chosen, drivers, strict=True))
 
 
-@each("seed", (10, 116), (2, 4, 7, 9, 12, 16, 19, 26, 29, 30, 31, 119, 133))
+@each("seed", (10, 30), (2, 4, 7, 9, 12, 16, 19, 26, 29, 31, 116, 119, 133))
 def test_no_other_driver_makes_a_shorter_step(seed: int) -> None:
     """Brute force over drivers, each priced with the whole step; the bound lies below all of them."""
     plan = planned(seed)
@@ -68,7 +68,7 @@ def test_no_other_driver_makes_a_shorter_step(seed: int) -> None:
     assert plan.network is None or plan.network.bound_s <= min(steps) * (1 + 1e-9)
 
 
-@each("seed", (10, 116), (2, 4, 7, 9, 12, 16, 19, 26, 29, 30, 31, 119))
+@each("seed", (10, 30), (2, 4, 7, 9, 12, 16, 19, 26, 29, 31, 116, 119))
 def test_more_drivers_make_a_plan_slower_by_the_gap_that_it_states_at_most(seed: int) -> None:
     """The search promises every gather the time of kernels and the multiprocessors of the driver that holds least."""
     plan = planned(seed)
@@ -79,7 +79,7 @@ def test_more_drivers_make_a_plan_slower_by_the_gap_that_it_states_at_most(seed:
     assert bound_s <= (kernels.estimate or kernels.cost).step_s * (1 + 1e-9)
 
 
-@each("seed", (54,), (10, 19, 116))
+@each("seed", (10,), (19, 54, 116))
 def test_the_search_finds_the_optimum_of_brute_force(seed: int) -> None:
     """Over every degree, placement and driver: no plan of the problem is faster."""
     equals_brute_force(problem_of(driven_job(seed)))

@@ -46,7 +46,7 @@ def with_folding(job: Job, seed: int) -> Job:
     return job.model_copy(update=changes)
 
 
-@each("seed", (3,), (4, 7, 10, 15), size=1)
+@each("seed", (41,), (3, 4, 7, 10, 15), size=1)
 def test_the_search_equals_brute_force(seed: int) -> None:
     equals_brute_force(problem_of(with_folding(random_job(seed), seed)))
 

@@ -32,12 +32,12 @@ def domains(level: str, lost: int, **changes: Any) -> Job:
 
 def test_replicas_are_kept_apart() -> None:
     """pp across the buildings would lose all four replicas with one of them; two are the least possible."""
-    plan = sa.plan(domains("building", 2))
+    plan = sa.plan(domains("building", 2), alternatives=False)
     problem = problem_of(plan.job)
     lost = replicas_by_unit(problem.topology, plan.decision, "building")
     assert max(map(len, lost.values())) == 2
     assert plan.report.status == "optimal"
-    assert plan.cost.step_s >= sa.plan(domains("building", 4)).cost.step_s
+    assert plan.cost.step_s >= sa.plan(domains("building", 4), alternatives=False).cost.step_s
 
 
 def test_counting_by_arithmetic_equals_counting_rank_by_rank() -> None:
@@ -45,7 +45,7 @@ def test_counting_by_arithmetic_equals_counting_rank_by_rank() -> None:
     for order in (("pp", "dp_replicate"), ("dp_replicate", "pp")):
         fill = (BuildingShare(building="b0", num_accelerators=8), BuildingShare(building="b1", num_accelerators=8))
         axes = ("tp", "cp", "dp_shard", *order)
-        decision = sa.plan(problem.job).decision
+        decision = sa.plan(problem.job, alternatives=False).decision
         placed = decision.placement.model_copy(update={"axis_order": axes, "fill": fill})  # type: ignore[union-attr]
         here = decision.model_copy(update={"placement": placed})
         counted = replicas_by_unit(problem.topology, here, "zone")
@@ -57,36 +57,36 @@ def test_too_strict_says_what_a_plan_would_lose() -> None:
     with pytest.raises(
         sa.InfeasibleError, match=r"at most 1 replicas .* one building.*max_replicas_lost: \d"
     ) as caught:
-        sa.plan(domains("building", 1))
+        sa.plan(domains("building", 1), alternatives=False)
     assert "Conflict: degrees.dp_replicate 4 and failure_domains (at most 1 replicas lost with one building)" in str(
         caught.value
     )
     assert "leave failure_domains out" in str(caught.value)
     way_out = int(str(caught.value).split("max_replicas_lost: ")[1].split(",")[0])
-    assert sa.plan(domains("building", way_out)).cost.step_s > 0
+    assert sa.plan(domains("building", way_out), alternatives=False).cost.step_s > 0
 
 
 def test_verification_counts_the_replicas() -> None:
-    plan = sa.plan(domains("building", 4))
+    plan = sa.plan(domains("building", 4), alternatives=False)
     problem = problem_of(domains("building", 1))
     assert any("V8: " in line and "at most 1 may" in line for line in illegal(problem, plan.decision))
 
 
 @pytest.mark.slow
 def test_spare_hosts_are_not_filled() -> None:
-    plan = sa.plan(plain_job(3, 2, spare_hosts={"b0": 1, "b1": 1}))
+    plan = sa.plan(plain_job(3, 2, spare_hosts={"b0": 1, "b1": 1}), alternatives=False)
     used = {share.building: share.num_accelerators for share in plan.placement.fill}
     assert used.get("b0", 0) <= 8
     assert used.get("b1", 0) <= 4
     with pytest.raises(sa.InputError, match="none is left"):
-        sa.plan(plain_job(3, 2, spare_hosts={"b1": 2}))
+        sa.plan(plain_job(3, 2, spare_hosts={"b1": 2}), alternatives=False)
     with pytest.raises(sa.InputError, match="no building 'b7'; there are b0, b1"):
-        sa.plan(plain_job(3, 2, spare_hosts={"b7": 1}))
+        sa.plan(plain_job(3, 2, spare_hosts={"b7": 1}), alternatives=False)
 
 
 def test_the_replicas_that_are_left_take_the_batch() -> None:
     """Of 4 replicas 2 are lost with a building: 16 sequences are 8 instead of 4 micro-batches each."""
-    plan = sa.plan(domains("building", 2))
+    plan = sa.plan(domains("building", 2), alternatives=False)
     states = {state.what: state for state in plan.degraded}
     assert states["one building"].replicas_lost == 2
     twice = sa.evaluate((plain_job(2, 2, global_batch_sequences=32), plan.decision)).estimated.step_s
@@ -94,7 +94,10 @@ def test_the_replicas_that_are_left_take_the_batch() -> None:
 
 
 def test_nothing_is_left_when_every_replica_is_hit() -> None:
-    plan = sa.plan(plain_job(2, 2, degrees={**FOUR_REPLICAS, "dp_replicate": 1}, schedules="1F1B", shard="none"))
+    plan = sa.plan(
+        plain_job(2, 2, degrees={**FOUR_REPLICAS, "dp_replicate": 1}, schedules="1F1B", shard="none"),
+        alternatives=False,
+    )
     lost = {state.what: state for state in plan.degraded}["one building"]
     assert (lost.replicas_lost, lost.step_s) == (1, None)
 
@@ -103,7 +106,7 @@ def test_a_lost_plane_slows_its_level() -> None:
     topology = plain_topology(2, 2)
     topology["trunks"][0] |= {"num_planes": 2, "bandwidth_gbyte_per_s": 0.05}
     job = plain_job(topology=topology, degrees=FOUR_REPLICAS, schedules="1F1B", shard="none")
-    plan = sa.plan(job)
+    plan = sa.plan(job, alternatives=False)
     assert len(plan.placement.fill) == 2
     problem = problem_of(job)
     states = degraded_states(problem.job, problem.profile, problem.topology, plan.decision)
@@ -119,7 +122,7 @@ def test_a_lost_plane_slows_its_level() -> None:
 def test_where_states_are_sharded_only_whole_groups_survive() -> None:
     """2 groups of 2 sharded replicas over two buildings: apart, one survives a building; fastest, none survives a host."""
     degrees = {"tp": 1, "cp": 1, "pp": 4, "dp_shard": 2, "dp_replicate": 2, "ep": 1}
-    plan = sa.plan(plain_job(2, 2, degrees=degrees, schedules="1F1B", shard="optimizer"))
+    plan = sa.plan(plain_job(2, 2, degrees=degrees, schedules="1F1B", shard="optimizer"), alternatives=False)
     found = {}
     for order in (("pp", "dp_shard", "dp_replicate"), ("dp_replicate", "pp", "dp_shard")):
         fill = (BuildingShare(building="b0", num_accelerators=8), BuildingShare(building="b1", num_accelerators=8))
@@ -177,7 +180,7 @@ def test_degraded_states_equal_killing_every_domain(shard_order: tuple[str, ...]
 
 @lru_cache
 def planned(job: str) -> Plan:
-    return sa.plan(Job.model_validate_json(job), time_limit_s=10)
+    return sa.plan(Job.model_validate_json(job), time_limit_s=10, alternatives=False)
 
 
 def domain_of(device: Device, level: str) -> tuple[object, ...]:
@@ -186,7 +189,9 @@ def domain_of(device: Device, level: str) -> tuple[object, ...]:
 
 
 def test_verification_counts_units_on_hosts() -> None:
-    plan = sa.plan(plain_job(2, 2, degrees=FOUR_REPLICAS, schedules="1F1B", shard="none", reliability={}))
+    plan = sa.plan(
+        plain_job(2, 2, degrees=FOUR_REPLICAS, schedules="1F1B", shard="none", reliability={}), alternatives=False
+    )
     assert plan.goodput is not None
     strikes = tuple(one.model_copy(update={"units_hit": 4}) for one in plan.goodput.model.strikes)
     wrong = plan.goodput.model_copy(

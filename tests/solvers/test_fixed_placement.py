@@ -51,7 +51,7 @@ def test_rows_cost_what_their_plans_cost(seed: int) -> None:
     assert total > 0
 
 
-@pytest.mark.parametrize("seed", [4, 13, 306, 1001, 1004])
+@pytest.mark.parametrize("seed", [4, pytest.param(13, marks=pytest.mark.slow), 306, 1001, 1004])
 def test_what_placements_share_is_remembered(seed: int) -> None:
     """One memory changes no step time, whatever was asked before. Where pipelines alone take longer than a limit, it is inf."""
     problem, known = mixed_instance(seed - 1000) if seed >= 1000 else instance(seed), KnownReplicas()

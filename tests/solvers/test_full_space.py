@@ -62,14 +62,14 @@ def test_an_interrupt_while_policies_are_chosen_gives_the_best_plan_with_its_gap
 
 
 @pytest.mark.usefixtures("opened")
-@pytest.mark.parametrize("work_limit", [2, 6])
+@pytest.mark.parametrize("work_limit", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_limit_in_work_gives_the_same_plan_twice(work_limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where an hour passes between two looks at a clock."""
-    first = sa.plan(full_job(), work_limit=work_limit)
+    first = sa.plan(full_job(), work_limit=work_limit, alternatives=False)
     hours = itertools.count()
     for name in ("perf_counter", "process_time", "monotonic", "time"):
         monkeypatch.setattr(time, name, lambda: 3600.0 * next(hours))
-    second = sa.plan(full_job(), work_limit=work_limit)
+    second = sa.plan(full_job(), work_limit=work_limit, alternatives=False)
     assert second.decision == first.decision
     assert (second.report.bound_s, second.report.num_placed) == (first.report.bound_s, first.report.num_placed)
     assert any("work limit" in note for note in first.report.notes)

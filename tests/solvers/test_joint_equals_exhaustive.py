@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import combinations, product
 
 import numpy as np
@@ -11,7 +10,8 @@ import pytest
 import scaleacross as sa
 from cases import each
 from instances import instance, random_job, unexpected_notes
-from oracles.exhaustive import ExhaustiveResult, exhaustive
+from oracles.brute_force import fastest
+from oracles.exhaustive import exhaustive
 from scaleacross.cost_models.axes import Terms, path_s, waiting
 from scaleacross.cost_models.least_waits import least_alone_s
 from scaleacross.solvers.bounds import search_bounds
@@ -32,14 +32,8 @@ INSTANCES = (0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 16, 17, 19, 20, 23, 24, 
 """The first fifty seeds with at most 1,650 plans, three of them without any, and two whose optimum has dp_replicate (57, 112)."""
 
 
-QUICK = (16, 19, 26, 44, 54)
+QUICK = (9, 19, 26, 44, 54)
 """Those of the cheapest to try in full: one to three buildings, three levels of sharding, two schedules, one without a plan."""
-
-
-@cache
-def fastest(seed: int) -> ExhaustiveResult:
-    """The best of all plans of an instance."""
-    return exhaustive(instance(seed))
 
 
 @each("seed", QUICK, INSTANCES)
@@ -51,12 +45,12 @@ def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
         assert found.best is None
         assert not found.out_of_time
         with pytest.raises(sa.InfeasibleError):
-            sa.plan(problem.job, gap_tolerance=0.0, simulated=False)
+            sa.plan(problem.job, gap_tolerance=0.0, simulated=False, alternatives=False)
         return
     assert found.best is not None
     assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert found.bound_s <= found.best.step_s
-    plan = sa.plan(problem.job, gap_tolerance=0.0, simulated=False)  # verifies itself
+    plan = sa.plan(problem.job, gap_tolerance=0.0, simulated=False, alternatives=False)  # verifies itself
     assert plan.report.status == "optimal"
     assert plan.estimated.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
@@ -74,7 +68,7 @@ def test_timed_schedules_equal_brute_force_too(seed: int, schedules: tuple[Sched
     assert found.bound_violation_s <= 1e-12
     assert (found.best is None) == (oracle.decision is None)
     if found.best is not None:
-        plan = sa.plan(problem.job, gap_tolerance=0.0, simulated=False)  # verifies itself
+        plan = sa.plan(problem.job, gap_tolerance=0.0, simulated=False, alternatives=False)  # verifies itself
         assert plan.estimated.step_s == pytest.approx(oracle.step_s, rel=1e-9)
         assert plan.report.bound_s <= oracle.step_s * (1 + 1e-9)
 
@@ -134,7 +128,7 @@ BOUNDED = (*range(100, 125), 223, 254, 265, 306, 312)
 """The last five hide some of their communication nowhere (``job.overlap``)."""
 
 
-@each("seed", BOUNDED[::10], BOUNDED)
+@each("seed", (100, 120), BOUNDED)
 def test_no_bound_exceeds_any_placement(seed: int) -> None:
     """floor ≤ exact and base ≤ coarse ≤ tight ≤ exact for all candidates, relaxed ≤ exact terms for arcs of a few."""
     problem = instance(seed)

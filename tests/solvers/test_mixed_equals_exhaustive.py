@@ -21,8 +21,8 @@ from scaleacross.spec.job import Job
 from scaleacross.workloads.problem import Problem, problem_of
 
 KINDS = range(60)
-QUICK = (10, 15, 22, 26, 45, 50)
-"""Cheap ones of every kind: one type and two in use, spare hosts, failure domains, replicas, and five without a plan."""
+QUICK = (10, 15, 22, 45)
+"""Cheap ones of every kind: one type and two in use, spare hosts, failure domains, replicas, and one without a plan."""
 SEEDS = range(200)
 IDEAL_ONLY = {17}
 """The oracle's network is ideal in every window at once; one choice of settings misses that here, and the gap says so."""
@@ -41,7 +41,7 @@ def test_search_equals_brute_force_and_verifies(seed: int) -> None:
     assert found.best is not None
     assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert found.bound_s <= found.best.step_s
-    plan = sa.plan(problem.job, simulated=False)  # verifies itself
+    plan = sa.plan(problem.job, simulated=False, alternatives=False)  # verifies itself
     if seed in IDEAL_ONLY:
         assert oracle.step_s * (1 - 1e-9) <= plan.estimated.step_s <= oracle.step_s * 1.005
         assert plan.estimated.step_s * (1 - plan.report.gap) <= oracle.step_s * (1 + 1e-9)
@@ -51,7 +51,7 @@ def test_search_equals_brute_force_and_verifies(seed: int) -> None:
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
 
 
-@each("seed", (10, 15), (1, 11, 12, 32, 37, 44), size=1)
+@each("seed", (15,), (1, 10, 11, 12, 32, 37, 44), size=1)
 def test_every_family_of_schedules_equals_brute_force(seed: int) -> None:
     """Split backwards and stages in a V: 32 is a plan with ZBV on both types, 37 has unequal batches and 44 uneven layers."""
     families = ("ZBVZeroBubble", "DualPipeV", "ZBH1", "ZBH2", "VHalf", "InterleavedZeroBubble")
@@ -59,7 +59,7 @@ def test_every_family_of_schedules_equals_brute_force(seed: int) -> None:
     pair = families[seed % 6], families[(seed + 1) % 6]
     job = Job.model_validate(data | {"schedules": ["1F1B", *pair], "num_chunks": [1, 2]})
     oracle = exhaustive(problem_of(job))
-    plan = sa.plan(job, simulated=False)  # verifies itself
+    plan = sa.plan(job, simulated=False, alternatives=False)  # verifies itself
     assert plan.estimated.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert plan.report.status == "optimal"
     assert not unexpected_notes(plan)
@@ -127,7 +127,7 @@ def test_no_bound_exceeds_any_balance(seed: int) -> None:
                         assert needed[0] <= placer.pricing.capacity_bytes
 
 
-@each("seed", (5, 10), range(16))
+@each("seed", (10,), range(16))
 def test_search_equals_brute_force_where_computation_decides(seed: int) -> None:
     """Nothing but fill and drain of few micro-batches, through ranks of unlike depth, tells the candidates apart."""
     problem = problem_of(computing_job(seed))
@@ -147,7 +147,7 @@ def test_balance_beats_equal_shares(axis: str) -> None:
     fast |= {"name": "fast", "peak_tflop_per_s": {"bf16": 30.0}, "memory_bandwidth_gbyte_per_s": 900.0}
     degrees = {"tp": 4, "cp": 1, "pp": 1, "dp_shard": 1, "dp_replicate": 1, "ep": 1} | {axis: 2}
     job = plain_job(topology=topology, degrees=degrees, schedules=["1F1B"], shard="none", recompute="none")
-    plan = sa.plan(job, simulated=False)
+    plan = sa.plan(job, simulated=False, alternatives=False)
     decision = plan.decision
     if axis == "pp":
         layers = dict(zip((share.building for share in plan.placement.fill), plan.layers_per_stage, strict=True))

@@ -40,7 +40,7 @@ def instance(seed: int, objective: str) -> Problem:
 def test_search_finds_the_best_of_brute_force(seed: int, objective: ObjectiveName) -> None:
     problem = instance(seed, objective)
     oracle = exhaustive(problem, lambda decision, cost: spent(problem, objective, decision, cost))
-    plan = sa.plan(problem.job, time_limit_s=600)  # verifies itself
+    plan = sa.plan(problem.job, time_limit_s=600, alternatives=False)  # verifies itself
     value = plan.report.objective
     assert value is not None
     assert plan.report.status == "optimal"
@@ -61,21 +61,21 @@ def test_a_first_incumbent_from_a_sample_prunes_by_score(
     monkeypatch.setattr("scaleacross.solvers.joint.PROBED", 4)
     problem = instance(seed, objective)
     oracle = exhaustive(problem, lambda decision, cost: spent(problem, objective, decision, cost))
-    value = sa.plan(problem.job).report.objective
+    value = sa.plan(problem.job, alternatives=False).report.objective
     assert value is not None
     assert value.spent_per_step == pytest.approx(oracle.step_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("objective", [POWER, MONEY])
-@each("seed", (10, 24), MIXED_SEEDS, size=3)
+@each("seed", (10,), MIXED_SEEDS, size=3)
 def test_mixed_fleets_equal_brute_force_over_every_balance(seed: int, objective: ObjectiveName) -> None:
     problem = problem_of(priced(mixed_job(seed).model_dump(mode="json", exclude_none=True), seed, objective))
     oracle = exhaustive(problem, lambda decision, cost: spent(problem, objective, decision, cost))
     if oracle.decision is None:
         with pytest.raises(sa.InfeasibleError):
-            sa.plan(problem.job)
+            sa.plan(problem.job, alternatives=False)
         return
-    plan = sa.plan(problem.job)  # verifies itself
+    plan = sa.plan(problem.job, alternatives=False)  # verifies itself
     value = plan.report.objective
     assert value is not None
     assert plan.report.status == "optimal"
@@ -130,7 +130,7 @@ def test_no_bound_on_spending_exceeds_a_placement(seed: int, objective: Objectiv
 
 @each("seed", (4, 54), (6, 13, 41, 50))
 def test_groups_across_buildings_are_those_counted_rank_by_rank(seed: int) -> None:
-    placed = sa.plan(instance(seed, "step_time").job)
+    placed = sa.plan(instance(seed, "step_time").job, gap_tolerance=0.5, alternatives=False, simulated=False)
     decision = placed.decision
     counted = {name: dict(found) for name, found in counted_patterns(decision).items()}
     assert axis_patterns(decision.degrees, placed.placement.axis_order, placed.placement.fill) == counted
@@ -141,7 +141,7 @@ def test_groups_across_buildings_are_those_counted_rank_by_rank(seed: int) -> No
 
 @pytest.mark.parametrize("objective", [POWER, MONEY])
 def test_the_cheap_building_is_used_and_step_time_pays(objective: str) -> None:
-    cheap, fast = sa.plan(two(objective)), sa.plan(two("step_time"))
+    cheap, fast = sa.plan(two(objective), alternatives=False), sa.plan(two("step_time"), alternatives=False)
     assert [share.building for share in cheap.placement.fill] == ["b0"]
     assert {share.building for share in fast.placement.fill} == {"b0", "b1"}
     assert cheap.cost.step_s > fast.cost.step_s
@@ -152,21 +152,21 @@ def test_the_cheap_building_is_used_and_step_time_pays(objective: str) -> None:
 
 
 def test_a_least_number_of_accelerators_is_kept() -> None:
-    plan = sa.plan(two(MONEY, num_accelerators={"min": 12}))
+    plan = sa.plan(two(MONEY, num_accelerators={"min": 12}), alternatives=False)
     assert plan.degrees.world_size >= 12
-    assert sa.plan(two(MONEY, num_accelerators={"min": 2, "max": 4})).degrees.world_size <= 4
+    assert sa.plan(two(MONEY, num_accelerators={"min": 2, "max": 4}), alternatives=False).degrees.world_size <= 4
     with pytest.raises(ValueError, match="an empty range says nothing"):
         two(MONEY, num_accelerators={})
 
 
 def test_egress_is_part_of_the_price() -> None:
-    plan = sa.plan(two(MONEY, num_accelerators=16))
+    plan = sa.plan(two(MONEY, num_accelerators=16), alternatives=False)
     value = plan.report.objective
     assert value is not None
     assert set(value.parts) == {"accelerators", "egress"}
     assert value.parts["accelerators"] == pytest.approx(8 * (1 + 3) / 3600 * plan.estimated.step_s)
     assert value.parts["egress"] > 0
-    energy = sa.plan(two(POWER, num_accelerators=16)).report.objective
+    energy = sa.plan(two(POWER, num_accelerators=16), alternatives=False).report.objective
     assert energy is not None and energy.unit == "J"
 
 
@@ -174,7 +174,7 @@ def test_egress_of_gradients_by_hand() -> None:
     """16 replicas over two buildings, all of the model sharded: each building sends half of it, twice (gradients, parameters)."""
     job = two(MONEY, num_accelerators=16, shard=["optimizer"])
     pins = {"degrees": {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 16, "dp_replicate": 1}}
-    plan = sa.plan(Job.model_validate(job.model_dump(mode="json", exclude_none=True) | pins))
+    plan = sa.plan(Job.model_validate(job.model_dump(mode="json", exclude_none=True) | pins), alternatives=False)
     parameters = problem_of(plan.job).profile.total_parameters
     value = plan.report.objective
     assert value is not None
@@ -193,13 +193,13 @@ def test_egress_of_gradients_by_hand() -> None:
 )
 def test_missing_figures_are_named_with_their_place(objective: str, words: list[str]) -> None:
     with pytest.raises(sa.InputError) as error:
-        sa.plan(plain_job(1, 1, objective=objective))
+        sa.plan(plain_job(1, 1, objective=objective), alternatives=False)
     for word in words:
         assert word in str(error.value)
 
 
 def test_tampered_values_do_not_verify() -> None:
-    plan = sa.plan(two(MONEY, num_accelerators=16))
+    plan = sa.plan(two(MONEY, num_accelerators=16), alternatives=False)
     value = plan.report.objective
     assert value is not None
     for change in (

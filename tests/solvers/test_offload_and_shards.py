@@ -51,7 +51,7 @@ def widened(seed: int) -> Problem:
     return problem_of(with_host(job, host=host, **shares, **pins))
 
 
-@each("seed", (1, 4, 9, 24, 36), range(40))
+@each("seed", (5, 9, 26, 32), range(40))
 def test_the_search_equals_brute_force(seed: int) -> None:
     equals_brute_force(widened(seed))
 
@@ -147,8 +147,8 @@ def test_what_fits_only_with_offload_or_sharded_gradients_gets_a_plan() -> None:
             for building in region["buildings"]:
                 building["accelerator"]["memory_bytes"] = (needed + full.memory[0].total_bytes) / 2
         with pytest.raises(InfeasibleError):
-            sa.plan(Job.model_validate(data))
-        plan = sa.plan(Job.model_validate(data | changes))
+            sa.plan(Job.model_validate(data), alternatives=False)
+        plan = sa.plan(Job.model_validate(data | changes), alternatives=False)
         assert plan.memory[0].fits and {name: getattr(plan.decision, name) for name in changes} == {
             name: values[1] for name, values in changes.items()
         }
@@ -156,7 +156,7 @@ def test_what_fits_only_with_offload_or_sharded_gradients_gets_a_plan() -> None:
 
 def test_offload_without_a_host_and_without_room_there_is_refused() -> None:
     with pytest.raises(InputError, match=r"nothing says what its .* can offload to"):
-        sa.plan(plain_job(1, **FIXED, optimizer_offload=0.5))
+        sa.plan(plain_job(1, **FIXED, optimizer_offload=0.5), alternatives=False)
     with pytest.raises(InfeasibleError):
         fixed(optimizer_offload=1.0, host=HOST | {"memory_gib": 1e-3})
 
@@ -185,7 +185,9 @@ def test_parameters_kept_from_pass_to_pass_ask_for_no_pipeline() -> None:
 
 
 def test_the_full_space_opens_what_the_job_does_not_state_and_says_what_quick_leaves_out() -> None:
-    quick = sa.plan(plain_job(1, **{k: v for k, v in FIXED.items() if k != "shard"}), gap_tolerance=0.0)
+    quick = sa.plan(
+        plain_job(1, **{k: v for k, v in FIXED.items() if k != "shard"}), gap_tolerance=0.0, alternatives=False
+    )
     said = next(note for note in quick.report.notes if note.startswith("not tried"))
     assert (
         "shard gradients, parameters_once" in said and "optimizer_offload" not in said

@@ -73,7 +73,7 @@ def tiny_problems(draw: st.DrawFn) -> OrderProblem:
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(tiny_problems())
 def test_optimum_equals_enumeration(problem: OrderProblem) -> None:
     """Also proves that micro-batches in order lose nothing: the enumeration takes them in any order."""
@@ -107,7 +107,7 @@ def problems(draw: st.DrawFn) -> OrderProblem:
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(problems())
 def test_order_is_legal_fits_and_times_to_the_objective(problem: OrderProblem) -> None:
     found = order_pipeline(problem, 1.0, methods=("greedy",))

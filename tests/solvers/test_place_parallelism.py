@@ -34,7 +34,7 @@ def rows_of(problem: Problem) -> list[tuple[Placer, Priced]]:
     return out
 
 
-@each("seed", (4, 10, 54, 71), (0, 7, 13, 25, 50, 61, 73))
+@each("seed", (4, 10, 71), (0, 7, 13, 25, 50, 54, 61, 73))
 def test_placements_equal_enumeration(seed: int) -> None:
     problem = instance(seed)
     cases = rows_of(problem)

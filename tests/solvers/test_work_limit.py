@@ -67,7 +67,14 @@ def test_the_limit_counts_step_times(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_baselines_count_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine, every baseline computes what the limit allows; too little work finds less, never more."""
     job = plain_job(
-        2, 2, degrees={"cp": 1, "tp": 2}, micro_batch_sequences=1, recompute="none", global_batch_sequences=12
+        2,
+        2,
+        degrees={"cp": 1, "tp": 2},
+        micro_batch_sequences=1,
+        recompute="none",
+        global_batch_sequences=12,
+        schedules=["1F1B", "GPipe"],
+        num_accelerators=16,
     )
     least, most = (compare(job, work_limit=work) for work in (1, 100))
     assert all(rival.decision is not None for rival in most.rivals if rival.name in ("production", "megatron_order"))

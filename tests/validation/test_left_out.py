@@ -33,7 +33,7 @@ from scaleacross.validation.step_errors import (
     step_errors,
 )
 
-SOURCES, ROWS = 12, 30
+SOURCES, ROWS = 12, 20
 KERNELS = 0
 """Index of the rate of 16-bit products."""
 
