@@ -6,7 +6,7 @@ applies the settings. An axis that all candidates have at degree 1 makes no arc.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -30,7 +30,8 @@ from scaleacross.cost_models.pipeline.timed_bounds import folded
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.parallelism import GRID_AXES, GridAxis
+from scaleacross.spec.placement import axis_orders
 
 ENDLESS_S: Final = 1e30
 """Longer than any window's traffic."""
@@ -58,6 +59,14 @@ def alike(candidates: Candidates, without: frozenset[str]) -> Distinct:
     if "schedule" in without:
         columns.append(folded(candidates.schedule).astype(np.int64))
     return distinct(*columns)
+
+
+def by_orders(candidates: Candidates) -> Iterator[tuple[Ints, list[tuple[GridAxis, ...]]]]:
+    """Rows of candidates with the same axes of degree > 1, and the orders that these axes may lie in."""
+    pattern = distinct(*(np.minimum(getattr(candidates, axis), 2) for axis in (*GRID_AXES, "expert_lanes")))
+    for kind, row in enumerate(pattern.first):
+        active = [axis for axis in GRID_AXES if int(getattr(candidates, axis)[row]) > 1]
+        yield np.flatnonzero(pattern.code == kind), axis_orders(active, bool(candidates.expert_lanes[row] > 1))
 
 
 class Added(NamedTuple):

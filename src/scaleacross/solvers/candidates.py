@@ -52,13 +52,12 @@ from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.waiting_groups import alone_shape, told_apart
 from scaleacross.cost_models.window_traffic import trunks_apart_s, window_s
 from scaleacross.cost_models.work import NO_WORK, LayerWaits, Work, state_work, work_of
-from scaleacross.solvers.arcs import Added, Arc, Arranged, Kinds, added_s, kinds_of
+from scaleacross.solvers.arcs import Added, Arc, Arranged, Kinds, added_s, by_orders, kinds_of
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, GridAxis
-from scaleacross.spec.placement import axis_orders
 from scaleacross.workloads.layer_profile import ModelProfile
 
 ORDER_BLOCK: Final = 65_536
@@ -206,12 +205,9 @@ class Pricing:
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound."""
         best = np.empty((2, len(priced.bound_s)))
-        pattern = distinct(*(np.minimum(getattr(priced.candidates, axis), 2) for axis in (*GRID_AXES, "expert_lanes")))
-        for kind, row in enumerate(pattern.first):
-            active = [axis for axis in GRID_AXES if int(getattr(priced.candidates, axis)[row]) > 1]
-            alike, folded = np.flatnonzero(pattern.code == kind), bool(priced.candidates.expert_lanes[row] > 1)
-            some = priced.candidates.take(alike), priced.work.take(alike)
-            best[:, alike] = self.order_figures_s(*some, axis_orders(active, folded)).min(axis=1)
+        for rows, orders in by_orders(priced.candidates):
+            some = priced.candidates.take(rows), priced.work.take(rows)
+            best[:, rows] = self.order_figures_s(*some, orders).min(axis=1)
         bound, estimate = priced.free_s + best
         return replace(priced, bound_s=bound, estimate_s=estimate)
 

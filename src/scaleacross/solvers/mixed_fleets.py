@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import permutations
 
 import numpy as np
 
@@ -46,6 +45,7 @@ from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import legal_micro_batches
+from scaleacross.solvers.arcs import by_orders
 from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing, waited_s
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.mixed_estimates import like_the_slowest, share_left
@@ -128,9 +128,10 @@ class MixedPricing(Pricing):
 
     def tight(self, priced: Priced) -> Priced:
         """The bound with every axis at the stride that the best axis order gives it."""
-        active = [axis for axis in GRID_AXES if (getattr(priced.candidates, axis) > 1).any()]
-        orders = list(permutations(active))  # more than folded experts may lie in: a lower bound all the same
-        added = self.order_bounds_s(priced.candidates, priced.work, orders).min(axis=0)
+        added = np.empty(len(priced.bound_s))
+        for rows, orders in by_orders(priced.candidates):
+            some = priced.candidates.take(rows), priced.work.take(rows)
+            added[rows] = self.order_bounds_s(*some, orders).min(axis=0)
         bound = np.maximum(priced.bound_s, priced.free_s + added)
         equal = self._equal_ranks.tight(self._equal_ranks.coarse(priced.candidates))
         estimate = self._estimate_s(priced.candidates, equal.estimate_s, equal.free_s, bound)
