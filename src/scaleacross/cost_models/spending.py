@@ -24,7 +24,9 @@ from functools import cached_property
 from itertools import combinations, pairwise
 
 import networkx as nx
+import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.egress import Patterns, egress_price, hop_prices
 from scaleacross.cost_models.levels import trunk_graph
 from scaleacross.cost_models.plan_cost import PlanCost
@@ -61,6 +63,21 @@ class SitePrices:
                 path = nx.shortest_path(self._graph, here, there, weight="latency_s")
                 crossed |= {frozenset(step) for step in pairwise(path)}
         hourly = sum(buildings.get(name, 0.0) for name in used) + sum(links.get(link, 0.0) for link in crossed)
+        return hourly / SECONDS_PER_HOUR
+
+    def least_per_s(self, buildings: Sequence[Building], num_accelerators: Floats) -> Floats:
+        """``per_s`` of some of these buildings that hold so many accelerators, at least, (n,).
+
+        They are k or more, where the k largest hold as many. So they cost no less than the k cheapest, and routes between k
+        buildings pass k − 1 links or more.
+        """
+        prices, links = self._parts
+        held = np.cumsum(sorted((one.num_accelerators for one in buildings), reverse=True))
+        least = np.minimum(np.searchsorted(held, num_accelerators), len(buildings) - 1)  # k − 1
+        free = [0.0] * max(0, len(self.topology.trunks) - len(links))
+        of_links = np.cumsum([0.0, *sorted([*free, *links.values()])])
+        of_buildings = np.cumsum(sorted(prices.get(one.name, 0.0) for one in buildings))
+        hourly: Floats = of_buildings[least] + of_links[np.minimum(least, len(of_links) - 1)]
         return hourly / SECONDS_PER_HOUR
 
     @property

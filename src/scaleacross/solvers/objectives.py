@@ -7,7 +7,8 @@ The search compares one number per candidate and placement, its *score*. By defa
 with a(j) and b(j) the spending rates of fill j (``cost_models.spending``), C the candidate's computation, which no placement
 changes, and R the greatest a + b of any fill, so that a score is in seconds of the whole fleet. Bounds carry over:
 
-O1 rates      for N accelerators of the fleet, a(j) ≥ the N cheapest by a, b(j) ≥ the N cheapest by b
+O1 rates      for N accelerators of the fleet, a(j) ≥ the N cheapest by a and the least buildings and links that hold them
+              (``SitePrices.least_per_s``), b(j) ≥ the N cheapest by b
 O2 time       T ≥ the candidate's bound on step time, because a and b are not negative
 O3 egress     ≥ 0, and where no building holds N accelerators ≥ the least of any placement (``egress_pricing``; tight bound)
 O4 limit      a limit L on another objective refuses a candidate whose bound (O1–O3) on it exceeds L, and every placement
@@ -99,6 +100,8 @@ class Measure:
         if self.spending is None:
             return step_s
         held = self._cheapest(fleet, "step_per_s", num_accelerators) * step_s
+        if self.spending.sites is not None:
+            held = held + self.spending.sites.least_per_s(fleet.buildings, num_accelerators) * step_s
         busy = self._cheapest(fleet, "compute_per_s", num_accelerators) * compute_s
         return (held + busy + (egress if self.spending.pays_egress else 0.0)) / self.reference
 
