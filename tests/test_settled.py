@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from instances import plain_job, plain_topology, plain_trunk
 from scaleacross.api.planning import _settled
 from scaleacross.solvers import placed_networks
+from scaleacross.solvers.alternatives import alternatives
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.network_of_plan import Networked, with_network
 from scaleacross.solvers.placed_networks import PlacedNetworks
@@ -41,7 +43,9 @@ def test_a_faster_alternative_takes_the_plans_place(is_late: bool, monkeypatch: 
     monkeypatch.setattr(placed_networks, "with_network", stretched)
     if is_late:
         monkeypatch.setattr(Search, "past_limit", property(lambda _: len(set(map(str, asked))) > 1))
-    placed, networked, others = _settled(state, best, PlacedNetworks(state), alone=False, alternatives_too=True)
+    networks = PlacedNetworks(state)
+    others_of = partial(alternatives, networks=networks)
+    placed, networked, others = _settled(state, best, networks, others_of, alone=False)
     assert placed is not best
     assert networked.cost.cost.step_s < 3 * best.step_s
     assert all(one.step_s is None or one.step_s >= networked.cost.cost.step_s for one in others)

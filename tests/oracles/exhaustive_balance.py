@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
-from math import gcd
+from math import gcd, isclose
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class BruteBalancer:
         key = types, "by stage"
         if key not in self._splits:
             equal = equal_stages(self.problem.profile.num_layers, len(types), num_chunks, self.placement)
-            other = self._fastest_split(types, equal, self._rerun_pace_s)
+            other = self._fastest_split(types, equal, self._rerun_paces_s)
             self._splits[key] = list(dict.fromkeys((equal, other or equal)))
         for split in self._splits[key]:
             for policies in product(*map(_policies, split)):
@@ -87,27 +87,28 @@ class BruteBalancer:
         equal = equal_stages(num_layers, len(types), num_chunks, self.placement)
         if len(set(types)) == 1 and len(self.fleet.accelerators) > 1:
             return [equal]
-        other = self._fastest_split(types, equal, self._pace_s)
+        other = self._fastest_split(types, equal, self._paces_s)
         return [equal] if other is None or other == equal else [equal, other]
 
     def _fastest_split(
-        self, types: Sequence[frozenset[str]], equal: Split, pace_s: Callable[..., float]
+        self, types: Sequence[frozenset[str]], equal: Split, paces_s: Callable[..., list[float] | None]
     ) -> Split | None:
         num_layers, num_chunks = self.problem.profile.num_layers, self.decision.pipeline.num_chunks
-        best: tuple[float, int, tuple[int, ...]] | None = None
+        best: tuple[float, int, float, tuple[int, ...]] | None = None
         for counts in _compositions(num_layers, len(types), num_chunks):
-            pace = pace_s(counts, types)
-            away = sum(abs(count - sum(stage)) for count, stage in zip(counts, equal, strict=True))
-            if not np.isfinite(pace) or (best is not None and pace > best[0] * (1 + SAME)):
+            paces = paces_s(counts, types)
+            if paces is None or (best is not None and max(paces) > best[0] * (1 + SAME)):
                 continue
-            if best is None or pace < best[0] * (1 - SAME) or (away, counts) < best[1:]:
-                best = (pace, away, counts)
-        return None if best is None else tuple(split_layers(count, num_chunks) for count in best[2])
+            away = sum(abs(count - sum(stage)) for count, stage in zip(counts, equal, strict=True))
+            one = (max(paces), away, sum(pace**2 for pace in paces), counts)
+            if best is None or one[0] < best[0] * (1 - SAME) or _is_before(one, best):
+                best = one
+        return None if best is None else tuple(split_layers(count, num_chunks) for count in best[3])
 
-    def _rerun_pace_s(self, counts: tuple[int, ...], types: Sequence[frozenset[str]]) -> float:
-        """Slowest stage in seconds per micro-batch, each with the fewest reruns that fit, inf when a stage does not fit."""
+    def _rerun_paces_s(self, counts: tuple[int, ...], types: Sequence[frozenset[str]]) -> list[float] | None:
+        """Seconds per micro-batch of every stage, each with the fewest reruns that fit, None when a stage does not fit."""
         kept, rerun, chunks = self._costs_with("none"), self._costs_with("full"), self.decision.pipeline.num_chunks
-        slowest, head = 0.0, head_rank(len(types), chunks, self.placement)
+        paces, head = list[float](), head_rank(len(types), chunks, self.placement)
         for rank, (held, names) in enumerate(zip(counts, types, strict=True)):
             room = min(kept.capacity_bytes[kept.types.index(name)] for name in names)
             whole = held % chunks == 0
@@ -124,32 +125,36 @@ class BruteBalancer:
             }
             least = next((n for n in legal if needed[n] <= room), None)
             if least is None:
-                return float("inf")
+                return None
+            on_types = []
             for kind in (kept.types.index(name) for name in names):
                 seconds = least * float(rerun.layer_s[kind, 0]) + (held - least) * float(kept.layer_s[kind, 0])
                 seconds += float(kept.ends_s[kind, 0]) * (rank == 0) + float(kept.ends_s[kind, 1]) * (rank == head)
-                slowest = max(slowest, seconds)
-        return slowest
+                on_types.append(seconds)
+            paces.append(max(on_types))
+        return paces
 
-    def _pace_s(self, counts: tuple[int, ...], types: Sequence[frozenset[str]]) -> float:
-        """Slowest stage in seconds per micro-batch, inf when a stage does not fit."""
+    def _paces_s(self, counts: tuple[int, ...], types: Sequence[frozenset[str]]) -> list[float] | None:
+        """Seconds per micro-batch of every stage, None when a stage does not fit."""
         costs, num_layers = self.costs, self.problem.profile.num_layers
         if self.decision.pipeline.num_chunks == 1:
             table = layers_of_ranks(costs.counts, [(count,) for count in counts]).astype(float)
         else:
             table = np.outer(counts, np.array(costs.counts) / num_layers)
-        slowest, head = 0.0, head_rank(len(types), self.decision.pipeline.num_chunks, self.placement)
+        paces, head = list[float](), head_rank(len(types), self.decision.pipeline.num_chunks, self.placement)
         for rank, names in enumerate(types):
             needed = costs.fixed_bytes[rank] + float(costs.layer_bytes[rank] @ table[rank])
+            on_types = []
             for name in names:
                 kind = costs.types.index(name)
                 if needed > costs.capacity_bytes[kind]:
-                    return float("inf")
+                    return None
                 seconds = float(costs.layer_s[kind] @ table[rank])
                 seconds += float(costs.ends_s[kind, 0]) if rank == 0 else 0.0
                 seconds += float(costs.ends_s[kind, 1]) if rank == head else 0.0
-                slowest = max(slowest, seconds)
-        return slowest
+                on_types.append(seconds)
+            paces.append(max(on_types))
+        return paces
 
     def _best_shares(self, layout: Layout, split: Split) -> tuple[BatchShare, ...] | None:
         pp, pipeline = self.decision.degrees.pp, self.decision.pipeline
@@ -175,6 +180,16 @@ class BruteBalancer:
             BatchShare(buildings=one.buildings, num_replicas=one.num_replicas, num_micro_batches=m)
             for one, m in zip(layout, best[2], strict=True)
         )
+
+
+Key = tuple[float, int, float, tuple[int, ...]]
+
+
+def _is_before(one: Key, other: Key) -> bool:
+    """Of splits that are equally fast: nearer to the equal one, then of less Σ pace², then with lighter first stages."""
+    if one[1] != other[1] or not isclose(one[2], other[2], rel_tol=SAME):
+        return one[1:3] < other[1:3]
+    return one[3] < other[3]
 
 
 def _policies(chunks: Sequence[int]) -> list[str]:

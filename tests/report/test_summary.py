@@ -60,7 +60,7 @@ def test_a_building_alone_says_what_the_other_one_brings(plan: Plan, render: Ren
     lost = alone.model_copy(update={"step_s": None, "reason": "needs 90 GiB"})
     report = plan.report.model_copy(update={"alternatives": (lost,)})
     said = facts(render(plan_summary(plan.model_copy(update={"report": report}), FOUND)))
-    assert said["buildings"].startswith("east alone cannot run the job (needs 90 GiB): west make it possible")
+    assert said["buildings"].startswith("east alone cannot run the job (needs 90 GiB): west makes it possible")
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])

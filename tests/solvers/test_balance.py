@@ -56,6 +56,13 @@ def test_the_head_counts() -> None:
     assert partition_stages(costs(ends_s=(0.0, 4.0)), (SLOW, FAST), 1) == ((5,), (7,))
 
 
+def test_equally_fast_ranks_are_as_even_as_they_can_be() -> None:
+    """The head makes eleven layers the most that a fast rank has, and no rank but one needs as many."""
+    types = (SLOW,) * 8 + (FAST,) * 4
+    found = partition_stages(costs((80,), ends_s=(0.0, 1.5), pp=12), types, 1)
+    assert found == ((5,),) * 8 + ((10,), (10,), (11,), (9,))
+
+
 def test_dense_layers_at_the_front_are_light() -> None:
     """Three layers of 1 s and nine of 4 s on equal ranks: 39 s in all, 19 + 20 is the best cut."""
     found = partition_stages(costs((3, 9), ((1.0, 4.0), (1.0, 4.0))), (FAST, SLOW), 1)
@@ -87,7 +94,7 @@ def test_equal_ranks_get_the_equal_split(num_layers: int, pp: int, num_chunks: i
     capacity=st.tuples(st.integers(2, 9), st.integers(2, 9)),
     head=st.sampled_from([0.0, 1.5]),
 )
-def test_no_other_split_is_faster(
+def test_no_other_split_is_faster_or_as_fast_and_evener(
     counts: tuple[int, int],
     seconds: list[float],
     types: list[frozenset[str]],
@@ -96,17 +103,23 @@ def test_no_other_split_is_faster(
 ) -> None:
     layer_s = ((seconds[0], seconds[1]), (seconds[2], seconds[3]))
     given_costs = costs(counts, layer_s, (0.5, head), capacity=capacity, pp=len(types))
-    pace = {}
+    pace, squares = {}, {}
     for split in _compositions(sum(counts), len(types), 1):
         table = layers_of_ranks(counts, [(count,) for count in split])
         if (given_costs.bytes(table) <= given_costs.least_capacity_bytes(types)).all():
-            pace[split] = float(given_costs.slowest_pass_s(table, types).max())
+            paces = given_costs.slowest_pass_s(table, types)
+            pace[split], squares[split] = float(paces.max()), float((paces**2).sum())
     found = partition_stages(given_costs, types, 1) if sum(counts) >= len(types) else None
     if not pace:
         assert found is None
         return
     assert found is not None
-    assert pace[tuple(sum(stage) for stage in found)] == pytest.approx(min(pace.values()))
+    split = tuple(sum(stage) for stage in found)
+    assert pace[split] == pytest.approx(min(pace.values()))
+    equal = [sum(stage) for stage in equal_stages(sum(counts), len(types), 1)]
+    away = {one: sum(map(abs, np.subtract(one, equal))) for one in pace if pace[one] <= pace[split] * (1 + 1e-9)}
+    assert away[split] == min(away.values())
+    assert squares[split] == pytest.approx(min(squares[one] for one in away if away[one] == away[split]))
 
 
 def test_replicas_of_twice_the_speed_take_twice_the_micro_batches() -> None:

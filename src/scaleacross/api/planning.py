@@ -20,13 +20,15 @@ from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.simulation.steady import SteadyStep
 from scaleacross.solvers.alternatives import alternatives as alternatives_to
 from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
+from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.infeasible import closest_candidate, explain
 from scaleacross.solvers.joint import search
-from scaleacross.solvers.move_layers import with_moved_layers
+from scaleacross.solvers.move_layers import best_with_moved_layers
 from scaleacross.solvers.network_of_plan import Networked
 from scaleacross.solvers.network_report import network_report
 from scaleacross.solvers.objectives import Goal, goal_placer
-from scaleacross.solvers.place_parallelism import never
+from scaleacross.solvers.one_building import InOneBuilding
+from scaleacross.solvers.place_parallelism import Placer, never
 from scaleacross.solvers.placed_networks import PlacedNetworks
 from scaleacross.solvers.search_state import Placed, Search
 from scaleacross.solvers.work_limit import WorkClock
@@ -40,7 +42,7 @@ from scaleacross.workloads.space import left_out
 DEFAULT_TIME_LIMIT_S = 60.0
 SEARCH_SHARE: Final = 0.8
 """Of a limit in seconds the part of the search, where alternatives are to be found within it, too."""
-MAX_CLIMBS = 4
+MAX_CLIMBS: Final = 4
 """Times that a faster alternative takes the place of the plan."""
 
 
@@ -124,14 +126,16 @@ def plan_problem(
     """The best plan by the job's objective, with other objectives kept to ``limits``. Raises as ``plan`` does."""
     report, goal = progress or (lambda _: None), goal_of(problem, limits)
     _require_referee(referee, goal)
-    placer_on = partial(goal_placer, goal, problem=problem) if goal else None
+    placer_on = partial(_goal_placer, goal) if goal else None
+    one_building = InOneBuilding(placer_on)
     state = search(
         problem,
         time_limit_s=time_limit_s,
         seed=seed,
         gap_tolerance=gap_tolerance,
         report=report,
-        placer_on=placer_on,
+        placer_on=placer_on and partial(placer_on, problem),
+        probed=one_building.probe,
         incumbents=() if goal else incumbents,
         clock=clock,
         stopped=stopped,
@@ -148,11 +152,11 @@ def plan_problem(
         raise InfeasibleError(f"No plan of '{problem.job.name}' keeps to {kept}: loosen the limit.")
     if best is None:
         raise explain(state)
-    named = alternatives and not limits
     networks = PlacedNetworks(state)
-    placed, networked, others = _settled(state, best, networks, alone=goal is not None, alternatives_too=named)
-    if simulated and not goal and not gap_tolerance:  # who leaves a gap does not ask for the last percent
-        networked = with_moved_layers(problem, networked, seed, lambda: state.past_limit) or networked
+    named = alternatives and not limits
+    others_of = partial(alternatives_to, networks=networks, alone_of=one_building.of) if named else _none
+    moves = simulated and not goal and not gap_tolerance  # who leaves a gap does not ask for the last percent
+    placed, networked, others = _settled(state, best, networks, others_of, alone=goal is not None, moves=moves)
     played: SteadyStep | None = None
     finalists: tuple[Finalist, ...] = ()
     if referee or (simulated and not goal):
@@ -160,7 +164,7 @@ def plan_problem(
             (chosen, networked), played, finalists = refereed(
                 state, (placed, networked), referee, partial(_plan_of, state)
             )
-        others = alternatives_to(state, chosen, networked.cost, networks) if named and chosen is not placed else others
+        others = others if chosen is placed else others_of(state, chosen, networked.cost)
         finalists = finalists if referee or len(finalists) > 1 else ()
     solved = (
         _goal_report(state, goal, networked, limits, others)
@@ -174,30 +178,53 @@ def plan_problem(
 
 
 def _settled(
-    state: Search, best: Placed, networks: PlacedNetworks, *, alone: bool, alternatives_too: bool
+    state: Search,
+    best: Placed,
+    networks: PlacedNetworks,
+    others_of: Callable[[Search, Placed, PlanCost], tuple[Alternative, ...]],
+    *,
+    alone: bool,
+    moves: bool = False,
 ) -> tuple[Placed, Networked, tuple[Alternative, ...]]:
     """The best by estimate with its network, and its alternatives. Where one of these is faster, that is the best: the time limit
     may have ended the search, and the best network that a plan can have may take longer than the ideal that the search compared.
 
     Args:
+        others_of: the alternatives to a placed candidate with the cost of its plan.
         alone: only the incumbent gets a network, since its figure is a score (``_with_best_network``).
-        alternatives_too: whether alternatives are looked for.
+        moves: whether layers are moved (``move_layers``).
     """
-    placed, networked = _with_best_network(state, best, networks, alone=alone)
-    if not alternatives_too:
-        return placed, networked, ()
-    others = alternatives_to(state, placed, networked.cost, networks)
+    improved = partial(best_with_moved_layers, state, networks=networks) if moves else _as_it_is
+    placed, networked = improved(_with_best_network(state, best, networks, alone=alone))
+    others = others_of(state, placed, networked.cost)
     for _ in range(MAX_CLIMBS):
         step_s = networked.cost.cost.step_s * (1 - TOLERANCE)
         is_slower = not alone and any(one.step_s is not None and one.step_s < step_s for one in others)
         if state.best is None or (state.best is best and not is_slower):
             break
-        best, before = state.best, placed
-        placed, networked = _with_best_network(state, best, networks, alone=alone)
-        if placed is before:
+        best = state.best
+        if not alone and not is_slower and best.step_s >= step_s:
+            break  # faster than the best before its layers moved
+        found = improved(_with_best_network(state, best, networks, alone=alone))
+        if found[0] is placed or (not alone and found[1].cost.cost.step_s >= step_s):
             break
-        others = alternatives_to(state, placed, networked.cost, networks)
+        placed, networked = found
+        others = others_of(state, placed, networked.cost)
     return placed, networked, others
+
+
+def _as_it_is(found: tuple[Placed, Networked]) -> tuple[Placed, Networked]:
+    """Where layers are not moved."""
+    return found
+
+
+def _none(*_: object) -> tuple[Alternative, ...]:
+    """Where alternatives are not asked for."""
+    return ()
+
+
+def _goal_placer(goal: Goal, problem: Problem, fleet: Fleet) -> Placer:
+    return goal_placer(goal, fleet, problem)
 
 
 def _with_best_network(

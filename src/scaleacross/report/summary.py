@@ -181,7 +181,8 @@ def bought_by_others(plan: Plan) -> str:
     home = alone.label.removesuffix(ALONE)
     others = " + ".join(name for name in names if name != home)
     if alone.step_s is None:
-        return f"{home} alone cannot run the job ({alone.reason}): {others} make it possible"
+        makes = "makes" if len(names) == 2 else "make"
+        return f"{home} alone cannot run the job ({alone.reason}): {others} {makes} it possible"
     verb = "brings" if len(names) == 2 else "bring"
     more = percent(alone.step_s / plan.estimated.step_s - 1)
     return f"{others} {verb} {more} more tokens/s than {home} alone ({human_seconds(alone.step_s)})"

@@ -7,7 +7,7 @@ degrees come from what the search placed; and the job is tried in its largest bu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Final
 
@@ -17,26 +17,19 @@ from scaleacross.cost_models.candidates import concatenate
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.infeasible import closest_candidate
-from scaleacross.solvers.joint import search
 from scaleacross.solvers.network_of_plan import with_network
+from scaleacross.solvers.one_building import OneBuilding
 from scaleacross.solvers.placed_networks import PlacedNetworks
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Placed, Search, decision_of, forget
-from scaleacross.solvers.work_limit import another
 from scaleacross.spec.job import DegreeRequest
 from scaleacross.spec.offloading import MILLIONTHS
 from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, GRID_AXES, SCHEDULE_NAMES, SHARD_LEVELS
 from scaleacross.spec.plan import COMPONENTS, Alternative
 from scaleacross.spec.recomputation import RECOMPUTES
-from scaleacross.spec.topology import Region, Topology
 from scaleacross.units import human_seconds
-from scaleacross.workloads.problem import Problem
 
 MAX_ALTERNATIVES: Final = 6
-ONE_BUILDING_LIMIT_S: Final = 10.0
-ONE_BUILDING_GAP: Final = 0.02
-MANY_CANDIDATES: Final = 10_000_000
-"""A search that saw more than these is not run a second time for one building."""
 WORTH_NAMING: Final = 0.002
 """Component differences below this share of the step are not listed."""
 
@@ -62,13 +55,20 @@ CHOICES: Final = {
 }
 
 
-def alternatives(state: Search, best: Placed, won: PlanCost, networks: PlacedNetworks) -> tuple[Alternative, ...]:
+def alternatives(
+    state: Search,
+    best: Placed,
+    won: PlanCost,
+    networks: PlacedNetworks,
+    alone_of: Callable[[Search], OneBuilding | None] = lambda state: None,
+) -> tuple[Alternative, ...]:
     """The best alternative of every kind by estimate, fastest first; each with the network that is best for it. None is looked
     for once the limit has passed.
 
     Args:
         won: price of the best plan with its network.
         networks: remembers those of alternatives.
+        alone_of: what one building alone takes.
     """
     kinds: dict[str, Alternative] = {}
     for label, placed in chain(_other_axes(state, best), _other_degrees(state, best), _other_choices(state, best)):
@@ -82,8 +82,8 @@ def alternatives(state: Search, best: Placed, won: PlanCost, networks: PlacedNet
         alternative = Alternative(label=label, decision=found.decision, step_s=lost.cost.step_s, reason=why)
         if label not in kinds or lost.cost.step_s < (kinds[label].step_s or np.inf):
             kinds[label] = alternative
-    alone = _one_building(state, best, won)
-    every = [*kinds.values(), *([alone] if alone else [])]
+    one = _one_building(state, best, won, alone_of)
+    every = [*kinds.values(), *([one] if one else [])]
     return tuple(sorted(every, key=lambda a: np.inf if a.step_s is None else a.step_s)[:MAX_ALTERNATIVES])
 
 
@@ -168,34 +168,18 @@ def _choice_label(choice: str, placed: Placed) -> str:
     return f"shard {SHARD_LEVELS[code]}" if choice == "shard" else f"micro-batch of {code}"
 
 
-def _one_building(state: Search, best: Placed, won: PlanCost) -> Alternative | None:
-    """The job in its largest building alone; None where that takes too long to find out (``MANY_CANDIDATES``, the time limit)."""
-    if len(best.placement.fill) < 2 or state.num_candidates > MANY_CANDIDATES or state.past_limit:
+def _one_building(
+    state: Search, best: Placed, won: PlanCost, alone_of: Callable[[Search], OneBuilding | None]
+) -> Alternative | None:
+    """The job in one building, if the best plan uses several; None where that was not searched, or not to any end."""
+    alone = alone_of(state) if len(best.placement.fill) > 1 else None
+    if alone is None or (alone.found.best is None and alone.found.out_of_time):
         return None
-    topology = state.problem.topology
-    largest = max(topology.buildings, key=lambda building: building.num_accelerators)
-    region = Region(name=topology.region_of(largest.name), buildings=(largest,))
-    alone = Topology(name=topology.name, regions=(region,), provenance=topology.provenance)
-    problem = Problem(state.problem.job, state.problem.workload, alone, state.problem.profile)
-    limit, clock = state.time_limit_s, another(state.clock)
-    if clock is None:
-        limit, clock = min(ONE_BUILDING_LIMIT_S, limit - state.elapsed_s), state.clock
-    found = search(
-        problem,
-        time_limit_s=limit,
-        seed=state.seed,
-        gap_tolerance=ONE_BUILDING_GAP,
-        clock=clock,
-        stopped=state.stopped,
-    )
-    label = f"{largest.name} alone"
-    if found.best is None and found.out_of_time:
-        return None
+    label, found = f"{alone.name} alone", alone.found
     if found.best is None:
-        decision = decision_of(best)
-        closest = closest_candidate(problem)
+        closest = closest_candidate(alone.problem)
         reason = "no legal candidate" if closest is None else f"needs {closest} at least"
-        return Alternative(label=label, decision=decision, step_s=None, reason=reason)
+        return Alternative(label=label, decision=decision_of(best), step_s=None, reason=reason)
     networked = with_network(state.problem, decision_of(found.best), state.seed)
     lost = networked.cost
     gap = max(0.0, 1 - found.bound_s / found.best.step_s)

@@ -27,8 +27,8 @@ Objective     min step time of the cost model (``cost_models.step``)
 R1–R9 are those of ``search_space``; π and n are decided by ``place_parallelism``.
 
 1. Enumerate *bases* (all but dp's split, ζ, π, n; where these are too many, all but ρ and offloads too: ``open_policies``).
-   A sample of them gives the first incumbent. The others are dropped by computation alone, then by memory, then by the bound
-   with communication; what is left is sorted.
+   A sample of them gives the first incumbent, one building alone (``one_building``) perhaps a better one. The others are
+   dropped by computation alone, then by memory, then by the bound with communication; what is left is sorted.
 2. Expand the bases block by block, least estimate first (on one accelerator type the bound serves as estimate); drop what does
    not fit; coarse bound for every candidate.
 3. After every block the most promising candidate is placed exactly: the incumbent prunes every candidate, and every base still
@@ -85,8 +85,8 @@ from scaleacross.workloads.problem import Problem
 
 TIGHT_BLOCK: Final = 16_384
 """Candidates per tight-bound evaluation: large enough for arrays to pay, small enough to stop early."""
-TIGHT_PART: Final = 1024
-"""Candidates on several accelerator types that get it between two looks at the clock, a fifth of a second."""
+TIGHT_PART: Final = 4096
+"""Candidates on several accelerator types that get it between two looks at the clock, a second."""
 PROMISING: Final = 512
 """Candidates of a block that get the tight bound at once, so that the best of them is placed."""
 BASE_BLOCK: Final = 1024
@@ -97,13 +97,10 @@ PROBED: Final = 8192
 """Bases in the sample that gives the first incumbent."""
 PROBED_DEEPLY: Final = 128
 """Bases of the sample that are expanded."""
-
-
 FIRST_OF_GOAL: Final = 32
-"""Candidates that are tried for a first plan under a goal other than step time: its limits may refuse all of them."""
+"""Candidates tried for a first plan under a goal other than step time: its limits may refuse all of them."""
 PLACED_FIRST: Final = 48
-"""Survivors on several accelerator types that are placed before all get their tight bounds, which take most of a search there: a
-choice, about 0.2 s each."""
+"""Survivors on several accelerator types that are placed before all get their tight bounds: a choice, about 0.2 s each."""
 MOST_WITH_UNEVEN: Final = 10_000
 """Candidates up to which ``stages: auto`` tries uneven ones: beyond, their weaker bounds take longer than the search itself."""
 
@@ -120,6 +117,8 @@ def search(
     clock: Callable[[], float] = time.perf_counter,
     stopped: Callable[[], bool] = never,
     share: float = 1.0,
+    below_s: float = np.inf,
+    probed: Callable[[Search], None] = lambda state: None,
 ) -> Search:
     """Search the whole space. ``best`` is None when nothing fits; where the limit came before any plan, ``first_plan`` made one.
 
@@ -129,12 +128,16 @@ def search(
         clock: what the time limit is measured with.
         stopped: asked as the clock is; once true, the search ends as if its time were over.
         share: of a limit in seconds that the search may take, where something is to come after it within the limit.
+        below_s: nothing at or above this is looked for.
+        probed: called once all fleets were sampled; it may remember incumbents from elsewhere.
     """
-    state = Search(problem, time_limit_s, seed, gap_tolerance, report, clock, stopped, share)
+    state = Search(problem, time_limit_s, seed, gap_tolerance, report, clock, stopped, share, below_s)
     placers = [(placer_on or partial(_step_placer, state))(fleet) for fleet in reversed(fleets(problem.topology))]
     for placer in placers:
         _start_from(state, incumbents, placer)
     turns = zip_longest(*(_price_fleet(state, placer) for placer in placers))
+    next(turns)  # samples
+    probed(state)
     survivors: list[tuple[Priced, Placer]] = [one for turn in turns for one in turn if one is not None]
     others = None if placer_on else _uneven_placers(state)
     uneven: list[tuple[Priced, Placer]] = [
@@ -290,8 +293,9 @@ def _bases(
             continue
         keep = state.keep(pricing.base_free_s(bases), count)
         bases, count = bases.take(keep), count[keep]
-        least_s = partial(_of_bases, pricing, bases)
-        fits = state.fit(pricing, pricing.base_needed_bytes(bases), least_s, count)
+        fits = state.fit(
+            pricing, pricing.base_needed_bytes(bases), partial(_bound_s, pricing.base_bound_s, bases), count
+        )
         bases, count = bases.take(fits), count[fits]
         bound = pricing.base_bound_s(bases)
         keep = state.keep(bound, count)
@@ -313,10 +317,6 @@ def _in_parts(enumerated: list[tuple[Candidates, Ints]]) -> Iterator[tuple[Candi
         for start in range(0, len(bases), BASE_PART):
             rows = np.arange(start, min(start + BASE_PART, len(bases)))
             yield bases.take(rows), count[rows]
-
-
-def _of_bases(pricing: Pricing, bases: Candidates, rows: Ints) -> Floats:
-    return pricing.base_bound_s(bases.take(rows))
 
 
 def _place_most_promising(state: Search, priced: Priced, placer: Placer) -> None:
@@ -352,11 +352,13 @@ def _place_first(state: Search, survivors: Sequence[tuple[Priced, Placer]]) -> N
 
 
 def _that_fit(state: Search, pricing: Pricing, candidates: Candidates) -> Candidates:
-    def bound_s(rows: Ints) -> Floats:
-        return pricing.coarse(candidates.take(rows)).bound_s
-
     counts = stands_for(state.problem.job, candidates)
+    bound_s = partial(_bound_s, lambda some: pricing.coarse(some).bound_s, candidates)
     return candidates.take(state.fit(pricing, pricing.needed_bytes(candidates), bound_s, counts))
+
+
+def _bound_s(bound_s: Callable[[Candidates], Floats], candidates: Candidates, rows: Ints) -> Floats:
+    return bound_s(candidates.take(rows))
 
 
 def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple[Priced, Placer]]:

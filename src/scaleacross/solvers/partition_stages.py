@@ -5,7 +5,8 @@ Parameters    s[r,l]  seconds of layer l on the slowest accelerator type of rank
               a[r] + Σ w[r,l]  bytes of rank r with its layers;  c[r]  memory of its smallest accelerator type
               q[r]  layers of rank r in the equal split
 Variables     x[r]  first layer of rank r, 0 = x[0] < x[1] < … < x[p] = L
-Objective     min T, then min Σ_r |x[r+1] − x[r] − q[r]|, then the first ranks as light as possible
+Objective     min T, then min Σ_r |x[r+1] − x[r] − q[r]|, then min Σ_r (seconds of r)², which leaves no two ranks further apart
+              than they must be, then the first ranks as light as possible
 C1 pace       h[r] + Σ_{x[r] ≤ l < x[r+1]} s[r,l] ≤ T
 C2 memory     a[r] + Σ_{x[r] ≤ l < x[r+1]} w[r,l] ≤ c[r]
 C3 chunks     x[r+1] − x[r] ≥ v
@@ -118,7 +119,7 @@ def partition_stages(
     slowest = _least_slowest(pace)
     if not np.isfinite(slowest):
         return None
-    return tuple(split_layers(count, num_chunks) for count in _nearest(pace <= slowest * SAME, equal))
+    return tuple(split_layers(count, num_chunks) for count in _nearest(pace / slowest, equal))
 
 
 def _range_paces(
@@ -173,13 +174,13 @@ def _least_slowest(pace: Floats) -> float:
     return float(reached[-1])
 
 
-def _nearest(
-    allowed: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], equal: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
-) -> list[int]:
-    """Additive pass: layers per rank nearest to ``equal`` over allowed ranges, lightest first ranks among equals."""
-    size = np.arange(allowed.shape[1])
+def _nearest(pace: Floats, equal: Ints) -> list[int]:
+    """Additive pass over ranges of a pace of 1 or less: layers per rank nearest to ``equal``, then of least Σ pace², then
+    with the lightest first ranks."""
+    size = np.arange(pace.shape[1])
     taken = size[None, :] - size[:, None]
-    apart = [np.where(here, np.abs(taken - wanted), np.inf) for here, wanted in zip(allowed, equal, strict=True)]
+    squares = np.where(pace <= SAME, pace, np.inf) ** 2 / (2 * len(equal))  # of all ranks less than one layer
+    apart = [np.abs(taken - wanted) + here for here, wanted in zip(squares, equal, strict=True)]
     left = np.full(len(size), np.inf)
     left[-1] = 0.0
     rest = [left]

@@ -53,6 +53,8 @@ class Search:
     stopped: Callable[[], bool] = never
     share: float = 1.0
     """Of a limit in seconds what the search itself may take; the rest is for what comes after it."""
+    below_s: float = np.inf
+    """Nothing at or above this is looked for."""
     ended: bool | None = None
     """Once the search is over: whether the limit, or somebody, ended it."""
     began: float = field(init=False)
@@ -124,8 +126,8 @@ class Search:
 
     @property
     def incumbent_s(self) -> float:
-        """Best step time so far, inf before the first."""
-        return self.best.step_s if self.best else np.inf
+        """Best step time so far; before the first, what it must stay below."""
+        return self.best.step_s if self.best else self.below_s
 
     @property
     def target_s(self) -> float:

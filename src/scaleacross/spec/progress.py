@@ -10,7 +10,8 @@ class Progress:
     """A snapshot of the search.
 
     Attributes:
-        stage: ``enumerating``, ``pricing`` or ``placing``; ``ordering`` a pipeline step; ``replaying`` tasks.
+        stage: ``enumerating``, ``pricing`` or ``placing``, after ``one building:`` of that alone; ``moving layers``;
+            ``ordering`` a pipeline step; ``replaying`` tasks.
         done: candidates handled in this stage, orders found when ordering.
         total: candidates of this stage, None while unknown.
         incumbent_s: step time of the best plan so far, s; None before the first.

@@ -1,0 +1,61 @@
+"""One building alone as an incumbent of the search over all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scaleacross as sa
+from instances import plain_job, plain_topology, plain_trunk
+from priced import MONEY
+from scaleacross.solvers.joint import search
+from scaleacross.solvers.one_building import InOneBuilding
+from scaleacross.workloads.problem import problem_of
+
+TUTORIAL = Path(__file__).parents[2] / "examples" / "tutorial" / "two_buildings.yaml"
+
+
+def over_a_thin_link(**changes: Any) -> dict[str, Any]:
+    """Two buildings with a link on which anything takes longer than the step inside one."""
+    topology = plain_topology(4, 2) | {"trunks": [plain_trunk("b0", "b1", gbyte_per_s=0.001, latency_us=50_000.0)]}
+    return {"topology": topology, "schedules": ["1F1B"], "recompute": ["none"]} | changes
+
+
+def test_a_search_that_is_cut_short_is_no_slower_than_one_building() -> None:
+    """Two buildings 80 km and 100 Gbit/s apart: of all placements over both few are timed within the limit."""
+    cut_short = sa.plan(str(TUTORIAL), work_limit=3, alternatives=False, simulated=False)
+    alone = sa.plan(
+        str(TUTORIAL), alternatives=False, simulated=False, overrides=["num_accelerators=64"], gap_tolerance=0.02
+    )
+    assert cut_short.report.status == "time_limit"
+    assert cut_short.cost.step_s <= alone.cost.step_s * 1.02
+
+
+def test_it_changes_neither_the_optimum_nor_the_bound() -> None:
+    problem = problem_of(plain_job(**over_a_thin_link()))
+    with_it, without = (
+        search(problem, time_limit_s=600, probed=InOneBuilding().probe),
+        search(problem, time_limit_s=600),
+    )
+    assert with_it.incumbent_s == pytest.approx(without.incumbent_s)
+    assert with_it.bound_s == pytest.approx(without.bound_s)
+
+
+def test_where_all_buildings_are_faster_nothing_is_remembered() -> None:
+    problem = problem_of(plain_job(2, 2, schedules=["1F1B"], recompute=["none"], degrees={"tp": 1, "cp": 1}))
+    best = search(problem, time_limit_s=600)
+    one, before = InOneBuilding(), len(best.pool)
+    one.probe(best)
+    assert len(best.pool) == before
+    alone = one.of(best)
+    assert alone is not None and alone.found.best is not None
+    assert alone.found.best.step_s > best.incumbent_s
+
+
+def test_hourly_prices_of_buildings_count_in_bounds() -> None:
+    """A building costs 20 times an accelerator: few accelerators in it are not the cheapest, and their bounds show it."""
+    plan = sa.plan(str(TUTORIAL), work_limit=10, alternatives=False, simulated=False, overrides=[f"objective={MONEY}"])
+    assert plan.report.status == "optimal"
+    assert plan.degrees.world_size == 64
