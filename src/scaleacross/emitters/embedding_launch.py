@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 
-import numpy as np
-
-from scaleacross.emitters.launch import group_levels, launch_json
+from scaleacross.emitters.launch import groups_of, hosts_of, launch_json, rows_of, units_of
+from scaleacross.emitters.rank_order import order_of
 from scaleacross.errors import EmitError
 from scaleacross.spec.embedding_launch import EmbeddingLaunch, TableLaunch, TableShard
 from scaleacross.spec.framework import Optimizer
-from scaleacross.spec.launch import LaunchConfig, LaunchHost, ProcessGroups, RankRow, rank_groups
-from scaleacross.spec.network import LINK_LEVELS
-from scaleacross.spec.parallelism import Axis, Degrees, GridAxis, PipelineChoice
+from scaleacross.spec.launch import LaunchConfig
+from scaleacross.spec.parallelism import Degrees, GridAxis, PipelineChoice
+from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.recommendation import RecommendationPlan, shard_extents
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.recommendation import Dlrm
@@ -51,15 +51,17 @@ def launch_config(plan: RecommendationPlan) -> LaunchConfig:
             f"launch: vectors of {len(decision.codecs)} tables are planned to travel coded, which the runtime's tables "
             "do not do yet: plan without compression"
         )
-    hosts, units, places = _hosts(Topology.model_validate(job.topology), size * groups)
-    rows = tuple(_row(rank, place, size, groups, decision.replicas == "outer") for rank, place in enumerate(places))
+    topology = Topology.model_validate(job.topology)
+    placement = Placement(axis_order=("tp", "cp", *axes, "pp"), fill=tuple(_first(topology, size * groups)))
+    order = order_of(topology, degrees, placement)
+    rows, units = rows_of(order), units_of(order, topology)
     batch = job.global_batch_samples // (size * groups)
     return LaunchConfig(
         plan_name=job.name,
         plan_sha256=hashlib.sha256(json.dumps(plan.model_dump(mode="json"), sort_keys=True).encode()).hexdigest(),
         world_size=size * groups,
         degrees=degrees,
-        axis_order=("tp", "cp", *axes, "pp"),
+        axis_order=placement.axis_order,
         sequence_length=1,
         global_batch_sequences=job.global_batch_samples,
         num_micro_batches=1,
@@ -70,10 +72,10 @@ def launch_config(plan: RecommendationPlan) -> LaunchConfig:
         precision=job.dense_precision,
         optimizer=Optimizer(),
         predicted_step_s=plan.cost.step_s,
-        hosts=hosts,
+        hosts=hosts_of(order, topology),
         ranks=rows,
         process_groups=tuple(
-            _groups(axis, degrees, rows, units) for axis in sorted(near, reverse=True) if degrees.of(axis) > 1
+            groups_of(axis, degrees, rows, units) for axis in sorted(near, reverse=True) if degrees.of(axis) > 1
         ),
         embedding=_embedding(plan, batch),
     )
@@ -106,56 +108,10 @@ def _embedding(plan: RecommendationPlan, batch: int) -> EmbeddingLaunch:
     )
 
 
-def _hosts(topology: Topology, wanted: int) -> tuple[tuple[LaunchHost, ...], np.ndarray, list[tuple[int, int]]]:
-    """Hosts of the first ranks, number of every rank's unit at each level but the last, (host, process) of every rank."""
-    hosts: list[LaunchHost] = []
-    units: list[tuple[object, ...]] = []
-    places: list[tuple[int, int]] = []
-    for region in topology.regions:
-        for building in region.buildings:
-            each = building.accelerators_per_host
-            for number in range(building.num_accelerators // each):
-                here = min(each, wanted - len(places))
-                if here <= 0:
-                    break
-                rack, zone = (
-                    number // building.hosts_per_rack,
-                    number // building.hosts_per_rack // building.racks_per_zone,
-                )
-                name = f"{building.name}-h{number:05d}"
-                hosts.append(
-                    LaunchHost(
-                        name=name,
-                        region=region.name,
-                        building=building.name,
-                        zone=zone,
-                        rack=rack % building.racks_per_zone,
-                        num_ranks=here,
-                    )
-                )
-                unit = (name, (building.name, rack), (building.name, zone), building.name, region.name)
-                units += [unit] * here
-                places += [(len(hosts) - 1, local) for local in range(here)]
-    columns = []
-    for column in zip(*units, strict=True):
-        number_of = {one: index for index, one in enumerate(dict.fromkeys(column))}
-        columns.append([number_of[one] for one in column])
-    return tuple(hosts), np.array(columns), places
-
-
-def _row(rank: int, place: tuple[int, int], size: int, groups: int, outer: bool) -> RankRow:
-    replica, shard = (rank // size, rank % size) if outer else (rank % groups, rank // groups)
-    return (*place, 0, replica, shard, 0, 0, 0)
-
-
-def _groups(axis: Axis, degrees: Degrees, rows: tuple[RankRow, ...], units: np.ndarray) -> ProcessGroups:
-    groups = rank_groups(rows, axis, degrees)
-    levels = group_levels(units, np.array(groups))
-    return ProcessGroups(
-        axis=axis,
-        degree=degrees.of(axis),
-        level=LINK_LEVELS[int(levels.max())],
-        ranks=groups,
-        levels=tuple(LINK_LEVELS[level] for level in levels.tolist()),
-        collectives=(),
-    )
+def _first(topology: Topology, wanted: int) -> Iterator[BuildingShare]:
+    """The first accelerators of the topology, building after building."""
+    for building in topology.buildings:
+        here = min(building.num_accelerators, wanted)
+        if here > 0:
+            yield BuildingShare(building=building.name, num_accelerators=here)
+        wanted -= here

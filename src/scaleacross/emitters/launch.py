@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,8 +20,9 @@ from scaleacross.spec.launch import (
     rank_groups,
 )
 from scaleacross.spec.network import LINK_LEVELS
-from scaleacross.spec.parallelism import Axis, GridAxis
-from scaleacross.spec.plan import Plan
+from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.spec.parallelism import Axis, Degrees, GridAxis
+from scaleacross.spec.plan import Plan, PredictedCollective
 from scaleacross.spec.topology import Topology
 
 Unit = tuple[str | int, ...]
@@ -44,8 +46,7 @@ def launch_config(plan: Plan) -> LaunchConfig:
         EmitError: the placement does not give every process a device of its own.
     """
     topology, order = plan_topology(plan), rank_order(plan)
-    rows = _rows(order)
-    units = _units(order, topology)
+    rows, units = rows_of(order), units_of(order, topology)
     decision = plan.decision
     return LaunchConfig(
         plan_name=plan.job.name,
@@ -69,10 +70,12 @@ def launch_config(plan: Plan) -> LaunchConfig:
         optimizer=plan.job.optimizer,
         predicted_step_s=plan.cost.step_s,
         env=environment(plan),
-        hosts=_hosts(order, topology),
+        hosts=hosts_of(order, topology),
         ranks=rows,
         process_groups=tuple(
-            _process_groups(plan, axis, rows, units) for axis in ALL_AXES if plan.degrees.of(axis) > 1
+            groups_of(axis, plan.degrees, rows, units, plan.collectives, decision.network or ())
+            for axis in ALL_AXES
+            if plan.degrees.of(axis) > 1
         ),
     )
 
@@ -106,32 +109,46 @@ def _replica_batches(plan: Plan, order: RankOrder) -> tuple[ReplicaBatch, ...]:
     )
 
 
-def _rows(order: RankOrder) -> tuple[RankRow, ...]:
+def rows_of(order: RankOrder) -> tuple[RankRow, ...]:
+    """The row of every rank."""
     axes: tuple[GridAxis, ...] = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
     columns = [order.host, order.local_ranks, *(order.coordinates[axis] for axis in axes), order.ep]
     return tuple(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _hosts(order: RankOrder, topology: Topology) -> tuple[LaunchHost, ...]:
+def hosts_of(order: RankOrder, topology: Topology) -> tuple[LaunchHost, ...]:
+    """The hosts in order of their first rank."""
     region = {building.name: region.name for region in topology.regions for building in region.buildings}
     return tuple(LaunchHost(region=region[host.building], **host._asdict()) for host in order.hosts)
 
 
-def _process_groups(plan: Plan, axis: Axis, rows: tuple[RankRow, ...], units: Ints) -> ProcessGroups:
-    groups = rank_groups(rows, axis, plan.degrees)
+def groups_of(
+    axis: Axis,
+    degrees: Degrees,
+    rows: tuple[RankRow, ...],
+    units: Ints,
+    collectives: Sequence[PredictedCollective] = (),
+    network: Sequence[CommunicatorChoice] = (),
+) -> ProcessGroups:
+    """The process groups of an axis, with its own of some collectives and network choices.
+
+    Args:
+        units: of every rank (``units_of``).
+    """
+    groups = rank_groups(rows, axis, degrees)
     levels = group_levels(units, np.array(groups))
     return ProcessGroups(
         axis=axis,
-        degree=plan.degrees.of(axis),
+        degree=degrees.of(axis),
         level=LINK_LEVELS[int(levels.max())],
         ranks=groups,
         levels=tuple(LINK_LEVELS[level] for level in levels.tolist()),
-        collectives=tuple(collective for collective in plan.collectives if collective.axis == axis),
-        network=tuple(choice for choice in plan.decision.network or () if choice.communicator == axis),
+        collectives=tuple(collective for collective in collectives if collective.axis == axis),
+        network=tuple(choice for choice in network if choice.communicator == axis),
     )
 
 
-def _units(order: RankOrder, topology: Topology) -> Ints:
+def units_of(order: RankOrder, topology: Topology) -> Ints:
     """Number of every rank's unit at each level but the last: scale-up domain, rack, zone, building, region, (5, ranks)."""
     by_host = {building.name: building.scale_up_domain == "host" for building in topology.buildings}
     region = {building.name: region.name for region in topology.regions for building in region.buildings}
