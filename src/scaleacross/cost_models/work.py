@@ -230,7 +230,8 @@ def _group_work(
         **_of_states(job, accelerators, candidates, classes, fullest),
         "mean_held_share": (ranks * held.total).sum(axis=0) / (candidates.pp * held.total.max(axis=0)),
         "least_held_share": held.total.min(axis=0) / held.total.max(axis=0),
-        "own_layer_share": shares.own[busiest, here],
+        # with a policy another rank may be the busiest
+        "own_layer_share": np.where(candidates.rerun_open, shares.own.min(axis=0), shares.own[busiest, here]),
         "fullest_layer_share": shares.fullest,
         "mean_shard_share": shares.mean,
         "least_layers": np.full(len(candidates), float(classes.num_layers.min())),
