@@ -12,6 +12,7 @@ from instances import plain_job, plain_topology, plain_trunk
 from priced import MONEY
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.one_building import InOneBuilding
+from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.workloads.problem import problem_of
 
 TUTORIAL = Path(__file__).parents[2] / "examples" / "tutorial" / "two_buildings.yaml"
@@ -59,3 +60,15 @@ def test_hourly_prices_of_buildings_count_in_bounds() -> None:
     plan = sa.plan(str(TUTORIAL), work_limit=10, alternatives=False, simulated=False, overrides=[f"objective={MONEY}"])
     assert plan.report.status == "optimal"
     assert plan.degrees.world_size == 64
+
+
+def test_a_search_below_a_step_ends_without_a_plan_at_its_limit() -> None:
+    """Nothing is as fast as asked for: no first plan is made instead, and no work is done beyond the limit."""
+    problem = problem_of(plain_job(2, 2, schedules=["1F1B"], recompute=["none"]))
+    best, work = search(problem, time_limit_s=600), WorkClock()
+    below_s = best.incumbent_s * (1 - 1e-6)
+    ended = search(problem, time_limit_s=2, clock=work, below_s=below_s)
+    assert ended.best is None
+    assert work() <= 3
+    late = search(problem, time_limit_s=1e-9, below_s=below_s)
+    assert late.best is None

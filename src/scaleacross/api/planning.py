@@ -20,7 +20,6 @@ from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.simulation.steady import SteadyStep
 from scaleacross.solvers.alternatives import alternatives as alternatives_to
 from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
-from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.infeasible import closest_candidate, explain
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.move_layers import best_with_moved_layers
@@ -28,7 +27,7 @@ from scaleacross.solvers.network_of_plan import Networked
 from scaleacross.solvers.network_report import network_report
 from scaleacross.solvers.objectives import Goal, goal_placer
 from scaleacross.solvers.one_building import InOneBuilding
-from scaleacross.solvers.place_parallelism import Placer, never
+from scaleacross.solvers.place_parallelism import never
 from scaleacross.solvers.placed_networks import PlacedNetworks
 from scaleacross.solvers.search_state import Placed, Search
 from scaleacross.solvers.work_limit import WorkClock
@@ -126,7 +125,7 @@ def plan_problem(
     """The best plan by the job's objective, with other objectives kept to ``limits``. Raises as ``plan`` does."""
     report, goal = progress or (lambda _: None), goal_of(problem, limits)
     _require_referee(referee, goal)
-    placer_on = partial(_goal_placer, goal) if goal else None
+    placer_on = partial(goal_placer, goal) if goal else None
     one_building = InOneBuilding(placer_on)
     state = search(
         problem,
@@ -204,7 +203,7 @@ def _settled(
             break
         best = state.best
         if not alone and not is_slower and best.step_s >= step_s:
-            break  # faster than the best before its layers moved
+            break  # it beats what the search found, but not that with layers moved
         found = improved(_with_best_network(state, best, networks, alone=alone))
         if found[0] is placed or (not alone and found[1].cost.cost.step_s >= step_s):
             break
@@ -221,10 +220,6 @@ def _as_it_is(found: tuple[Placed, Networked]) -> tuple[Placed, Networked]:
 def _none(*_: object) -> tuple[Alternative, ...]:
     """Where alternatives are not asked for."""
     return ()
-
-
-def _goal_placer(goal: Goal, problem: Problem, fleet: Fleet) -> Placer:
-    return goal_placer(goal, fleet, problem)
 
 
 def _with_best_network(

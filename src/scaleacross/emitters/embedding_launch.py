@@ -52,7 +52,9 @@ def launch_config(plan: RecommendationPlan) -> LaunchConfig:
             "do not do yet: plan without compression"
         )
     topology = Topology.model_validate(job.topology)
-    placement = Placement(axis_order=("tp", "cp", *axes, "pp"), fill=tuple(_first(topology, size * groups)))
+    placement = Placement(
+        axis_order=("tp", "cp", *axes, "pp"), fill=tuple(_first_accelerators(topology, size * groups))
+    )
     order = order_of(topology, degrees, placement)
     rows, units = rows_of(order), units_of(order, topology)
     batch = job.global_batch_samples // (size * groups)
@@ -108,7 +110,7 @@ def _embedding(plan: RecommendationPlan, batch: int) -> EmbeddingLaunch:
     )
 
 
-def _first(topology: Topology, wanted: int) -> Iterator[BuildingShare]:
+def _first_accelerators(topology: Topology, wanted: int) -> Iterator[BuildingShare]:
     """The first accelerators of the topology, building after building."""
     for building in topology.buildings:
         here = min(building.num_accelerators, wanted)

@@ -155,7 +155,7 @@ def search(
     survivors += uneven
     below = ((priced.take(priced.bound_s < state.bound_s), placer.pricing) for priced, placer in survivors)
     state.unbounded = [(priced, pricing) for priced, pricing in below if len(priced.bound_s)]
-    if state.best is None and state.out_of_time:
+    if not np.isfinite(state.incumbent_s) and state.out_of_time:
         first_plan(state, placers, None if placer_on is None else FIRST_OF_GOAL)
     state.ended = state.out_of_time
     return state
@@ -294,7 +294,7 @@ def _bases(
         keep = state.keep(pricing.base_free_s(bases), count)
         bases, count = bases.take(keep), count[keep]
         fits = state.fit(
-            pricing, pricing.base_needed_bytes(bases), partial(_bound_s, pricing.base_bound_s, bases), count
+            pricing, pricing.base_needed_bytes(bases), partial(_of_rows, pricing.base_bound_s, bases), count
         )
         bases, count = bases.take(fits), count[fits]
         bound = pricing.base_bound_s(bases)
@@ -353,12 +353,12 @@ def _place_first(state: Search, survivors: Sequence[tuple[Priced, Placer]]) -> N
 
 def _that_fit(state: Search, pricing: Pricing, candidates: Candidates) -> Candidates:
     counts = stands_for(state.problem.job, candidates)
-    bound_s = partial(_bound_s, lambda some: pricing.coarse(some).bound_s, candidates)
+    bound_s = partial(_of_rows, lambda some: pricing.coarse(some).bound_s, candidates)
     return candidates.take(state.fit(pricing, pricing.needed_bytes(candidates), bound_s, counts))
 
 
-def _bound_s(bound_s: Callable[[Candidates], Floats], candidates: Candidates, rows: Ints) -> Floats:
-    return bound_s(candidates.take(rows))
+def _of_rows(law: Callable[[Candidates], Floats], candidates: Candidates, rows: Ints) -> Floats:
+    return law(candidates.take(rows))
 
 
 def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple[Priced, Placer]]:

@@ -2,12 +2,12 @@
 
 The search knows two layouts of a candidate: equal layers, and those whose slowest rank is fastest. In both the chunks of a rank
 are as equal as possible. With several chunks per rank it matters which rank and chunk holds a layer more: light chunks where a
-pipeline fills and drains shorten both, and ranks of unlike accelerators hold unlike chunks. No bound of the search is one on all
+pipeline fills and drains shorten both, and ranks of a faster type hold larger ones. No bound of the search is one on all
 such layouts. Here a decision gets what neighbours of its layout offer:
 
 one       one layer of the busiest rank in another chunk, of any rank
-columns   one layer in another chunk of the same rank, on the first ranks, or on the last ones, all at once: where a single rank
-          does, the step is that of its neighbours
+columns   one layer in another chunk of the same rank, on the first ranks, or on the last ones, all at once: if one rank
+          alone does so, its neighbours still set the step
 
 Nothing says that no other layout is faster.
 """

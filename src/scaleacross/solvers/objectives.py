@@ -359,7 +359,7 @@ class BalancedGoalPlacer(EveryPlacement):
         return best and replace(best, communication_s=best_score - free_s, complete=not stop())
 
 
-def goal_placer(goal: Goal, fleet: Fleet, problem: Problem) -> Placer:
+def goal_placer(goal: Goal, problem: Problem, fleet: Fleet) -> Placer:
     """The placer that ``joint.search`` uses for a goal."""
     one_type = len(fleet.accelerators) == 1
     placer = GoalPlacer if one_type and problem.job.failure_domains is None else BalancedGoalPlacer

@@ -113,7 +113,7 @@ class Search:
         if self.work_limit is None:
             return self.elapsed_s > self.time_limit_s * self.share or self.stopped()
         # a limit in work never ends a search without a plan: what it takes to the first one is the same everywhere
-        return (self.best is not None and self.elapsed_s >= self.time_limit_s) or self.stopped()
+        return (np.isfinite(self.incumbent_s) and self.elapsed_s >= self.time_limit_s) or self.stopped()
 
     @property
     def past_limit(self) -> bool:
