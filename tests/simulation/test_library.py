@@ -107,3 +107,24 @@ def test_a_scatter_stands_in_for_a_gather_that_was_not_measured() -> None:
     technology = NetworkTechnology(name="x", bandwidth_bytes_per_s=1e11, efficiency_fraction=1, curves=(scatter,))
     library = Library(4, 4, technology)
     assert library.ring_s("all_gather", 1024.0, 1e10) == library.ring_s("reduce_scatter", 1024.0, 1e10) > 5e-5
+
+
+@pytest.mark.parametrize(("op", "crossing"), [("all_gather", 3 / 4), ("reduce_scatter", 3 / 4), ("all_reduce", 1.0)])
+def test_the_smaller_of_two_buildings_takes_in_what_it_lacks(op: Op, crossing: float) -> None:
+    """48 and 16 ranks, a level after the other, over a trunk of 1 GB/s: of a gather three quarters enter the 16."""
+    one = topology_of(machine_named("A100-80GB", ""), 64)
+    trunk = Trunk(between=("a", "b"), one_way_latency_s=0.0, bandwidth_bytes_per_s=1e9)
+    halves = tuple(one.buildings[0].model_copy(update={"name": name}) for name in ("a", "b"))
+    region = one.regions[0].model_copy(update={"buildings": halves})
+    two = one.model_copy(update={"regions": (region,), "trunks": (trunk,)})
+    shares = (BuildingShare(building="a", num_accelerators=48), BuildingShare(building="b", num_accelerators=16))
+    placement = Placement(axis_order=("tp", "cp", "dp_shard", "dp_replicate", "pp"), fill=shares)
+    machine = build_machine(two, placement, Degrees(dp_shard=64), {"dp_shard": ["hierarchical"]}, width=1)
+    group, size = machine.group_of("dp_shard", machine.block_classes[0]), 2.0**36
+    parts = Calls(machine, 0.0).of("dp_shard", group, (op,), (Way("hierarchical"),), size)
+    assert sum(part.moving_s for part in parts) == pytest.approx(crossing * size / 1e9, rel=0.05)
+    levels = build_levels(two, shares)
+    own = Group(one_row(exact_shape(64, 1, levels)), links_of(levels), 0.0)
+    passes = 2 if op == "all_reduce" else 1
+    timed = own._way(op, np.array([size]), passes, None, (ALGORITHM_NAMES.index("hierarchical"),))
+    assert float(timed.time_s[0]) == pytest.approx(crossing * size / 1e9, rel=0.05)

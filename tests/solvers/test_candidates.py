@@ -32,7 +32,7 @@ def bounds_hold(fleet: Fleet, size: int, coarse: bool = False) -> int:
     largest[-1] = size
     axes = [(d, e // d) for e in range(2, size + 1) if size % e == 0 for d in range(2, e + 1) if e % d == 0]
     fills = [
-        build_levels(fleet.topology, shares(f), fleet.graph) for f in fleet.fills(size, [1, *{s for _, s in axes}])
+        build_levels(fleet.topology, shares(f), fleet.paths) for f in fleet.fills(size, [1, *{s for _, s in axes}])
     ]
     for d, s in axes:
         degree, stride, world = np.array([d]), np.array([1 if coarse else s]), np.array([size])

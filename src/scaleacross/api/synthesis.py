@@ -90,8 +90,8 @@ def synthesize(
 
 
 def _of_topology(topology: Topology | str | Path, num_ranks: int | None, stride: int) -> tuple[str, Network]:
-    name, degree, levels, shape = group_on(topology, num_ranks, stride)
-    return name, network_of_group(levels, shape, degree, stride)
+    tiling, shape = group_on(topology, num_ranks, stride)
+    return tiling.topology.name, network_of_group(tiling.levels, shape, tiling.degree, stride)
 
 
 def _stated(kind: str, phase: Phase) -> SynthesisPhase:

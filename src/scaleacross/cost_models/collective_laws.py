@@ -9,6 +9,8 @@ per accelerator, m_l of them in a child.
                  faster one (``_walks``)
 * tree           2 · S / min_l R_l + 2 · Σ_l ⌈log2 f_l⌉ · α_l
 * hierarchical   A = Σ steps_l · α_l        steps f_l − 1 of a ring, log2 f_l of halving and doubling (powers of two)
+                 in B and M, of a gather or scatter, (d−m_l)/d of the outermost level in place of (f_l−1)/f_l where its children
+                 hold unequally many ranks
                  B = Σ (f_l−1)/f_l / W_l    one level after the other
                  M = the busiest resource: the scale-up domain's links, each level's uplink or trunk with all that passes it on
                      its way farther out, or the adapter, Σ_{l > scale-up} (f_l−1)/f_l / (m_l·b_l)
@@ -87,18 +89,21 @@ class Laws(NamedTuple):
         )
 
 
-def laws(shape: GroupShape, links: Links, counted: Bools, steps: Floats | None = None) -> Laws:
+def laws(
+    shape: GroupShape, links: Links, counted: Bools, steps: Floats | None = None, *, by_rank: bool = False
+) -> Laws:
     """The formulas of the module docstring; only ``counted`` levels limit bandwidth or are phases.
 
     Args:
         steps: messages one after another on each level; None: as few as any algorithm needs (``fewest_steps``).
+        by_rank: of a gather or scatter (``GroupShape.taken_in``).
     """
     if isinstance(shape, RelaxedShape):
         return _bounds(shape, links, counted)
     shape = shape.farthest
-    moved = (shape.fanout - 1) / shape.fanout
+    moved = shape.taken_in(by_rank=by_rank)
     each = moved / np.where(counted, group_bandwidth(shape, links), np.inf)
-    thinnest, busiest = _thinnest(shape, links, counted), _busiest_s_per_byte(shape, links, counted)
+    thinnest, busiest = _thinnest(shape, links, counted), _busiest_s_per_byte(shape, links, counted, moved)
     steps = fewest_steps(shape.fanout) if steps is None else steps
     overhead = np.zeros(()) if links.message_overhead is None else links.message_overhead
     far = _outermost(shape, counted, steps, links.latency, each)
@@ -113,19 +118,19 @@ def laws(shape: GroupShape, links: Links, counted: Bools, steps: Floats | None =
         np.ones(np.shape(far[0])),
         2 / thinnest,
         2 * (np.ceil(np.log2(shape.fanout)) * links.latency).sum(axis=-1),
-        *_busy(shape, links, counted, each.sum(axis=-1), busiest),
+        *_busy(shape, links, counted, moved, each.sum(axis=-1), busiest),
     )
 
 
 def _busy(
-    shape: GroupShape, links: Links, counted: Bools, whole: Floats, busiest: Floats
+    shape: GroupShape, links: Links, counted: Bools, moved: Floats, whole: Floats, busiest: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """``ring_busy``, and B and M without windows, from B and M with them."""
     if links.adapter is None:
         return _ring_busy(shape, links, counted), whole, busiest
     free = links._replace(bandwidth=links.adapter)
-    each = (shape.fanout - 1) / shape.fanout / np.where(counted, group_bandwidth(shape, free), np.inf)
-    return _ring_busy(shape, links, counted), each.sum(axis=-1), _busiest_s_per_byte(shape, free, counted)
+    each = moved / np.where(counted, group_bandwidth(shape, free), np.inf)
+    return _ring_busy(shape, links, counted), each.sum(axis=-1), _busiest_s_per_byte(shape, free, counted, moved)
 
 
 def _ring_busy(shape: GroupShape, links: Links, counted: Bools) -> Floats:
@@ -144,10 +149,9 @@ def _thinnest(shape: GroupShape, links: Links, counted: Bools) -> Floats:
     return out
 
 
-def _busiest_s_per_byte(shape: GroupShape, links: Links, counted: Bools) -> Floats:
+def _busiest_s_per_byte(shape: GroupShape, links: Links, counted: Bools, moved: Floats) -> Floats:
     """M, (...)."""
     bandwidth = np.where(counted, group_bandwidth(shape, links), np.inf)
-    moved = (shape.fanout - 1) / shape.fanout
     port = links.bandwidth if links.adapter is None else links.adapter
     adapter = np.where(counted & OUTER_LEVELS, moved / (shape.members * port), 0.0).sum(axis=-1)
     uplinks = moved * shape.crossing / links.capacity

@@ -209,7 +209,7 @@ class Group:
         connections = self._connected(choice)
 
         def across(counted: Bools) -> Timed:
-            law, options = by(counted) if by else connections.laws(counted), []
+            law, options = by(counted) if by else connections.laws(counted, by_rank=passes == 1), []
             library = None if by or counted is ALL_LEVELS else connections.protocols
             protocol_s = library.ring_s(op, size) if library and (RING in allowed or HIERARCHICAL in allowed) else None
             if RING in allowed:
@@ -247,14 +247,11 @@ class Group:
         out = self._way(op, size, passes, None, _allowed("best"))
         if isinstance(self.shape, RelaxedShape):
             fast = fastest_links(self.links, best.offers)
-            bound = self._way(
-                op,
-                size,
-                passes,
-                None,
-                _allowed("best"),
-                lambda counted: spread_laws(laws(self.shape, fast, counted), self._each),
-            )
+
+            def least(counted: Bools) -> Laws:
+                return spread_laws(laws(self.shape, fast, counted), self._each)
+
+            bound = self._way(op, size, passes, None, _allowed("best"), least)
             return Timed(np.minimum(out.time_s, bound.time_s), out.algorithm, np.minimum(out.busy_s, bound.busy_s))
         for offer in best.offers:
             for code, steps in ((RING, None), (HIERARCHICAL, fewest_steps(self.shape.fanout))):
@@ -265,7 +262,9 @@ class Group:
                     continue
 
                 def by(counted: Bools, offer: Compression = offer) -> Laws:
-                    return spread_laws(coded_laws(self.shape, self.links, counted, offer), self._each)
+                    return spread_laws(
+                        coded_laws(self.shape, self.links, counted, offer, by_rank=passes == 1), self._each
+                    )
 
                 coded = self._way(op, size, passes, None, (code,), by)
                 faster = kept & (coded.time_s < out.time_s)

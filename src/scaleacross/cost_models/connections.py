@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from scaleacross.cost_models.candidates import Bools, Floats
-from scaleacross.cost_models.collective_laws import ALL_LEVELS, OUTER_LEVELS, Laws, laws, steps_of
+from scaleacross.cost_models.collective_laws import OUTER_LEVELS, Laws, laws, steps_of
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.compression import coded_laws
@@ -29,9 +29,12 @@ class Connections:
     steps: Sequence[LevelStep] | None = None
     compression: Compression | None = None
 
-    def laws(self, counted: Bools) -> Laws:
-        """Of reductions, for every size; ``counted``: OUTER_LEVELS or ALL_LEVELS."""
-        return self._outer_laws if counted is OUTER_LEVELS else self._all_laws
+    def laws(self, counted: Bools, *, by_rank: bool) -> Laws:
+        """Of reductions, for every size; ``counted``: OUTER_LEVELS or ALL_LEVELS, ``by_rank``: of a gather or scatter."""
+        key = counted is OUTER_LEVELS, by_rank
+        if key not in self._found:
+            self._found[key] = self._laws(counted, by_rank)
+        return self._found[key]
 
     @cached_property
     def protocols(self) -> ProtocolTimes | None:
@@ -43,18 +46,15 @@ class Connections:
         return times if times.hold else None
 
     @cached_property
-    def _outer_laws(self) -> Laws:
-        return self._laws(OUTER_LEVELS)
+    def _found(self) -> dict[tuple[bool, bool], Laws]:
+        return {}
 
-    @cached_property
-    def _all_laws(self) -> Laws:
-        return self._laws(ALL_LEVELS)
-
-    def _laws(self, counted: Bools) -> Laws:
+    def _laws(self, counted: Bools, by_rank: bool) -> Laws:
         steps = None if self.steps is None else steps_of(self.steps, self.shape.farthest_fanout)
         if self.compression is None:
-            return spread_laws(laws(self.shape, self.links, counted, steps), self.each)
-        return spread_laws(coded_laws(self.shape, self.links, counted, self.compression, steps), self.each)
+            return spread_laws(laws(self.shape, self.links, counted, steps, by_rank=by_rank), self.each)
+        found = coded_laws(self.shape, self.links, counted, self.compression, steps, by_rank=by_rank)
+        return spread_laws(found, self.each)
 
 
 def spread_laws(found: Laws, each: Callable[[Floats], Floats]) -> Laws:

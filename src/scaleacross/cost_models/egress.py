@@ -9,8 +9,8 @@ one of its buildings to the next one and from the last back to the first:
 * send                         a rank's 2v messages per micro-batch are S each: v forward and v backward over a hop between
                                neighbours, v−1 of both over the way back from the last stage to the first
 
-Sizes are those of the busiest pipeline rank, as everywhere in the cost models. A hop between two buildings takes the path of
-least latency (``levels.trunk_graph``) and pays every trunk on it.
+Sizes are those of the busiest pipeline rank, as everywhere in the cost models. A hop between two buildings pays every
+trunk on its path (``spec.trunk_paths``).
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise, permutations
 from typing import NamedTuple
 
-import networkx as nx
 import numpy as np
 
 from scaleacross.cost_models.candidates import Ints
-from scaleacross.cost_models.levels import trunk_graph
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.placement import BuildingShare, communicator_axes
 from scaleacross.spec.topology import Topology
+from scaleacross.spec.trunk_paths import TrunkPaths
 
 Members = tuple[int, ...]
 """Members of a group per building of the fill, in its order."""
@@ -39,13 +38,9 @@ Prices = Mapping[tuple[int, int], float]
 
 def hop_prices(topology: Topology, fill: Sequence[BuildingShare]) -> Prices:
     """Currency units per byte between any two buildings of a fill; a trunk without a price costs nothing."""
-    graph = trunk_graph(topology)
-    names = [share.building for share in fill]
-    out = {}
-    for (i, here), (j, there) in permutations(enumerate(names), 2):
-        path = nx.shortest_path(graph, here, there, weight="latency_s")
-        out[i, j] = float(sum(graph.edges[edge]["price_per_byte"] for edge in pairwise(path)))
-    return out
+    paths = TrunkPaths(topology)
+    pairs = permutations(enumerate(share.building for share in fill), 2)
+    return {(i, j): paths.price_per_byte(here, there) for (i, here), (j, there) in pairs}
 
 
 def group_patterns(fill: Sequence[BuildingShare], degree: int, stride: int) -> Patterns:

@@ -67,6 +67,19 @@ class GroupShape:
         outermost = NUM_LEVELS - 1 - np.argmax(crossed[..., ::-1], axis=-1)
         return np.where(crossed.any(axis=-1), outermost, -1)
 
+    def taken_in(self, *, by_rank: bool) -> Floats:
+        """Share of a tensor that a child of each level takes in, (..., NUM_LEVELS): (f−1)/f, its children's parts being equal.
+
+        ``by_rank``: parts belong to ranks (gather, scatter); then the child of the outermost level with the fewest ranks takes in
+        (d−m)/d, which is more where children are unequal.
+        """
+        equal = (self.fanout - 1) / self.fanout
+        if not by_rank:
+            return equal
+        degree = self.degree[..., None]
+        outermost = np.arange(NUM_LEVELS) == self.span[..., None]
+        return np.where(outermost, np.maximum(equal, (degree - self.members) / degree), equal)
+
     def take(self, row: int | Ints) -> GroupShape:
         """One of several rows, or some of them."""
         return type(self)(*(column[row] for column in columns_of(self)))

@@ -30,7 +30,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
-import networkx as nx
 import numpy as np
 
 from scaleacross.cost_models.candidates import Floats, Ints
@@ -39,7 +38,8 @@ from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.placement import BuildingShare
-from scaleacross.spec.topology import Building, Topology, trunk_bytes_per_s
+from scaleacross.spec.topology import Building, Topology
+from scaleacross.spec.trunk_paths import TrunkPaths
 
 NUM_LEVELS = len(LINK_LEVELS)
 SCALE_UP, RACK, ZONE, BUILDING, CAMPUS, REGION = range(NUM_LEVELS)
@@ -90,22 +90,7 @@ class Levels:
         return {}
 
 
-def trunk_graph(topology: Topology) -> nx.Graph:
-    """Buildings as nodes; edges with ``latency_s``, ``bytes_per_s`` (attainable capacity per direction), ``price_per_byte``."""
-    graph = nx.Graph()
-    graph.add_nodes_from(building.name for building in topology.buildings)
-    for trunk in topology.trunks:
-        whole = trunk_bytes_per_s(topology, trunk)
-        capacity = whole * trunk.efficiency_fraction / trunk.oversubscription_ratio
-        price = trunk.egress_price_per_byte or 0.0
-        lost = trunk.loss_fraction
-        graph.add_edge(
-            *trunk.between, latency_s=trunk.one_way_latency_s, bytes_per_s=capacity, price_per_byte=price, loss=lost
-        )
-    return graph
-
-
-def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Graph | None = None) -> Levels:
+def build_levels(topology: Topology, fill: Sequence[BuildingShare], paths: TrunkPaths | None = None) -> Levels:
     """Figures and cuts of a fill.
 
     Raises:
@@ -128,15 +113,13 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
             overhead[index] = max(overhead[index], link.technology.message_overhead_s)
     overhead[SCALE_UP], overhead[CAMPUS:] = 0.0, overhead[BUILDING]
     bandwidth[CAMPUS:] = min(building.line_rate_bytes_per_s for building in used)
-    graph = graph if graph is not None else trunk_graph(topology)
+    paths = paths or TrunkPaths(topology)
     num_links, kept = np.zeros(NUM_LEVELS), np.ones(NUM_LEVELS)
     for here, there in _neighbours([share.building for share in fill]):
-        path = nx.shortest_path(graph, here, there, weight="latency_s")
-        edges = [graph.edges[edge] for edge in pairwise(path)]
         far = CAMPUS if topology.region_of(here) == topology.region_of(there) else REGION
-        capacity[far] = min(capacity[far], *(edge["bytes_per_s"] for edge in edges))
-        latency[far] = max(latency[far], sum(edge["latency_s"] for edge in edges))
-        kept[far] = min(kept[far], math.prod(1 - edge["loss"] for edge in edges))
+        capacity[far] = min(capacity[far], paths.bytes_per_s(here, there))
+        latency[far] = max(latency[far], paths.latency_s(here, there))
+        kept[far] = min(kept[far], math.prod(1 - trunk.loss_fraction for trunk in paths.between(here, there).trunks))
     ports, types = [building.links.building.technology for building in used], accelerator_types(used)
     if any("ecmp" in port.load_balancing.lower() for port in ports):
         num_links[CAMPUS:] = np.maximum(1.0, np.round(capacity[CAMPUS:] / bandwidth[CAMPUS:]))
@@ -148,7 +131,7 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
         cuts=_cuts(topology, fill),
         num_positions=sum(share.num_accelerators for share in fill),
         accelerators=types,
-        routes=_routes(topology, fill, graph, capacity),
+        routes=_routes(topology, fill, paths, capacity),
         curves=slowest([_domain_curves(building) for building in used]),
         in_switch=all(building.links.scale_up.technology.in_switch_reduction for building in used),
         num_links=np.where(np.isfinite(num_links), num_links, 0.0),
@@ -156,7 +139,7 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
         packet_bytes=np.full(NUM_LEVELS, float(min(again))),
         uplink=_narrow(uplink, bandwidth),
         message_overhead=overhead,
-        by_type={one.name: build_levels(topology, _of_type(one, used, fill), graph) for one in types if len(types) > 1},
+        by_type={one.name: build_levels(topology, _of_type(one, used, fill), paths) for one in types if len(types) > 1},
     )
 
 
@@ -164,11 +147,11 @@ def _of_type(accelerator: Accelerator, used: Sequence[Building], fill: Sequence[
     return [share for share, building in zip(fill, used, strict=True) if building.accelerator.name == accelerator.name]
 
 
-def _routes(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Graph, capacity: Floats) -> Routes:
+def _routes(topology: Topology, fill: Sequence[BuildingShare], paths: TrunkPaths, capacity: Floats) -> Routes:
     names = tuple(share.building for share in fill)
     regions = [topology.region_of(name) for name in names]
     runs = np.cumsum([0, *(here != there for here, there in pairwise(regions))])
-    return Routes(graph, names, tuple(runs.tolist()), capacity[CAMPUS:].copy())
+    return Routes(paths, names, tuple(runs.tolist()), capacity[CAMPUS:].copy())
 
 
 def _narrow(uplink: Floats, bandwidth: Floats) -> Floats:

@@ -6,7 +6,7 @@
 T step time, C computation of the busiest stage (``CostBreakdown.compute_s``; every accelerator of the job is taken to compute
 as long as that one and to wait the rest of the step), n_b accelerators used in building b. Accelerators of a building that
 the job leaves idle are somebody else's: neither their power nor their price is counted. building_b is the hourly price of a
-building that the job uses, link_l that of a link on the route of least latency between two such buildings.
+building that the job uses, link_l that of a link on the path between two such buildings.
 
 Tokens/s per megawatt are tokens per step over megajoules per step; tokens/s per currency unit and second are tokens per step
 over currency units per step: most of either is least spending, because the tokens of a step are given.
@@ -21,20 +21,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, pairwise
+from itertools import combinations
 
-import networkx as nx
 import numpy as np
 
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.egress import Patterns, egress_price, hop_prices
-from scaleacross.cost_models.levels import trunk_graph
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.errors import InputError
 from scaleacross.spec.job import ObjectiveName
 from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Building, Topology
+from scaleacross.spec.trunk_paths import TrunkPaths
 
 MEGA = 1e6
 SECONDS_PER_HOUR = 3600.0
@@ -60,8 +59,7 @@ class SitePrices:
         crossed = set()
         if links:
             for here, there in combinations(used, 2):
-                path = nx.shortest_path(self._graph, here, there, weight="latency_s")
-                crossed |= {frozenset(step) for step in pairwise(path)}
+                crossed |= {frozenset(trunk.between) for trunk in self._paths.between(here, there).trunks}
         hourly = sum(buildings.get(name, 0.0) for name in used) + sum(links.get(link, 0.0) for link in crossed)
         return hourly / SECONDS_PER_HOUR
 
@@ -94,8 +92,8 @@ class SitePrices:
         }
 
     @cached_property
-    def _graph(self) -> nx.Graph:
-        return trunk_graph(self.topology)
+    def _paths(self) -> TrunkPaths:
+        return TrunkPaths(self.topology)
 
 
 @dataclass(frozen=True)

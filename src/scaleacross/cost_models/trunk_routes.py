@@ -1,4 +1,4 @@
-"""Which trunks the traffic between the buildings of a fill takes: the way of least latency, for every pair of buildings.
+"""What trunks carry between the buildings of a fill, pair by pair over the paths of ``spec.trunk_paths``.
 
 A ring crosses borders between buildings that follow each other; an all-to-all sends from every building to every other, over a
 trunk of their own where there is one and through other buildings elsewhere.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, pairwise
+from itertools import combinations
 
-import networkx as nx
 import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Floats, Ints
+from scaleacross.spec.topology import attainable_trunk_bytes_per_s
+from scaleacross.spec.trunk_paths import TrunkPaths
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,13 @@ class Routes:
     """The buildings of a fill in its order, b of them.
 
     Attributes:
-        graph: trunks (``levels.trunk_graph``).
+        paths: the trunks between any two buildings.
         buildings: their names.
         runs: the stretch of buildings of one region that each belongs to.
         thinnest: bytes/s of the thinnest trunk of campus and of region level, (2,).
     """
 
-    graph: nx.Graph
+    paths: TrunkPaths
     buildings: tuple[str, ...]
     runs: tuple[int, ...]
     thinnest: Floats
@@ -61,9 +62,10 @@ class Routes:
     @cached_property
     def _slowness(self) -> Floats:
         """Seconds that a byte of each pair keeps each trunk busy, (trunks, pairs)."""
-        edges = {frozenset(edge): index for index, edge in enumerate(self.graph.edges)}
-        out = np.zeros((len(edges), self._pairs.shape[1]))
+        topology = self.paths.topology
+        trunks = {frozenset(trunk.between): index for index, trunk in enumerate(topology.trunks)}
+        out = np.zeros((len(trunks), self._pairs.shape[1]))
         for pair, (here, there) in enumerate(combinations(self.buildings, 2)):
-            for step in pairwise(nx.shortest_path(self.graph, here, there, weight="latency_s")):
-                out[edges[frozenset(step)], pair] = 1.0 / self.graph.edges[step]["bytes_per_s"]
+            for trunk in self.paths.between(here, there).trunks:
+                out[trunks[frozenset(trunk.between)], pair] = 1.0 / attainable_trunk_bytes_per_s(topology, trunk)
         return out

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import pairwise, permutations
-
-import networkx as nx
+from itertools import permutations
 
 from scaleacross.emitters.rank_order import plan_topology
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel, Transport
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Building, Topology
+from scaleacross.spec.trunk_paths import TrunkPaths
 
 
 @dataclass(frozen=True)
@@ -64,21 +63,16 @@ def _figures(level: LinkLevel, axes: tuple[str, ...], used: list[Building], topo
 
 
 def _over_trunks(topology: Topology, level: LinkLevel, names: list[str]) -> tuple[float, Transport | None]:
-    """Longest of the shortest one-way latencies between two used buildings of the level's kind, s, and what carries them.
+    """Longest one-way latency between two used buildings of the level's kind, s, and what carries their traffic.
 
     One trunk of TCP on such a path makes the whole level TCP: a communicator has one network for all of its peers.
     """
-    trunks = nx.Graph()
-    for trunk in topology.trunks:
-        here, there = trunk.between
-        trunks.add_edge(here, there, latency_s=trunk.one_way_latency_s, transport=trunk.transport)
-    paths = dict(nx.all_pairs_dijkstra_path(trunks, weight="latency_s"))
+    paths = TrunkPaths(topology)
     longest, carried = 0.0, set[Transport | None]()
     for here, there in permutations(names, 2):
         if (topology.region_of(here) == topology.region_of(there)) == (level == "campus"):
-            edges = [trunks.edges[pair] for pair in pairwise(paths[here][there])]
-            longest = max(longest, sum(edge["latency_s"] for edge in edges))
-            carried |= {edge["transport"] for edge in edges}
+            longest = max(longest, paths.latency_s(here, there))
+            carried |= {trunk.transport for trunk in paths.between(here, there).trunks}
     return longest, "tcp" if "tcp" in carried else "roce" if carried == {"roce"} else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import combinations, groupby
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -10,8 +10,9 @@ from rich.text import Text
 from scaleacross.report.format import add, columns, count, grid, percent, plural, rate, section
 from scaleacross.report.provenance import provenance_counts
 from scaleacross.spec.network import Trunk
-from scaleacross.spec.topology import Building, BuildingLinks, Topology
-from scaleacross.units import human_seconds
+from scaleacross.spec.topology import Building, BuildingLinks, Topology, attainable_trunk_bytes_per_s
+from scaleacross.spec.trunk_paths import TrunkPaths
+from scaleacross.units import human_bytes, human_seconds
 
 
 def topology_report(topology: Topology) -> RenderableType:
@@ -20,6 +21,7 @@ def topology_report(topology: Topology) -> RenderableType:
     parts += [_links(same) for same in _sharing_links(topology.buildings)]
     if topology.trunks:
         parts.append(_trunks(topology))
+        parts += _paths(topology)
     return Group(*parts)
 
 
@@ -87,6 +89,26 @@ def _trunks(topology: Topology) -> RenderableType:
             human_seconds(trunk.one_way_latency_s),
         )
     return section("Trunks between buildings, per direction", table)
+
+
+def _paths(topology: Topology) -> list[RenderableType]:
+    """Paths of several trunks, if there are any."""
+    heads = ("between", "path", "capacity", "one way", "a trunk of their own")
+    table, paths = columns(heads, right=heads[2:4]), TrunkPaths(topology)
+    direct = {frozenset(trunk.between): trunk for trunk in topology.trunks}
+    for here, there in combinations((building.name for building in topology.buildings), 2):
+        path = paths.between(here, there)
+        if len(path.trunks) < 2:
+            continue
+        own = direct.get(frozenset((here, there)))
+        unused = "none" if own is None else f"{rate(attainable_trunk_bytes_per_s(topology, own))}, not used"
+        figures = (rate(paths.bytes_per_s(here, there)), human_seconds(paths.latency_s(here, there)))
+        add(table, f"{here} – {there}", " – ".join(path.buildings), *figures, unused)
+    if not table.row_count:
+        return []
+    size = topology.routed_message_bytes
+    rule = f"which {human_bytes(size)} pass soonest" if size else "of least latency"
+    return [section(f"Paths over several trunks, {rule} (routed_message_mib)", table)]
 
 
 def trunk_capacity(topology: Topology, trunk: Trunk) -> float:

@@ -33,6 +33,7 @@ from scaleacross.simulation.machine import (
     depth_latency_s,
     fewest_members,
     outer_levels,
+    taken_in,
 )
 from scaleacross.simulation.rings import Rings, haul
 from scaleacross.simulation.segments import ALONE, FarMessages, Segment, in_a_row, piped
@@ -132,7 +133,8 @@ class Calls:
     def _codec(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
         """What a rank encodes and decodes."""
         row, passes = self.machine.row(shape, group), 2 if op == "all_reduce" else 1
-        seconds = passes * level_codec_s(self.machine, shape, row, way.coding, size)
+        shares = taken_in(self.machine, shape, row, by_rank=op != "all_reduce")
+        seconds = passes * level_codec_s(self.machine, shape, row, way.coding, size, shares)
         if seconds > 0:
             yield Segment(size, (), size / seconds, 0.0)
 
@@ -223,9 +225,10 @@ class Calls:
     def _gather_phases(self, shape: str, group: int, row: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
         """Phases of a gather, outermost first; a scatter runs them backwards."""
         machine, start = self.machine, self.launch_s + way.drive.start_s
-        for level, fanout in outer_levels(machine, shape, row):
+        shares = taken_in(machine, shape, row, by_rank=op != "all_reduce")
+        for (level, fanout), (_, share) in zip(outer_levels(machine, shape, row), shares, strict=True):
             phase = self._phase(shape, group, row, way, level, fanout)
-            yield phase._replace(amount=(fanout - 1) / fanout * size, fixed_s=start + phase.fixed_s)
+            yield phase._replace(amount=share * size, fixed_s=start + phase.fixed_s)
             start = 0.0
         inside = self._in_domain(shape, row)
         if inside > 1:

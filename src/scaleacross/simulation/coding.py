@@ -7,20 +7,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from scaleacross.simulation import patterns
 from scaleacross.simulation.connections import Coding
 from scaleacross.simulation.fabric import CAMPUS, RACK
-from scaleacross.simulation.machine import Machine, fewest_members, outer_levels
+from scaleacross.simulation.machine import Machine, fewest_members
 
 
-def level_codec_s(machine: Machine, shape: str, row: int, coding: Coding, size_bytes: float) -> float:
-    """Seconds that a rank encodes and decodes for one pass over all levels."""
+def level_codec_s(
+    machine: Machine, shape: str, row: int, coding: Coding, size_bytes: float, shares: Sequence[tuple[int, float]]
+) -> float:
+    """Seconds that a rank encodes and decodes for one pass over all levels, of ``machine.taken_in``."""
     seconds = 0.0
-    for level, fanout in outer_levels(machine, shape, row):
+    for level, share in shares:
         if level in coding.levels:
-            moved = (fanout - 1) / fanout * size_bytes / fewest_members(machine, shape, row, level)
+            moved = share * size_bytes / fewest_members(machine, shape, row, level)
             seconds += moved * coding.s_per_byte
     return seconds
 

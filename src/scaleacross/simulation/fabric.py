@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise, permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,8 @@ from numpy.typing import NDArray
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.placement import Placement, strides
-from scaleacross.spec.topology import Building, Topology, trunk_bytes_per_s
+from scaleacross.spec.topology import Building, Topology, attainable_trunk_bytes_per_s
+from scaleacross.spec.trunk_paths import TrunkPaths
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -229,8 +231,8 @@ def _trunks(
     names: dict[int, str],
     slow: Slowdown,
 ) -> Trunks:
-    """Paths of least latency between all buildings of the fill, what happens to packets on them, and the parallel links of every
-    trunk; the trunks are appended to ``capacity``."""
+    """Paths between all buildings of the fill, what happens to packets on them, and the parallel links of every trunk; the
+    trunks are appended to ``capacity``."""
     number = sum(map(len, capacity))
     ports = [building.links.building.technology for building in buildings]
     hashes, line = (
@@ -238,34 +240,22 @@ def _trunks(
         min(b.line_rate_bytes_per_s for b in buildings),
     )
     packet = min(port.packet_bytes if port.retransmission == "go_back_n" else math.inf for port in ports)
-    best: dict[tuple[str, str], tuple[float, int, tuple[int, ...]]] = {}
-    kept: dict[int, float] = {}
+    found, ways = TrunkPaths(topology), dict[tuple[str, str], int]()
     parallel: dict[int, tuple[int, int]] = {}
     for trunk in topology.trunks:
         far = CAMPUS if topology.region_of(trunk.between[0]) == topology.region_of(trunk.between[1]) else REGION
         left = slow.levels.get(far, 1.0) * slow.trunks.get(frozenset(trunk.between), 1.0)
-        rate = trunk_bytes_per_s(topology, trunk) * trunk.efficiency_fraction / trunk.oversubscription_ratio * left
+        rate = attainable_trunk_bytes_per_s(topology, trunk) * left
         for a, b in (trunk.between, trunk.between[::-1]):
             names[number] = f"trunk {a} to {b}"
-            best[a, b] = min(best.get((a, b), (math.inf, 0, ())), (trunk.one_way_latency_s, 1, (number,)))
-            kept[number] = 1 - trunk.loss_fraction
+            ways[a, b] = number
             parallel[number] = (far, max(1, round(rate / line)) if hashes else 0)
             capacity.append(np.array([rate]))
             number += 1
-    _through_others(best, [building.name for building in topology.buildings])
-    ends = list(enumerate(share.building for share in placement.fill))
-    ways = {(i, j): best[a, b] for i, a in ends for j, b in ends if i != j}
-    paths = {pair: (links, latency) for pair, (latency, _, links) in ways.items()}
-    hauls = {pair: Haul(1 - math.prod(kept[link] for link in links), packet) for pair, (links, _) in paths.items()}
+    paths: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}
+    hauls: dict[tuple[int, int], Haul] = {}
+    for (i, here), (j, there) in permutations(enumerate(share.building for share in placement.fill), 2):
+        path = found.between(here, there)
+        paths[i, j] = (tuple(ways[step] for step in pairwise(path.buildings)), found.latency_s(here, there))
+        hauls[i, j] = Haul(1 - math.prod(1 - trunk.loss_fraction for trunk in path.trunks), packet)
     return paths, hauls, parallel
-
-
-def _through_others(best: dict[tuple[str, str], tuple[float, int, tuple[int, ...]]], every: Sequence[str]) -> None:
-    """Completes ``best`` with the paths of least latency through other buildings (Floyd and Warshall)."""
-    for via in every:
-        for a in every:
-            for b in every:
-                if (a, via) in best and (via, b) in best and a != b:
-                    first, second = best[a, via], best[via, b]
-                    path = (first[0] + second[0], first[1] + second[1], first[2] + second[2])
-                    best[a, b] = min(best.get((a, b), (math.inf, 0, ())), path)

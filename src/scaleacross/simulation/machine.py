@@ -251,6 +251,19 @@ def fewest_members(machine: Machine, shape: str, row: int, level: int) -> int:
     return int(children.blocks[children.siblings > 1].min()) * machine.shapes[shape].each
 
 
+def taken_in(machine: Machine, shape: str, row: int, *, by_rank: bool) -> list[tuple[int, float]]:
+    """(level, share of a tensor that a child takes in) of the levels of ``outer_levels``, in that order.
+
+    Parts of equal children are equal. ``by_rank``: they belong to ranks (gather, scatter), and the child of the outermost level
+    with the fewest of them takes in most.
+    """
+    out = [(level, (fanout - 1) / fanout) for level, fanout in outer_levels(machine, shape, row)]
+    if by_rank and out:
+        (level, equal), degree = out[0], machine.shapes[shape].degree
+        out[0] = (level, max(equal, 1 - fewest_members(machine, shape, row, level) / degree))
+    return out
+
+
 def depth_latency_s(machine: Machine, shape: str, row: int, level: int) -> float:
     """Latency over ``level`` inside a group, the largest of its neighbours that are apart there, s."""
     blocks = machine.shapes[shape].members[row]

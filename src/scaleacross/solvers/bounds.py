@@ -31,7 +31,7 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import ALL_TO_ALL_RING
 from scaleacross.cost_models.compute import Shards, attainable_flop_per_s, layer_times
-from scaleacross.cost_models.levels import accelerator_types, trunk_graph
+from scaleacross.cost_models.levels import accelerator_types
 from scaleacross.cost_models.network.codec import best_ratio
 from scaleacross.cost_models.pipeline.timed_bounds import SPLIT
 from scaleacross.cost_models.runtime import runtime_of
@@ -44,7 +44,7 @@ from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
 from scaleacross.solvers.search_state import Search
 from scaleacross.spec.parallelism import CONTEXT_EXCHANGES
 from scaleacross.spec.plan import Bound
-from scaleacross.spec.topology import Building
+from scaleacross.spec.topology import Building, Topology, attainable_trunk_bytes_per_s
 from scaleacross.units import human_bytes
 from scaleacross.workloads.problem import Problem
 
@@ -74,7 +74,7 @@ def cut_bound(problem: Problem) -> Bound | None:
     reduced, gathered = job.optimizer.reduce_bytes, job.gathered_bytes
     each = reduced if set(job.shard) == {"none"} else min(reduced, (reduced + gathered) / 2)
     crossing = min(activations, smallest_stage * each / best_ratio(job))
-    widest = max(capacity for _, capacity in trunk_graph(problem.topology).degree(weight="bytes_per_s"))
+    widest = max(_of_trunks(problem.topology, building.name) for building in buildings)
     together = max(compute_bound(problem).step_s, crossing / widest)
     alone = _step_flop(problem) / max(_attainable_flop_per_s(problem, building) for building in buildings)
     why = (
@@ -82,6 +82,12 @@ def cut_bound(problem: Problem) -> Bound | None:
         f"{human_bytes(widest)}/s"
     )
     return Bound(name="cut", step_s=min(alone, together), why=why)
+
+
+def _of_trunks(topology: Topology, building: str) -> float:
+    """What all trunks of a building carry in one direction, bytes/s."""
+    own = (trunk for trunk in topology.trunks if building in trunk.between)
+    return sum(attainable_trunk_bytes_per_s(topology, trunk) for trunk in own)
 
 
 def spending_bound(problem: Problem, spending: Spending) -> float:

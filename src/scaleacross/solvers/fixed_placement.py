@@ -59,7 +59,7 @@ class FixedPlacement(Pricing):
         network: Literal["best", "library"] | Best = "best",
     ) -> FixedPlacement:
         """Pricing with the links of this fill."""
-        levels = build_levels(fleet.topology, shares(fill), fleet.graph)
+        levels = build_levels(fleet.topology, shares(fill), fleet.paths)
         one = links_of(levels)
         links = one._replace(bandwidth=one.bandwidth[None], capacity=one.capacity[None], latency=one.latency[None])
         return cls(fleet, job, profile, links, fleet.largest_children(), network, fill, levels)

@@ -18,10 +18,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, combinations, pairwise, permutations
+from itertools import chain, combinations, permutations
 from typing import Final
 
-import networkx as nx
 import numpy as np
 
 from scaleacross.cost_models.candidates import Floats, Ints
@@ -34,13 +33,13 @@ from scaleacross.cost_models.levels import (
     accelerator_types,
     build_levels,
     host_unit,
-    trunk_graph,
 )
 from scaleacross.cost_models.links import Links
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.parallelism import GRID_AXES, Degrees
 from scaleacross.spec.placement import BuildingShare
-from scaleacross.spec.topology import Building, Topology
+from scaleacross.spec.topology import Building, Topology, attainable_trunk_bytes_per_s
+from scaleacross.spec.trunk_paths import TrunkPaths
 
 MAX_PERMUTED: Final = 4
 Fill = tuple[tuple[str, int], ...]
@@ -54,9 +53,9 @@ class Fleet:
     buildings: tuple[Building, ...]
 
     @cached_property
-    def graph(self) -> nx.Graph:
-        """Trunks of the whole topology: a path may pass a building that the job does not use."""
-        return trunk_graph(self.topology)
+    def paths(self) -> TrunkPaths:
+        """Those of the whole topology: a path may pass a building that the job does not use."""
+        return TrunkPaths(self.topology)
 
     @property
     def accelerators(self) -> tuple[Accelerator, ...]:
@@ -104,7 +103,7 @@ class Fleet:
         of_type: dict[str, list[Levels]] = {}
         for b in self.buildings:
             of_type.setdefault(b.accelerator.name, []).append(
-                build_levels(self.topology, [_share(b.name, b.num_accelerators)], self.graph)
+                build_levels(self.topology, [_share(b.name, b.num_accelerators)], self.paths)
             )
         return of_type
 
@@ -120,7 +119,7 @@ class Fleet:
         capacity = np.min([np.max([levels.capacity for levels in each], axis=0) for each in alike], axis=0)
         latency = np.max([np.min([levels.latency for levels in each], axis=0) for each in alike], axis=0)
         pairs = [
-            build_levels(self.topology, [_share(a.name, 1), _share(b.name, 1)], self.graph)
+            build_levels(self.topology, [_share(a.name, 1), _share(b.name, 1)], self.paths)
             for a, b in combinations(self.buildings, 2)
         ]
         for level in range(CAMPUS, NUM_LEVELS):
@@ -141,8 +140,9 @@ class Fleet:
 
     def _widest_cut(self) -> float:
         """What the trunks between some buildings and all others carry at most: no cut has more than ⌊b²/4⌋ of them, bytes/s."""
-        widths = sorted((width for *_, width in self.graph.edges(data="bytes_per_s")), reverse=True)
-        return float(sum(widths[: len(self.graph) ** 2 // 4]))
+        topology = self.topology
+        widths = sorted((attainable_trunk_bytes_per_s(topology, trunk) for trunk in topology.trunks), reverse=True)
+        return float(sum(widths[: len(topology.buildings) ** 2 // 4]))
 
     def largest_children(self) -> Floats:
         """Largest child of every level in accelerators, (NUM_LEVELS + 1,); the last entry is left to the candidate."""
@@ -239,7 +239,7 @@ class Fleet:
         here, left = start, [building for building in self.buildings if building is not start]
         yield here
         while left:
-            distance = nx.single_source_dijkstra_path_length(self.graph, here.name, weight="latency_s")
+            distance = {b.name: self.hop(here.name, b.name)[0] for b in left}
             here = min(left, key=lambda b: (distance[b.name], -b.num_accelerators, b.name))
             left.remove(here)
             yield here
@@ -262,7 +262,7 @@ class Fleet:
         return {building.name: self.topology.region_of(building.name) for building in self.buildings}
 
     def hop(self, here: str, there: str) -> tuple[float, ...]:
-        """Latency, least width and price of the path that ``levels`` takes between two buildings."""
+        """Latency, least width and price of the path between two buildings."""
         return self._hops[here, there]
 
     @cached_property
@@ -273,14 +273,10 @@ class Fleet:
 
     @cached_property
     def _hops(self) -> dict[tuple[str, str], tuple[float, ...]]:
-        """Latency, least width and price of the path that ``levels`` takes between two buildings, either way."""
-        out: dict[tuple[str, str], tuple[float, ...]] = {}
-        for here, there in permutations((building.name for building in self.buildings), 2):
-            path = nx.shortest_path(self.graph, here, there, weight="latency_s")
-            edges = [self.graph.edges[edge] for edge in pairwise(path)]
-            latency_s, price = (sum(e[name] for e in edges) for name in ("latency_s", "price_per_byte"))
-            out[here, there] = (latency_s, min(e["bytes_per_s"] for e in edges), price)
-        return out
+        """``hop`` of any two buildings of the fleet, either way."""
+        figures = (self.paths.latency_s, self.paths.bytes_per_s, self.paths.price_per_byte)
+        pairs = permutations((building.name for building in self.buildings), 2)
+        return {pair: tuple(of(*pair) for of in figures) for pair in pairs}
 
 
 def fleets(topology: Topology) -> list[Fleet]:

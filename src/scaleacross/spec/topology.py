@@ -183,6 +183,12 @@ class Topology(SourcedSpec):
     description: str = ""
     regions: tuple[Region, ...] = Field(min_length=1)
     trunks: tuple[Trunk, ...] = ()
+    routed_message_bytes: float = Field(
+        default=2.0**30,
+        ge=0,
+        description="traffic between two buildings takes the path that this many bytes pass soonest, trunk after trunk; "
+        "0: the path of least latency",
+    )
     currency: Name | None = Field(
         default=None, description="unit of all prices, e.g. USD; needed by the cost objective"
     )
@@ -361,5 +367,12 @@ def _without(building: Building, spare: int) -> Building:
 def trunk_bytes_per_s(topology: Topology, trunk: Trunk) -> float:
     """Capacity of a trunk before oversubscription and efficiency, bytes/s per direction: as stated, or the line rate of all
     accelerators of the smaller building."""
+    if trunk.bandwidth_bytes_per_s is not None:
+        return trunk.bandwidth_bytes_per_s
     ends = [topology.building(name) for name in trunk.between]
-    return trunk.bandwidth_bytes_per_s or min(end.line_rate_bytes_per_s * end.num_accelerators for end in ends)
+    return min(end.line_rate_bytes_per_s * end.num_accelerators for end in ends)
+
+
+def attainable_trunk_bytes_per_s(topology: Topology, trunk: Trunk) -> float:
+    """What the job's flows reach on a trunk together, bytes/s per direction."""
+    return trunk_bytes_per_s(topology, trunk) * trunk.efficiency_fraction / trunk.oversubscription_ratio

@@ -1,7 +1,7 @@
 """A topology as namespaces, bridges and shaped links. Nothing is executed here.
 
 Every host is a namespace, every building is one too: a router with a bridge for itself and one for each zone and rack that has
-siblings. Trunks join routers, so any graph of buildings works; packets take the path of least latency, as the planner does.
+siblings. Trunks join routers, so any graph of buildings works; packets take the paths of ``spec.trunk_paths``, as in a plan.
 
 * network adapter of a host     bandwidth of the rack's technology · accelerators per host, both directions
 * uplink of a rack or zone      rate of what is below it / oversubscription
@@ -15,10 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Final
 
 from scaleacross.errors import InputError
 from scaleacross.spec.topology import Building, Topology, trunk_bytes_per_s
+from scaleacross.spec.trunk_paths import TrunkPaths
 
 MAX_HOSTS: Final = 64
 MAX_BUILDINGS: Final = 16
@@ -123,7 +125,7 @@ def layout_of(topology: Topology, prefix: str) -> Layout:
     )
     for wire in trunks:
         _check_rate(f"trunk {wire.name}", wire.rate_bytes_per_s)
-    hops = _next_hops([building.name for building in buildings], trunks)
+    hops = _next_hops(topology, trunks)
     return Layout(
         prefix,
         tuple(
@@ -183,23 +185,17 @@ def _bridges(building: Building) -> Iterator[Bridge]:
             yield from (Bridge(f"z{zone}r{rack}", above, rate) for rack in racks)
 
 
-def _next_hops(names: Sequence[str], trunks: Sequence[TrunkWire]) -> dict[str, dict[str, str]]:
-    """[building][other building] -> address of the neighbour on the path of least latency (Floyd and Warshall)."""
-    far = {(a, b): 0.0 if a == b else math.inf for a in names for b in names}
-    first: dict[tuple[str, str], str] = {}
+def _next_hops(topology: Topology, trunks: Sequence[TrunkWire]) -> dict[str, dict[str, str]]:
+    """[building][other building] -> address of the neighbour on the path there."""
+    paths, address = TrunkPaths(topology), dict[tuple[str, str], str]()
     for trunk in trunks:
-        for (here, there), address in zip(
-            (trunk.between, trunk.between[::-1]), (trunk.addresses[1], trunk.addresses[0]), strict=True
-        ):
-            if trunk.delay_s < far[here, there]:
-                far[here, there], first[here, there] = trunk.delay_s, address
-    for middle in names:
-        for here in names:
-            for there in names:
-                through = far[here, middle] + far[middle, there]
-                if through < far[here, there]:
-                    far[here, there], first[here, there] = through, first[here, middle]
-    return {here: {there: first[here, there] for there in names if there != here} for here in names}
+        (here, there), (of_here, of_there) = trunk.between, trunk.addresses
+        address[here, there], address[there, here] = of_there, of_here
+    hops: dict[str, dict[str, str]] = {building.name: {} for building in topology.buildings}
+    for here, there in permutations(hops, 2):
+        _, neighbour, *_ = paths.between(here, there).buildings
+        hops[here][there] = address[here, neighbour]
+    return hops
 
 
 def _check_size(topology: Topology) -> None:

@@ -75,13 +75,19 @@ def encoded(links: Links, shape: GroupShape, compression: Compression) -> Links:
 
 
 def coded_laws(
-    shape: GroupShape, links: Links, counted: Bools, compression: Compression, steps: Floats | None = None
+    shape: GroupShape,
+    links: Links,
+    counted: Bools,
+    compression: Compression,
+    steps: Floats | None = None,
+    *,
+    by_rank: bool = False,
 ) -> Laws:
     """``collective_laws.laws`` of messages that travel encoded."""
     shape = shape.farthest
-    one = laws(shape, encoded(links, shape, compression), counted, steps)
-    wire = laws(shape, shortened(links, sent_ratio(compression)), counted, steps)
-    moved = (shape.fanout - 1) / shape.fanout / shape.members
+    one = laws(shape, encoded(links, shape, compression), counted, steps, by_rank=by_rank)
+    wire = laws(shape, shortened(links, sent_ratio(compression)), counted, steps, by_rank=by_rank)
+    moved = shape.taken_in(by_rank=by_rank) / shape.members
     codec = np.where(counted, moved * codec_s_per_byte(compression), 0.0).sum(axis=-1)
     return one._replace(
         busiest_s_per_byte=np.maximum(wire.busiest_s_per_byte, codec),

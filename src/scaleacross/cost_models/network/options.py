@@ -1,4 +1,4 @@
-"""Every way to run one collective on a group, with its time, the bytes per level, and a bound that no way can beat.
+"""Every way to run one collective on a group, with its time and the bytes per level.
 
 Symbols and formulas as in ``collective_laws``: S bytes, level l with fanout f_l, W_l what a group has for leaving a child, α_l
 latency. ``collectives.Group`` prices the best of these ways, so the fastest option here is what a search promises.
@@ -12,16 +12,6 @@ latency. ``collectives.Group`` prices the best of these ways, so the fastest opt
 
 None of a group that leaves its domain is faster than the measured curve of as many ranks as one domain holds, nor than what
 NCCL's protocols take at least inside a building (``protocol_times``); encoded messages know no protocols.
-
-Bound, for any algorithm: the units of level l (n_l of them, m_l members each) must take in (n_l−1)/n_l·S each for a gather or
-scatter and, on average, twice that for an all-reduce (Patarasuk and Yuan, 2009), m_l·(d−m_l)/d·S for an all-to-all; it can come
-over level l or any level above:
-
-    bytes / Σ_{j≥l} min(m_l·bandwidth_j, W_j)
-
-the largest over levels (inner ones where units are equal), and one latency of the outermost level. Switches of a scale-up domain
-may add up what passes them: where curves of an all-reduce are measured there, a rank must take in (n−1)/n·S only. What a
-measured curve says of a group inside one domain is never below the bound.
 """
 
 from __future__ import annotations
@@ -82,12 +72,11 @@ class Option(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """A level that the group crosses: what one accelerator, and what all members in one child have for leaving it."""
+    """A level that the group crosses, and what all members in one child have for leaving it."""
 
     level: int
     fanout: int
     members: float
-    each_bytes_per_s: float
     bytes_per_s: float
     latency_s: float
 
@@ -114,7 +103,7 @@ def options(
     crossed = _crossed(op, shape, links)
     if not crossed:
         return []
-    measured = _measured_s(op, size_bytes, float(shape.degree), links)
+    measured = measured_s(op, size_bytes, float(shape.degree), links)
     if crossed[-1].level == SCALE_UP and not math.isnan(measured):
         return [Option("library", "library", (), 1, measured, _bytes(op, size_bytes, crossed, float(shape.degree)))]
     ways = (
@@ -133,8 +122,8 @@ def options(
     return sorted(timed, key=lambda way: way.time_s)
 
 
-def _measured_s(op: CurveOp, size: float, degree: float, links: Links) -> float:
-    """The curve of as many ranks as a domain holds, NaN without one."""
+def measured_s(op: CurveOp, size: float, degree: float, links: Links) -> float:
+    """Seconds, of size ``size`` bytes, by the curve of as many ranks as a domain holds, NaN without one."""
     if links.curves is None:
         return math.nan
     return float(curve_s(links.curves, links.curve, op, np.array(degree), np.array(size)))
@@ -148,33 +137,6 @@ def _bytes(op: CurveOp, size: float, crossed: Sequence[_Level], degree: float) -
     return {level.level: passes * (level.fanout - 1) / level.fanout * size for level in crossed}
 
 
-def bound_s(op: CurveOp, size_bytes: float, shape: GroupShape, links: Links) -> tuple[float, int | None]:
-    """Seconds that no algorithm can beat, and the level that says so (None for a group of one)."""
-    crossed, degree = _crossed(op, shape, links), float(shape.degree)
-    if not crossed:
-        return 0.0, None
-    measured = _measured_s(op, size_bytes, degree, links)
-    needs = []
-    for index, level in enumerate(crossed):
-        units = math.prod(one.fanout for one in crossed[index:])
-        if level is crossed[-1] or units * level.members == degree:
-            rate = sum(min(level.members * one.each_bytes_per_s, one.bytes_per_s) for one in crossed[index:])
-            adds_up = level.level == SCALE_UP and not math.isnan(measured)
-            needs.append((_must_enter(op, size_bytes, units, level.members, degree, adds_up) / rate, level.level))
-    busiest_s, busiest = max(needs)
-    seconds = busiest_s + crossed[-1].latency_s
-    if crossed[-1].level == SCALE_UP and not math.isnan(measured):
-        seconds = min(seconds, measured)
-    return seconds, busiest
-
-
-def _must_enter(op: CurveOp, size_bytes: float, units: int, members: float, degree: float, adds_up: bool) -> float:
-    """Bytes that must enter a unit with ``members`` of the group, one of ``units``; ``adds_up``: its switches may reduce."""
-    if op == "all_to_all":
-        return size_bytes * members * (degree - members) / degree
-    return size_bytes * (units - 1) / units * (2 if op == "all_reduce" and not adds_up else 1)
-
-
 def _crossed(op: CurveOp, shape: GroupShape, links: Links) -> list[_Level]:
     """Crossed levels, innermost first."""
     rate = group_bandwidth(shape, links)
@@ -186,7 +148,6 @@ def _crossed(op: CurveOp, shape: GroupShape, links: Links) -> list[_Level]:
             level,
             int(f),
             float(shape.members[level]),
-            float(links.bandwidth[level]),
             float(rate[level]),
             float(links.latency[level]),
         )
@@ -217,8 +178,8 @@ def _reductions(
 
     def law_of(steps: Floats | None = None) -> Laws:
         if compression is None:
-            return laws(shape, links, counted, steps)
-        return coded_laws(shape, links, counted, compression, steps)
+            return laws(shape, links, counted, steps, by_rank=op != "all_reduce")
+        return coded_laws(shape, links, counted, compression, steps, by_rank=op != "all_reduce")
 
     ratio = sent_ratio(compression)
     counted = OUTER_LEVELS if curves else ALL_LEVELS
@@ -238,7 +199,8 @@ def _reductions(
         seconds = float(part * law.tree_s_per_byte * size + law.tree_s)
         seconds = at_least(seconds, library.tree_s(num_bytes) if library else None)
         yield Option("double_tree", "tree", (), 1, seconds, tree_bytes, part * float(tree_busy_s(num_bytes, law)))
-    level_bytes = {level: sent / ratio[level] for level, sent in _bytes(op, size, crossed, degree).items()}
+    taken_in = shape.taken_in(by_rank=op != "all_reduce")
+    level_bytes = {one.level: passes * float(taken_in[one.level]) * size / ratio[one.level] for one in crossed}
     phases = [level for level in crossed if level.level >= (RACK if curves else SCALE_UP)]
     for named in product(*(_algorithms(level) for level in reversed(phases))):
         steps = tuple(
@@ -288,7 +250,8 @@ def _all_to_all(
     far, inner = crossed[-1], crossed[:-1]
     if far.members > 1:
         gathered = _bytes("all_to_all", size, inner, far.members)
-        passing = {level.level: size * (far.fanout - 1) / far.fanout * level.members for level in crossed}
+        outside = max((far.fanout - 1) / far.fanout, (degree - far.members) / degree)
+        passing = {level.level: size * outside * level.members for level in crossed}
         inside = max((gathered[level.level] / level.bytes_per_s for level in inner), default=0.0)
         across = max(passing[level.level] / level.bytes_per_s for level in outer)
         near = max((level.latency_s for level in inner), default=0.0)

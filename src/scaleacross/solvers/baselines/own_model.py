@@ -8,9 +8,7 @@ because a decision that does not fit could not be priced.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
-import networkx as nx
 import numpy as np
 
 from scaleacross.cost_models.axes import axis_terms
@@ -127,10 +125,8 @@ class Distance:
 
 
 def distance(fleet: Fleet, here: str, there: str) -> Distance:
-    """The path with the least latency between two buildings."""
-    path = nx.shortest_path(fleet.graph, here, there, weight="latency_s")
-    edges = [fleet.graph.edges[edge] for edge in pairwise(path)]
-    return Distance(sum(edge["latency_s"] for edge in edges), min(edge["bytes_per_s"] for edge in edges))
+    """The path between two buildings."""
+    return Distance(fleet.paths.latency_s(here, there), fleet.paths.bytes_per_s(here, there))
 
 
 def network_bytes_per_s(fleet: Fleet) -> float:

@@ -1,0 +1,165 @@
+"""Seconds that no algorithm can beat, for groups of a collective that tile a topology and run it at the same time.
+
+Take any unit: an accelerator, a scale-up domain, a rack, a zone, a building, a region. m of a group's n ranks sit in it. Of what
+each group runs over S bytes there must come in, from outside,
+
+* all-gather      S·(n−m)/n, the parts of the others; a reduce-scatter sends as much out
+* all-to-all      m·(n−m)/n·S
+* all-reduce      S, the sum of the others; and 2(u−1)·S into all of the u units that the group touches together (Patarasuk and
+                  Yuan, 2009). Switches of a scale-up domain may add up what passes: an accelerator then takes in (n−1)/n·S only
+
+All of it passes what leads into the unit. For an accelerator that is its link into the scale-up domain and its network
+adapter; for other units the adapters of their accelerators or, where that is less, the uplink of a domain, rack or zone, or all
+trunks of a building or region. So no schedule takes less than the bytes of all groups over that rate, in any unit. One message
+from the farthest rank adds its latency, over the buildings on the way of least latency.
+
+A measured curve of a group inside one scale-up domain is taken as it is, where it is below all this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.candidates import Floats, Ints
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, SCALE_UP, Levels
+from scaleacross.spec.network import LINK_LEVELS, CurveOp
+from scaleacross.spec.placement import BuildingShare
+from scaleacross.spec.topology import Building, Topology, attainable_trunk_bytes_per_s
+from scaleacross.spec.trunk_paths import TrunkPaths
+
+
+class Tiling(NamedTuple):
+    """Groups of ``degree`` positions, ``stride`` apart, on a fill of a topology."""
+
+    topology: Topology
+    fill: Sequence[BuildingShare]
+    levels: Levels
+    degree: int
+    stride: int
+
+    @property
+    def groups(self) -> Ints:
+        """Positions of every group, (groups, degree)."""
+        every = np.arange(self.levels.num_positions, dtype=np.int64)
+        return every.reshape(-1, self.degree, self.stride).transpose(0, 2, 1).reshape(-1, self.degree)
+
+    def units(self, level: int) -> Ints:
+        """The unit below a level that holds each position, (positions,)."""
+        if level == SCALE_UP:
+            return np.arange(self.levels.num_positions, dtype=np.int64)
+        return self.levels.children(1)[level - 1] - 1
+
+
+def least_s(op: CurveOp, size_bytes: float, tiling: Tiling, measured_s: float | None) -> tuple[float, int | None]:
+    """Seconds that no algorithm can beat, and the level whose links say so (None for groups of one).
+
+    Args:
+        op: all_reduce, all_gather, reduce_scatter (``size_bytes`` of the full tensor) or all_to_all (bytes that one rank sends in
+            all, itself included).
+        size_bytes: S.
+        tiling: the groups.
+        measured_s: what a curve of the scale-up domain says of as many ranks; None without one.
+    """
+    if tiling.degree == 1:
+        return 0.0, None
+    needs = [(_level_s(op, size_bytes, tiling, level, measured_s is not None), level) for level in range(NUM_LEVELS)]
+    busiest_s, busiest = max(needs)
+    seconds = busiest_s + _farthest_s(tiling)
+    outermost = max(level for level in range(NUM_LEVELS) if len(_apart(tiling, level)))
+    if outermost == SCALE_UP and measured_s is not None:
+        seconds = min(seconds, measured_s)
+    return seconds, busiest
+
+
+def _apart(tiling: Tiling, level: int) -> Ints:
+    """Groups that touch several units below a level."""
+    units = tiling.units(level)[tiling.groups]
+    return np.flatnonzero((units != units[:, :1]).any(axis=1))
+
+
+def _level_s(op: CurveOp, size_bytes: float, tiling: Tiling, level: int, curves: bool) -> float:
+    """The longest that a unit below a level takes to let in what its groups need."""
+    units, groups = tiling.units(level), tiling.groups
+    rates = _rates(tiling, level)
+    group = np.repeat(np.arange(len(groups)), tiling.degree)
+    pair, members = np.unique(group * len(rates) + units[groups.ravel()], return_counts=True)
+    of_group, unit = np.divmod(pair, len(rates))
+    outside = (tiling.degree - members) / tiling.degree
+    adds_up = level == SCALE_UP and curves
+    share = outside
+    if op == "all_to_all":
+        share = members * outside
+    elif op == "all_reduce" and not adds_up:
+        share = np.where(outside > 0, 1.0, 0.0)
+    entering = np.bincount(unit, share, len(rates)) * size_bytes
+    seconds = float(np.divide(entering, rates, out=np.zeros(len(rates)), where=entering > 0).max())
+    if op == "all_reduce" and not adds_up:
+        touched = np.bincount(of_group)
+        crossing = np.unique(unit[touched[of_group] > 1])
+        whole = 2 * float((touched - 1).sum()) * size_bytes
+        seconds = max(seconds, whole / float(rates[crossing].sum())) if len(crossing) else seconds
+    return seconds
+
+
+def _rates(tiling: Tiling, level: int) -> Floats:
+    """Bytes/s that enter each unit below a level at best, (units,)."""
+    topology = tiling.topology
+    used = [topology.building(share.building) for share in tiling.fill]
+    counts = [share.num_accelerators for share in tiling.fill]
+    owner: Ints = np.repeat(np.arange(len(used)), counts)
+    units = tiling.units(level)
+    adapters = np.array([_adapter_bytes_per_s(building) for building in used])
+    if level == SCALE_UP:
+        return (adapters + np.array([_bytes_per_s(building, "scale_up") for building in used]))[owner]
+    rates = np.bincount(units, adapters[owner]).astype(np.float64)
+    first = np.unique(units, return_index=True)[1]
+    if level < CAMPUS:
+        return np.minimum(rates, np.array([_uplink_bytes_per_s(building, level) for building in used])[owner[first]])
+    inside: list[set[str]] = [set() for _ in rates]
+    for unit, building in {*zip(units.tolist(), owner.tolist(), strict=True)}:
+        inside[unit].add(used[building].name)
+    return np.minimum(rates, [_trunks_bytes_per_s(topology, names) for names in inside])
+
+
+def _bytes_per_s(building: Building, level: str) -> float:
+    technology = getattr(building.links, level).technology
+    return float(technology.bandwidth_bytes_per_s * technology.efficiency_fraction)
+
+
+def _adapter_bytes_per_s(building: Building) -> float:
+    return max(_bytes_per_s(building, level) for level in ("rack", "zone", "building"))
+
+
+def _uplink_bytes_per_s(building: Building, level: int) -> float:
+    """What all of a unit below a level inside a building have for leaving it."""
+    link, below = getattr(building.links, LINK_LEVELS[level]), LINK_LEVELS[level - 1]
+    size = building.accelerators_per(below)
+    return _bytes_per_s(building, LINK_LEVELS[level]) * size / float(link.oversubscription_ratio)
+
+
+def _trunks_bytes_per_s(topology: Topology, inside: set[str]) -> float:
+    """What all trunks between some buildings and the others carry one way."""
+    cut = (trunk for trunk in topology.trunks if len(inside & set(trunk.between)) == 1)
+    return sum(attainable_trunk_bytes_per_s(topology, trunk) for trunk in cut)
+
+
+def _farthest_s(tiling: Tiling) -> float:
+    """The least latency of a message between the two ranks of a group that are farthest apart."""
+    topology = tiling.topology
+    used = [topology.building(share.building) for share in tiling.fill]
+    owner = tiling.units(CAMPUS)[tiling.groups]
+    rows = np.unique(np.sort(owner, axis=1), axis=0)
+    together = {pair for row in rows for pair in combinations(np.unique(row).tolist(), 2)}
+    paths = TrunkPaths(topology.model_copy(update={"routed_message_bytes": 0.0}))
+    over = [paths.latency_s(used[a].name, used[b].name) for a, b in together]
+    for level in reversed(range(CAMPUS)):
+        crossing = _apart(tiling, level)
+        if len(crossing):
+            inside = np.unique(owner[crossing])
+            over.append(min(getattr(used[one].links, LINK_LEVELS[level]).one_way_latency_s for one in inside.tolist()))
+            break
+    return max(over)

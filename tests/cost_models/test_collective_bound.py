@@ -1,0 +1,103 @@
+"""What no algorithm can beat: by hand, and below every option on drawn topologies."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machines import GB, LATENCIES, RATES, building, fill, topology, trunk
+
+from scaleacross.cost_models.groups import exact_shape
+from scaleacross.cost_models.levels import BUILDING, CAMPUS, REGION, SCALE_UP, build_levels
+from scaleacross.cost_models.links import links_of
+from scaleacross.cost_models.network.collective_bound import Tiling, least_s
+from scaleacross.cost_models.network.options import options
+from scaleacross.spec.network import CURVE_OPS, CurveOp
+from scaleacross.spec.topology import Topology
+
+S = 12e9
+
+
+def tiling(whole: Topology, degree: int, stride: int = 1) -> Tiling:
+    used = fill(*((one.name, one.num_accelerators) for one in whole.buildings))
+    return Tiling(whole, used, build_levels(whole, used), degree, stride)
+
+
+def triangle(third_gbyte_per_s: float) -> Topology:
+    """Three buildings of 8, 1 ms apart, over 5 GB/s, and the third pair over more or less."""
+    third = trunk("a", "c", bandwidth_bytes_per_s=third_gbyte_per_s * GB)
+    return topology([building(name, 2) for name in "abc"], trunks=[trunk("a", "b"), trunk("b", "c"), third])
+
+
+@pytest.mark.parametrize(
+    ("op", "third", "seconds"),
+    [
+        ("all_gather", 5, S * 2 / 3 / (10 * GB)),
+        ("reduce_scatter", 1, S * 2 / 3 / (6 * GB)),  # into a and c: 5 and 1
+        ("all_reduce", 5, 4 * S / (30 * GB)),  # all three together
+        ("all_reduce", 1, 4 * S / (22 * GB)),
+        ("all_to_all", 5, S * 8 * 16 / 24 / (10 * GB)),
+    ],
+)
+def test_a_building_takes_in_over_all_of_its_trunks(op: CurveOp, third: float, seconds: float) -> None:
+    found, level = least_s(op, S, tiling(triangle(third), 24), None)
+    assert (found, level) == (pytest.approx(seconds + 1e-3), CAMPUS)
+
+
+def test_all_groups_share_a_building_and_unequal_zones_count_by_themselves() -> None:
+    # 8 groups of 3, one rank in each building
+    found, level = least_s("all_gather", S, tiling(triangle(5), 3, 8), None)
+    assert (found, level) == (pytest.approx(8 * S * 2 / 3 / (10 * GB) + 1e-3), CAMPUS)
+    # zones of 24 and 8, an eighth of the line rate of 24 between them; the small one lacks 24/32 of what is gathered
+    own = topology([building("a", 8, oversubscription=(1, 1, 1, 8))])
+    found, level = least_s("all_gather", S, tiling(own, 32), None)
+    assert (found, level) == (pytest.approx(S * 24 / 32 / (24 * RATES[3] / 8) + LATENCIES[3]), BUILDING)
+
+
+def test_a_region_takes_in_over_the_trunks_that_lead_to_others() -> None:
+    wires = [trunk("a", "b", bandwidth_bytes_per_s=90 * GB), trunk("a", "c", 5e-3), trunk("b", "c", 7e-3)]
+    whole = topology([building("a", 2), building("b", 2)], [building("c", 2)], trunks=wires)
+    found, level = least_s("all_gather", S, tiling(whole, 24), None)
+    assert (found, level) == (pytest.approx(S * 2 / 3 / (10 * GB) + 6e-3), REGION), "into c; b is 6 ms away"
+    found, level = least_s("all_reduce", S, tiling(whole, 24), None)
+    assert (found, level) == (pytest.approx(2 * S / (20 * GB) + 6e-3), REGION)
+
+
+def test_a_group_of_one_waits_for_nothing_and_a_curve_is_believed() -> None:
+    assert least_s("all_reduce", S, tiling(triangle(5), 1), None) == (0.0, None)
+    inside = tiling(triangle(5), 4)
+    assert least_s("all_gather", S, inside, 1e-6) == (1e-6, SCALE_UP)
+    assert least_s("all_gather", S, inside, None)[0] > 1e-6
+
+
+@st.composite
+def tilings(draw: st.DrawFn) -> Tiling:
+    """One to three buildings of up to 12 hosts, in one or two regions, with uplinks and trunks of any width."""
+    count, ratio, width = draw(st.integers(1, 3)), st.sampled_from((1, 2, 8)), st.sampled_from((0.5, 5, 500))
+    latency = st.sampled_from((1e-5, 1e-3, 2e-2))
+    buildings = [
+        building(name, draw(st.integers(1, 12)), oversubscription=(1, draw(ratio), draw(ratio), draw(ratio)))
+        for name in "abc"[:count]
+    ]
+    pairs = [("a", "b"), ("b", "c"), ("a", "c")][: count - 1 + (count == 3 and draw(st.booleans()))]
+    wires = [trunk(*pair, draw(latency), bandwidth_bytes_per_s=draw(width) * GB) for pair in pairs]
+    cut = draw(st.integers(1, count))
+    regions = [part for part in (buildings[:cut], buildings[cut:]) if part]
+    whole = topology(*regions, trunks=wires)
+    stride = draw(st.sampled_from((1, 2, 4, 8)))
+    degree = draw(st.integers(1, max(1, whole.num_accelerators // stride)))
+    if degree * stride > whole.num_accelerators:
+        stride = 1
+    left, used = whole.num_accelerators // (degree * stride) * degree * stride, []
+    for one in whole.buildings:
+        if left:
+            used.append((one.name, min(left, one.num_accelerators)))
+            left -= used[-1][1]
+    return Tiling(whole, fill(*used), build_levels(whole, fill(*used)), degree, stride)
+
+
+@given(tilings(), st.sampled_from(CURVE_OPS), st.floats(1.0, 1e11))
+def test_no_option_beats_the_bound(drawn: Tiling, op: CurveOp, size: float) -> None:
+    seconds, _ = least_s(op, size, drawn, None)
+    found = options(op, size, exact_shape(drawn.degree, drawn.stride, drawn.levels), links_of(drawn.levels), 0.0)
+    assert not found or found[0].time_s >= seconds * (1 - 1e-9)
