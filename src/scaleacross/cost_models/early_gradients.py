@@ -25,7 +25,6 @@ from scaleacross.cost_models.overlap import GRADIENTS, WINDOW_NAMES, Window
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.pipeline.delay import microbatches_per_round
 from scaleacross.cost_models.pipeline.timed_bounds import among
-from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import ROUNDS
@@ -85,7 +84,6 @@ def early_gradients(volumes: Volumes) -> Early | None:
     lead = lead_s(candidates, volumes.work)
     if volumes.order is not None:
         lead[:] = np.inf
-    lead[reduced_every_pass(candidates)] = np.inf  # passes with shards last longer than they compute
     batches = np.where(candidates.pp == 1, candidates.num_micro_batches, 0).astype(np.float64)
     return Early(lead, volumes.work.mean_held_share, volumes.work.least_held_share, batches)
 

@@ -23,12 +23,13 @@ layer, and a call takes no less per byte than one of more bytes. So calls for x 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats
-from scaleacross.cost_models.overlap import BUSY, CALLS, EVERY_PASS, computation_s, num_communicators
+from scaleacross.cost_models.overlap import BUSY, CALLS, EVERY_PASS, Window, computation_s, num_communicators
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.sharding import pass_gathers, reduced_every_pass
 from scaleacross.cost_models.traffic import Volumes
@@ -60,6 +61,7 @@ class LeastPasses(NamedTuple):
         micro_batches: m; ``piece``: x·v/n; ``least_share``: x·n'/n; ``fullest_share``: x'; ``mean_share``: y.
         taken: as of the module docstring; ``overlapped_s`` (2, n): F and B over 1 − taken.
         computed_s: what the pipeline computes (``computation_s``).
+        every_pass: whether gradients are scattered in every pass.
     """
 
     micro_batches: Floats
@@ -71,6 +73,7 @@ class LeastPasses(NamedTuple):
     taken: Floats
     overlapped_s: Floats
     computed_s: Floats
+    every_pass: Bools
 
     @classmethod
     def of(cls, volumes: Volumes) -> LeastPasses | None:
@@ -90,7 +93,15 @@ class LeastPasses(NamedTuple):
             taken,
             np.stack([work.least_forward_s, back]) / v / (1 - taken),
             computation_s(candidates, work),
+            reduced_every_pass(candidates),
         )
+
+    def behind(self, over: Sequence[Window], waited_s: Floats) -> tuple[Window, ...]:
+        """The windows of passes that wait ``waited_s`` at most in all, (..., n): where these scatter gradients, what is reduced
+        once in a step has that time, too."""
+        gradients, *others = over
+        length_s = gradients.length_s + np.where(self.every_pass, waited_s, 0.0)
+        return gradients._replace(length_s=length_s), *others
 
     def bounds_s(self, traffic: Floats) -> tuple[Floats, Floats]:
         """Seconds of the pipeline beyond all else that its busiest rank does, and in all, (..., n) each, of ``traffic``

@@ -58,6 +58,12 @@ class Links(NamedTuple):
         capacity[..., 0 if isinstance(shape, RelaxedShape) else CAMPUS :] = np.inf
         return self._replace(capacity=capacity, uplink=None)
 
+    def only_trunks(self) -> Links:
+        """Where trunks alone limit a group: its adapters and the links inside buildings carry anything."""
+        bandwidth, capacity = np.full_like(self.bandwidth, np.inf), np.array(self.capacity)
+        capacity[..., :CAMPUS] = np.inf
+        return self._replace(bandwidth=bandwidth, capacity=capacity, uplink=None, adapter=None, curves=None)
+
 
 def links_of(levels: Levels) -> Links:
     """The link figures of one fill."""

@@ -32,7 +32,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
-from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.cost_models.work import Work
 
 WINDOW_NAMES = ("gradient_reduce", "parameter_gather", "shard_forward", "shard_backward")
@@ -133,13 +132,6 @@ def windows(candidates: Candidates, work: Work, *, placed: bool = False) -> tupl
         Window(length, first, rest * held, in_a_row, nothing, later, NO_CHUNKS)
         for length, held in zip(lengths, taken, strict=True)
     )
-
-
-def bounding_windows(candidates: Candidates, work: Work) -> tuple[Window, ...]:
-    """The windows as bounds count them. Gradients may have all the time that they take where passes wait for shards."""
-    gradients, *others = windows(candidates, work)
-    endless = np.where(reduced_every_pass(candidates), np.inf, gradients.length_s)
-    return gradients._replace(length_s=endless), *others
 
 
 def num_communicators(candidates: Candidates, experts: Bools | bool) -> Floats:

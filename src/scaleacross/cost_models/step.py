@@ -31,7 +31,6 @@ from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.overlap import (
     TRAFFIC_ROWS,
     beyond_windows_s,
-    bounding_windows,
     computation_s,
     rounds,
     windows,
@@ -85,21 +84,23 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
             share = busy if name in PER_ROUND else np.ones_like(busy)
             exposed[name] = exposed[name] + share * seconds
             bubble = bubble + (1 - share) * seconds
-    over, traffic = bounding_windows(candidates, work), [part for term in terms for part in term.traffic_s]
+    over, traffic = windows(candidates, work), [part for term in terms for part in term.traffic_s]
+    compute = candidates.num_micro_batches * (work.forward_s + work.backward_s)
+    waited = sum((exposed[name] for name in ("tp", "cp", "ep", "pp")), start=bubble - work.fill_s)
+    shards, of_shards = LeastPasses.of(volumes), np.zeros(len(candidates))
+    if shards is not None:
+        beyond, whole = shards.bounds_s(sum(traffic, start=np.zeros((TRAFFIC_ROWS, len(candidates)))))
+        of_shards = np.maximum(beyond, whole - (compute + work.fill_s + waited))
+        waited = waited + of_shards
+        over = shards.behind(over, waited)
     early = early_gradients(volumes) if any(term.far is not None and term.far.any() for term in terms) else None
     if early is not None:
-        waited = sum((exposed[name] for name in ("tp", "cp", "ep", "pp")), start=bubble - work.fill_s)
         before = sum(term.early_s for term in terms)
         early = early.where(np.any([term.far for term in terms if term.far is not None], axis=0))
         over, traffic = early.behind(over, waited, before), [part for term in terms for part in _apart(term, early)]
     exposed["dp"] = exposed["dp"] + beyond_windows_s(traffic, work.buckets, over) + hbm_lost_s(volumes)
-    compute = candidates.num_micro_batches * (work.forward_s + work.backward_s)
     behind = work.optimizer_s + (exposed["dp"] if early is None else np.where(early.is_far, 0.0, exposed["dp"]))
-    shards = LeastPasses.of(volumes)
-    if shards is not None:
-        beyond, whole = shards.bounds_s(sum(traffic, start=np.zeros((TRAFFIC_ROWS, len(candidates)))))
-        pipeline = compute + bubble + sum(exposed[name] for name in ("tp", "cp", "ep", "pp"))
-        exposed["dp"] = exposed["dp"] + np.maximum(beyond, whole - pipeline)
+    exposed["dp"] = exposed["dp"] + of_shards
     total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(candidates)))
     return StepTimes(total, compute, bubble, exposed, work.optimizer_s, behind)
 

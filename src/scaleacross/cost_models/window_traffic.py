@@ -64,16 +64,21 @@ def least_communicators(
     axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
 ) -> tuple[Floats, ...]:
     """``communicators`` as bounds count them (``least_passes``): what travels with every pass on groups that no other stands in
-    the way of on trunks; of its BUSY rows, in which all groups share links, those of groups that cross buildings."""
+    the way of on trunks; of its BUSY rows, in which all groups share links, those of groups that cross buildings, and of relaxed
+    shapes, which may cross trunks in place of other links, what trunks carry of them."""
     every = communicators(axis, volumes, group, expert_group)
     if axis not in SHARDED or not _shards_travel(volumes):
         return every
     apart = communicators(axis, volumes, without_trunks(group), expert_group and without_trunks(expert_group))
-    for one, alone, of in zip(every, apart, (group, expert_group or group), strict=False):
+    relaxed = isinstance(group.shape, RelaxedShape)
+    crossing = (
+        communicators(axis, volumes, on_trunks(group), expert_group and on_trunks(expert_group)) if relaxed else every
+    )
+    for one, alone, across, of in zip(every, apart, crossing, (group, expert_group or group), strict=False):
         for rows in (CALLS, FREE):
             one[rows][EVERY_PASS] = alone[rows][EVERY_PASS]
-        far = crosses_buildings(of.shape)
-        one[BUSY][EVERY_PASS] *= far if of.rows is None else far[of.rows]
+        far = np.ones(1, dtype=bool) if relaxed else crosses_buildings(of.shape)
+        one[BUSY][EVERY_PASS] = across[BUSY][EVERY_PASS] * (far if relaxed or of.rows is None else far[of.rows])
     return every
 
 
@@ -90,6 +95,11 @@ def crosses_buildings(shape: GroupShape) -> Bools:
 def without_trunks(group: Group) -> Group:
     """The groups where nothing but their own networks and latencies limits them, on trunks and on the way there."""
     return group.kept(("without trunks",), lambda: replace(group, links=group.links.without_others(group.shape)))
+
+
+def on_trunks(group: Group) -> Group:
+    """The groups where nothing but trunks limits them."""
+    return group.kept(("on trunks",), lambda: replace(group, links=group.links.only_trunks()))
 
 
 def trunks_apart_s(

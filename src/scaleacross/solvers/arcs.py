@@ -22,9 +22,9 @@ from scaleacross.cost_models.least_passes import LeastPasses
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.overlap import (
     Window,
-    bounding_windows,
     exposed_s,
     least_together_s,
+    windows,
 )
 from scaleacross.cost_models.pipeline.timed_bounds import folded
 from scaleacross.cost_models.step import placement_free_s
@@ -137,6 +137,7 @@ def added_s(
         waited = waited + beyond
         alone.append(np.maximum(0.0, whole - shards.computed_s))
     longest = longest_s(waited, np.max(alone, axis=0) if alone else None)
+    over = over if shards is None else shards.behind(over, longest)
     early = None if early is None else _far(early, parts, longest.shape)
     if early is not None:
         apart = sum(
@@ -214,7 +215,7 @@ class Arranged:
     @cached_property
     def _windows(self) -> tuple[Window, ...]:
         """The windows themselves."""
-        return bounding_windows(self.volumes.candidates, self.volumes.work)
+        return windows(self.volumes.candidates, self.volumes.work)
 
 
 def exposed_in_windows_s(traffic_s: Floats, over: Sequence[Window]) -> Floats:

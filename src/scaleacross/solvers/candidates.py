@@ -43,7 +43,7 @@ from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import fullest_bytes
 from scaleacross.cost_models.network.compression import Best
-from scaleacross.cost_models.overlap import bounding_windows, computation_s
+from scaleacross.cost_models.overlap import computation_s, windows
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.pipeline.unplaced import WAITED
 from scaleacross.cost_models.stages import block_counts, pipeline_groups
@@ -195,7 +195,7 @@ class Pricing:
         early = self.early(volumes)
         before = 0.0 if early is None else self._early_s(bases)[base.code]
         apart = () if early is None else (sum(part for part in alone if part is not None)[:, state.code],)
-        waits, messages, over = {"": serial[base.code]}, messages[base.code], bounding_windows(candidates, work)
+        waits, messages, over = {"": serial[base.code]}, messages[base.code], windows(candidates, work)
         terms = waiting(volumes, Terms(waits, (summed,), messages, early_s=before, apart_s=apart))
         parts, shards = [Added.of(terms)], LeastPasses.of(volumes)
         together = added_s(parts, over, None, shards)
@@ -217,7 +217,7 @@ class Pricing:
 
     def order_figures_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """``order_bounds_s``, and what ``Priced.estimate_s`` is made of, (2, orders, n)."""
-        volumes, kinds, over = self.volumes(candidates, work), kinds_of(candidates), bounding_windows(candidates, work)
+        volumes, kinds, over = self.volumes(candidates, work), kinds_of(candidates), windows(candidates, work)
         early, shards = self.early(volumes), LeastPasses.of(volumes)
         parts, used = [], []
         for axis in (axis for axis in orders[0] if (getattr(candidates, axis) > 1).any()):

@@ -34,7 +34,7 @@ from scaleacross.cost_models.least_passes import LeastPasses
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.levels import CAMPUS, REGION
 from scaleacross.cost_models.links import Links
-from scaleacross.cost_models.overlap import bounding_windows
+from scaleacross.cost_models.overlap import windows
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.solvers.arcs import exposed_in_windows_s
@@ -72,7 +72,7 @@ class Crossing(Pricing):
     def bounds_s(self, priced: Priced) -> tuple[Floats, Floats]:
         """The cut bound and the memory-latency bound of candidates, each (n,)."""
         candidates, work = priced.candidates, priced.work
-        volumes, over = self.volumes(candidates, work), bounding_windows(candidates, work)
+        volumes, over = self.volumes(candidates, work), windows(candidates, work)
         beyond = candidates.world_size > max(building.num_accelerators for building in self.fleet.buildings)
         cut, law = np.where(beyond, np.inf, 0.0), np.where(beyond, np.inf, self._trips_s(priced, far=False))
         for axis in GRID_AXES:
@@ -87,19 +87,19 @@ class Crossing(Pricing):
             alone = None if calls.message is None else least_alone_s(some, calls.message)
             own = waited_s(axis, some, calls)
             waited = longest_s(own, alone)
-            early = early_gradients(some)
-            if early is not None:
-                before = early_s(some, calls)
-                apart = np.zeros((2, len(rows))) if apart is None else apart
-                here, traffic = early.behind(here, waited, before), early.alone(traffic, apart)
-            shards, longest = LeastPasses.of(some), waited
+            early, shards, longest = early_gradients(some), LeastPasses.of(some), waited
+            later, endless = here, np.full(len(rows), np.inf)  # what comes before gradients is not known of a trip
             if shards is not None:
                 beyond_s, whole_s = shards.bounds_s(traffic)
                 longest = longest_s(np.maximum(own + beyond_s, whole_s - shards.computed_s), waited)
+                here, later = shards.behind(here, longest), shards.behind(here, endless)
+            if early is not None:
+                apart = np.zeros((2, len(rows))) if apart is None else apart
+                here, traffic = early.behind(here, longest, early_s(some, calls)), early.alone(traffic, apart)
+                later = early.behind(later, endless, 0.0)
             added = longest + exposed_in_windows_s(traffic, here)
             trips = self._trips_s(priced.take(rows), far=axis == "pp")
-            if axis != "pp":  # what gradients come early for is not known of a trip
-                later = here if early is None else early.behind(here, np.full(len(rows), np.inf), 0.0)
+            if axis != "pp":
                 trips = trips + waited + exposed_in_windows_s(traffic, later)
             cut[rows], law[rows] = np.minimum(cut[rows], added), np.minimum(law[rows], trips)
         return priced.free_s + cut, law + work.optimizer_s

@@ -29,7 +29,7 @@ from scaleacross.cost_models.groups import GroupShape, stacked_shapes
 from scaleacross.cost_models.least_passes import LeastPasses
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.links import stacked_links
-from scaleacross.cost_models.overlap import bounding_windows
+from scaleacross.cost_models.overlap import windows
 from scaleacross.cost_models.pipeline.unplaced import WAITED
 from scaleacross.cost_models.replica_kinds import KnownReplicas
 from scaleacross.cost_models.step import placement_free_s
@@ -194,7 +194,7 @@ class Placer:
             parts.append(Added.of(arcs).take(at))
         if not parts:
             return np.zeros((len(fills), len(orders))), np.zeros((len(fills), len(orders)))
-        volumes, over = self.pricing.volumes(candidates, work), bounding_windows(candidates, work)
+        volumes, over = self.pricing.volumes(candidates, work), windows(candidates, work)
         early, shards = self.pricing.early(volumes), LeastPasses.of(volumes)
         estimates = added_s(parts, over, None, shards).reshape(len(fills), len(orders))
         bounds = estimates if early is None else added_s(parts, over, early, shards).reshape(len(fills), len(orders))
