@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from statistics import mean
 
 from host_packing import PACKERS, in_rank_order, pipeline_first
+from host_spread import least_spread, solve_milp, weighted_spread
 
-from scaleacross.solvers.baselines.minipods import HostMatrix, least_spread, solve_milp, weighted_spread
+from scaleacross.solvers.baselines.minipods import HostMatrix
 
 # minipods, free hosts, DP, TP, PP
 SETTINGS = ((3, 18, 12, 4, 2), (5, 438, 24, 4, 8), (11, 1019, 46, 8, 8))

@@ -7,16 +7,10 @@ import random
 import numpy as np
 import pytest
 from host_packing import PACKERS, in_rank_order, pipeline_first
+from host_spread import laid_out, least_spread, solve_milp, weighted_spread
 
 from scaleacross.errors import InfeasibleError
-from scaleacross.solvers.baselines.minipods import (
-    HostMatrix,
-    laid_out,
-    least_spread,
-    row_hosts,
-    solve_milp,
-    weighted_spread,
-)
+from scaleacross.solvers.baselines.minipods import HostMatrix, row_hosts
 
 # (minipods, free hosts, rows = DP/(8/TP), columns = PP) of arXiv 2509.15940; how hosts spread over minipods is not published
 SETTINGS = ((3, 18, 6, 2), (5, 438, 12, 8), (11, 1019, 46, 8))
