@@ -49,7 +49,7 @@ ROOMS = {
     "cost_models": _room(f"{MODELS} samples machine_code", "numpy networkx"),
     "simulation": _room(f"{MODELS} step machine_code", "numpy"),
     "verification": _room(COSTS, "numpy"),
-    "solvers": _room(f"{COSTS} verification samples", "numpy networkx ortools pulp"),
+    "solvers": _room(f"{COSTS} verification samples", "numpy networkx ortools"),
     "emitters": _room(f"{MODELS} targets", "numpy networkx google"),  # protobuf: Chakra traces
     "readers": _room(f"{MODELS} targets emitters"),
     "calibration": _room(COSTS, "numpy"),
@@ -295,7 +295,7 @@ def test_forbidden_import_is_seen() -> None:
         ("workloads", "from numpy import array"),
         ("schedules", "import numpy"),
         ("cost_models", "import ortools.sat.python.cp_model"),
-        ("verification", "import pulp"),
+        ("verification", "import ortools"),
         ("verification", "import scaleacross.solvers.joint"),
         ("api", "import torch"),
         ("emitters", "import torch"),

@@ -17,7 +17,6 @@ from scaleacross.cost_models.network.trunks import budgets_bytes, loads_bytes
 from scaleacross.cost_models.overlap import NO_CHUNKS, WINDOW_NAMES, ChunkWindows, Window
 from scaleacross.cost_models.plan_cost import placed_shapes, plan_cost
 from scaleacross.errors import InfeasibleError
-from scaleacross.solvers.backends import milp
 from scaleacross.solvers.choose_network import NetworkProblem, build_model, choose, held_by, trunks_within, within
 from scaleacross.solvers.network_combinations import Combination, Times, _unbeaten
 from scaleacross.solvers.network_of_plan import with_network
@@ -145,13 +144,6 @@ def test_the_random_problems_are_of_every_kind() -> None:
         kinds["free" if fits else "none" if brute_force(problem) == float("inf") else "bound"] += 1
     assert min(kinds.values()) >= 20, kinds
     assert contended >= 20  # the trunk alone decides
-
-
-@each("seed", range(0, 200, 20), size=10)
-def test_a_second_solver_agrees(seed: int) -> None:
-    problem = random_problem(seed)
-    if brute_force(problem) < float("inf"):
-        assert choose(problem, milp.solve).exposed_s == pytest.approx(choose(problem).exposed_s, rel=1e-5)
 
 
 def test_rows_refuse_what_they_should() -> None:

@@ -34,7 +34,7 @@ wait for what that one hides.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,7 +44,7 @@ from scaleacross.cost_models.network.resources import NOTHING_HELD, Held
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS, Window, beyond_windows_s
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.backends import cpsat
-from scaleacross.solvers.backends.linear_model import LinearModel, Solution
+from scaleacross.solvers.backends.linear_model import LinearModel
 from scaleacross.solvers.network_combinations import Combination, fastest_everywhere
 from scaleacross.solvers.network_model import (
     RESOURCES,
@@ -54,7 +54,6 @@ from scaleacross.solvers.network_model import (
     c5_c6_windows,
 )
 
-Solver = Callable[[LinearModel, float, int], Solution]
 TIME_LIMIT_S: Final = 10.0
 LOAD_UNIT: Final = "KiB"
 """Trunk loads are counted in whole units, so that nothing is rounded in the model."""
@@ -102,9 +101,7 @@ class NetworkSolution:
     status: str
 
 
-def choose(
-    problem: NetworkProblem, solver: Solver = cpsat.solve, seed: int = 0, time_limit_s: float = TIME_LIMIT_S
-) -> NetworkSolution:
+def choose(problem: NetworkProblem, seed: int = 0) -> NetworkSolution:
     """The choice with the least exposed seconds that keeps to the budgets.
 
     Raises:
@@ -115,7 +112,7 @@ def choose(
         seconds = problem.exposed_s(fastest)
         return NetworkSolution(fastest, seconds, seconds, "optimal")
     model, variables = build_model(problem)
-    solution = solver(model, time_limit_s, seed)
+    solution = cpsat.solve(model, TIME_LIMIT_S, seed)
     if not solution.values:
         raise InfeasibleError(_why_infeasible(problem, solution.status))
     chosen = tuple(

@@ -1,4 +1,4 @@
-"""A small mixed 0-1 linear model that every backend solves: the same rows go to CP-SAT and to a MILP solver."""
+"""A small mixed 0-1 linear model, stated without a solver."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LinearModel:
 
 @dataclass(frozen=True)
 class Solution:
-    """What a backend found: ``bound`` ≤ optimum ≤ ``objective``; ``values`` by variable index, empty without any."""
+    """What a solver found: ``bound`` ≤ optimum ≤ ``objective``; ``values`` by variable index, empty without any."""
 
     status: Status
     objective: float
