@@ -24,28 +24,18 @@ def rows(kinds: tuple[Kind, ...], num_microbatches: int, num_chunks: int) -> Ite
     yield from extend((), {(i, c): 0 for i in range(num_microbatches) for c in range(num_chunks)})
 
 
-def peak_bytes(problem: OrderProblem, schedule: PipelineSchedule, rank: int) -> float:
-    """Most activation bytes that ``rank`` holds at once."""
-    held = peak = 0.0
+def peak_held(schedule: PipelineSchedule, rank: int) -> int:
+    """Most activations that ``rank`` holds at once."""
+    held = peak = 0
     for action in schedule.actions[rank]:
-        stage = schedule.virtual_stage(rank, action.chunk)
-        activation, released = problem.activation_bytes[stage], problem.released_bytes[stage]
-        if action.kind is Kind.F:
-            held += activation
-        elif action.kind is Kind.B:
-            held -= activation
-        else:
-            held -= released if action.kind is Kind.I else activation - released
+        held += {Kind.F: 1, Kind.B: -1, Kind.I: 0, Kind.W: -1}[action.kind]
         peak = max(peak, held)
     return peak
 
 
 def fits(problem: OrderProblem, schedule: PipelineSchedule) -> bool:
     """Whether every rank stays within its memory."""
-    return all(
-        peak_bytes(problem, schedule, rank) <= problem.memory_limit_bytes[rank] + 1e-9
-        for rank in range(problem.num_ranks)
-    )
+    return all(peak_held(schedule, rank) <= problem.most_held[rank] for rank in range(problem.num_ranks))
 
 
 def least_step_s(problem: OrderProblem) -> float:

@@ -19,7 +19,6 @@ from scaleacross.solvers.pipeline_order.problem import OrderProblem, order_probl
 from scaleacross.solvers.pipeline_order.streams import make_streams
 
 F_S, I_S, W_S = 0.038, 0.0465, 0.0205  # fitted on the zero-delay row of CrossPipe's table, facts in the benchmark
-RELEASED = 57_344 / 331_776  # of an activation of Llama 2 70B, freed by I
 
 
 def two_buildings(
@@ -35,8 +34,7 @@ def two_buildings(
         weight_s=W_S if split else None,
         latency_s=latency_ratio * F_S * middle,
         occupancy_s=occupancy_ratio * F_S * middle,
-        released_bytes=RELEASED if split else 0.0,
-        memory_limit_bytes=memory * p,
+        most_held=memory * p,
     )
 
 
@@ -65,11 +63,7 @@ def tiny_problems(draw: st.DrawFn) -> OrderProblem:
         placement=draw(st.sampled_from(["loop", "v"])),
         latency_s=np.array(draw(boundary)).reshape(2, size - 1),
         occupancy_s=np.array(draw(boundary)).reshape(2, size - 1),
-        activation_bytes=3.0,
-        released_bytes=draw(st.integers(0, 3)) if split else 0.0,
-        memory_limit_bytes=3.0 * num_chunks + draw(st.integers(0, 6)),
-        gather_s=draw(st.lists(st.integers(0, 5), min_size=p, max_size=p)),
-        reduce_s=draw(st.lists(st.integers(0, 5), min_size=p, max_size=p)),
+        most_held=num_chunks + np.array(draw(st.lists(st.integers(0, 2), min_size=p, max_size=p))),
     )
 
 
@@ -99,11 +93,7 @@ def problems(draw: st.DrawFn) -> OrderProblem:
         placement=draw(st.sampled_from(["loop", "v"])),
         latency_s=rng.choice([0.0, 0.7, 3.0], (2, size - 1)),
         occupancy_s=rng.choice([0.0, 0.5], (2, size - 1)),
-        activation_bytes=rng.uniform(0.5, 1.0, size),
-        released_bytes=rng.uniform(0.0, 0.5, size),
-        memory_limit_bytes=v + rng.uniform(0.0, 3.0 * v, p),
-        gather_s=rng.choice([0.0, 1.0], p),
-        reduce_s=rng.choice([0.0, 1.0], p),
+        most_held=v + rng.uniform(0.0, 3.0 * v, p),
     )
 
 
@@ -184,7 +174,6 @@ def test_fewer_micro_batches_than_ranks() -> None:
         ({"occupancy_s": math.inf}, "never leaves its link"),
         ({"latency_s": [0.0, math.nan, 0.0]}, r"latency_s\[1\] is nan"),
         ({"weight_s": 3.0}, "weight_s of virtual stage 0 is 3, but it is a part of backward_s = 2"),
-        ({"released_bytes": 2.0}, "part of activation_bytes"),
         ({"num_microbatches": 0}, "at least one of its micro-batches, got 0"),
         ({"placement": "ring"}, "no stage placement 'ring'"),
         ({"forward_s": [1.0, 1.0]}, r"shape \(2,\), expected a scalar or \(4,\)"),
@@ -200,4 +189,4 @@ def test_bad_input(change: dict[str, object], says: str) -> None:
 @pytest.mark.parametrize("limit", [0.0, 0.5])
 def test_no_memory_for_one_micro_batch(limit: float) -> None:
     with pytest.raises(InfeasibleError, match="rank 0 has"):
-        order_problem(4, 8, 1.0, 2.0, memory_limit_bytes=limit)
+        order_problem(4, 8, 1.0, 2.0, most_held=limit)

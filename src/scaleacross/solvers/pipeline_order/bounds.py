@@ -83,22 +83,19 @@ class Depth(NamedTuple):
 def memory_depths(streams: Streams) -> list[Depth]:
     """How many micro-batches memory lets a stage have in flight.
 
-    A micro-batch between F and the backward of a stage also holds the activations of the earlier chunks of the same rank;
-    one between F and W holds what I leaves. Where ``depth`` micro-batches before their I leave no room for one before its
-    W, the W of the micro-batch whose I ends must run as well, or another I: the shorter of them is the gap.
+    A micro-batch between F and the backward of a stage also holds the activations of the earlier chunks of the same rank.
+    Where ``depth`` micro-batches before their I leave no room for one before its W, the W of the micro-batch whose I ends
+    must run as well, or another I: the shorter of them is the gap.
     """
     out = []
     for x in range(streams.problem.num_virtual_stages):
         rank, back, weight = streams.streams[x].rank, streams.backward(x), streams.weight(x)
-        limit, after = streams.limit[rank], streams.held_after[x]
-        chunks = sum(streams.held[y] for y in range(x + 1) if streams.streams[y].rank == rank)
-        if chunks:
-            depth = limit // chunks
-            full = streams.split and depth * chunks + after > limit
-            gap = min(streams.streams[back].ticks, streams.streams[weight].ticks) if full else 0
-            out.append(Depth(back, x, depth, gap))
-        if streams.split and after:
-            out.append(Depth(weight, x, limit // after, 0))
+        limit, chunks = streams.limit[rank], streams.streams[x].chunk + 1
+        full = streams.split and limit % chunks == 0
+        gap = min(streams.streams[back].ticks, streams.streams[weight].ticks) if full else 0
+        out.append(Depth(back, x, limit // chunks, gap))
+        if streams.split:
+            out.append(Depth(weight, x, limit, 0))
     return [entry for entry in out if entry.depth < streams.count]
 
 
@@ -119,16 +116,15 @@ def memory_extras(streams: Streams) -> dict[tuple[int, int], Extra]:
     out = {}
     depths = {(d.forward, d.frees): d.depth for d in memory_depths(streams)}
     for x in range(streams.problem.num_virtual_stages):
-        back, weight, after = streams.backward(x), streams.weight(x), streams.held_after[x]
-        if not streams.split or (x, back) not in depths or not after:
+        back, weight = streams.backward(x), streams.weight(x)
+        if not streams.split or (x, back) not in depths:
             continue
-        limit, rank = streams.limit[streams.streams[x].rank], streams.streams[x].rank
-        chunks = sum(streams.held[y] for y in range(x + 1) if streams.streams[y].rank == rank)
+        limit, chunks = streams.limit[streams.streams[x].rank], streams.streams[x].chunk + 1
         for j in range(depths[x, back], streams.count):
             first_a, first_b = j + 1 - depths[x, back], max(0, j + 1 - depths.get((x, weight), streams.count))
             extra = min(
                 (a - first_a) * streams.streams[back].ticks
-                + (max(first_b, a - (limit - (j + 1 - a) * chunks) // after) - first_b) * streams.streams[weight].ticks
+                + (max(first_b, a - (limit - (j + 1 - a) * chunks)) - first_b) * streams.streams[weight].ticks
                 for a in range(first_a, j + 1)
             )
             if extra:
@@ -142,11 +138,9 @@ def earliest_and_latest(streams: Streams) -> Windows:
     edges = [(a.source, a.target, 0, a.occupancy, a.latency) for a in streams.arcs]
     edges += [(d.frees, d.forward, d.depth, 0, d.gap) for d in memory_depths(streams)]
     order = _topological(streams)
-    gather = [streams.gather[s.rank] for s in streams.streams]
-    reduce = [streams.reduce[s.rank] for s in streams.streams]
-    head = _heads(streams, order, edges, lags, gather, memory_extras(streams))
+    head = _heads(streams, order, edges, lags, memory_extras(streams))
     back = [(target, source, lag, occupancy, latency) for source, target, lag, occupancy, latency in edges]
-    tail = _heads(streams, order[::-1], back, lags.T, reduce, {})
+    tail = _heads(streams, order[::-1], back, lags.T, {})
     return Windows(head, tail[:, ::-1].copy())
 
 
@@ -155,7 +149,6 @@ def _heads(
     order: list[int],
     edges: list[tuple[int, int, int, int, int]],
     lags: Ints,
-    ready: list[int],
     extras: dict[tuple[int, int], Extra],
 ) -> Ints:
     """Earliest starts; with reversed edges, order and lags the tails in reverse order of micro-batches."""
@@ -166,7 +159,7 @@ def _heads(
     into = [[(n, edge) for n, edge in enumerate(edges) if edge[1] == k] for k in range(len(ticks))]
     for j in range(m):
         for k in order:
-            start = ready[k]
+            start = 0
             for n, (source, _, lag, occupancy, latency) in into[k]:
                 if j < lag:
                     continue

@@ -44,28 +44,24 @@ class ListScheduler:
         stages = streams.problem.num_virtual_stages
         # An F must leave room for one micro-batch in every later chunk of its rank: then the furthest micro-batch can always
         # go on, and nothing deadlocks.
-        self.needs, self.takes, self.frees = [0] * len(self.ticks), [0] * len(self.ticks), [0] * len(self.ticks)
+        self.needs, self.frees = [0] * len(self.ticks), [0] * len(self.ticks)
         for x in range(stages):
-            rank = self.rank[x]
-            self.takes[x] = streams.held[x]
-            self.needs[x] = sum(streams.held[y] for y in range(x, stages) if self.rank[y] == rank)
-            self.frees[streams.backward(x)] += streams.held[x] - streams.held_after[x]
-            self.frees[streams.weight(x)] += streams.held_after[x]
+            self.needs[x] = streams.problem.num_chunks - streams.streams[x].chunk
+            self.frees[x], self.frees[streams.weight(x)] = -1, 1
 
     def run(self, rule: Rule, keys: list[list[float]] | None = None) -> tuple[int, Starts]:
         """(ticks of the step, starts) of a rule; ``keys[stream][micro-batch]`` replace those of the rule."""
         streams, m = self.streams, self.streams.count
         ticks, offset, patience, out = self.ticks, rule.offset, rule.patience, self.out
-        needs, takes, frees, rank_of = self.needs, self.takes, self.frees, self.rank
+        needs, frees, rank_of = self.needs, self.frees, self.rank
         free = list(streams.limit)
         done = [0] * len(ticks)
         ready = [[0] * m for _ in ticks]
         missing = [[n] * m for n in self.num_sources]
         starts: Starts = [[] for _ in ticks]
         link_free = [0] * (streams.problem.num_ranks**2 + 1)
-        idle_at = list(streams.gather)
-        events = [(t, r) for r, t in enumerate(idle_at)]
-        events.sort()
+        idle_at = [0] * streams.problem.num_ranks
+        events = [(0, r) for r in range(streams.problem.num_ranks)]
         while events:
             now, r = heappop(events)
             if now < idle_at[r]:
@@ -97,7 +93,7 @@ class ListScheduler:
             starts[best].append(now)
             end = now + ticks[best]
             idle_at[r] = end
-            free[r] = space - takes[best] + frees[best]
+            free[r] = space + frees[best]
             heappush(events, (end, r))
             for target, occupancy, latency, link in out[best]:
                 arrival = end
@@ -113,11 +109,8 @@ class ListScheduler:
         return self.step(starts), starts
 
     def step(self, starts: Starts) -> int:
-        """Ticks of the step: the last end of a rank with its reduction."""
-        return max(
-            max(starts[k][-1] + self.ticks[k] for k in row) + reduce
-            for row, reduce in zip(self.streams.on_rank, self.streams.reduce, strict=True)
-        )
+        """Ticks of the step: the last end of a stream."""
+        return max(row[-1] + ticks for row, ticks in zip(starts, self.ticks, strict=True))
 
 
 def _link(streams: Streams, link: tuple[int, int] | None) -> int:

@@ -29,12 +29,7 @@ def fits(streams: Streams, schedule: PipelineSchedule) -> bool:
     for rank, row in enumerate(schedule.actions):
         held = 0
         for action in row:
-            stage = schedule.virtual_stage(rank, action.chunk)
-            before, after = streams.held[stage], streams.held_after[stage] if streams.split else 0
-            if action.kind is Kind.F:
-                held += before
-                if held > streams.limit[rank]:
-                    return False
-            else:
-                held -= after if action.kind is Kind.W else before - after
+            held += (action.kind is Kind.F) - (action.kind is (Kind.W if streams.split else Kind.B))
+            if held > streams.limit[rank]:
+                return False
     return True

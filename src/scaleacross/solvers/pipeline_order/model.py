@@ -1,10 +1,10 @@
 """The CP-SAT model of a pipeline order, whole or with most of the order kept.
 
 Per stream and micro-batch a start; per rank and per directed link that several streams share, no overlap. Memory: on a rank
-with one stage, which computations must have ended before each F (a staircase of alternatives: several times faster than a
-cumulative); on a rank with several, a cumulative of what is held from F to the backward and from F to W. The domains of the
-starts come from ``bounds`` and the incumbent, and the micro-batches of a stream are in order (``streams`` proves that nothing
-is lost). A link sends in any order here, in the order of the computations when timed, so the bound of the model still holds.
+with one stage, which computation must have ended before each F; on a rank with several, also a cumulative of what is held from
+F to B or W. The domains of the starts come from ``bounds`` and the incumbent, and the micro-batches of a stream are in order
+(``streams`` proves that nothing is lost). A link sends in any order here, in the order of the computations when timed, so the
+bound of the model still holds.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class OrderModel:
         for k, s in enumerate(streams.streams):
             for j in range(m - 1):
                 self.cp.add(self.start[k][j + 1] >= self.start[k][j] + s.ticks)
-            self.cp.add(self.step >= self.start[k][m - 1] + s.ticks + streams.reduce[s.rank])
+            self.cp.add(self.step >= self.start[k][m - 1] + s.ticks)
             for j in range(m):
-                if windows.tail[k, j] > streams.reduce[s.rank]:
+                if windows.tail[k, j] > 0:
                     self.cp.add(self.step >= self.start[k][j] + s.ticks + int(windows.tail[k, j]))
         self._links()
         for rank in range(streams.problem.num_ranks):
@@ -125,48 +125,15 @@ class OrderModel:
             if x in stages:
                 for freed, first in zip(self.start[frees], self.start[x][depth:], strict=False):
                     cp.add(first >= freed + streams.streams[frees].ticks + gap)
-        if sum(streams.held[x] for x in stages) * streams.count <= streams.limit[rank]:
-            return
-        if len(stages) == 1:
-            self._staircase(stages[0])
-            return
-        intervals, weights = [], []
+        if len(stages) == 1 or len(stages) * streams.count <= streams.limit[rank]:
+            return  # the depths say it all, or nothing binds
+        intervals = []
         for x in stages:
-            for end, weight in (
-                (streams.backward(x), streams.held[x] - (streams.held_after[x] if streams.split else 0)),
-                (streams.weight(x), streams.held_after[x] if streams.split else 0),
-            ):
-                if not weight:
-                    continue
-                for first, last in zip(self.start[x], self.start[end], strict=True):
-                    size = cp.new_int_var(0, self.horizon, "")
-                    intervals.append(cp.new_interval_var(first, size, last + streams.streams[end].ticks, ""))
-                    weights.append(weight)
-        cp.add_cumulative(intervals, weights, streams.limit[rank])
-
-    def _staircase(self, stage: int) -> None:
-        """Memory of a rank with one stage, exact, beyond its depths.
-
-        When F of micro-batch j starts, let a I's and b W's have ended. For every a that the depth allows there is a least b;
-        so either a + 1 I's have ended or that many W's.
-        """
-        streams, cp = self.streams, self.cp
-        limit, held, after = streams.limit[streams.streams[stage].rank], streams.held[stage], streams.held_after[stage]
-        back, weight = streams.backward(stage), streams.weight(stage)
-        if not streams.split or held == after or not after:
-            return  # the depths say it all
-        for j in range(limit // held, streams.count):
-            for a in range(j + 1 - limit // held, j + 1):
-                least = a - (limit - (j + 1 - a) * held) // after
-                if least <= max(0, j + 1 - limit // after):
-                    continue
-                more = cp.new_bool_var("")
-                first = self.start[stage][j]
-                cp.add(first >= self.start[weight][least - 1] + streams.streams[weight].ticks).only_enforce_if(~more)
-                if a < j:
-                    cp.add(first >= self.start[back][a] + streams.streams[back].ticks).only_enforce_if(more)
-                else:
-                    cp.add(more == 0)
+            end = streams.weight(x)
+            for first, last in zip(self.start[x], self.start[end], strict=True):
+                size = cp.new_int_var(0, self.horizon, "")
+                intervals.append(cp.new_interval_var(first, size, last + streams.streams[end].ticks, ""))
+        cp.add_cumulative(intervals, [1] * len(intervals), streams.limit[rank])
 
     def solve(
         self,

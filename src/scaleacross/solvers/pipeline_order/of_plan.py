@@ -40,5 +40,5 @@ def problem_of_plan(pipe: PlannedPipeline, memory: Sequence[StageMemory], *, spl
         placement=pipe.schedule.placement,
         latency_s=latency_s,
         occupancy_s=occupancy_s,
-        memory_limit_bytes=np.minimum(most, np.floor(np.maximum(free, 0.0) / np.maximum(per_chunk, 1.0))),
+        most_held=np.minimum(most, np.floor(np.maximum(free, 0.0) / np.maximum(per_chunk, 1.0))),
     )

@@ -62,11 +62,9 @@ def _solve(streams: Streams, period: int, time_limit_s: float, seed: int, num_wo
         stages = [x for x in range(streams.problem.num_virtual_stages) if streams.streams[x].rank == rank]
         held = []
         for x in stages:
-            after = streams.held_after[x] if streams.split else 0
-            for last, weight in ((streams.backward(x), streams.held[x] - after), (streams.weight(x), after)):
-                count = cp.new_int_var(0, streams.count, "")
-                cp.add(start[last] + streams.streams[last].ticks - start[x] <= count * period)
-                held.append(count * weight)
+            last, count = streams.weight(x), cp.new_int_var(0, streams.count, "")
+            cp.add(start[last] + streams.streams[last].ticks - start[x] <= count * period)
+            held.append(count)
         cp.add(sum(held) <= limit)
     end = cp.new_int_var(0, horizon, "")
     for k, stream in enumerate(streams.streams):

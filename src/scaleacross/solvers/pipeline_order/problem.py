@@ -29,11 +29,8 @@ class OrderProblem:
         weight_s: seconds of W, part of ``backward_s``, shape (S,); None keeps the backward in one piece (B).
         latency_s, occupancy_s: per direction (row 0 forward, row 1 backward) and boundary between virtual stages, shape (2, S−1);
             as ``pipeline.timing`` defines them.
-        activation_bytes: kept from the start of F to the end of B, or of W, per virtual stage, shape (S,).
-        released_bytes: the part of it that the end of I frees, shape (S,).
-        memory_limit_bytes: for these activations, per rank, shape (p,).
-        gather_s: seconds before which a rank has no parameters and cannot compute (all-gather of sharded ones), shape (p,).
-        reduce_s: seconds that a rank needs after its last computation (reduce-scatter of its gradients), shape (p,).
+        most_held: activations of one micro-batch on one virtual stage that a rank has room for, shape (p,); each is kept from the
+            start of F to the end of B, or of W.
     """
 
     num_ranks: int
@@ -45,11 +42,7 @@ class OrderProblem:
     weight_s: Floats | None
     latency_s: Floats
     occupancy_s: Floats
-    activation_bytes: Floats
-    released_bytes: Floats
-    memory_limit_bytes: Floats
-    gather_s: Floats
-    reduce_s: Floats
+    most_held: Floats
 
     @property
     def num_virtual_stages(self) -> int:
@@ -80,19 +73,15 @@ def order_problem(
     placement: StagePlacement = "loop",
     latency_s: ArrayLike = 0.0,
     occupancy_s: ArrayLike = 0.0,
-    activation_bytes: ArrayLike = 1.0,
-    released_bytes: ArrayLike = 0.0,
-    memory_limit_bytes: ArrayLike | None = None,
-    gather_s: ArrayLike = 0.0,
-    reduce_s: ArrayLike = 0.0,
+    most_held: ArrayLike | None = None,
 ) -> OrderProblem:
     """An ``OrderProblem``; every array may be a scalar; latency and occupancy of both directions alike have shape (S−1,).
 
-    Without ``memory_limit_bytes`` memory binds nothing. Any unit of bytes will do, e.g. activations of one stage.
+    Without ``most_held`` memory binds nothing.
 
     Raises:
         InputError: a count below one, a wrong shape, a negative or non-finite number, a weight gradient longer than the
-            backward, a part of an activation larger than the activation.
+            backward.
         InfeasibleError: a rank cannot hold even one micro-batch.
     """
     for name, count in (("ranks", num_ranks), ("micro-batches", num_microbatches), ("chunks", num_chunks)):
@@ -101,8 +90,6 @@ def order_problem(
     if placement not in STAGE_PLACEMENTS:
         raise InputError(f"no stage placement '{placement}': choose from {', '.join(STAGE_PLACEMENTS)}")
     stages = num_ranks * num_chunks
-    activation = _numbers("activation_bytes", activation_bytes, (stages,))
-    unlimited = num_microbatches * num_chunks * float(activation.max())
     problem = OrderProblem(
         num_ranks=num_ranks,
         num_microbatches=num_microbatches,
@@ -113,21 +100,17 @@ def order_problem(
         weight_s=None if weight_s is None else _numbers("weight_s", weight_s, (stages,)),
         latency_s=_numbers("latency_s", latency_s, (2, stages - 1)),
         occupancy_s=_numbers("occupancy_s", occupancy_s, (2, stages - 1)),
-        activation_bytes=activation,
-        released_bytes=_numbers("released_bytes", released_bytes, (stages,)),
-        memory_limit_bytes=_numbers(
-            "memory_limit_bytes", unlimited if memory_limit_bytes is None else memory_limit_bytes, (num_ranks,)
+        most_held=_numbers(
+            "most_held", num_microbatches * num_chunks if most_held is None else most_held, (num_ranks,)
         ),
-        gather_s=_numbers("gather_s", gather_s, (num_ranks,)),
-        reduce_s=_numbers("reduce_s", reduce_s, (num_ranks,)),
     )
-    _check_parts(problem)
+    _check_times(problem)
     _check_memory(problem)
     return problem
 
 
 def time_order(problem: OrderProblem, schedule: PipelineSchedule) -> PipelineTimes:
-    """When everything happens if the ranks follow ``schedule``; ``step_s`` adds the reduction at the end."""
+    """When everything happens if the ranks follow ``schedule``."""
     return time_schedule(
         schedule,
         problem.forward_s,
@@ -135,15 +118,12 @@ def time_order(problem: OrderProblem, schedule: PipelineSchedule) -> PipelineTim
         problem.latency_s,
         problem.occupancy_s,
         weight_s=problem.weight_s,
-        ready_s=problem.gather_s,
     )
 
 
 def step_s(problem: OrderProblem, schedule: PipelineSchedule) -> float:
-    """Seconds of the step in the order of ``schedule``, the objective: the last rank's end with its reduction."""
-    times = time_order(problem, schedule)
-    ends = [finish.max() + reduce_s for finish, reduce_s in zip(times.finish_s, problem.reduce_s.tolist(), strict=True)]
-    return float(max(ends))
+    """Seconds of the step in the order of ``schedule``, the objective."""
+    return time_order(problem, schedule).total_s
 
 
 def _numbers(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Floats:
@@ -161,28 +141,22 @@ def _numbers(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Floats:
     return np.broadcast_to(array, shape)
 
 
-def _check_parts(problem: OrderProblem) -> None:
-    """Parts are at most the whole, and something takes time."""
-    for part_name, part, whole_name, whole in (
-        ("weight_s", problem.weight_s, "backward_s", problem.backward_s),
-        ("released_bytes", problem.released_bytes, "activation_bytes", problem.activation_bytes),
-    ):
-        if part is not None and (part > whole).any():
-            x = int(np.argmax(part > whole))
-            raise InputError(
-                f"{part_name} of virtual stage {x} is {part[x]:g}, but it is a part of {whole_name} = {whole[x]:g}"
-            )
+def _check_times(problem: OrderProblem) -> None:
+    """The weight gradient is at most the backward, and something takes time."""
+    part, whole = problem.weight_s, problem.backward_s
+    if part is not None and (part > whole).any():
+        x = int(np.argmax(part > whole))
+        raise InputError(f"weight_s of virtual stage {x} is {part[x]:g}, but it is a part of backward_s = {whole[x]:g}")
     if not (problem.forward_s + problem.backward_s).any():
         raise InputError("all forward_s and backward_s are zero: there is nothing to order")
 
 
 def _check_memory(problem: OrderProblem) -> None:
     """One micro-batch at a time must fit: its backward starts when all chunks of a rank hold their activations."""
-    needed = np.bincount(problem.rank_of, weights=problem.activation_bytes, minlength=problem.num_ranks)
-    short = needed > problem.memory_limit_bytes
+    short = problem.most_held < problem.num_chunks
     if short.any():
         r = int(np.argmax(short))
         raise InfeasibleError(
-            f"rank {r} has {problem.memory_limit_bytes[r]:g} bytes for activations, one micro-batch keeps {needed[r]:g} on its "
-            f"{problem.num_chunks} chunk(s): raise memory_limit_bytes, shrink the micro-batch, or recompute activations"
+            f"rank {r} has room for {problem.most_held[r]:g} activations, one micro-batch keeps one on each of its "
+            f"{problem.num_chunks} chunk(s): shrink the micro-batch, or recompute activations"
         )

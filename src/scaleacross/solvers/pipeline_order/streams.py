@@ -22,7 +22,6 @@ from scaleacross.schedules.pipeline import Action, Kind, PipelineSchedule
 from scaleacross.solvers.pipeline_order.problem import Floats, OrderProblem
 
 TICKS_PER_RANK: Final = 2_000_000  # ticks of the busiest rank's work, when the times have no common tick
-_MEMORY_UNITS: Final = 10**9
 _FINEST_S: Final = 1e-9  # times are looked at in whole nanoseconds when a common tick is searched
 
 
@@ -59,24 +58,16 @@ class Streams:
     Attributes:
         problem: where it comes from.
         tick_s: seconds of a tick.
-        exact: no duration was rounded.
         streams: F of all stages, then B or I, then W of all stages.
         arcs: precedences between streams.
-        held, held_after: memory units of a micro-batch per stage from F to B or I, and from I to W.
-        limit: memory units per rank.
-        gather, reduce: ticks per rank before the first and after the last computation.
+        limit: activations that each rank may hold: one per virtual stage and micro-batch, from F to B or W.
     """
 
     problem: OrderProblem
     tick_s: float
-    exact: bool
     streams: tuple[Stream, ...]
     arcs: tuple[Arc, ...]
-    held: tuple[int, ...]
-    held_after: tuple[int, ...]
     limit: tuple[int, ...]
-    gather: tuple[int, ...]
-    reduce: tuple[int, ...]
 
     @property
     def count(self) -> int:
@@ -98,16 +89,12 @@ class Streams:
         """Ticks that each rank computes."""
         return tuple(self.count * sum(self.streams[k].ticks for k in row) for row in self.on_rank)
 
-    def forward(self, stage: int) -> int:
-        """Index of the stream of F of ``stage``."""
-        return stage
-
     def backward(self, stage: int) -> int:
         """Index of the stream of B, or I, of ``stage``."""
         return self.problem.num_virtual_stages + stage
 
     def weight(self, stage: int) -> int:
-        """Index of the stream that frees the rest of the activation: W, or B of a backward in one piece."""
+        """Index of the stream that frees the activation: W, or B of a backward in one piece."""
         return (2 if self.split else 1) * self.problem.num_virtual_stages + stage
 
     def schedule(self, starts: list[list[int]], name: str) -> PipelineSchedule:
@@ -137,9 +124,7 @@ class Streams:
                 boundary = (min(arc.source, arc.target)) % size
                 latency[direction, boundary], occupancy[direction, boundary] = arc.latency, arc.occupancy
         backward = back if weight is None else back + weight
-        times = time_schedule(
-            schedule, forward, backward, latency, occupancy, weight_s=weight, ready_s=np.array(self.gather)
-        )
+        times = time_schedule(schedule, forward, backward, latency, occupancy, weight_s=weight)
         index = {(s.kind, s.rank, s.chunk): k for k, s in enumerate(self.streams)}
         starts = [[0] * self.count for _ in self.streams]
         for rank, row in enumerate(schedule.actions):
@@ -151,7 +136,7 @@ class Streams:
 def make_streams(problem: OrderProblem) -> Streams:
     """``problem`` in ticks."""
     backward = problem.backward_s if problem.weight_s is None else problem.backward_s - problem.weight_s
-    tick_s, exact = _tick(problem, backward)
+    tick_s = _tick(problem, backward)
 
     def ticks(seconds: Floats) -> list[int]:
         # a hair more, so that a whole number of ticks is not rounded down to the one below
@@ -166,18 +151,13 @@ def make_streams(problem: OrderProblem) -> Streams:
         for kind, seconds in kinds
         for x, length in enumerate(ticks(seconds))
     )
-    held, after, limit = _memory(problem)
+    most = problem.num_microbatches * problem.num_chunks
     return Streams(
         problem=problem,
         tick_s=tick_s,
-        exact=exact,
         streams=streams,
         arcs=_arcs(problem, ticks(problem.latency_s), ticks(problem.occupancy_s)),
-        held=held,
-        held_after=after,
-        limit=limit,
-        gather=tuple(ticks(problem.gather_s)),
-        reduce=tuple(ticks(problem.reduce_s)),
+        limit=tuple(int(x) for x in np.minimum(problem.most_held, most).tolist()),
     )
 
 
@@ -199,47 +179,15 @@ def _arcs(problem: OrderProblem, latency: list[int], occupancy: list[int]) -> tu
     return tuple(arcs)
 
 
-def _memory(problem: OrderProblem) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """(held, held after I, limit) in whole units: bytes where all are whole, else a billionth of the largest activation.
-
-    The limit then gets the slack of the largest sum of rounded parts, so that memory which fits exactly still fits.
-    """
-    held, limit = problem.activation_bytes, problem.memory_limit_bytes
-    after = held if problem.weight_s is None else held - problem.released_bytes
-    parts = np.concatenate([held, after])
-    if (parts == np.rint(parts)).all() and parts.max() < 2**40:
-        unit, slack = float(np.gcd.reduce(parts.astype(np.int64)) or 1), 0
-    else:
-        unit, slack = float(held.max()) / _MEMORY_UNITS, problem.num_microbatches * problem.num_chunks
-    most = np.bincount(problem.rank_of, weights=held * problem.num_microbatches)
-
-    def units(values: Floats) -> tuple[int, ...]:
-        return tuple(np.rint(values / unit).astype(np.int64).tolist())
-
-    return units(held), units(after), tuple(int(x // unit) + slack for x in np.minimum(limit, most).tolist())
-
-
-def _tick(problem: OrderProblem, backward: Floats) -> tuple[float, bool]:
-    """(seconds of a tick, whether all times are whole numbers of it)."""
+def _tick(problem: OrderProblem, backward: Floats) -> float:
+    """Seconds of a tick; where it can, one of which all times are whole numbers."""
     weight = np.zeros(0) if problem.weight_s is None else problem.weight_s
-    times = np.concatenate(
-        [
-            array.ravel()
-            for array in (
-                problem.forward_s,
-                backward,
-                weight,
-                problem.latency_s,
-                problem.occupancy_s,
-                problem.gather_s,
-                problem.reduce_s,
-            )
-        ]
-    )
+    arrays = (problem.forward_s, backward, weight, problem.latency_s, problem.occupancy_s)
+    times = np.concatenate([array.ravel() for array in arrays])
     coarse = float(problem.work_s.max()) / TICKS_PER_RANK
     whole = np.rint(times / _FINEST_S)
     if np.allclose(whole * _FINEST_S, times, rtol=1e-9, atol=0) and whole.max() < 2**53:
         common = int(np.gcd.reduce(whole.astype(np.int64)))
         if common * _FINEST_S >= coarse:
-            return common * _FINEST_S, True
-    return coarse, False
+            return common * _FINEST_S
+    return coarse
