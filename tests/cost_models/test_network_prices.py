@@ -87,7 +87,7 @@ def test_defaults_are_hashed_onto_the_wavelengths_of_a_trunk() -> None:
     """40 GB/s are 4 wavelengths of 10 GB/s; 8 groups send one queue pair each."""
     size = 1e9
     shape, links = across(two(50e-6, hashed=True))
-    share = float(ecmp_efficiency_fraction(8, 1, 4))
+    share = float(ecmp_efficiency_fraction(8, 4))
     assert 0.3 < share < 0.9
     slow = seconds("library", "all_gather", size, shape, links)
     assert slow == pytest.approx(0.5 * size / (share * 40 * GB / 8) + 50e-6)
@@ -98,7 +98,7 @@ def test_as_many_flows_are_hashed_as_an_algorithm_has_connections_across_a_trunk
     """One group of 16 hosts of 1: a ring crosses by one connection; of an all-to-all all 8 · 8 pairs have one each."""
     size = 1e9
     shape, links = across(two(50e-6, hashed=True), 16, 1)
-    ring, pairs = (float(ecmp_efficiency_fraction(flows, 1, 4)) for flows in (1, 64))
+    ring, pairs = (float(ecmp_efficiency_fraction(flows, 4)) for flows in (1, 64))
     assert ring == 1 / 4 and pairs < 1  # a single flow has one link of the four, and that whole
     settings = connected(links, shape, library_settings(links))
     assert ring_bandwidth(shape, settings)[CAMPUS] == min(NIC, 40 * GB)

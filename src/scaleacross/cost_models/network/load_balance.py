@@ -17,20 +17,18 @@ Floats = NDArray[np.float64]
 _TAIL = 12.0  # standard deviations of a link's load that are looked at
 
 
-def ecmp_efficiency_fraction(num_flows: ArrayLike, queue_pairs: ArrayLike, num_links: ArrayLike) -> Floats:
-    """Share of the links' capacity that ``num_flows`` equal flows reach, each hashed ``queue_pairs`` times onto ``num_links``.
+def ecmp_efficiency_fraction(num_flows: ArrayLike, num_links: ArrayLike) -> Floats:
+    """Share of the links' capacity that ``num_flows`` equal flows reach, each queue pair being a flow, hashed onto ``num_links``.
 
-    Each queue pair is hashed by itself. The greatest of L loads, each Poisson with mean x = n·q/L, is
+    The greatest of L loads, each Poisson with mean x = n/L, is
 
         E[max] = Σ_{k≥0} (1 − P(load ≤ k)^L)
 
-    (loads of a multinomial, taken as independent; within 3 % of drawing them). Links that no queue pair falls on count as lost:
-    one queue pair reaches 1/L.
+    (loads of a multinomial, taken as independent; within 3 % of drawing them). Links that no flow falls on count as lost:
+    one flow reaches 1/L.
     """
-    flows, pairs, links = np.broadcast_arrays(num_flows, queue_pairs, num_links)
-    out = [
-        _efficiency(int(n) * int(q), int(lanes)) for n, q, lanes in zip(flows.flat, pairs.flat, links.flat, strict=True)
-    ]
+    flows, links = np.broadcast_arrays(num_flows, num_links)
+    out = [_efficiency(int(hashed), int(lanes)) for hashed, lanes in zip(flows.flat, links.flat, strict=True)]
     return np.array(out, dtype=np.float64).reshape(flows.shape)
 
 

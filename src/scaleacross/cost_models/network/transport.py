@@ -24,8 +24,6 @@ from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS, RACK
 from scaleacross.cost_models.links import Links, ring_lanes
 from scaleacross.cost_models.network.load_balance import ecmp_efficiency_fraction
-from scaleacross.cost_models.network.long_haul import window_rate_bytes_per_s
-from scaleacross.cost_models.network.loss import go_back_n_fraction
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.network_choice import (
     CHANNEL_BYTES_PER_S,
@@ -51,6 +49,20 @@ class Settings(NamedTuple):
     queue_pairs: Floats
     window_bytes: Floats
     sprayed: Bools
+
+
+def window_rate_bytes_per_s(window_bytes: Floats, one_way_latency_s: Floats) -> Floats:
+    """Most that one connection moves with so many bytes in flight, window / RTT; inf without latency."""
+    with np.errstate(divide="ignore", over="ignore"):
+        return window_bytes / (2 * one_way_latency_s)
+
+
+def go_back_n_fraction(loss_fraction: Floats, window_packets: Floats) -> Floats:
+    """Go-back-N sends the whole window again: (1−p) / (1−p+p·W), W packets in flight; W = 1 is selective repeat.
+
+    Source: Bertsekas and Gallager, Data Networks (1992), section 2.4.
+    """
+    return (1 - loss_fraction) / (1 - loss_fraction + loss_fraction * window_packets)
 
 
 def channels_of(bandwidth: Floats) -> Floats:
@@ -113,7 +125,7 @@ def _flow_rate(links: Links, settings: Settings) -> Floats:
     """What channels and windows let a rank send over every level, bytes/s, as wide as ``links``."""
     with np.errstate(invalid="ignore"):
         rate = np.minimum(links.bandwidth, settings.num_channels * CHANNEL_BYTES_PER_S)
-        return np.minimum(rate, window_rate_bytes_per_s(1, 1, settings.window_bytes, links.latency))
+        return np.minimum(rate, window_rate_bytes_per_s(settings.window_bytes, links.latency))
 
 
 def _hashed(links: Links, shape: GroupShape, senders: Floats, settings: Settings, crossed: Bools) -> Floats:
@@ -127,5 +139,5 @@ def _hashed(links: Links, shape: GroupShape, senders: Floats, settings: Settings
     share = np.ones(flows.shape)
     if hashed.any():
         pairs, inverse = np.unique(np.stack([flows[hashed], num_links[hashed]]), axis=1, return_inverse=True)
-        share[hashed] = ecmp_efficiency_fraction(pairs[0], 1, pairs[1])[inverse.ravel()]
+        share[hashed] = ecmp_efficiency_fraction(pairs[0], pairs[1])[inverse.ravel()]
     return share
