@@ -16,6 +16,7 @@ import time
 from itertools import product
 
 import numpy as np
+from arranged import arranged
 
 from scaleacross import catalogue
 from scaleacross.cost_models.candidates import concatenate
@@ -67,14 +68,14 @@ def main() -> None:
         if not len(fitting):
             continue
         began = time.process_time()
-        arranged = pricing.arranged(fitting, ORDER)
-        first_s = arranged.step_s(jobs[0])
+        placed = arranged(pricing, fitting, ORDER)
+        first_s = placed.step_s(jobs[0])
         arrange_s += time.process_time() - began
         best = min(best, (float(first_s.min()), start + int(np.flatnonzero(fits)[first_s.argmin()]), 0))
         priced += len(fitting)
         began = time.process_time()
         for index, job in enumerate(jobs[1:], start=1):
-            step = arranged.step_s(job)
+            step = placed.step_s(job)
             priced += len(fitting)
             best = min(best, (float(step.min()), start + int(np.flatnonzero(fits)[step.argmin()]), index))
         price_s += time.process_time() - began

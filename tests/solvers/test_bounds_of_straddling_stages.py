@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import numpy as np
+from arranged import arranged
 
 from cases import each
 from instances import link, moe, plain_job, plain_topology, plain_trunk
@@ -131,7 +132,7 @@ def test_no_bound_is_above_the_exact_price(seed: int) -> None:
                 "cut": cut[0][row],
                 "trips": cut[1][row],
                 "place": free_s + placer.bounds_s(one, work, [order], [fill])[0, 0],
-                "array": placed.arranged(one, (*idle, *order)).step_s(problem.job)[0],
+                "array": arranged(placed, one, (*idle, *order)).step_s(problem.job)[0],
             }
             above = {name: float(bound / exact - 1) for name, bound in bounds.items() if bound > exact * SLACK}
             assert not above, (above, decision)

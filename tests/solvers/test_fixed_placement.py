@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from arranged import arranged
 
 from design_points import placed, point
 from instances import instance, mixed_instance
@@ -39,7 +40,7 @@ def test_rows_cost_what_their_plans_cost(seed: int) -> None:
             some = rows.take(np.flatnonzero(rows.world_size == size)[::7])
             for fill in fleet.fills(int(size), [1])[:1] if len(some) else []:
                 pricing = FixedPlacement.of(fleet, fill, problem.job, problem.profile)
-                step_s = pricing.arranged(some, GRID_AXES).step_s(problem.job)
+                step_s = arranged(pricing, some, GRID_AXES).step_s(problem.job)
                 placement = Placement(axis_order=GRID_AXES, fill=shares(fill))
                 for row in range(len(some)):
                     decision = some.decision(row).model_copy(update={"placement": placement})
@@ -96,5 +97,5 @@ def test_a_single_rank_hides_gradients_and_parameters_behind_its_waits(
     place = next(one for one in fleet.fills_of(decision.degrees) if shares(one) == plan.placement.fill)
     pricing = FixedPlacement.of(fleet, place, problem.job, problem.profile)
     rows = candidate_of(decision, job.global_batch_sequences)
-    bound_s = float(pricing.arranged(rows, plan.placement.axis_order).step_s(problem.job)[0])
+    bound_s = float(arranged(pricing, rows, plan.placement.axis_order).step_s(problem.job)[0])
     assert 0.9 * plan.cost.step_s <= bound_s <= plan.cost.step_s

@@ -1,6 +1,6 @@
 """One axis of many candidates at one stride: what they wait for and what they carry, each worked out for distinct rows only.
 
-Nothing here depends on the overlap settings of a job: calls, groups and window traffic are priced once, and ``Arc.waits_s``
+Nothing here depends on the overlap settings of a job: calls, groups and window traffic are priced once, and ``Arc.added``
 applies the settings. An axis that all candidates have at degree 1 makes no arc.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,19 +16,12 @@ from scaleacross.cost_models.axes import Calls, Terms, early_s, path_s, serial_s
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.columns import column_names
 from scaleacross.cost_models.distinct import Distinct, distinct
-from scaleacross.cost_models.early_gradients import Early, early_gradients
+from scaleacross.cost_models.early_gradients import Early
 from scaleacross.cost_models.least_passes import LeastPasses
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
-from scaleacross.cost_models.overlap import (
-    Window,
-    exposed_s,
-    least_together_s,
-    windows,
-)
+from scaleacross.cost_models.overlap import Window, exposed_s, least_together_s
 from scaleacross.cost_models.pipeline.timed_bounds import folded
-from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, GridAxis
 from scaleacross.spec.placement import axis_orders
 
@@ -193,29 +185,6 @@ class Arc:
         serial: dict[str, Floats] = {self.axis: total[self.waits]}
         apart = () if self.apart_s is None else (self.apart_s,)
         return Added.of(waiting(volumes, Terms(serial, (self.window_s,), alone, self.far, before, apart, path)))
-
-
-@dataclass(frozen=True)
-class Arranged:
-    """Candidates with the arcs of one axis order: all that no overlap setting changes. ``far``: any may cross buildings."""
-
-    volumes: Volumes
-    arcs: tuple[Arc, ...]
-    far: bool
-
-    def step_s(self, job: Job) -> Floats:
-        """Step time under the overlap settings of ``job``, (n,)."""
-        volumes = replace(self.volumes, job=job)
-        free = placement_free_s(volumes)
-        if not self.arcs:
-            return free
-        early = early_gradients(volumes) if self.far else None
-        return free + added_s([arc.added(volumes) for arc in self.arcs], self._windows, early, LeastPasses.of(volumes))
-
-    @cached_property
-    def _windows(self) -> tuple[Window, ...]:
-        """The windows themselves."""
-        return windows(self.volumes.candidates, self.volumes.work)
 
 
 def exposed_in_windows_s(traffic_s: Floats, over: Sequence[Window]) -> Floats:

@@ -52,7 +52,7 @@ from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.waiting_groups import alone_shape, told_apart
 from scaleacross.cost_models.window_traffic import trunks_apart_s, window_s
 from scaleacross.cost_models.work import NO_WORK, LayerWaits, Work, state_work, work_of
-from scaleacross.solvers.arcs import Added, Arc, Arranged, Kinds, added_s, by_orders, kinds_of
+from scaleacross.solvers.arcs import Added, Arc, Kinds, added_s, by_orders, kinds_of
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.accelerator import Accelerator
@@ -234,17 +234,6 @@ class Pricing:
             if early is not None:
                 out[0, start : start + step] = added_s(placed, over, early, shards)
         return out
-
-    def arranged(self, candidates: Candidates, axis_order: Sequence[GridAxis]) -> Arranged:
-        """Candidates with all axes placed in one order, fastest first, priced but for the overlap settings of a job."""
-        kinds = kinds_of(candidates)
-        volumes = self.volumes(candidates, self.work(candidates, kinds))
-        arcs = (
-            self._arc(axis, stride_behind(candidates, axis_order[:position]), volumes, kinds)
-            for position, axis in enumerate(axis_order)
-            if (getattr(candidates, axis) > 1).any()
-        )
-        return Arranged(volumes, tuple(arcs), self.many_buildings)
 
     def _arc(self, axis: GridAxis, stride: Ints, volumes: Volumes, kinds: Kinds) -> Arc:
         """An axis at one stride per candidate, (n,), or at several, (k, n)."""

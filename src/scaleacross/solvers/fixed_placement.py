@@ -40,8 +40,7 @@ from scaleacross.workloads.layer_profile import ModelProfile
 class FixedPlacement(Pricing):
     """Pricing on the devices of one fill, which every candidate fills exactly (``exact_shape`` raises ValueError otherwise).
 
-    ``arranged(settings, order).step_s(job)`` is the step time of candidates under the overlap settings of a job,
-    ``order_bounds_s`` their communication on many orders.
+    ``order_bounds_s`` bounds the communication of candidates on many orders.
     """
 
     fill: Fill
