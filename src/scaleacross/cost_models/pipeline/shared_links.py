@@ -60,7 +60,6 @@ def is_crowded(seconds: Floats, busy_s: Floats, rank: Ints) -> bool:
 
 def run_sharing(
     compiled: CompiledSchedule,
-    ready_s: Sequence[float],
     seconds: Floats,
     busy_s: Floats,
     latency: Floats,
@@ -70,7 +69,6 @@ def run_sharing(
     """Start and end of every action and arrival of its message, in the compiled order, and the end of the last of ``states``.
 
     Args:
-        ready_s: when each rank can begin.
         seconds, busy_s: d and b of every action; ``latency``, ``occupancy``: of its message.
     """
     from scaleacross.cost_models.pipeline import sharing_loop as loop  # late: it brings the compiler
@@ -95,7 +93,7 @@ def run_sharing(
     calls = loop.Calls(*(np.array([call[at] for call in parts.calls], dtype=kind) for at, kind in enumerate(kinds)))
     start, end, arrival, calls_end = *np.zeros((3, count)), np.zeros(1)
     num_slots = 2 * schedule.num_virtual_stages * schedule.num_microbatches + 2
-    loop.play(actions, calls, np.array(ready_s), num_slots, loop.Played(start, end, arrival, calls_end))
+    loop.play(actions, calls, num_slots, loop.Played(start, end, arrival, calls_end))
     return start, end, arrival, float(calls_end[0])
 
 

@@ -90,11 +90,10 @@ class Jobs(NamedTuple):
 
 
 @compiled
-def play(actions: Actions, calls: Calls, ready_s: Floats, num_slots: int, played: Played) -> None:
+def play(actions: Actions, calls: Calls, num_slots: int, played: Played) -> None:
     """Write all moments into ``played``.
 
     Args:
-        ready_s: when each rank can begin, (ranks,).
         num_slots: messages, and two more (``CompiledSchedule``).
     """
     ranks, lanes = len(actions.first) - 1, 0 if len(calls.lane) == 0 else calls.lane.max() + 1
@@ -111,7 +110,7 @@ def play(actions: Actions, calls: Calls, ready_s: Floats, num_slots: int, played
         if calls.begins[call]:
             _post(calls, jobs, queue, last, ranks, call)
     for rank in range(ranks):
-        _next(actions, does, at, moment, arrived, rank, ready_s[rank])
+        _next(actions, does, at, moment, arrived, rank, 0.0)
     while True:
         if jobs.changed[0]:
             _share(jobs, ranks)

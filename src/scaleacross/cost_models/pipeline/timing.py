@@ -6,9 +6,6 @@ free, occupies it for ``occupancy_s`` (= bytes / bandwidth), and arrives ``laten
 link from one rank to the next, and messages leave in the order in which they are produced. Receives are posted ahead:
 computation never waits for a send. A boundary between two stages of the same rank costs nothing.
 
-``rendezvous``: a receive is posted only when its action is the next of its rank, as in runtimes that receive right before
-they compute. Then the message sets out when both sides are ready, and the receiver waits for all of occupancy and latency.
-
 Links that the collectives of all ranks share: ``link_s`` (``pipeline.shared_links``). Not modelled: messages of several pairs of
 ranks on one inter-building link.
 Speed: 1-2 million actions per second once compiled, about a third of that with compilation (one core).
@@ -47,23 +44,6 @@ class PipelineTimes:
     arrival_s: tuple[Floats, ...]
     states_s: float = 0.0
 
-    def busy_s(self, rank: int) -> float:
-        """Seconds that ``rank`` computes."""
-        return float((self.finish_s[rank] - self.start_s[rank]).sum())
-
-    def span_s(self, rank: int) -> float:
-        """Seconds from the first start to the last end of ``rank``: its step if no rank waits for another at the end."""
-        return float(self.finish_s[rank][-1] - self.start_s[rank][0])
-
-    @property
-    def longest_span_s(self) -> float:
-        """Seconds per step of a rank when steps follow each other without a barrier, as zero-bubble papers count them."""
-        return max(self.span_s(rank) for rank in range(len(self.start_s)))
-
-    def idle_s(self, rank: int) -> float:
-        """Seconds of ``total_s`` that ``rank`` does not compute: its bubble."""
-        return self.total_s - self.busy_s(rank)
-
 
 def time_schedule(
     schedule: PipelineSchedule,
@@ -75,8 +55,6 @@ def time_schedule(
     weight_s: ArrayLike | None = None,
     input_s: ArrayLike | None = None,
     outer_s: ArrayLike = 0.0,
-    ready_s: ArrayLike = 0.0,
-    rendezvous: bool = False,
     link_s: Floats | None = None,
     states: States | None = None,
 ) -> PipelineTimes:
@@ -90,8 +68,6 @@ def time_schedule(
         weight_s=weight_s,
         input_s=input_s,
         outer_s=outer_s,
-        ready_s=ready_s,
-        rendezvous=rendezvous,
         link_s=link_s,
         states=states,
     )
@@ -107,8 +83,6 @@ def time_compiled(
     weight_s: ArrayLike | None = None,
     input_s: ArrayLike | None = None,
     outer_s: ArrayLike = 0.0,
-    ready_s: ArrayLike = 0.0,
-    rendezvous: bool = False,
     link_s: Floats | None = None,
     states: States | None = None,
 ) -> PipelineTimes:
@@ -126,10 +100,8 @@ def time_compiled(
         weight_s: seconds of W per virtual stage; needed when the schedule splits its backward.
         outer_s: seconds that the forward of the first (row 0) and the backward of the last micro-batch (row 1) take longer,
             shape (2, p·v) or scalar: they have no other micro-batch to hide communication behind.
-        ready_s: when each rank can start to compute, shape (p,) or scalar.
-        rendezvous: receives are posted when their action is next, not ahead. Arrival is then the end of the receiver's wait.
-        link_s: seconds for which F, B, I and W of every virtual stage keep links busy that all ranks share, (4, p·v); not with
-            ``rendezvous``. None: no links are shared.
+        link_s: seconds for which F, B, I and W of every virtual stage keep links busy that all ranks share, (4, p·v); None: no
+            links are shared.
         states: what else these links carry; only with ``link_s``.
 
     Raises:
@@ -152,14 +124,13 @@ def time_compiled(
     occupancy = np.pad(_times("occupancy_s", occupancy_s, 2, num_stages - 1), ((0, 0), (0, 1)))
     seconds = duration[compiled.kind, compiled.stage] + _outermost(compiled, _times("outer_s", outer_s, 2, num_stages))
     p, message = compiled.schedule.num_ranks, ((compiled.kind != _F).astype(np.int64), compiled.boundary)
-    ready, travel, busy = _times("ready_s", ready_s, p).tolist(), latency[message], occupancy[message]
+    travel, busy = latency[message], occupancy[message]
     if link_s is None:
-        run = _run_with_rendezvous if rendezvous else _run
-        start, arrival = run(compiled, ready, seconds, travel, busy)
+        start, arrival = _run(compiled, seconds, travel, busy)
         finish, states_s = start + seconds, 0.0
     else:
         shared = link_s[compiled.kind, compiled.stage]
-        start, finish, arrival, states_s = run_sharing(compiled, ready, seconds, shared, travel, busy, states)
+        start, finish, arrival, states_s = run_sharing(compiled, seconds, shared, travel, busy, states)
     by_rank = np.argsort(compiled.rank, kind="stable")
     ends = np.cumsum(np.bincount(compiled.rank, minlength=p))[:-1]
     return PipelineTimes(
@@ -179,15 +150,13 @@ def _outermost(compiled: CompiledSchedule, outer_s: Floats) -> Floats:
     return longer
 
 
-def _run(
-    compiled: CompiledSchedule, rank_free: list[float], duration: Floats, latency: Floats, occupancy: Floats
-) -> tuple[Floats, Floats]:
-    """Start of every action and arrival of its message, in the compiled order; ``rank_free`` is used up.
+def _run(compiled: CompiledSchedule, duration: Floats, latency: Floats, occupancy: Floats) -> tuple[Floats, Floats]:
+    """Start of every action and arrival of its message, in the compiled order.
 
     Plain lists: element access of an array is several times slower.
     """
     p, m = compiled.schedule.num_ranks, compiled.schedule.num_microbatches
-    link_free = [0.0] * (p * p)
+    rank_free, link_free = [0.0] * p, [0.0] * (p * p)
     arrived = [0.0] * (2 * compiled.schedule.num_virtual_stages * m + 2)
     starts: list[float] = []
     arrivals: list[float] = []
@@ -206,27 +175,6 @@ def _run(
         link_free[link] = leave
         arrived[fill] = leave + travel
         arrivals.append(leave + travel)
-    return np.array(starts), np.array(arrivals)
-
-
-def _run_with_rendezvous(
-    compiled: CompiledSchedule, rank_free: list[float], duration: Floats, latency: Floats, occupancy: Floats
-) -> tuple[Floats, Floats]:
-    """As ``_run``. A link is never busy when its receiver asks, since the receiver takes one message after the other."""
-    num_slots = 2 * compiled.schedule.num_virtual_stages * compiled.schedule.num_microbatches + 2
-    sent, delay, sender = [0.0] * num_slots, [0.0] * num_slots, [-1] * num_slots
-    starts: list[float] = []
-    arrivals = [0.0] * len(compiled.rank)
-    columns = (compiled.rank, compiled.needs, compiled.fills, duration, latency + occupancy)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for index, (r, need, fill, seconds, travel) in enumerate(rows):
-        start = max(rank_free[r], sent[need]) + delay[need]
-        if sender[need] >= 0:
-            arrivals[sender[need]] = start
-        starts.append(start)
-        rank_free[r] = sent[fill] = arrivals[index] = start + seconds
-        delay[fill] = travel
-        sender[fill] = index
     return np.array(starts), np.array(arrivals)
 
 
