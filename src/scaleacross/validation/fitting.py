@@ -41,8 +41,6 @@ TAIL: Final = 2.385
 Cauchy's loss 95 % efficient on Gaussian errors (Holland & Welsch 1977, doi 10.1080/03610927708827533)."""
 STEP: Final = 0.05
 """Change of a logarithm for a numerical derivative."""
-SETTLED: Final = 2e-3
-"""Largest change of a logarithm in the last iteration."""
 STANDS: Final = 1e-9
 """Change of a logarithm on linear predictions below which an iteration changes nothing that is written."""
 TRUST: Final = 0.35
@@ -118,14 +116,18 @@ def moved(case: Case, logs: Floats | None) -> Case:
     """The case on its accelerator with other knobs; None leaves it alone."""
     if logs is None:
         return case
-    (building,) = case.topology.buildings
-    accelerator = building.accelerator
+    accelerator = case.topology.buildings[0].accelerator
     for knob, value in zip(KNOBS, np.exp(logs), strict=True):
         if knob.applies(accelerator):
             accelerator = knob.write(accelerator, float(value))
-    region = case.topology.regions[0]
-    changed = region.model_copy(update={"buildings": (building.model_copy(update={"accelerator": accelerator}),)})
-    topology: Topology = case.topology.model_copy(update={"regions": (changed,)})
+    return in_building(case, {"accelerator": accelerator})
+
+
+def in_building(case: Case, update: Mapping[str, object]) -> Case:
+    """The case with other fields of its only building."""
+    (building,) = case.topology.buildings
+    region = case.topology.regions[0].model_copy(update={"buildings": (building.model_copy(update=update),)})
+    topology: Topology = case.topology.model_copy(update={"regions": (region,)})
     return replace(case, topology=topology)
 
 
@@ -189,20 +191,11 @@ def row_weights(cases: Sequence[Case]) -> Floats:
     return np.array([1 / repeats[case.run.configuration] for case in cases])
 
 
-def fit(
-    cases: Sequence[Case], measured_s: Floats, iterations: int = 6, priors: Mapping[str, Floats] | None = None
-) -> dict[str, Floats]:
-    """Knobs in the order of KNOBS per generation that minimise the criterion of this module; ``priors`` as in ``refit``."""
-    values: Mapping[str, Floats] | None = None
-    weights, everything = row_weights(cases), np.ones(len(cases), dtype=bool)
-    for _ in range(iterations):
-        linear = linearise(cases, values)
-        best = refit(linear, np.log(measured_s), weights, everything, priors)
-        steps = {name: np.clip(logs - linear.start[name], -TRUST, TRUST) for name, logs in best.items()}
-        values = {name: linear.start[name] + step for name, step in steps.items()}
-        if max(np.abs(step).max() for step in steps.values()) < SETTLED:
-            break
-    return {name: np.exp(logs) for name, logs in (values or {}).items()}
+def iterate(cases: Sequence[Case], measured_s: Floats, priors: Mapping[str, Floats] | None) -> dict[str, Floats]:
+    """Knobs (logs) per generation after one iteration from what the cases' accelerators state; ``priors`` as in ``refit``."""
+    linear, everything = linearise(cases), np.ones(len(cases), dtype=bool)
+    best = refit(linear, np.log(measured_s), row_weights(cases), everything, priors)
+    return {name: start + np.clip(best[name] - start, -TRUST, TRUST) for name, start in linear.start.items()}
 
 
 def leave_out(

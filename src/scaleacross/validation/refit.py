@@ -20,9 +20,8 @@ from scaleacross.cost_models.step_interval import run_key
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.network import NetworkTechnology
-from scaleacross.spec.topology import Topology
 from scaleacross.validation.crosscheck import SEEN
-from scaleacross.validation.fitting import Linearised, fit, leave_out, linearise, stated_values
+from scaleacross.validation.fitting import Linearised, in_building, iterate, leave_out, linearise, moved, stated_values
 from scaleacross.validation.knobs import KNOBS, generation_of
 from scaleacross.validation.machines import MACHINES, label_of
 from scaleacross.validation.mapping import Case, case_of
@@ -107,7 +106,7 @@ def _case_on(run: Run, machines: Machines) -> Case:
     scale_up = building.links.scale_up
     technology = machines.links.get(scale_up.technology.name, scale_up.technology)
     links = building.links.model_copy(update={"scale_up": scale_up.model_copy(update={"technology": technology})})
-    return _plausible(_in_building(case, {"accelerator": accelerator, "links": links}))
+    return _plausible(in_building(case, {"accelerator": accelerator, "links": links}))
 
 
 def _plausible(case: Case) -> Case:
@@ -131,13 +130,6 @@ def _machine_with(accelerator: str | None) -> str | None:
     return next((label for label, machine in MACHINES.items() if machine.accelerator == accelerator), None)
 
 
-def _in_building(case: Case, update: Mapping[str, object]) -> Case:
-    (building,) = case.topology.buildings
-    region = case.topology.regions[0].model_copy(update={"buildings": (building.model_copy(update=update),)})
-    topology: Topology = case.topology.model_copy(update={"regions": (region,)})
-    return replace(case, topology=topology)
-
-
 def refit(
     cases: Sequence[Case], told: Callable[[int, int], None] = lambda _done, _total: None, *, from_scratch: bool = False
 ) -> tuple[Refit, ...]:
@@ -150,18 +142,19 @@ def refit(
     measured = np.array([measured_s(case) for case in cases])
     before = np.array([predict(case).step_s for case in cases])
     priors = None if from_scratch else stated_values(cases)
-    moved = list(cases)
+    placed = list(cases)
     values: dict[str, Floats] = {}
     for number in range(ITERATIONS):
         told(number, ITERATIONS + 1)
-        last, values = values, fit(moved, measured, iterations=1, priors=priors)
-        moved = [_with_knobs(case, values[generation_of(case)]) for case in moved]
+        logs = iterate(placed, measured, priors)
+        last, values = values, {name: np.exp(own) for name, own in logs.items()}
+        placed = [moved(case, logs[generation_of(case)]) for case in placed]
         if last and max(np.abs(values[name] / last[name] - 1).max() for name in values) < CONVERGED:
             break
     told(ITERATIONS, ITERATIONS + 1)
-    linear = linearise(moved)
+    linear = linearise(placed)
     unseen = {
-        what: leave_out(linear, moved, measured, group, priors)
+        what: leave_out(linear, placed, measured, group, priors)
         for what, group in LEFT_OUT.items()
         if len({group(case) for case in cases}) > 1 and (what != "runs" or len(cases) <= MAX_SINGLE)
     }
@@ -182,14 +175,6 @@ def _runs(cases: Iterable[Case]) -> dict[str, dict[str, int]]:
         name = case.topology.buildings[0].accelerator.name
         out.setdefault(name, Counter())[run_key(case.run.model, case.job.precision)] += 1
     return {name: dict(found) for name, found in out.items()}
-
-
-def _with_knobs(case: Case, values: Floats) -> Case:
-    accelerator = case.topology.buildings[0].accelerator
-    for knob, value in zip(KNOBS, values, strict=True):
-        if knob.applies(accelerator):
-            accelerator = knob.write(accelerator, float(value))
-    return _in_building(case, {"accelerator": accelerator})
 
 
 def _figures(
