@@ -9,15 +9,22 @@ from pathlib import Path
 
 import numpy as np
 
+from scaleacross.calibration.collective_data import Measurement, read_collectives
 from scaleacross.calibration.kernel_data import AttentionTimes, GemmTimes
 from scaleacross.calibration.kernels import predict_attention_s, predict_gemm_s
 from scaleacross.catalogue import load_accelerator
 from scaleacross.cost_models.kernels import attention_model_of, gemm_model_of, machine_of
 from scaleacross.spec.kernel_model import GemmModel
+from scaleacross.spec.network import CurveOp
 
 GEMM_HEAD = ("accelerator", "gemm_dtype", "m", "n", "k", "time_us")
 ATTENTION_HEAD = ("accelerator", "batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "time_us")
 OPS_HEAD = ("op", "n_gpus", "size_bytes", "time_us", "system")
+
+
+def read_measurements(path: Path, op: CurveOp | None = None, num_ranks: int | None = None) -> list[Measurement]:
+    """The rows of a file that can be used."""
+    return list(read_collectives(path, op, num_ranks).rows)
 
 
 def slower(efficiency: float = 0.5) -> GemmModel:

@@ -113,7 +113,7 @@ def test_attention_is_recovered() -> None:
 
 def test_equal_shapes_share_a_fold() -> None:
     one = shapes(103).shapes()
-    fold = folds(np.concatenate([one, one]), seed=0)
+    fold = folds(np.concatenate([one, one]))
     assert (fold[:103] == fold[103:]).all()
     distinct = len(np.unique(one, axis=0))
     assert sorted(np.unique(one[fold[:103] == number], axis=0).shape[0] for number in range(NUM_FOLDS)) == sorted(

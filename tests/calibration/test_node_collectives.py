@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sweeps import read_measurements
 
 from scaleacross.api import calibrate, score_files
-from scaleacross.calibration.collective_data import read_measurements
 from scaleacross.errors import InputError
 
 HEAD = "op,n_gpus,n_nodes,size_bytes,time_us,system,gpu,fabric\n"

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sweeps import read_measurements
 
 from scaleacross.api import score_files
-from scaleacross.calibration.collective_data import Measurement, read_measurements
+from scaleacross.calibration.collective_data import Measurement
 from scaleacross.schedules.collective import protocols
 
 FILE = Path(__file__).parent / "data" / "node_collectives.csv"

@@ -1,7 +1,7 @@
 """Measured times of collectives: a CSV, the output of nccl-tests, or NCCLX's own predictions.
 
 CSV: columns ``op, n_gpus, size_bytes, time_us``; rows whose ``kind`` is not ``measured``, without a size or time, or of another
-operation are left out and counted; ``n_nodes``, ``system``, ``gpu``, ``fabric`` and ``source`` are kept where given. nccl-tests:
+operation are left out and counted; ``n_nodes``, ``system``, ``gpu``, ``fabric`` are kept where given. nccl-tests:
 the out-of-place time of every size; operation and ranks from the file's own comments where it has them. JSON: an export of
 ``ncclQueryCollTuning`` (``coll_tuning``), whose times are predictions and are called so wherever the fit is quoted.
 """
@@ -43,7 +43,6 @@ class Measurement:
     size_bytes: int
     time_s: float
     system: str = ""
-    source: str = ""
     num_nodes: int = 1
     gpu: str = ""
     fabric: str = ""
@@ -63,11 +62,6 @@ class CollectiveFile:
         """How provenance quotes the file: name, digest, and where its times come from if nobody measured them."""
         own = read_data_file(self.path).label
         return f"{own}, {self.origin}" if self.origin else own
-
-
-def read_measurements(path: str | Path, op: CurveOp | None = None, num_ranks: int | None = None) -> list[Measurement]:
-    """The rows of ``read_collectives`` that can be used. Raises InputError."""
-    return list(read_collectives(path, op, num_ranks).rows)
 
 
 def read_stated(given: str | Path) -> CollectiveFile:
@@ -136,7 +130,7 @@ def _csv_rows(path: Path, lines: Sequence[str], left_out: Counter[tuple[str, str
             figures = int(row["n_gpus"]), int(float(row["size_bytes"])), float(row["time_us"]) * 1e-6
         except (TypeError, ValueError) as error:
             raise InputError(f"{path}:{number}: n_gpus, n_nodes, size_bytes, time_us: {error}") from error
-        one = _checked(f"{path}:{number}", op, *figures, system, row.get("source") or "")
+        one = _checked(f"{path}:{number}", op, *figures, system)
         if num_nodes < 1 or figures[0] % num_nodes:
             raise InputError(f"{path}:{number}: {figures[0]} ranks on {num_nodes} nodes; every node has equally many")
         out.append(replace(one, num_nodes=num_nodes, gpu=row.get("gpu") or "", fabric=row.get("fabric") or ""))
@@ -192,10 +186,9 @@ def _nccl_rows(path: Path, lines: Sequence[str], op: CurveOp | None, num_ranks: 
     return out
 
 
-def _checked(place: str, op: CurveOp, num_ranks: int, size_bytes: int, time_s: float, *labels: str) -> Measurement:
+def _checked(place: str, op: CurveOp, num_ranks: int, size_bytes: int, time_s: float, system: str = "") -> Measurement:
     if num_ranks < 2 or size_bytes < 1 or not (0 < time_s < math.inf):
         raise InputError(
             f"{place}: {num_ranks} ranks, {size_bytes} B, {time_s:g} s; at least 2 ranks, 1 B and more than 0 s"
         )
-    system, source = (*labels, "", "")[:2]
-    return Measurement(op, num_ranks, size_bytes, time_s, system, source)
+    return Measurement(op, num_ranks, size_bytes, time_s, system)

@@ -4,7 +4,7 @@ The fit, for one operation and group size (all systems given share it):
 
 1. median time of every size
 2. the rising sequence nearest to the medians in absolute log error (pool adjacent violators with medians)
-3. the fewest of its points such that straight lines between them pass within ``tolerance`` (relative) of all others
+3. the fewest of its points such that straight lines between them pass within TOLERANCE (relative) of all others
 
 Between two points time is α + β·S with an α and β of their own, so the points are the size classes. The held-out error
 fits every second size (4× apart) and predicts the others.
@@ -44,25 +44,15 @@ class CurveError:
     size_class: str
     errors: tuple[float, ...]
 
-    @property
-    def median_abs_error(self) -> float:
-        """Median of the absolute errors."""
-        return median(map(abs, self.errors))
 
-    @property
-    def bias(self) -> float:
-        """Median of the signed errors."""
-        return median(self.errors)
-
-
-def fit_curves(rows: Iterable[Measurement], tolerance: float = TOLERANCE) -> tuple[CollectiveCurve, ...]:
+def fit_curves(rows: Iterable[Measurement]) -> tuple[CollectiveCurve, ...]:
     """One curve per operation and group size with two sizes at least, in the order of ``CURVE_OPS``."""
     out = []
     for (op, num_ranks), group in _grouped(rows, lambda row: (CURVE_OPS.index(row.op), row.num_ranks)):
         sizes, medians = _medians(group)
         if len(sizes) > 1:
             times = rising(medians)
-            kept = fewest_points(sizes, times, tolerance)
+            kept = fewest_points(sizes, times, TOLERANCE)
             points = {sizes[index]: float(f"{times[index]:.4g}") for index in kept}
             out.append(CollectiveCurve(op=CURVE_OPS[op], num_ranks=num_ranks, time_s=points))
     return tuple(out)
@@ -123,7 +113,7 @@ def score(curves: Sequence[CollectiveCurve], rows: Sequence[Measurement]) -> lis
     return summarise((row, time / row.time_s - 1) for row, time in zip(rows, predict_s(curves, rows), strict=True))
 
 
-def held_out(rows: Sequence[Measurement], tolerance: float = TOLERANCE) -> list[CurveError]:
+def held_out(rows: Sequence[Measurement]) -> list[CurveError]:
     """Errors per system on sizes left out: of its sizes every second one is fitted, the others predicted, and vice versa."""
     errors: list[tuple[Measurement, float]] = []
     for _, own in _grouped(rows, lambda row: row.system):
@@ -131,21 +121,8 @@ def held_out(rows: Sequence[Measurement], tolerance: float = TOLERANCE) -> list[
         for parity in (0, 1):
             seen = [row for row in own if number[row.op, row.num_ranks, row.size_bytes] % 2 == parity]
             unseen = [row for row in own if number[row.op, row.num_ranks, row.size_bytes] % 2 != parity]
-            times = predict_s(fit_curves(seen, tolerance), unseen)
+            times = predict_s(fit_curves(seen), unseen)
             errors += [(row, time / row.time_s - 1) for row, time in zip(unseen, times, strict=True)]
-    return summarise(errors)
-
-
-def held_out_groups(rows: Sequence[Measurement], tolerance: float = TOLERANCE) -> list[CurveError]:
-    """Errors per system on group sizes left out, where two others of the operation are measured."""
-    errors: list[tuple[Measurement, float]] = []
-    for _, own in _grouped(rows, lambda row: row.system):
-        for op, num_ranks in sorted({(row.op, row.num_ranks) for row in own}):
-            seen = [row for row in own if (row.op, row.num_ranks) != (op, num_ranks)]
-            unseen = [row for row in own if (row.op, row.num_ranks) == (op, num_ranks)]
-            if len({row.num_ranks for row in seen if row.op == op}) >= 2:
-                times = predict_s(fit_curves(seen, tolerance), unseen)
-                errors += [(row, time / row.time_s - 1) for row, time in zip(unseen, times, strict=True)]
     return summarise(errors)
 
 

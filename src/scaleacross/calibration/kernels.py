@@ -165,7 +165,7 @@ def score_of(relative: Floats) -> Score:
 
 
 def fit_gemm(
-    times: GemmTimes, machine: Machine, element_bytes: float, *, base: GemmModel | None = None, seed: int = 0
+    times: GemmTimes, machine: Machine, element_bytes: float, *, base: GemmModel | None = None
 ) -> FitResult[GemmModel]:
     """The GemmModel nearest to ``times`` (products of at least MIN_GEMM_FLOP), with both errors.
 
@@ -189,17 +189,17 @@ def fit_gemm(
     ]
     predict = partial(_gemm_of, machine=machine, element_bytes=element_bytes)
     few = _rates_of(base, free, _GEMM_RATES) if base else None
-    return _fit(GemmModel, times, starts, few, predict, seed)
+    return _fit(GemmModel, times, starts, few, predict)
 
 
 def fit_attention(
-    times: AttentionTimes, machine: Machine, *, base: AttentionModel | None = None, seed: int = 0
+    times: AttentionTimes, machine: Machine, *, base: AttentionModel | None = None
 ) -> FitResult[AttentionModel]:
     """The AttentionModel nearest to ``times``, with both errors; ``base`` as in ``fit_gemm``. TooFewError on too few shapes."""
 
     predict = partial(_attention_of, machine=machine)
     few = _rates_of(base, _ATTENTION_PARAMETERS, _ATTENTION_RATES) if base else None
-    return _fit(AttentionModel, times, [_Start(_ATTENTION_PARAMETERS, {})], few, predict, seed)
+    return _fit(AttentionModel, times, [_Start(_ATTENTION_PARAMETERS, {})], few, predict)
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,6 @@ def _fit(
     starts: Sequence[_Start],
     few: _Start | None,
     predict: Callable[[Model, TimesT], Floats],
-    seed: int,
 ) -> FitResult[Model]:
     """All parameters from ``starts`` where the shapes allow, those of ``few`` where they are sparse; the better one left out."""
     num_shapes = len(np.unique(times.shapes(), axis=0))
@@ -242,7 +241,7 @@ def _fit(
         )
     if num_shapes >= SPARSE * _least(starts):
         options = options[:1]
-    results = [_cross_validated(kind, times, option, predict, seed) for option in options]
+    results = [_cross_validated(kind, times, option, predict) for option in options]
     return min(results, key=lambda result: result.out_of_sample.median_abs_error)
 
 
@@ -252,14 +251,14 @@ def _least(starts: Sequence[_Start]) -> int:
 
 
 def _cross_validated(
-    kind: type[Model], times: TimesT, starts: Sequence[_Start], predict: Callable[[Model, TimesT], Floats], seed: int
+    kind: type[Model], times: TimesT, starts: Sequence[_Start], predict: Callable[[Model, TimesT], Floats]
 ) -> FitResult[Model]:
     def best(part: TimesT) -> Model:
         tried = [(_fitted(kind, part, start, predict), start.fixed) for start in starts]
         fitted, fixed = min(tried, key=lambda pair: pair[0].loss)
         return kind.model_validate({**fixed, **{name: _rounded(value) for name, value in fitted.values.items()}})
 
-    fold = folds(times.shapes(), seed)
+    fold = folds(times.shapes())
     model = best(times)
     left_out = np.empty_like(times.time_s)
     for number in range(NUM_FOLDS):
@@ -282,10 +281,10 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
-def folds(shapes: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+def folds(shapes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Fold of every row, 0 to NUM_FOLDS − 1: equal shapes share one, folds differ by one shape at most."""
     distinct, number = np.unique(shapes, axis=0, return_inverse=True)
-    shuffled = np.random.default_rng(seed).permutation(len(distinct)) % NUM_FOLDS
+    shuffled = np.random.default_rng(0).permutation(len(distinct)) % NUM_FOLDS
     fold: NDArray[np.int64] = shuffled[number.reshape(-1)]
     return fold
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.calibration.kernels import Score, score_of
+from scaleacross.calibration.kernels import score, score_of
 from scaleacross.calibration.result import Residual
 from scaleacross.calibration.robust_fit import Parameter, fit_times
 from scaleacross.cost_models.axes import group_of, network_of
@@ -169,16 +169,12 @@ def _fit(rows: _Rows, benches: Sequence[Bench]) -> LevelFit:
     residual = Residual(
         what=f"collectives across {rows.level}",
         fitted=("rate_share", "latency_s"),
-        base=_score(rows.predict(benches, everything, 1.0, before), measured),
-        in_sample=_score(rows.predict(benches, everything, **found), measured),
+        base=score(rows.predict(benches, everything, 1.0, before), measured),
+        in_sample=score(rows.predict(benches, everything, **found), measured),
         left_out={"sizes": score_of(np.concatenate(unseen))},
     )
     sources = tuple(dict.fromkeys(bench.source for bench in benches))
     return LevelFit(rows.level, found["rate_share"], found["latency_s"], residual, sources)
-
-
-def _score(predicted: Floats, measured: Floats) -> Score:
-    return score_of(predicted / measured - 1)
 
 
 def _origin(fit: LevelFit, date: str) -> Provenance:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from scaleacross.calibration.collective_data import Measurement
-from scaleacross.calibration.collectives import SIZE_CLASSES, TOLERANCE, CurveError, fit_curves, held_out, score
+from scaleacross.calibration.collectives import SIZE_CLASSES, CurveError, fit_curves, held_out, score
 from scaleacross.calibration.result import taken_over
 from scaleacross.errors import InputError
 from scaleacross.spec.base import Provenance
@@ -27,7 +27,6 @@ def fitted_network(
     rows: Sequence[Measurement],
     source: str,
     date: str,
-    tolerance: float = TOLERANCE,
 ) -> NetworkTechnology:
     """``base`` under a new name, with curves fitted to ``rows`` in place of its own.
 
@@ -40,7 +39,7 @@ def fitted_network(
     Raises:
         InputError: no operation has two sizes.
     """
-    curves = fit_curves(rows, tolerance)
+    curves = fit_curves(rows)
     if not curves:
         raise InputError("no curve can be fitted: an operation needs two sizes at least for one number of ranks")
     stated = {
@@ -54,7 +53,7 @@ def fitted_network(
         if others
         else ""
     )
-    stated[_CURVES] = Provenance(source=f"{source}; {residuals(curves, rows, date, tolerance)}{kept}", status="fitted")
+    stated[_CURVES] = Provenance(source=f"{source}; {residuals(curves, rows, date)}{kept}", status="fitted")
     curves = tuple(sorted((*curves, *others), key=lambda curve: (CURVE_OPS.index(curve.op), curve.num_ranks)))
     return NetworkTechnology.model_validate(base.model_dump() | {"name": name, "curves": curves, "provenance": stated})
 
@@ -87,11 +86,11 @@ def kept_curves(base: NetworkTechnology, rows: Sequence[Measurement]) -> tuple[C
     return tuple(curve for curve in base.curves if curve.op not in measured)
 
 
-def residuals(curves: Sequence[CollectiveCurve], rows: Sequence[Measurement], date: str, tolerance: float) -> str:
+def residuals(curves: Sequence[CollectiveCurve], rows: Sequence[Measurement], date: str) -> str:
     """One line: median absolute error by size class, of the fit on its own rows and on sizes left out of all systems at once."""
     fitted, unseen = (
         ", ".join(f"{label} {_pooled(errors, label):.1%}" for label in SIZE_CLASSES if _has(errors, label))
-        for errors in (score(curves, rows), held_out(as_one_system(rows), tolerance))
+        for errors in (score(curves, rows), held_out(as_one_system(rows)))
     )
     return f"fitted {date} to {len(rows)} times; median error {fitted}; on sizes left out {unseen}"
 

@@ -21,6 +21,7 @@ STEP: Final = 1e-4
 """Change of a coordinate for a numerical derivative."""
 TRUST: Final = 1.0
 """Largest change of a coordinate in one iteration."""
+MAX_ITERATIONS: Final = 80
 SPAN: Final = 7.0
 """Coordinates stay within ±SPAN: a fraction within 0.001 and 0.999, a positive figure within a factor of 1,100 of its
 start, and 0 at the lower end: a term that the rows do not show."""
@@ -69,7 +70,6 @@ def fit_times(
     *,
     scale: float,
     leash: float = 0.0,
-    max_iterations: int = 80,
 ) -> Fitted:
     """Figures of ``parameters`` for which ``predict`` comes nearest to ``measured_s``.
 
@@ -88,7 +88,7 @@ def fit_times(
     start = np.array([parameter.coordinate(parameter.start) for parameter in parameters])
     here, errors, damping = start, residuals(start), 1e-3
     loss = total(here, errors)
-    for _ in range(max_iterations):
+    for _ in range(MAX_ITERATIONS):
         slopes = np.stack([(residuals(here + STEP * unit) - errors) / STEP for unit in np.eye(len(here))], axis=1)
         weighted = slopes / np.sqrt(1.0 + (errors / scale) ** 2)[:, None]
         curvature = slopes.T @ weighted + leash**2 * np.eye(len(here))
