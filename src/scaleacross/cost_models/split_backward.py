@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import Floats, Ints
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.overlap import ChunkWindows
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds
@@ -33,52 +33,37 @@ def gradient_chunks(
         carried: parameters whose traffic every rank is taken to have, (ranks,).
         taken: by which computation falls behind per second of concurrent traffic, (ranks,).
     """
-    of, share = _of_ranks(stages, buckets), _share(stages, carried)
     part_s = (ends.last_end_s - ends.last_start_s) / pieces
     # from the first bucket of a chunk, and from the last
     to_end = ends.total_s - ends.last_start_s - part_s, ends.total_s - ends.last_end_s
-    order = np.take_along_axis(of, np.argsort(-ends.last_end_s[of]), 1)
-    left = _left(share, pieces, order)
-    gradients = _windows(left, to_end, order, buckets)
-    before = share[of].sum(axis=1) - left
-    return gradients._replace(of_calls=gradients.of_calls + taken * before)
+    return _chunks(stages, -ends.last_end_s, to_end, pieces, buckets, carried, taken)
 
 
 def parameter_chunks(
     stages: StageWork, ends: StageEnds, pieces: Floats, buckets: Floats, carried: Floats, taken: Floats
 ) -> ChunkWindows:
     """What the outermost buckets of every chunk leave parameters; arguments as of ``gradient_chunks``."""
-    of = _of_ranks(stages, buckets)
     part_s = (ends.first_end_s - ends.first_start_s) / pieces
     from_start = ends.first_end_s - part_s, ends.first_start_s  # to the last bucket, and to the first
-    order = np.take_along_axis(of, np.argsort(ends.first_end_s[of]), 1)
-    share = _share(stages, carried)
-    left = _left(share, pieces, order)
-    parameters = _windows(left, from_start, order, buckets)
-    behind = share[of].sum(axis=1) - left
-    return parameters._replace(of_calls=parameters.of_calls + taken * behind)
+    return _chunks(stages, ends.first_end_s, from_start, pieces, buckets, carried, taken)
 
 
-def _of_ranks(stages: StageWork, buckets: Floats) -> Ints:
-    """Virtual stages of every rank, (ranks, chunks)."""
-    return np.argsort(stages.rank, kind="stable").reshape(len(buckets), -1)
-
-
-def _share(stages: StageWork, carried: Floats) -> Floats:
-    """Of its rank's traffic, by virtual stage."""
-    share: Floats = (stages.dense_parameters + stages.expert_parameters) / carried[stages.rank]
-    return share
-
-
-def _left(share: Floats, pieces: Floats, order: Ints) -> Floats:
-    """φ of all chunks before one in ``order`` (ranks, chunks) with all of it, then with one bucket of it, (2 · chunks, ranks)."""
+def _chunks(
+    stages: StageWork,
+    sorted_by: Floats,
+    lengths_s: tuple[Floats, Floats],
+    pieces: Floats,
+    buckets: Floats,
+    carried: Floats,
+    taken: Floats,
+) -> ChunkWindows:
+    """Windows of the chunks of every rank in rising order of ``sorted_by``, (p·v,); with all of a chunk, then with one bucket."""
+    of = np.argsort(stages.rank, kind="stable").reshape(len(buckets), -1)  # virtual stages, (ranks, chunks)
+    share: Floats = (stages.dense_parameters + stages.expert_parameters) / carried[stages.rank]  # of its rank's traffic
+    order = np.take_along_axis(of, np.argsort(sorted_by[of]), 1)
     whole = np.cumsum(share[order], axis=1)
-    out: Floats = np.hstack([whole, whole - (share * (1 - 1 / pieces))[order]]).T
-    return out
-
-
-def _windows(left: Floats, lengths_s: tuple[Floats, Floats], order: Ints, buckets: Floats) -> ChunkWindows:
+    left: Floats = np.hstack([whole, whole - (share * (1 - 1 / pieces))[order]]).T  # φ, (2 · chunks, ranks)
     one = 1 / buckets
     of_pace = np.where(buckets > 1, np.maximum(0.0, left - one) / np.maximum(1 - one, one), 0.0)
-    of_calls = np.minimum(left, (1 - of_pace) * one)
+    of_calls = np.minimum(left, (1 - of_pace) * one) + taken * (share[of].sum(axis=1) - left)
     return ChunkWindows(of_pace, of_calls, np.hstack([each[order] for each in lengths_s]).T)

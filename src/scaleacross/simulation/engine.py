@@ -55,10 +55,6 @@ class Simulation:
         task = Task(name, size_bytes, path, None, latency_s, cap_bytes_per_s, holds, held_fraction)
         return self.add(task, after, after_end, lane)
 
-    def wait(self, task: int, others: Iterable[int]) -> None:
-        """Let ``task`` wait for more, added before it or after: n for the arrival of task n, ~n for its end alone."""
-        self._after[task] += others
-
     def add(self, task: Task, after: Iterable[int] = (), after_end: Iterable[int] = (), lane: object = None) -> int:
         """Add a task; returns its number."""
         number, waits = len(self.tasks), list(after)
