@@ -42,14 +42,14 @@ def test_plans_where_rounding_finds_no_room() -> None:
     problem = full_problem()
     groups = alike_tables(problem)
     relaxation = Relaxation(groups, problem.fleet)
-    relaxed = relaxation.bound()
+    bound_s = relaxation.bound_s()
+    assert bound_s is not None
+    relaxed = relaxation.solve(bound_s * (1 + 1e-5))
     assert relaxed is not None
-    rounding = [
-        pack(problem, rounded(groups, relaxed.counts, len(problem.tables)), weight) for weight in (0.0, 0.5, 2.0)
-    ]
-    plan = Configurations(problem, groups, lambda: 5.0).plan(1.3 * relaxed.bound_s, {})
+    rounding = [pack(problem, rounded(groups, relaxed[1], len(problem.tables)), weight) for weight in (0.0, 0.5, 2.0)]
+    plan = Configurations(problem, groups, lambda: 5.0).plan(1.3 * bound_s, {})
     assert rounding == [None] * 3 and plan is not None and fits(problem, plan)
-    assert busiest(problem, plan) <= 1.3 * relaxed.bound_s
+    assert busiest(problem, plan) <= 1.3 * bound_s
     found = shard_embeddings(problem, time_limit_s=60, gap_tolerance=0.05, clock=time.process_time)
     assert "configurations of ranks" in found.methods and found.gap <= 0.05
 

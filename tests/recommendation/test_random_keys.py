@@ -20,9 +20,11 @@ from scaleacross.solvers.embeddings.random_keys import RandomKeys
 def seconds_of_plans(problem: ShardingProblem, rounds: int) -> list[float]:
     """Of the best packing of what the relaxation chooses, then of every plan that is yielded; all of these fit."""
     groups = alike_tables(problem)
-    relaxed = Relaxation(groups, problem.fleet).bound()
+    relaxation = Relaxation(groups, problem.fleet)
+    bound_s = relaxation.bound_s()
+    relaxed = None if bound_s is None else relaxation.solve(bound_s * (1 + 1e-5))
     assert relaxed is not None
-    chosen, left = rounded(groups, relaxed.counts, len(problem.tables)), iter(range(rounds, -1, -1))
+    chosen, left = rounded(groups, relaxed[1], len(problem.tables)), iter(range(rounds, -1, -1))
     packed = pack(problem, chosen, 0.0)
     out = [busiest(problem, packed)] if packed else []
     for plan in RandomKeys(problem, groups, 0).plans([chosen], float("inf"), lambda: next(left)):

@@ -23,7 +23,7 @@ from scaleacross.solvers.pipeline_order.climb import Found, best_rule, climb, fi
 from scaleacross.solvers.pipeline_order.greedy import ListScheduler
 from scaleacross.solvers.pipeline_order.known import fitting_schedules
 from scaleacross.solvers.pipeline_order.model import OrderModel
-from scaleacross.solvers.pipeline_order.neighbourhood import LIGHT_PRESOLVE, search_neighbourhoods
+from scaleacross.solvers.pipeline_order.neighbourhood import search_neighbourhoods
 from scaleacross.solvers.pipeline_order.periodic import steady_rule
 from scaleacross.solvers.pipeline_order.problem import OrderProblem, step_s
 from scaleacross.solvers.pipeline_order.streams import Streams, make_streams
@@ -55,16 +55,12 @@ class PipelineOrder:
         status: ``optimal`` if the gap is at most ``PROVED_RATIO``, else ``time_limit``.
         objective_s: seconds of the step in this order.
         bound_s: no order of this problem is faster.
-        elapsed_s: seconds that the search took.
-        found_by: the stage that found the order.
     """
 
     schedule: PipelineSchedule
     status: Literal["optimal", "time_limit"]
     objective_s: float
     bound_s: float
-    elapsed_s: float
-    found_by: str
 
     @property
     def gap(self) -> float:
@@ -115,7 +111,6 @@ class _Search:
     report: Callable[[Progress], None]
     began: float = field(default_factory=time.perf_counter)
     best: Found | None = None
-    found_by: str = "greedy"
     improvements: int = 0
 
     def __post_init__(self) -> None:
@@ -137,7 +132,7 @@ class _Search:
         """Consider an order that the caller brings."""
         check(schedule)
         starts = self.streams.starts_of(schedule)
-        self._keep(Found(self.scheduler.step(starts), starts), schedule.name)
+        self._keep(Found(self.scheduler.step(starts), starts))
 
     def greedy(self, limit_s: float) -> None:
         """Rules, a periodic rule where the step is long, and the local search over the best of them."""
@@ -146,7 +141,7 @@ class _Search:
             rule = steady_rule(self.streams, min(limit_s, GREEDY_S) / 2, self.seed, self.num_workers)
             if rule:
                 found = min(found, Found(*self.scheduler.run(rule), rule), key=lambda f: f.ticks)
-        self._keep(climb(self.scheduler, found, self.lower, self.began + limit_s, self.seed), "greedy")
+        self._keep(climb(self.scheduler, found, self.lower, self.began + limit_s, self.seed))
 
     def whole(self, share: float) -> None:
         """CP-SAT on the whole order."""
@@ -154,10 +149,10 @@ class _Search:
         if best.ticks <= self.lower or self.left_s <= 0:
             return
         model = OrderModel(self.streams, self.windows, self.lower, best.ticks, best.starts)
-        result = model.solve(self.left_s * share, self.seed, self.num_workers, self._tell, LIGHT_PRESOLVE)
+        result = model.solve(self.left_s * share, self.seed, self.num_workers, self._tell)
         self.lower = max(self.lower, result.bound)
         if result.starts:
-            self._keep(Found(self.scheduler.step(result.starts), result.starts), "whole")
+            self._keep(Found(self.scheduler.step(result.starts), result.starts))
 
     def neighbourhoods(self) -> None:
         """Large-neighbourhood search until the time is up."""
@@ -171,12 +166,12 @@ class _Search:
             self.num_workers,
             self._tell,
         )
-        self._keep(found, "neighbourhoods")
+        self._keep(found)
 
     def result(self) -> PipelineOrder:
         """What was found, timed and checked."""
         problem, best = self.streams.problem, self._best()
-        schedule = self.streams.schedule(best.starts, "Optimized")
+        schedule = self.streams.schedule(best.starts)
         check(schedule)
         objective_s, bound_s = step_s(problem, schedule), self.lower * self.streams.tick_s
         if bound_s > objective_s * (1 + _ROUNDING):
@@ -187,8 +182,6 @@ class _Search:
             status="optimal" if proved else "time_limit",
             objective_s=objective_s,
             bound_s=min(bound_s, objective_s),
-            elapsed_s=time.perf_counter() - self.began,
-            found_by=self.found_by,
         )
 
     def _best(self) -> Found:
@@ -196,12 +189,12 @@ class _Search:
             raise ValueError("greedy runs first")
         return self.best
 
-    def _keep(self, found: Found, stage: str) -> None:
+    def _keep(self, found: Found) -> None:
         """Time ``found`` with messages in the order of the computations, which CP-SAT need not respect; keep it if better."""
-        starts = self.streams.starts_of(self.streams.schedule(found.starts, stage))
+        starts = self.streams.starts_of(self.streams.schedule(found.starts))
         found = Found(self.scheduler.step(starts), starts, found.rule)
         if self.best is None or found.ticks < self.best.ticks:
-            self.best, self.found_by = found, stage
+            self.best = found
             self._tell(found.ticks)
 
     def _tell(self, ticks: int) -> None:

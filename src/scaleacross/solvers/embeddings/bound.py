@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from ortools.linear_solver import pywraplp
@@ -19,14 +18,6 @@ from scaleacross.solvers.embeddings.choices import Alike, Place, class_capacity,
 
 _SAFETY = 1 - 1e-6
 """The simplex method stops at tolerances of 1e-7 of scaled rows."""
-
-
-@dataclass(frozen=True)
-class Relaxed:
-    """A bound in seconds and, of the relaxation at some θ, tables of each group per option: (group, option) -> count."""
-
-    bound_s: float
-    counts: dict[tuple[int, int], float]
 
 
 class Relaxation:
@@ -82,8 +73,8 @@ class Relaxation:
             return None
         return float(self._top.solution_value()) * self._unit_s
 
-    def bound(self) -> Relaxed | None:
-        """inf{θ : LP(θ) ≤ θ}, with the counts there; None where no fraction of tables fits the memories."""
+    def bound_s(self) -> float | None:
+        """inf{θ : LP(θ) ≤ θ}; None where no fraction of tables fits the memories."""
         costs: Floats = np.unique(self._shard_s)
         if not len(costs) or (whole_s := self._mean_s(float(costs[-1]))) is None:
             return None
@@ -97,8 +88,8 @@ class Relaxation:
                 high = middle
             else:
                 low, stride = middle + 1, 2 * stride
-        best = self.solve(float(costs[high]))
-        return None if best is None else Relaxed(max(float(costs[high]), best[0]) * _SAFETY, best[1])
+        best_s = self._mean_s(float(costs[high]))
+        return None if best_s is None else max(float(costs[high]), best_s) * _SAFETY
 
     def limits(self, bound_s: float) -> list[float]:
         """Values of θ worth a try above a bound: from it to four times."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest, fits, loads_of
-from scaleacross.solvers.embeddings.bound import Relaxation, Relaxed
+from scaleacross.solvers.embeddings.bound import Relaxation
 from scaleacross.solvers.embeddings.choices import Alike, alike_tables
 from scaleacross.solvers.embeddings.configurations import MOST_KINDS, Configurations
 from scaleacross.solvers.embeddings.construct import fill, pack, relabelled, rounded
@@ -106,15 +106,15 @@ def shard_embeddings(
         found.relaxation_fits = False
         return found
     relaxation = Relaxation(groups, problem.fleet)
-    relaxed = relaxation.bound()
-    if relaxed is None:
+    bound_s = relaxation.bound_s()
+    if bound_s is None:
         found.relaxation_fits = False
         return found
-    found.bound_s = relaxed.bound_s
+    found.bound_s = bound_s
     for incumbent in incumbents:
         found.take(problem, incumbent, "baseline")
     target = max(gap_tolerance, 1e-9)
-    chosen = _construct(problem, groups, relaxation, relaxed, found, left)
+    chosen = _construct(problem, groups, relaxation, bound_s, found, left)
     unkeyed_s = (1 - _KEYED) * left()
     _keyed(RandomKeys(problem, groups, seed), chosen, found, lambda: left() - unkeyed_s, target)
     if len(problem.tables) > MOST_TABLES and len(groups) <= MOST_KINDS and _alike(problem):
@@ -156,13 +156,13 @@ def _construct(
     problem: ShardingProblem,
     groups: Sequence[Alike],
     relaxation: Relaxation,
-    relaxed: Relaxed,
+    bound_s: float,
     found: Found,
     left: Callable[[], float],
 ) -> list[Sequence[int]]:
     """Plans from the relaxation; the options of every table that were packed."""
     out: list[Sequence[int]] = []
-    for limit in relaxation.limits(relaxed.bound_s):
+    for limit in relaxation.limits(bound_s):
         solved = relaxation.solve(limit)
         if solved is None:
             continue

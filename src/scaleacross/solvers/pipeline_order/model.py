@@ -20,7 +20,8 @@ from scaleacross.solvers.pipeline_order.bounds import Windows, memory_depths
 from scaleacross.solvers.pipeline_order.greedy import Starts
 from scaleacross.solvers.pipeline_order.streams import Streams
 
-_PROVED: Final = (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+LIGHT_PRESOLVE: Final = {"cp_model_probing_level": 0, "symmetry_level": 0, "linearization_level": 0}
+"""A neighbourhood is small: presolve would take longer than the search."""
 Free = Callable[[int, int], bool]  # (stream, micro-batch) -> whether its place in the order is open
 
 
@@ -30,7 +31,6 @@ class ModelResult:
 
     bound: int
     starts: Starts | None
-    proved: bool
 
 
 class OrderModel:
@@ -141,27 +141,22 @@ class OrderModel:
         seed: int,
         num_workers: int,
         on_solution: Callable[[int], None] | None = None,
-        parameters: dict[str, Any] | None = None,
     ) -> ModelResult:
         """The best starts within the time limit."""
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
         solver.parameters.num_workers = num_workers
         solver.parameters.random_seed = seed
-        for name, value in (parameters or {}).items():
-            field = getattr(solver.parameters, name)
-            if isinstance(value, list):
-                field.extend(value)
-            else:
-                setattr(solver.parameters, name, value)
+        for name, value in LIGHT_PRESOLVE.items():
+            setattr(solver.parameters, name, value)
         callback = None if on_solution is None else _Progress(on_solution)
         status = solver.solve(self.cp, callback)
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             starts = [[solver.value(v) for v in row] for row in self.start]
-            return ModelResult(int(solver.best_objective_bound), starts, status in _PROVED)
+            return ModelResult(int(solver.best_objective_bound), starts)
         if status == cp_model.INFEASIBLE:
-            return ModelResult(self.horizon + 1, None, True)
-        return ModelResult(max(self.lower, int(solver.best_objective_bound)), None, False)
+            return ModelResult(self.horizon + 1, None)
+        return ModelResult(max(self.lower, int(solver.best_objective_bound)), None)
 
 
 class _Progress(cp_model.CpSolverSolutionCallback):

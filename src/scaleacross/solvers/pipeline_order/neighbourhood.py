@@ -10,19 +10,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from scaleacross.solvers.pipeline_order.bounds import Windows
 from scaleacross.solvers.pipeline_order.climb import Found
 from scaleacross.solvers.pipeline_order.greedy import ListScheduler
 from scaleacross.solvers.pipeline_order.model import OrderModel
 
-LIGHT_PRESOLVE: Final[dict[str, Any]] = {
-    "cp_model_probing_level": 0,
-    "symmetry_level": 0,
-    "linearization_level": 0,
-}
-"""A neighbourhood is small: presolve would take longer than the search."""
 _TRIAL_S: Final = 2.0
 _WINDOW_FRACTIONS: Final = (0.1, 0.2, 0.3)
 _RANKS: Final = (2, 4, 8, 10**6)
@@ -45,7 +39,7 @@ def search_neighbourhoods(
         free = _neighbourhood(rng, scheduler, found)
         horizon = max(lower, found.ticks - demand)
         model = OrderModel(streams, windows, lower, horizon, found.starts, free)
-        result = model.solve(min(_TRIAL_S, left), rng.randrange(2**30), num_workers, parameters=LIGHT_PRESOLVE)
+        result = model.solve(min(_TRIAL_S, left), rng.randrange(2**30), num_workers)
         if result.starts is None:
             demand = max(1, demand // 2) if rng.random() < 0.5 else demand
             continue

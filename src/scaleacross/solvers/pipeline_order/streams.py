@@ -97,7 +97,7 @@ class Streams:
         """Index of the stream that frees the activation: W, or B of a backward in one piece."""
         return (2 if self.split else 1) * self.problem.num_virtual_stages + stage
 
-    def schedule(self, starts: list[list[int]], name: str) -> PipelineSchedule:
+    def schedule(self, starts: list[list[int]]) -> PipelineSchedule:
         """The order of the computations that begin at ``starts[stream][micro-batch]``.
 
         At equal starts, computations without duration come first, and among them those that others wait for.
@@ -108,7 +108,7 @@ class Streams:
             rows.append(tuple(Action(self.streams[k].kind, j, self.streams[k].chunk) for _, _, k, j in timed))
         problem = self.problem
         return PipelineSchedule(
-            name, problem.num_ranks, problem.num_microbatches, problem.num_chunks, tuple(rows), problem.placement
+            "Optimized", problem.num_ranks, problem.num_microbatches, problem.num_chunks, tuple(rows), problem.placement
         )
 
     def starts_of(self, schedule: PipelineSchedule) -> list[list[int]]:
