@@ -47,7 +47,6 @@ class Host:
     port: str
     address: str
     rate_bytes_per_s: float
-    num_ranks: int
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,6 @@ def _building(building: Building, number: int, prefix: str, routes: tuple[tuple[
                 port=f"h{index}",
                 address=f"10.77.{number}.{index + 1}",
                 rate_bytes_per_s=rate,
-                num_ranks=building.accelerators_per_host,
             )
         )
     return BuildingNet(

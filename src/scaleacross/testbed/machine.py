@@ -24,14 +24,12 @@ class Machine:
 
     Attributes:
         is_root: namespaces may be made here; inside ``unshare -Urnm`` they may as well.
-        is_private: we are root of a user namespace only: whatever is made goes when this process does.
         can_unshare: an ordinary user may make a user namespace.
         missing_tools: of ``TOOLS``.
         has_netem, has_tun: ways to delay packets.
     """
 
     is_root: bool
-    is_private: bool
     can_unshare: bool
     missing_tools: tuple[str, ...]
     has_netem: bool
@@ -64,7 +62,6 @@ def machine() -> Machine:
     allowed = is_root and (inside or _succeeds(["unshare", "--net", "true"]))
     return Machine(
         is_root=allowed,
-        is_private=inside,
         can_unshare=not allowed and _succeeds(["unshare", "-Urnm", "true"]),
         missing_tools=missing,
         has_netem=allowed and not missing and _has_netem(),

@@ -58,18 +58,13 @@ class TorchRecMachine:
 
 @dataclass(frozen=True)
 class ShardPerf:
-    """One shard's figures in ms, as TorchRec's ``Perf``; ``input_dist`` stands beside the total there."""
+    """One shard's figures in ms, as TorchRec's ``Perf``."""
 
     fwd_compute: float
     fwd_comms: float
     bwd_compute: float
     bwd_comms: float
     input_dist: float
-
-    @property
-    def total(self) -> float:
-        """Their sum without ``input_dist``, ms."""
-        return self.fwd_compute + self.fwd_comms + self.bwd_compute + self.bwd_comms
 
 
 def shard_perf(
