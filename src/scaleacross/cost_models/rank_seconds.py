@@ -21,7 +21,7 @@ from scaleacross.cost_models.compute import (
 )
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, recomputed_s
 from scaleacross.cost_models.memory import Held
-from scaleacross.cost_models.network.sm_contention import hbm_s
+from scaleacross.cost_models.network.sm_contention import RING_TOUCHES
 from scaleacross.cost_models.offloading import host_update_s, state_share
 from scaleacross.cost_models.recomputation import elementwise_again, gathers_again, gathers_once
 from scaleacross.cost_models.stages import RankClasses, block_counts, spread
@@ -115,7 +115,7 @@ def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], c
 def hbm_s_per_byte(accelerators: Sequence[Accelerator], candidates: Candidates, elementwise: Floats) -> Floats:
     """``Work.hbm_s_per_byte`` for a share of computation that is element-wise; 0 where the policy is still to be chosen, as work
     that is not element-wise may come again."""
-    each = hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators))
+    each = RING_TOUCHES / min(memory_bytes_per_s(one) for one in accelerators)
     return np.where(candidates.rerun_open, 0.0, elementwise * each)
 
 

@@ -45,7 +45,7 @@ from scaleacross.cost_models.overlap import TRAFFIC_ROWS, Window, beyond_windows
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.backends import cpsat
 from scaleacross.solvers.backends.linear_model import LinearModel
-from scaleacross.solvers.network_combinations import Combination, fastest_everywhere
+from scaleacross.solvers.network_combinations import Combination, fastest_everywhere, most_held
 from scaleacross.solvers.network_model import (
     RESOURCES,
     c1_one_each,
@@ -140,10 +140,7 @@ def _fastest_of_equals(problem: NetworkProblem, chosen: tuple[Combination, ...])
 
 def held_by(chosen: Sequence[Combination]) -> Held:
     """What a choice holds on one accelerator: the most of every communicator, summed over communicators."""
-    most: dict[str, Held] = {}
-    for option in (option for one in chosen for option in one.options):
-        own = most.get(option.choice.communicator, NOTHING_HELD)
-        most[option.choice.communicator] = Held(*map(max, own, option.held))
+    most = most_held(option for one in chosen for option in one.options)
     return Held(*(sum(column) for column in zip(*most.values(), strict=True))) if most else NOTHING_HELD
 
 

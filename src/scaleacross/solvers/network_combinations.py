@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from typing import Final, NamedTuple
 
@@ -57,11 +57,16 @@ class Combination(NamedTuple):
     @property
     def held(self) -> dict[str, Held]:
         """What it holds, by communicator."""
-        most: dict[str, Held] = {}
-        for option in self.options:
-            own = most.get(option.choice.communicator, NOTHING_HELD)
-            most[option.choice.communicator] = Held(*map(max, own, option.held))
-        return most
+        return most_held(self.options)
+
+
+def most_held(options: Iterable[FlowOption]) -> dict[str, Held]:
+    """The most of every resource that one of the options holds, by communicator."""
+    most: dict[str, Held] = {}
+    for option in options:
+        own = most.get(option.choice.communicator, NOTHING_HELD)
+        most[option.choice.communicator] = Held(*map(max, own, option.held))
+    return most
 
 
 def combined(
@@ -104,10 +109,7 @@ def uncontended(
         block if inside else [_fastest_by_held(options) for options in block]
         for block, inside in zip(blocks, in_windows, strict=True)
     ]
-    most: dict[str, Held] = {}
-    for option in (option for block in own for options in block for option in options):
-        name = option.choice.communicator
-        most[name] = Held(*map(max, most.get(name, NOTHING_HELD), option.held))
+    most = most_held(option for block in own for options in block for option in options)
     if all(sum(column) <= limit for *column, limit in zip(*most.values(), budgets, strict=True)):
         return own
     return blocks

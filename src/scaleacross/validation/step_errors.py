@@ -61,11 +61,10 @@ def limits(rows: Apart, *without: str) -> tuple[float, float]:
             "name every publication in the column 'source'"
         )
     low, high = _quantiles(rows, *without)
-    weights, parts = row_weights(rows.cases), []
+    parts = []
     for source in sources:
-        own = rows.rows_of(source)
-        x = rows.residuals(source, *without)[own] / ratios(rows, source, *without)[own]
-        parts.append((scores(x, *_quantiles(rows, source, *without)), weights[own] / weights[own].sum()))
+        x, w = _of_source(rows, source, *without)
+        parts.append((scores(x, *_quantiles(rows, source, *without)), w))
     grown, w = (np.concatenate(each) for each in zip(*parts, strict=True))
     grow = weighted_quantile(grown, w, COVERAGE)
     return grow * low, grow * high
@@ -73,15 +72,17 @@ def limits(rows: Apart, *without: str) -> tuple[float, float]:
 
 def _quantiles(rows: Apart, *without: str) -> tuple[float, float]:
     """Quantiles of x that hold COVERAGE of the rows, every source but ``without`` with the same weight."""
-    weights, parts = row_weights(rows.cases), []
-    for source in rows.sources:
-        if source not in without:
-            own = rows.rows_of(source)
-            scaled = rows.residuals(source, *without)[own] / ratios(rows, source, *without)[own]
-            parts.append((scaled, weights[own] / weights[own].sum()))
+    parts = [_of_source(rows, source, *without) for source in rows.sources if source not in without]
     x, w = (np.concatenate(each) for each in zip(*parts, strict=True))
     low, high = (weighted_quantile(x, w, (1 + end * COVERAGE) / 2) for end in (-1, 1))
     return min(low, -NARROWEST), max(high, NARROWEST)
+
+
+def _of_source(rows: Apart, source: str, *without: str) -> tuple[Floats, Floats]:
+    """x of a source's rows, for which neither it nor ``without`` was seen, and their weights, 1 in all."""
+    own, weights = rows.rows_of(source), row_weights(rows.cases)
+    x: Floats = rows.residuals(source, *without)[own] / ratios(rows, source, *without)[own]
+    return x, weights[own] / weights[own].sum()
 
 
 def scores(x: Floats, low: float, high: float) -> Floats:
@@ -109,22 +110,20 @@ def coverage(rows: Apart) -> dict[str, Coverage]:
     """Coverage of every source by intervals that have seen nothing of it."""
     out = {}
     for source in rows.sources:
-        own = rows.rows_of(source)
         low, high = limits(rows, source)
-        x = rows.residuals(source)[own] / ratios(rows, source)[own]
-        out[source] = Coverage(len(own), float(((low <= x) & (x <= high)).mean()), low, high)
+        x, _ = _of_source(rows, source)
+        out[source] = Coverage(len(x), float(((low <= x) & (x <= high)).mean()), low, high)
     return out
 
 
-def step_errors(rows: Apart, quoted: str, trials: Mapping[int, list[Trial]] | None = None) -> StepErrors:
+def step_errors(rows: Apart, quoted: str) -> StepErrors:
     """The constants that ``rows`` give; ``quoted`` names the file, its digest and the date in their provenance.
 
     Raises:
         InputError: fewer than MIN_SOURCES sources.
     """
     low, high = limits(rows)
-    trials = trials or {runs: after_runs(rows, runs) for runs in RUNS}
-    fractions = np.minimum.accumulate([1.0, *(narrower(found, low, high) for found in trials.values())])[1:]
+    fractions = np.minimum.accumulate([1.0, *(narrower(after_runs(rows, runs), low, high) for runs in RUNS)])[1:]
     fitted = {
         "low_log": f"{quoted}: quantiles of {len(rows.sources)} sources, each left out whole",
         "high_log": f"{quoted}: quantiles of {len(rows.sources)} sources, each left out whole",

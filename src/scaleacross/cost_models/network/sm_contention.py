@@ -36,15 +36,3 @@ def held_fraction(held_multiprocessors: ArrayLike, num_multiprocessors: ArrayLik
     """h/N: of its speed that a kernel limited by arithmetic loses beside a collective that holds h of N multiprocessors."""
     held = np.asarray(held_multiprocessors, dtype=np.float64) / np.asarray(num_multiprocessors)
     return np.minimum(1.0, held)
-
-
-def hbm_s(received_bytes: ArrayLike, hbm_bytes_per_s: ArrayLike, touches_per_byte: ArrayLike = RING_TOUCHES) -> Floats:
-    """Seconds of HBM that a collective's bytes use: touches · received / rate.
-
-    Args:
-        received_bytes: what a rank receives, S·(d−1)/d of a gather or reduction of S bytes over d ranks, twice that of both.
-        hbm_bytes_per_s: what element-wise kernels reach alone.
-        touches_per_byte: HBM reads and writes per byte received; 2 where the adapter reads and writes the tensors themselves.
-    """
-    used = np.asarray(received_bytes, dtype=np.float64) * np.asarray(touches_per_byte) / np.asarray(hbm_bytes_per_s)
-    return np.asarray(used)

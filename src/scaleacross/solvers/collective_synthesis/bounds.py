@@ -125,13 +125,7 @@ def _chunked(instance: Instance, inside: Ranks) -> int:
 
 def _tail(instance: Instance, inside: Ranks, entries: Iterable[int]) -> int:
     """Ticks from the nearest entry to the farthest rank, inside."""
-    graph = nx.DiGraph()
-    graph.add_nodes_from(inside)
-    for lane, delay in zip(instance.network.lanes, instance.delay, strict=True):
-        if lane.source in inside and lane.destination in inside:
-            old = graph.get_edge_data(lane.source, lane.destination, {"delay": delay})["delay"]
-            graph.add_edge(lane.source, lane.destination, delay=min(old, delay))
-    reached = nx.multi_source_dijkstra_path_length(graph, set(entries), weight="delay")
+    reached = nx.multi_source_dijkstra_path_length(instance.graph.subgraph(inside), set(entries), weight="delay")
     return int(max(reached.values()))
 
 

@@ -124,14 +124,19 @@ class Instance:
         return chunk // self.num_chunks
 
     @cached_property
-    def distance(self) -> dict[int, dict[int, int]]:
-        """[u][v] -> least ticks from u to v, for a chunk alone on the network."""
+    def graph(self) -> nx.DiGraph:
+        """Ranks, and the least ``delay`` of the lanes from one to another."""
         graph = nx.DiGraph()
         graph.add_nodes_from(range(self.network.num_ranks))
         for lane, delay in zip(self.network.lanes, self.delay, strict=True):
             old = graph.get_edge_data(lane.source, lane.destination, {"delay": delay})["delay"]
             graph.add_edge(lane.source, lane.destination, delay=min(old, delay))
-        return {u: dict(found) for u, found in nx.all_pairs_dijkstra_path_length(graph, weight="delay")}
+        return graph
+
+    @cached_property
+    def distance(self) -> dict[int, dict[int, int]]:
+        """[u][v] -> least ticks from u to v, for a chunk alone on the network."""
+        return {u: dict(found) for u, found in nx.all_pairs_dijkstra_path_length(self.graph, weight="delay")}
 
     def _ticks(self, seconds: float) -> int:
         return math.ceil(seconds / self.tick_s - 1e-9)
