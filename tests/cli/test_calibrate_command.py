@@ -208,7 +208,6 @@ def test_network_is_the_link_of_files_that_name_none(tmp_path: Path) -> None:
 def test_runs_and_benchmarks_share_one_json(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleacross.report.accuracy_files._runs_data", lambda *_: {"used": 7})
     monkeypatch.setattr(api, "validate", lambda _: True)
-    monkeypatch.setattr("scaleacross.report.accuracy_files.write_accuracy", lambda *_: [])
     runs = tmp_path / "runs.csv"
     runs.write_text("")
     data = json.loads(run("validate", runs, "--attention", calls, "--json").stdout)

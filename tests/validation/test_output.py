@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from accuracy_page import accuracy_page, why
 from measured_rows import TEXT, run, runs
 from typer.testing import CliRunner
 
@@ -18,7 +19,6 @@ from scaleacross.cli import app
 from scaleacross.errors import InputError
 from scaleacross.report.accuracy import grouped_by
 from scaleacross.report.accuracy_files import COLUMNS, as_json, rows_csv, scatter_svg
-from scaleacross.report.accuracy_page import accuracy_page, why
 from scaleacross.validation.crosscheck import cross_check
 from scaleacross.validation.left_out import apart
 from scaleacross.validation.score import Validation, validate_runs

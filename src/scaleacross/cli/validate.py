@@ -59,9 +59,6 @@ def validate_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     left_out: LeftOut = False,
     table: Table = None,
-    docs: Annotated[
-        Path | None, typer.Option("--docs", metavar="FILE", dir_okay=False, help="Write the accuracy page (Markdown).")
-    ] = None,
 ) -> None:
     """Predict measured runs or kernels without looking at what was measured, then compare.
 
@@ -74,20 +71,20 @@ def validate_command(
       scaleacross validate --gemm gemm.csv.gz --attention attention.csv
       scaleacross validate --collectives all_reduce.txt --network nvlink4
     """
-    from scaleacross.api import cross_check, leave_sources_out, score_files, validate
+    from scaleacross.api import leave_sources_out, score_files, validate
     from scaleacross.api.accuracy import apart_of, step_errors_text
+    from scaleacross.emitters import write_files
     from scaleacross.report.accuracy import accuracy_report, grouped_by
+    from scaleacross.report.accuracy_files import accuracy_files
     from scaleacross.report.accuracy_files import as_json as to_json
-    from scaleacross.report.accuracy_files import write_accuracy
-    from scaleacross.report.accuracy_page import accuracy_page
     from scaleacross.report.benchmark_scores import score_data, score_report
     from scaleacross.report.left_out import left_out_data, left_out_report
 
     measured = gemm is not None or attention is not None or bool(collectives)
     if runs is None and not measured:
         raise typer.BadParameter("give RUNS.csv, --gemm, --attention or --collectives")
-    if runs is None and (output or docs or left_out):
-        raise typer.BadParameter("-o, --docs and --left-out are about training runs: give RUNS.csv")
+    if runs is None and (output or left_out):
+        raise typer.BadParameter("-o and --left-out are about training runs: give RUNS.csv")
     if table is not None and not left_out:
         raise typer.BadParameter("--table holds what --left-out finds: give both")
     groupings = grouped_by(names_of(by))
@@ -95,21 +92,19 @@ def validate_command(
         score_files(gemm=gemm, attention=attention, collectives=collectives or (), network=network) if measured else ()
     )
     validation = validate(runs) if runs else None
-    rows = apart_of(validation) if validation and (docs or left_out) else None
+    rows = apart_of(validation) if validation and left_out else None
     found = leave_sources_out(rows) if rows else None
-    files: dict[Path, str] = {}
-    if docs and validation and rows and found:
-        files[docs] = accuracy_page(validation, cross_check(rows), found, date.today())
-    if table and rows and runs:
-        files[table] = step_errors_text(rows, runs, date.today())
-    written = write_accuracy(validation, groupings, output, files) if validation else []
+    text = step_errors_text(rows, runs, date.today()) if table and rows and runs else None
+    written = write_files(accuracy_files(validation, groupings), output) if validation and output else []
+    if table and text:
+        written += write_files({table.name: text}, table.parent)
     if as_json:
-        extra = {**score_data(scores), **({"left_out": left_out_data(found)} if found and left_out else {})}
+        extra = {**score_data(scores), **({"left_out": left_out_data(found)} if found else {})}
         typer.echo(to_json(validation, groupings, extra))
     else:
         if validation:
             display(accuracy_report(validation, groupings))
-        if found and left_out:
+        if found:
             display(left_out_report(found))
         if scores:
             display(score_report(scores))

@@ -7,11 +7,9 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import escape
 
-from scaleacross.errors import InputError
 from scaleacross.validation.score import Group, GroupBy, Scored, Validation
 
 GIB = 2.0**30
@@ -191,24 +189,10 @@ def _ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if low <= math.log10(tick) <= high]
 
 
-def write_accuracy(
-    validation: Validation, by: Sequence[GroupBy], directory: Path | None, others: Mapping[Path, str] | None = None
-) -> list[Path]:
-    """Write rows.csv, scatter.svg and accuracy.json into ``directory``, where given, and ``others`` (path -> text).
-
-    Raises:
-        InputError: a file cannot be written.
-    """
-    files: dict[Path, str] = {}
-    if directory is not None:
-        files[directory / "rows.csv"] = rows_csv(validation)
-        files[directory / "scatter.svg"] = scatter_svg(validation, by[0])
-        files[directory / "accuracy.json"] = as_json(validation, by) + "\n"
-    files |= others or {}
-    for path, text in files.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-    return list(files)
+def accuracy_files(validation: Validation, by: Sequence[GroupBy]) -> dict[str, str]:
+    """Name -> text of rows.csv, scatter.svg and accuracy.json."""
+    return {
+        "rows.csv": rows_csv(validation),
+        "scatter.svg": scatter_svg(validation, by[0]),
+        "accuracy.json": as_json(validation, by) + "\n",
+    }
