@@ -23,7 +23,7 @@ def rows_within(rank: int, name: str, size: int, stage: str) -> list[bool] | Non
     plain_to = (rank + 1) % size
     codecs = [None if peer == plain_to else RowCodec(BOUND, stage) for peer in range(size)]
     got = exchange_rows_bounded(group, rows, destinations, codecs)
-    exact = as_torch_does(group, rows, destinations[:, None])
+    exact = as_torch_does(group, rows, destinations)
     good = [got.rows.shape == exact.shape, bool(((got.rows.double() - exact.double()).abs() <= BOUND).all())]
     for source, (mine, theirs) in enumerate(zip(got.rows.split(got.counts), exact.split(got.counts), strict=True)):
         untouched = source == rank or (source + 1) % size == rank

@@ -13,7 +13,6 @@ from types import ModuleType
 import torch
 
 from scaleacross.errors import InputError
-from scaleacross.runtime.reduction import sum_dtype
 from scaleacross.runtime.requirement import runs_kernels
 
 
@@ -61,33 +60,15 @@ def lay_out(destinations: torch.Tensor, num_destinations: int, capacity: int) ->
 def pack_rows(rows: torch.Tensor, layout: Layout) -> torch.Tensor:
     """(num_rows, width) → (destinations · capacity, width), with zeros in the room that is left."""
     out = rows.new_zeros(layout.counts.numel() * layout.capacity, rows.shape[1])
-    move_rows(rows, layout.slots, out)
+    (shuffle_kernels().scatter_by_kernel if runs_kernels(rows) else scatter_reference)(rows, layout.slots, out)
     return out
-
-
-def move_rows(rows: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
-    """out[slots[i]] = rows[i] where slots[i] is not negative."""
-    (shuffle_kernels().scatter_by_kernel if runs_kernels(rows) else scatter_reference)(rows, slots, out)
 
 
 def unpack_rows(packed: torch.Tensor, layout: Layout) -> torch.Tensor:
     """The inverse: (destinations · capacity, width) → (num_rows, width), with zeros for rows that were left out."""
-    return take_rows(packed, layout.slots)
-
-
-def take_rows(packed: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    """packed[slots[i]], zeros where slots[i] is negative."""
-    out = packed.new_zeros(slots.numel(), packed.shape[1])
-    (shuffle_kernels().gather_by_kernel if runs_kernels(packed) else gather_reference)(packed, slots, out)
+    out = packed.new_zeros(layout.slots.numel(), packed.shape[1])
+    (shuffle_kernels().gather_by_kernel if runs_kernels(packed) else gather_reference)(packed, layout.slots, out)
     return out
-
-
-def add_rows(packed: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    """Σ_k packed[slots[i, k]] in the order of k, in fp32, rounded once; negative slots add nothing."""
-    total = torch.zeros(slots.shape[0], packed.shape[1], dtype=sum_dtype(packed.dtype), device=packed.device)
-    for k in range(slots.shape[1]):
-        total += take_rows(packed, slots[:, k].contiguous())
-    return total.to(packed.dtype)
 
 
 def rank_reference(destinations: torch.Tensor, num_destinations: int) -> tuple[torch.Tensor, torch.Tensor]:
