@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 
+import group_functions as functions
 import torch
 import torch.distributed as dist
 from rank_pool import make_group
@@ -189,8 +190,6 @@ def tensor_parallel(rank: int, launch: str, port: int) -> tuple[float, tuple[int
 
 def works_go_on_alone(rank: int, port: int, folder: str) -> list[bool]:
     """An asynchronous collective returns while rank 0 has not joined, and ends without this rank waiting for it."""
-    from scaleacross.runtime import functions
-
     store = dist.FileStore(f"{folder}/store-{port}", 4)
     group = functions.group(store, rank, 4, {"all_reduce": "ring"}, timeout_s=30)
     tensor = torch.ones(1 << 18)
@@ -210,8 +209,6 @@ def works_go_on_alone(rank: int, port: int, folder: str) -> list[bool]:
 
 def uncovered(rank: int, port: int, folder: str) -> list[tuple[str, str, str]]:
     """What the trace holds of operations that no schedule covers, and of one that it does."""
-    from scaleacross.runtime import functions
-
     store = dist.FileStore(f"{folder}/store-{port}", 4)
     group = functions.group(store, rank, 4, {"all_reduce": "direct"}, timeout_s=30, name="traced")
     tensor = torch.ones(100)
@@ -229,8 +226,6 @@ def threads_of_a_dropped_group(rank: int, port: int, folder: str) -> list[str]:
     """Threads of a group that torch has dropped."""
     import gc
     import threading
-
-    from scaleacross.runtime import functions
 
     store = dist.FileStore(f"{folder}/store-{port}", 4)
     for number in range(3):

@@ -201,10 +201,9 @@ class Job:
 def reference(steps: list[dict[str, Any]]) -> tuple[dict[tuple[int, str], float], str]:
     """(step, replica) -> loss, and the digest of the weights, of one process that never fails: a model, and for every step a sum
     among as many groups as the step had members."""
+    import group_functions as functions
     import torch
     import torch.distributed as dist
-
-    from scaleacross.runtime import functions
 
     torch.set_num_threads(1)
     model = model_of()

@@ -11,10 +11,10 @@ from datetime import timedelta
 
 def main(rank: int, port: int) -> None:
     """Collectives of two ranks; prints what came of them, as JSON."""
+    import group_functions as functions
     import torch
     import torch.distributed as dist
 
-    from scaleacross.runtime import functions
     from scaleacross.runtime.communicator import LinkSettings
     from scaleacross.runtime.secure import SecureSocket
 
