@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scaleacross.report.format import add, columns, count, grid, section
-from scaleacross.spec.design_space import DesignSpace
+
+if TYPE_CHECKING:
+    from scaleacross.api.reproducing import Reproduction
 
 Row = Mapping[str, Any]
 SHOWN_AXES: Final = ("model", "accelerators", "fleet", "buildings", "regions", "latency_ms", "oversubscription")
@@ -27,28 +29,7 @@ REPLAY: Final = "simulated_s"
 """Clocks: step times of contenders are the columns ``NAME_s`` and ``NAME_simulated_s``."""
 
 
-class Reproduced(Protocol):
-    """What is shown of a design space (``api.reproducing.Reproduction``)."""
-
-    @property
-    def space(self) -> DesignSpace: ...
-    @property
-    def rows(self) -> Sequence[Row]: ...
-    @property
-    def num_drawn(self) -> int: ...
-    @property
-    def num_run(self) -> int: ...
-    @property
-    def rivals(self) -> Sequence[str]: ...
-    @property
-    def ablations(self) -> Sequence[str]: ...
-    @property
-    def versions(self) -> Mapping[str, str]: ...
-    @property
-    def statuses(self) -> Mapping[str, int]: ...
-
-
-def planned(found: Reproduced) -> list[Row]:
+def planned(found: Reproduction) -> list[Row]:
     """Points that have a plan of ours."""
     return [row for row in found.rows if f"{OURS}_s" in row]
 
@@ -63,25 +44,25 @@ def speed_up(row: Row, names: Sequence[str], clock: str = PRICE) -> tuple[float,
     return fastest_s / ours, name
 
 
-def speed_ups(found: Reproduced, name: str, rows: Sequence[Row] | None = None, clock: str = PRICE) -> list[float]:
+def speed_ups(found: Reproduction, name: str, rows: Sequence[Row] | None = None, clock: str = PRICE) -> list[float]:
     """Speed-up over a contender, or over the rival that is the fastest by the clock, on all points that have one."""
     names = found.rivals if name == BEST else (name,)
     every = (speed_up(row, names, clock) for row in (planned(found) if rows is None else rows))
     return [up for up, _ in filter(None, every)]
 
 
-def uncut(found: Reproduced, name: str) -> list[Row]:
+def uncut(found: Reproduction, name: str) -> list[Row]:
     """Points on which the tuning of a rival, or of all rivals, came to its end within its limit."""
     names = found.rivals if name == BEST else (name,)
     return [row for row in planned(found) if all(row.get(f"{one}_complete", True) for one in names)]
 
 
-def num_ties(found: Reproduced, values: Sequence[float]) -> int:
+def num_ties(found: Reproduction, values: Sequence[float]) -> int:
     """Speed-ups within the tolerance of 1."""
     return sum(abs(value - 1) <= found.space.tie_tolerance for value in values)
 
 
-def lost(found: Reproduced) -> list[str]:
+def lost(found: Reproduction) -> list[str]:
     """Points where a contender's price is below the best that our search found, with by how much.
 
     That is our plan's, unless the referee chose a dearer one.
@@ -108,7 +89,7 @@ class Off(NamedTuple):
     is_first: bool
 
 
-def replayed_off(found: Reproduced) -> list[Off]:
+def replayed_off(found: Reproduction) -> list[Off]:
     """Every contender's plan that was replayed."""
     out = []
     for row in planned(found):
@@ -139,7 +120,7 @@ def place(row: Row) -> str:
     )
 
 
-def single_gains(found: Reproduced, row: Row, clock: str = PRICE) -> dict[str, float]:
+def single_gains(found: Reproduction, row: Row, clock: str = PRICE) -> dict[str, float]:
     """Speed-up over production: of each ablation alone, and of our plan (``joint``); empty unless all of them have a time."""
     times = {name: row.get(f"{name}_{clock}") for name in (START, *found.ablations, OURS)}
     start = times.pop(START)
@@ -148,7 +129,7 @@ def single_gains(found: Reproduced, row: Row, clock: str = PRICE) -> dict[str, f
     return {"joint" if name == OURS else name: start / seconds for name, seconds in times.items() if seconds}
 
 
-def contender_cells(found: Reproduced) -> Iterator[tuple[str, str, str, str, str, str]]:
+def contender_cells(found: Reproduction) -> Iterator[tuple[str, str, str, str, str, str]]:
     """Name, points, median, maximum, ties, points without a plan: the best baseline, baselines, then ablations."""
     total = len(planned(found))
     for name in (BEST, *found.rivals, *found.ablations):
@@ -167,7 +148,7 @@ def shown_name(name: str) -> str:
     return f"{name} only" if name in ("placement", "schedule", "network") else name.replace("_and_", " and ")
 
 
-def design_report(found: Reproduced) -> RenderableType:
+def design_report(found: Reproduction) -> RenderableType:
     """Counts, and the table of contenders."""
     done = f"{count(len(found.rows))} of {count(found.num_drawn)} drawn, {count(found.num_run)} run now"
     facts = grid(
@@ -192,7 +173,7 @@ def _agreement(off: Sequence[Off]) -> str:
     return f"within {AGREES:.0%} on {num_agreeing(off)} of {len(off)} plans; largest {largest}"
 
 
-def design_json(found: Reproduced, files: Sequence[object]) -> str:
+def design_json(found: Reproduction, files: Sequence[object]) -> str:
     """The summary for programs."""
     contenders = {}
     for name in (BEST, *found.rivals, *found.ablations):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
 from statistics import median
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scaleacross.report.design_space import (
     BEST,
@@ -14,7 +14,6 @@ from scaleacross.report.design_space import (
     REPLAY,
     SHOWN_AXES,
     START,
-    Reproduced,
     Row,
     contender_cells,
     lost,
@@ -30,6 +29,9 @@ from scaleacross.report.design_space import (
 from scaleacross.report.design_space_referee import referee, verdict
 from scaleacross.report.format import plural
 
+if TYPE_CHECKING:
+    from scaleacross.api.reproducing import Reproduction
+
 NUM_LARGEST: Final = 10
 Gains = Sequence[tuple[Row, dict[str, float]]]
 CONTENDERS: Final = """\
@@ -42,13 +44,13 @@ chooses our plan among so many of the best (`plan --referee`) and every decision
 replay, and that plan may cost more than the best price."""
 
 
-def design_page(found: Reproduced, command: str, today: date) -> str:
+def design_page(found: Reproduction, command: str, today: date) -> str:
     """The page as Markdown; ``NAME.svg`` and ``NAME.csv`` lie beside it."""
     parts = (verdict, _contenders, _dimensions, referee, _ends)
     return "\n".join([*_head(found, command, today), *(line for part in parts for line in part(found)), ""])
 
 
-def _head(found: Reproduced, command: str, today: date) -> Iterator[str]:
+def _head(found: Reproduction, command: str, today: date) -> Iterator[str]:
     space, rows = found.space, planned(found)
     yield f"# {space.name}: {len(rows)} of {len(space.combinations):,} combinations\n"
     versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
@@ -77,13 +79,13 @@ def _head(found: Reproduced, command: str, today: date) -> Iterator[str]:
     yield f"- A tie is a step time within {space.tie_tolerance:.1%}\n"
 
 
-def _limit(found: Reproduced, seconds: float) -> str:
+def _limit(found: Reproduction, seconds: float) -> str:
     """The limit of a search in words: of processor seconds, or of work in their place."""
     work = found.space.work_limit
     return f"{seconds:g} processor seconds" if work is None else f"{work:,} step times"
 
 
-def _contenders(found: Reproduced) -> Iterator[str]:
+def _contenders(found: Reproduction) -> Iterator[str]:
     yield "## Speed-up of our plan\n"
     yield "| over | points | median | maximum | ties | no plan |\n|---|---|---|---|---|---|"
     for cells in contender_cells(found):
@@ -100,7 +102,7 @@ def _contenders(found: Reproduced) -> Iterator[str]:
                 yield f"| {_value(axis, value)} | {len(part)} | {over} |"
 
 
-def _cut_or_not(found: Reproduced) -> Iterator[str]:
+def _cut_or_not(found: Reproduction) -> Iterator[str]:
     """What a limit on baselines is worth to us: with more time those that it cut short may find faster plans."""
     limit = _limit(found, found.space.rival_time_limit_s)
     yield f"\nWhere baselines came to their end within {limit}, and where they were cut short:\n"
@@ -123,12 +125,12 @@ def _value(axis: str, value: Any) -> str:
     }.get(axis, f"{shown} {axis[:-1] if value == 1 else axis}")
 
 
-def _figures(found: Reproduced, rows: Sequence[Row], name: str) -> str:
+def _figures(found: Reproduction, rows: Sequence[Row], name: str) -> str:
     values = speed_ups(found, name, rows)
     return f"{median(values):.3f}, {max(values):.2f}, {num_ties(found, values)}" if values else "–"
 
 
-def _dimensions(found: Reproduced) -> Iterator[str]:
+def _dimensions(found: Reproduction) -> Iterator[str]:
     """What each dimension alone gains over production, beside all of them together."""
     gains = _gains(found, PRICE)
     if not gains:
@@ -145,11 +147,11 @@ def _dimensions(found: Reproduced) -> Iterator[str]:
         yield f"- {own['joint']:.2f}x: {place(row)} ({alone}; {row['schedule']}, crosses with {row['across'] or 'nothing'})"
 
 
-def _gains(found: Reproduced, clock: str) -> Gains:
+def _gains(found: Reproduction, clock: str) -> Gains:
     return [(row, own) for row in planned(found) if (own := single_gains(found, row, clock))]
 
 
-def _alone_and_together(found: Reproduced, clock: str, gains: Gains, names: Sequence[str]) -> Iterator[str]:
+def _alone_and_together(found: Reproduction, clock: str, gains: Gains, names: Sequence[str]) -> Iterator[str]:
     yield f"| by {clock}, {len(gains)} points | " + " | ".join(name.replace("_", " ") for name in names) + " |"
     yield "|---" * (1 + len(names)) + "|"
     for label, pick in (("median", median), ("maximum", max)):
@@ -179,7 +181,7 @@ def _where_they_matter(gains: Gains, names: Sequence[str]) -> Iterator[str]:
     yield ""
 
 
-def _ends(found: Reproduced) -> Iterator[str]:
+def _ends(found: Reproduction) -> Iterator[str]:
     slower = lost(found)
     yield (
         f"\n## Losses and ties\n\nContenders with a lower price than the best that our search found: {len(slower)}"
@@ -205,7 +207,7 @@ WIDTH, HEIGHT, MARGIN = 860, 420, 60
 COLOURS: Final = {START: "#4269d0", BEST: "#ff725c"}
 
 
-def design_svg(found: Reproduced) -> str:
+def design_svg(found: Reproduction) -> str:
     """Speed-ups over production and over the best baseline, sorted, on a logarithmic axis."""
     import math
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from scaleacross.report.design_space import (
     AGREES,
@@ -14,7 +14,6 @@ from scaleacross.report.design_space import (
     REPLAY,
     START,
     Off,
-    Reproduced,
     Row,
     distinct,
     num_agreeing,
@@ -29,6 +28,9 @@ from scaleacross.report.design_space import (
 )
 from scaleacross.report.format import plural
 
+if TYPE_CHECKING:
+    from scaleacross.api.reproducing import Reproduction
+
 NUM_WORST: Final = 10
 HEADS: Final = "points | median | maximum | ties | slower |"
 REFEREE: Final = """\
@@ -38,7 +40,7 @@ their windows and with flows hashed onto the links of a trunk. Replayed is every
 that is the fastest by the clock of the line."""
 
 
-def verdict(found: Reproduced) -> Iterator[str]:
+def verdict(found: Reproduction) -> Iterator[str]:
     """The few figures that matter, by price and by the referee's clock."""
     if not planned(found):
         return
@@ -54,7 +56,7 @@ def verdict(found: Reproduced) -> Iterator[str]:
     yield ""
 
 
-def referee(found: Reproduced) -> Iterator[str]:
+def referee(found: Reproduction) -> Iterator[str]:
     """How the replay agrees with the prices, and whether our plan still wins there."""
     pairs, refused = replayed_off(found), [row for row in found.rows if row.get("referee")]
     yield "\n## Referee\n"
@@ -83,14 +85,14 @@ def referee(found: Reproduced) -> Iterator[str]:
     )
 
 
-def _by_its_clock(found: Reproduced) -> Iterator[str]:
+def _by_its_clock(found: Reproduction) -> Iterator[str]:
     yield f"| our plan over, by replay | {HEADS}\n|---|---|---|---|---|---|"
     for name in (BEST, *found.rivals, *found.ablations):
         if values := speed_ups(found, name, clock=REPLAY):
             yield f"| {shown_name(name)} | {_figures(found, values)} |"
 
 
-def _off(found: Reproduced, pairs: Sequence[Off]) -> Iterator[str]:
+def _off(found: Reproduction, pairs: Sequence[Off]) -> Iterator[str]:
     yield f"\n| plans | replayed | within {AGREES:.0%} | median difference | least | largest |\n|---|---|---|---|---|---|"
     for name in (OURS, *found.rivals, *found.ablations):
         yield from _agreement(shown_name(name), [one for one in pairs if one.name == name])
@@ -107,13 +109,13 @@ def _agreement(label: str, pairs: Sequence[Off]) -> Iterator[str]:
         yield f"| {label} | {len(off)} | {near} | {median(off):+.1%} | {min(off):+.1%} | {max(off):+.1%} |"
 
 
-def _ups(found: Reproduced, names: Sequence[str]) -> list[tuple[float, str, Row]]:
+def _ups(found: Reproduction, names: Sequence[str]) -> list[tuple[float, str, Row]]:
     """Replayed step of the fastest of some contenders over ours, which one, and where."""
     ups = ((speed_up(row, names, REPLAY), row) for row in planned(found))
     return [(*up, row) for up, row in ups if up]
 
 
-def _figures(found: Reproduced, values: Sequence[float]) -> str:
+def _figures(found: Reproduction, values: Sequence[float]) -> str:
     """Points, median, maximum, ties, and points where our plan is slower by more than a tie."""
     slower = sum(value < 1 - found.space.tie_tolerance for value in values)
     return f"{len(values)} | {median(values):.3f} | {max(values):.2f} | {num_ties(found, values)} | {slower}"

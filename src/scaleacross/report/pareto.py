@@ -5,44 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
-from typing import Any, Protocol, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scaleacross.report.format import add, columns, large, percent
 from scaleacross.spec.parallelism import Axis
-from scaleacross.spec.plan import Plan
-from scaleacross.spec.summary import TokenCost
 from scaleacross.units import human_seconds
+
+if TYPE_CHECKING:
+    from scaleacross.api.frontier import Pareto, ParetoPoint
 
 AXES: tuple[Axis, ...] = get_args(Axis)
 
 
-class Point(Protocol):
-    """What is shown of a point (``api.frontier.ParetoPoint``)."""
-
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def values(self) -> tuple[float, float]: ...
-    @property
-    def costs(self) -> tuple[TokenCost | None, TokenCost | None]: ...
-
-
-class Front(Protocol):
-    """What is shown of a front (``api.frontier.Pareto``)."""
-
-    @property
-    def objectives(self) -> tuple[str, str]: ...
-    @property
-    def points(self) -> Sequence[Point]: ...
-    @property
-    def notes(self) -> Sequence[str]: ...
-
-
-def pareto_report(front: Front) -> RenderableType:
+def pareto_report(front: Pareto) -> RenderableType:
     """Points, best by the first objective at the top."""
     paid = [point.costs[0] for point in front.points]
     money = (f"{paid[0].unit} per M tokens", "as owned") if paid and paid[0] else ()
@@ -64,9 +42,9 @@ def _shown(objective: str, value: float) -> str:
     return human_seconds(value) if objective == "step_time" else large(value)
 
 
-def pareto_rows(front: Front) -> list[dict[str, Any]]:
+def pareto_rows(front: Pareto) -> list[dict[str, Any]]:
     """One flat row per point."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for index, point in enumerate(front.points):
         report = point.plan.report
         limited = {f"limit_{name}": value for name, value in report.limits.items()}
@@ -88,7 +66,7 @@ def pareto_rows(front: Front) -> list[dict[str, Any]]:
     return rows
 
 
-def _spent(point: Point) -> dict[str, Any]:
+def _spent(point: ParetoPoint) -> dict[str, Any]:
     money, energy = point.costs
     return {
         "currency": money.unit if money else None,
@@ -98,7 +76,7 @@ def _spent(point: Point) -> dict[str, Any]:
     }
 
 
-def pareto_csv(front: Front) -> str:
+def pareto_csv(front: Pareto) -> str:
     """The rows as CSV."""
     rows, out = pareto_rows(front), io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
@@ -107,7 +85,7 @@ def pareto_csv(front: Front) -> str:
     return out.getvalue()
 
 
-def pareto_json(front: Front) -> str:
+def pareto_json(front: Pareto) -> str:
     """The rows with the decisions, for programs."""
     rows = [
         {**row, "decision": point.plan.decision.model_dump(mode="json")}

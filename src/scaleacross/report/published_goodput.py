@@ -4,34 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scaleacross.report.format import add, columns, percent
 
-
-class Row(Protocol):
-    """What is shown of a row (``api.published_goodput.PublishedRow``)."""
-
-    @property
-    def setting(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def published(self) -> float: ...
-    @property
-    def closed_form(self) -> float: ...
-    @property
-    def simulated(self) -> float | None: ...
-    @property
-    def difference(self) -> float: ...
-    @property
-    def note(self) -> str: ...
+if TYPE_CHECKING:
+    from scaleacross.api.published_goodput import PublishedRow
 
 
-def published_goodput_report(rows: Sequence[Row]) -> RenderableType:
+def published_goodput_report(rows: Sequence[PublishedRow]) -> RenderableType:
     """A line per published share, then notes and sources."""
     figures = ("published", "closed form", "simulated", "points off")
     table = columns(("setting", *figures), right=figures, flexible=("setting",))
@@ -45,7 +29,7 @@ def published_goodput_report(rows: Sequence[Row]) -> RenderableType:
     return Group(table, *notes, *(Text(f"source: {source}") for source in sources))
 
 
-def published_goodput_json(rows: Sequence[Row]) -> str:
+def published_goodput_json(rows: Sequence[PublishedRow]) -> str:
     """The same as JSON, shares as fractions."""
     fields = ("setting", "source", "published", "closed_form", "simulated", "note")
     return json.dumps([{name: getattr(row, name) for name in fields} for row in rows], indent=2, ensure_ascii=False)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from string import ascii_lowercase
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -17,31 +17,13 @@ from scaleacross.report.format import add, columns, count, grid, large, percent,
 from scaleacross.spec.parallelism import GRID_AXES
 from scaleacross.spec.progress import Progress
 from scaleacross.spec.recommendation import SHARDINGS
-from scaleacross.spec.study import SPEEDS, Study, speed_of
+from scaleacross.spec.study import SPEEDS, speed_of
 from scaleacross.units import human_seconds
 
+if TYPE_CHECKING:
+    from scaleacross.api.sweeping import SweepResult
+
 MAX_ROWS = 40
-
-
-class Sweep(Protocol):
-    """What is shown of a sweep (``api.sweeping.SweepResult``)."""
-
-    @property
-    def study(self) -> Study: ...
-    @property
-    def rows(self) -> Sequence[dict[str, Any]]: ...
-    @property
-    def num_distinct(self) -> int: ...
-    @property
-    def num_run(self) -> int: ...
-    @property
-    def num_reused(self) -> int: ...
-    @property
-    def statuses(self) -> dict[str, int]: ...
-    @property
-    def best(self) -> dict[str, Any] | None: ...
-    @property
-    def note(self) -> str: ...
 
 
 class SweepBar:
@@ -75,7 +57,7 @@ class SweepBar:
         self._bars.stop()
 
 
-def sweep_report(result: Sweep) -> RenderableType:
+def sweep_report(result: SweepResult) -> RenderableType:
     """Counts, then the points with what varies in them."""
     counts = f"{count(len(result.rows))}, {count(result.num_distinct)} distinct"
     facts = grid(
@@ -90,7 +72,7 @@ def sweep_report(result: Sweep) -> RenderableType:
     return Group(facts, section("Points", _table(result, shown), *more))
 
 
-def _table(result: Sweep, rows: Sequence[dict[str, Any]]) -> RenderableType:
+def _table(result: SweepResult, rows: Sequence[dict[str, Any]]) -> RenderableType:
     """Under the rows stands which path each lettered column is: paths are far longer than their values."""
     varied = [path for path in result.study.paths if len({repr(row[path]) for row in result.rows}) > 1]
     varied = (["base"] if len({row["base"] for row in result.rows}) > 1 else []) + varied
@@ -129,7 +111,7 @@ def _outcome(row: dict[str, Any], num_figures: int, num_prices: int) -> tuple[st
     )
 
 
-def sweep_json(result: Sweep, files: Sequence[object]) -> str:
+def sweep_json(result: SweepResult, files: Sequence[object]) -> str:
     """The summary for programs."""
     data = {
         "study": result.study.name,

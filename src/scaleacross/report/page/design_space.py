@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scaleacross.report.design_space import (
     BEST,
     SHOWN_AXES,
     START,
-    Reproduced,
     Row,
     place,
     planned,
@@ -21,11 +20,14 @@ from scaleacross.report.design_space import (
 from scaleacross.report.format import count
 from scaleacross.report.page.chart import INK, PALETTE, Chart, bars, field, tips, values
 
+if TYPE_CHECKING:
+    from scaleacross.api.reproducing import Reproduction
+
 ENDED: Final = "baseline ran to its end"
 CUT: Final = "baseline cut short"
 
 
-def space_page(found: Reproduced) -> tuple[str, list[tuple[str, str]], list[Chart]]:
+def space_page(found: Reproduction) -> tuple[str, list[tuple[str, str]], list[Chart]]:
     """Title, facts and charts; figures over baselines that ran to their end come first."""
     rows = planned(found)
     facts = [
@@ -40,7 +42,7 @@ def space_page(found: Reproduced) -> tuple[str, list[tuple[str, str]], list[Char
     return f"Design space {found.space.name}", facts, [*charts, *_where(found)]
 
 
-def _sorted(found: Reproduced, name: str) -> Chart:
+def _sorted(found: Reproduction, name: str) -> Chart:
     """A point per point of the space, slowest advantage first."""
     ended = uncut(found, name)
     rows: list[dict[str, Any]] = []
@@ -67,7 +69,7 @@ def _sorted(found: Reproduced, name: str) -> Chart:
     return Chart(f"over-{name.replace(' ', '-')}", f"Speed-up over {shown_name(name)}", note, spec, numbered)
 
 
-def _where(found: Reproduced) -> Iterator[Chart]:
+def _where(found: Reproduction) -> Iterator[Chart]:
     """Median speed-up over production by every axis of the space, where production ran to its end."""
     rows: list[dict[str, Any]] = []
     ended = uncut(found, START)

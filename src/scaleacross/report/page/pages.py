@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from scaleacross.report.comparison import comparison_line
 from scaleacross.report.format import count, percent
@@ -18,9 +19,7 @@ from scaleacross.report.page.studies import (
     sweep_charts,
     weeks_charts,
 )
-from scaleacross.report.pareto import Front
 from scaleacross.report.summary import plan_facts
-from scaleacross.report.sweep import Sweep
 from scaleacross.spec.comparison import Comparison
 from scaleacross.spec.goodput import LongRun
 from scaleacross.spec.plan import Plan
@@ -28,6 +27,10 @@ from scaleacross.spec.simulation import LinkUse, SimulatedStep
 from scaleacross.spec.summary import PlanSummary
 from scaleacross.spec.timeline import PipelineTimeline
 from scaleacross.units import human_seconds
+
+if TYPE_CHECKING:
+    from scaleacross.api.frontier import Pareto
+    from scaleacross.api.sweeping import SweepResult
 
 Facts = list[tuple[str, str]]
 Contents = tuple[str, Facts, list[Chart]]
@@ -64,7 +67,7 @@ def comparison_page(comparison: Comparison, found: PlanSummary, timeline: Pipeli
     return f"{plan.job.name}: baselines", facts, [baselines(comparison), *_plan_charts(plan, found, timeline)]
 
 
-def front_page(front: Front) -> Contents:
+def front_page(front: Pareto) -> Contents:
     """The front, then the best plan by its first objective."""
     facts = [("points", count(len(front.points))), ("objectives", " and ".join(front.objectives))]
     facts += [("note", note) for note in front.notes]
@@ -74,7 +77,7 @@ def front_page(front: Front) -> Contents:
     return "Plans between two objectives", facts, charts
 
 
-def sweep_page(result: Sweep) -> Contents:
+def sweep_page(result: SweepResult) -> Contents:
     """Tokens (samples) per second over what varies."""
     facts = [("points", f"{count(len(result.rows))}, {count(result.num_distinct)} distinct")]
     facts.append(("status", ", ".join(f"{count(number)} {status}" for status, number in result.statuses.items())))

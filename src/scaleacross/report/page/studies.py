@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scaleacross.report.format import large, percent, rate
 from scaleacross.report.page.chart import INK, PALETTE, Chart, bars, field, height_of, tips, values
 from scaleacross.report.page.step import PART_NAMES, lost_time
-from scaleacross.report.pareto import Front
-from scaleacross.report.sweep import Sweep
 from scaleacross.spec.comparison import Comparison
 from scaleacross.spec.goodput import LongRun
 from scaleacross.spec.simulation import SimulatedStep
 from scaleacross.spec.study import SPEEDS, speed_of
 from scaleacross.units import human_seconds
+
+if TYPE_CHECKING:
+    from scaleacross.api.frontier import Pareto
+    from scaleacross.api.sweeping import SweepResult
 
 MAX_MAPS = 6
 MAX_LINKS = 24
@@ -39,7 +41,7 @@ def baselines(comparison: Comparison) -> Chart:
     )
 
 
-def front_chart(front: Front) -> Chart:
+def front_chart(front: Pareto) -> Chart:
     """Both objectives of every point, with the bound of the one that was optimised."""
     first, second = front.objectives
     rows = []
@@ -93,7 +95,7 @@ def _title(objective: str) -> str:
     return OBJECTIVES.get(objective, objective.replace("_", " "))
 
 
-def sweep_charts(result: Sweep) -> Iterator[Chart]:
+def sweep_charts(result: SweepResult) -> Iterator[Chart]:
     """Tokens or samples per second by what varies: bars for one path, a map for two, a map for each value of further ones."""
     varied = [path for path in result.study.paths if len({_key(row[path]) for row in result.rows}) > 1]
     if len({row["base"] for row in result.rows}) > 1:
@@ -124,7 +126,7 @@ def sweep_charts(result: Sweep) -> Iterator[Chart]:
         )
 
 
-def _money(result: Sweep, varied: Sequence[str]) -> Iterator[Chart]:
+def _money(result: SweepResult, varied: Sequence[str]) -> Iterator[Chart]:
     """Speed against the cost of tokens as owned, a point per point of the study, where the topologies state prices."""
     rows = [
         {
