@@ -9,6 +9,7 @@ from typing import Final
 from scaleacross.api.assemble import cost_of
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.problems import problem_of
+from scaleacross.api.stated import noted
 from scaleacross.catalogue import load_plan
 from scaleacross.cost_models.pipeline.timeline import PlannedPipeline, planned_pipeline
 from scaleacross.errors import InfeasibleError, InputError
@@ -78,8 +79,7 @@ def refine_schedule(
         f"order of the pipeline step: {order.status}, {order.objective_s:.4g} s, no order of these stages takes less than "
         f"{order.bound_s:.4g} s (gap {order.gap:.2%})"
     )
-    report = refined.report.model_copy(update={"notes": (*refined.report.notes, note)})
-    return refined.model_copy(update={"report": report})
+    return noted(refined, note)
 
 
 def refine_finalists(
@@ -116,7 +116,7 @@ def refine_finalists(
         f"among named schedules the search found {plan.report.objective_s:.4g} s ({plan.report.status}, gap "
         f"{plan.report.gap:.2%}); {len(finalists)} finalists were given orders of their own"
     )
-    return best.model_copy(update={"report": best.report.model_copy(update={"notes": (*best.report.notes, note)})})
+    return noted(best, note)
 
 
 def _memory_of_order(problem: Problem, decision: Decision, pipe: PlannedPipeline) -> tuple[StageMemory, ...]:

@@ -28,7 +28,7 @@ def stated(plan: Plan, problem: Problem, played: SteadyStep | None = None) -> Pl
     try:
         played = played or stepped(plan, problem)
     except InputError as error:
-        return _noted(plan, f"the step time is an estimate that no simulation confirms: {error}")
+        return noted(plan, f"the step time is an estimate that no simulation confirms: {error}")
     cost = simulated_cost(plan.cost, played.step_s, played.components_s)
     goodput = None if plan.goodput is None else goodput_of(problem, plan.decision, cost.step_s)
     found = plan.model_copy(
@@ -47,7 +47,7 @@ def stated(plan: Plan, problem: Problem, played: SteadyStep | None = None) -> Pl
     note = f"the estimate of {plan.cost.step_s:.4g} s is {apart:+.1%} off the simulation"
     if plan.report.status != "evaluated":
         note += "; bounds, gap and alternatives refer to the estimate"
-    return _noted(found, note)
+    return noted(found, note)
 
 
 def simulated_cost(estimate: CostBreakdown, step_s: float, components_s: Mapping[str, float]) -> CostBreakdown:
@@ -75,6 +75,7 @@ def _restated(report: SolveReport, step_s: float) -> SolveReport:
     return report.model_copy(update={"objective_s": step_s, "gap": gap})
 
 
-def _noted(plan: Plan, note: str) -> Plan:
+def noted(plan: Plan, note: str) -> Plan:
+    """``plan`` with one more note in its report."""
     report = plan.report.model_copy(update={"notes": (*plan.report.notes, note)})
     return plan.model_copy(update={"report": report})

@@ -20,6 +20,7 @@ from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.plan import COMPONENTS, Plan
 from scaleacross.spec.recommendation import KERNELS, SHARDINGS, TIERS, RecommendationJob, RecommendationPlan
 from scaleacross.spec.study import Study
+from scaleacross.spec.summary import cost_columns
 
 REFUSALS: Final[Mapping[type[Exception], str]] = {
     InputError: "refused",
@@ -121,7 +122,7 @@ def figures_of(found: Plan | RecommendationPlan) -> dict[str, Any]:
         "fill": " ".join(f"{share.building}:{share.num_accelerators}" for share in found.placement.fill),
         "crossing": f"{farthest}:{crossing}" if farthest else "",
         "memory_fraction": fullest.total_bytes / fullest.capacity_bytes,
-        **_spent(found),
+        **cost_columns(*token_costs(found)),
     }
 
 
@@ -151,15 +152,4 @@ def _table_figures(found: RecommendationPlan) -> dict[str, Any]:
         **{name: kinds[1][name] for name in KERNELS},
         "coded_tables": len(decision.codecs),
         **{f"{tier}_fraction": share for tier, share in full.items()},
-    }
-
-
-def _spent(found: Plan) -> dict[str, Any]:
-    """What a million tokens cost, in the topology's currency and in kWh; None where it states no prices, or no powers."""
-    money, energy = token_costs(found)
-    return {
-        "currency": money.unit if money else None,
-        "cost_per_million_tokens": money.used if money else None,
-        "owned_cost_per_million_tokens": money.owned if money else None,
-        "kwh_per_million_tokens": energy.used if energy else None,
     }

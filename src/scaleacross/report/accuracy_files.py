@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 from xml.sax.saxutils import escape
 
+from scaleacross.report.format import csv_text
 from scaleacross.validation.score import Group, GroupBy, Scored, Validation
 
 GIB = 2.0**30
@@ -91,15 +90,11 @@ def _finite(value: object) -> object:
 
 def rows_csv(validation: Validation) -> str:
     """One line per row of the file, used or skipped, columns as in COLUMNS; errors are predicted / measured − 1."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in validation.scored:
-        writer.writerow(_line(row))
-    for run, reason in validation.skipped:
-        named = {name: getattr(run, name) for name in COLUMNS[:7]}
-        writer.writerow({**named, "used": 0, "reason": reason})
-    return out.getvalue()
+    skipped = [
+        {**{name: getattr(run, name) for name in COLUMNS[:7]}, "used": 0, "reason": reason}
+        for run, reason in validation.skipped
+    ]
+    return csv_text([*map(_line, validation.scored), *skipped], COLUMNS)
 
 
 def _line(row: Scored) -> dict[str, object]:

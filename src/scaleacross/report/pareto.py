@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from typing import TYPE_CHECKING, Any, get_args
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scaleacross.report.format import add, columns, large, percent
+from scaleacross.report.format import add, columns, csv_text, large, percent
 from scaleacross.spec.parallelism import Axis
+from scaleacross.spec.summary import cost_columns
 from scaleacross.units import human_seconds
 
 if TYPE_CHECKING:
-    from scaleacross.api.frontier import Pareto, ParetoPoint
+    from scaleacross.api.frontier import Pareto
 
 AXES: tuple[Axis, ...] = get_args(Axis)
 
@@ -57,7 +56,7 @@ def pareto_rows(front: Pareto) -> list[dict[str, Any]]:
                 "status": report.status,
                 "gap": report.gap,
                 "step_s": point.plan.cost.step_s,
-                **_spent(point),
+                **cost_columns(*point.costs),
                 "accelerators": point.plan.degrees.world_size,
                 **point.plan.degrees.model_dump(),
                 "fill": " ".join(f"{share.building}:{share.num_accelerators}" for share in point.plan.placement.fill),
@@ -66,23 +65,9 @@ def pareto_rows(front: Pareto) -> list[dict[str, Any]]:
     return rows
 
 
-def _spent(point: ParetoPoint) -> dict[str, Any]:
-    money, energy = point.costs
-    return {
-        "currency": money.unit if money else None,
-        "cost_per_million_tokens": money.used if money else None,
-        "owned_cost_per_million_tokens": money.owned if money else None,
-        "kwh_per_million_tokens": energy.used if energy else None,
-    }
-
-
 def pareto_csv(front: Pareto) -> str:
     """The rows as CSV."""
-    rows, out = pareto_rows(front), io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    return csv_text(pareto_rows(front))
 
 
 def pareto_json(front: Pareto) -> str:

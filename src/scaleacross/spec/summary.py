@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from scaleacross.spec.base import Spec
@@ -20,6 +22,16 @@ class TokenCost(Spec):
         description="every accelerator, building and link of the topology, idle ones too; None: energy, of those that run",
     )
     useful: bool = Field(description="per million useful tokens, under failures")
+
+
+def cost_columns(money: TokenCost | None, energy: TokenCost | None) -> dict[str, Any]:
+    """What a million tokens cost, in the topology's currency and in kWh, as columns of a table; None where it is not known."""
+    return {
+        "currency": money.unit if money else None,
+        "cost_per_million_tokens": money.used if money else None,
+        "owned_cost_per_million_tokens": money.owned if money else None,
+        "kwh_per_million_tokens": energy.used if energy else None,
+    }
 
 
 class PlanSummary(Spec):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from typing import Final
 
 from scaleacross.errors import InputError
+from scaleacross.report.format import csv_text
 from scaleacross.report.page.chart import Chart, whole_spec
 from scaleacross.report.page.html import MISSING, can_draw
 
@@ -32,15 +31,5 @@ def picture_files(charts: Iterable[Chart]) -> dict[str, str | bytes]:
         spec = whole_spec(chart, WIDTH)
         out[f"{chart.name}.svg"] = vl_convert.vegalite_to_svg(spec)
         out[f"{chart.name}.png"] = vl_convert.vegalite_to_png(spec, scale=PNG_SCALE)
-        out[f"{chart.name}.csv"] = chart_csv(chart)
+        out[f"{chart.name}.csv"] = csv_text(chart.rows)
     return out
-
-
-def chart_csv(chart: Chart) -> str:
-    """The figures of a chart, one row each; a cell is blank where a row has no such figure."""
-    heads = list(dict.fromkeys(name for row in chart.rows for name in row))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, heads, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(chart.rows)
-    return out.getvalue()
