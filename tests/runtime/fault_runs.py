@@ -1,7 +1,7 @@
 """Jobs of four processes in which one does something wrong, and the dumps that they leave.
 
-Every rank runs three good all-reduces on backend ``scaleacross`` and then the fault's own program. A watchdog on each dumps when
-an operation is late, and tells the others through the store.
+Every rank runs three good all-reduces on backend ``scaleacross`` and then the fault's own program. Each dumps when an operation
+is late, and tells the others through the store: one that is stuck in its own program has no late operation.
 """
 
 from __future__ import annotations
@@ -105,29 +105,33 @@ class Job:
 
 
 def _rank(rank: int, port: int, fault: str, culprit: int, directory: str) -> None:
-    from scaleacross.runtime.trace import Watchdog
-
     job = Job(rank, port, culprit)
     two = [job.make_group([1, 2]), job.make_group([1, 2])] if fault == "deadlock" else []
     for _ in range(GOOD):
         job.all_reduce()
     store = job.watch_store
-    announce, announced = lambda: store.set("dump", "now"), lambda: store.check(["dump"])
     program = threading.Thread(target=_quiet, args=(FAULTS[fault], job, *two), daemon=True)
     late_s = LIMIT_S if fault.startswith("slow") else LATE_S
     program.start()
     job.until_all_have_called(GOOD * WORLD + WORLD - (fault in ("outside", "dead", "type")))
-    with Watchdog(job.recorder, directory, late_s, announce, announced) as dog:
-        end = time.monotonic() + LIMIT_S / 2
-        while dog.dumped is None and time.monotonic() < end:
-            time.sleep(0.05)
-            if fault.startswith("slow") and not program.is_alive():
-                dog.dumped = job.recorder.dump(directory)
-        store.add("done", 1)
-        while time.monotonic() < end and store.add("done", 0) < WORLD - (fault == "dead"):
-            time.sleep(0.05)  # a connection that closes early would be a fault of its own
-        time.sleep(0.5 if rank == 0 else 0.0)  # rank 0 holds the store
+    end, dumped = time.monotonic() + LIMIT_S / 2, False
+    while not dumped and time.monotonic() < end:
+        time.sleep(0.05)
+        if _is_late(job.recorder, late_s):
+            store.set("dump", "now")
+        if store.check(["dump"]) or (fault.startswith("slow") and not program.is_alive()):
+            job.recorder.dump(directory)
+            dumped = True
+    store.add("done", 1)
+    while time.monotonic() < end and store.add("done", 0) < WORLD - (fault == "dead"):
+        time.sleep(0.05)  # a connection that closes early would be a fault of its own
+    time.sleep(0.5 if rank == 0 else 0.0)  # rank 0 holds the store
     os._exit(0)  # whatever still hangs in the background
+
+
+def _is_late(recorder: Any, limit_s: float) -> bool:
+    before = time.perf_counter_ns() - int(limit_s * 1e9)
+    return any(one.completed_ns is None and one.created_ns < before for one in recorder.records())
 
 
 def _quiet(program: Callable[..., None], *args: Any) -> None:

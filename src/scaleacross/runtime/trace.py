@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from scaleacross.errors import InputError
 from scaleacross.spec.launch import ProcessGroups
@@ -28,52 +28,29 @@ from scaleacross.spec.trace import State
 DEFAULT_CAPACITY = 2000
 
 
+@dataclass(slots=True, eq=False)
 class Record:
     """One operation of this rank. Times are nanoseconds of ``time.perf_counter_ns``."""
 
-    __slots__ = (
-        "algorithm",
-        "awaited",
-        "coded_bytes",
-        "completed_ns",
-        "created_ns",
-        "cursors",
-        "dtype",
-        "error",
-        "group",
-        "num_bytes",
-        "num_inputs",
-        "num_outputs",
-        "op",
-        "pair",
-        "plain_bytes",
-        "predicted_s",
-        "record_id",
-        "sequence",
-        "started_ns",
-    )
-
-    def __init__(
-        self,
-        group: RecordedGroup,
-        op: str,
-        num_inputs: int,
-        num_outputs: int,
-        dtype: str,
-        pair: tuple[int, int] | None = None,
-    ) -> None:
-        self.group, self.op, self.pair = group, op, pair
-        self.num_inputs, self.num_outputs, self.dtype = num_inputs, num_outputs, dtype
-        self.record_id = self.sequence = -1
-        self.created_ns = 0
-        self.started_ns: int | None = None
-        self.completed_ns: int | None = None
-        self.num_bytes: int | None = None
-        self.algorithm = self.error = ""
-        self.predicted_s: float | None = None
-        self.awaited: bool | None = False
-        self.plain_bytes = self.coded_bytes = 0
-        self.cursors: dict[int, list[int]] = {}
+    group: RecordedGroup
+    op: str
+    num_inputs: int
+    num_outputs: int
+    dtype: str
+    pair: tuple[int, int] | None = None
+    num_bytes: int | None = None
+    algorithm: str = ""
+    predicted_s: float | None = None
+    record_id: int = -1
+    sequence: int = -1
+    created_ns: int = 0
+    started_ns: int | None = None
+    completed_ns: int | None = None
+    error: str = ""
+    awaited: bool | None = False
+    plain_bytes: int = 0
+    coded_bytes: int = 0
+    cursors: dict[int, list[int]] = field(default_factory=dict)
 
     @property
     def state(self) -> State:
@@ -146,18 +123,18 @@ class Record:
         return cursor
 
 
+@dataclass(slots=True, eq=False)
 class RecordedGroup:
     """A process group with its sequence numbers; made by ``FlightRecorder.group``."""
 
-    __slots__ = ("_predicted", "desc", "name", "next_collective", "next_on_pair", "number", "planned", "ranks")
-
-    def __init__(
-        self, number: int, name: str, ranks: tuple[int, ...], desc: str, planned: ProcessGroups | None
-    ) -> None:
-        self.number, self.name, self.ranks, self.desc, self.planned = number, name, ranks, desc, planned
-        self.next_collective = 0
-        self.next_on_pair: dict[tuple[int, int], int] = {}
-        self._predicted: dict[tuple[str, int], float | None] = {}
+    number: int
+    name: str
+    ranks: tuple[int, ...]
+    desc: str
+    planned: ProcessGroups | None
+    next_collective: int = 0
+    next_on_pair: dict[tuple[int, int], int] = field(default_factory=dict)
+    _predicted: dict[tuple[str, int], float | None] = field(default_factory=dict)
 
     def predicted_s(self, op: str, num_bytes: int) -> float | None:
         """What launch.json says of it, looked up once per operation and size."""
@@ -231,8 +208,7 @@ class FlightRecorder:
             predicted_s: what the plan says, s; None takes it from the group's entry in launch.json.
             pair: source and target of a send or recv, ranks of the job.
         """
-        record = Record(group, op, num_inputs, num_outputs, dtype, pair)
-        record.num_bytes, record.algorithm, record.predicted_s = num_bytes, algorithm, predicted_s
+        record = Record(group, op, num_inputs, num_outputs, dtype, pair, num_bytes, algorithm, predicted_s)
         if predicted_s is None and num_bytes and group.planned is not None:
             record.predicted_s = group.predicted_s(op, num_bytes)
         with self._lock:
@@ -258,54 +234,8 @@ class FlightRecorder:
         """Wall clock of a time stamp; the offset is read once, so that durations never jump."""
         return None if perf_ns is None else perf_ns + self._epoch_ns
 
-    def dump(self, directory: str | Path, form: Literal["pickle", "json"] = "pickle") -> Path:
+    def dump(self, directory: str | Path) -> Path:
         """Write this rank's file into ``directory``, all or nothing; returns its path."""
         from scaleacross.runtime.trace_dump import write_dump
 
-        return write_dump(self, Path(directory), form)
-
-
-class Watchdog:
-    """Dumps when an operation takes longer than ``timeout_s``, and when another rank says that one of its own did.
-
-    A rank that is stuck in its own program has no late operation, so it would never dump by itself: ``announce`` and
-    ``announced`` carry the word, e.g. a key of the store (``lambda: store.set("dump", "1")``, ``lambda: store.check(["dump"])``).
-    Use as a context manager; it dumps once.
-    """
-
-    def __init__(
-        self,
-        recorder: FlightRecorder,
-        directory: str | Path,
-        timeout_s: float,
-        announce: Callable[[], object] = lambda: None,
-        announced: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.dumped: Path | None = None
-        self._recorder, self._directory, self._timeout_s = recorder, Path(directory), timeout_s
-        self._announce, self._announced = announce, announced
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="scaleacross-watchdog", daemon=True)
-
-    def __enter__(self) -> Watchdog:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def late(self) -> Record | None:
-        """The oldest operation that is not complete after ``timeout_s``."""
-        before = time.perf_counter_ns() - int(self._timeout_s * 1e9)
-        pending = (one for one in self._recorder.records() if one.completed_ns is None and one.created_ns < before)
-        return next(pending, None)
-
-    def _watch(self) -> None:
-        while not self._stop.wait(min(1.0, self._timeout_s / 4)):
-            late = self.late()
-            if late is not None:
-                self._announce()
-            if late is not None or self._announced():
-                self.dumped = self._recorder.dump(self._directory)
-                return
+        return write_dump(self, Path(directory))

@@ -6,12 +6,11 @@ is ``gloo``, ``all_to_allv`` is its ``all_to_all``. Ranks of a send or receive c
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from scaleacross.spec.trace import DUMP_PREFIX, EXTRA_KEY, FORMAT_VERSION
 
@@ -22,15 +21,13 @@ LIBRARY: Final = "gloo"
 _NAMES: Final = {"all_to_allv": "all_to_all"}
 
 
-def write_dump(recorder: FlightRecorder, directory: Path, form: Literal["pickle", "json"]) -> Path:
+def write_dump(recorder: FlightRecorder, directory: Path) -> Path:
     """The file of ``recorder``'s rank in ``directory``; a reader never sees a half-written one."""
     directory.mkdir(parents=True, exist_ok=True)
-    content = dump_content(recorder)
-    data = pickle.dumps(content, protocol=4) if form == "pickle" else json.dumps(content).encode()
-    target = directory / f"{DUMP_PREFIX}{recorder.rank}{'' if form == 'pickle' else '.json'}"
-    partial = (
-        directory / f".{os.getpid()}-{recorder.rank}.partial"
-    )  # a name that no reader of the folder takes for a dump
+    data = pickle.dumps(dump_content(recorder), protocol=4)
+    target = directory / f"{DUMP_PREFIX}{recorder.rank}"
+    # a name that no reader of the folder takes for a dump
+    partial = directory / f".{os.getpid()}-{recorder.rank}.partial"
     try:
         partial.write_bytes(data)
         partial.replace(target)
