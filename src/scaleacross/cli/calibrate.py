@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scaleacross.cli.frame import display, names_of
+from scaleacross.cli.frame import display, names_of, output_folder, searching
 from scaleacross.cli.validate import Benchmark, Collectives, Network
 
 Benches = Annotated[
@@ -52,16 +52,7 @@ def calibrate_command(
     only: Annotated[
         str | None, typer.Option("--only", metavar="LABEL,...", help="Use only rows of these labels or entries.")
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="DIR",
-            file_okay=False,
-            help="Write accelerators/, networks/ and topologies/ to DIR.",
-        ),
-    ] = None,
+    output: Annotated[Path | None, output_folder("Write accelerators/, networks/ and topologies/ to DIR.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Fit accelerators and links to your own measurements and write them as catalogue entries.
@@ -87,8 +78,6 @@ def calibrate_command(
     from scaleacross.api import calibrate
     from scaleacross.emitters import write_files
     from scaleacross.report.calibration import calibration_json, calibration_report
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.progress import ProgressDisplay
 
     measured = gemm or attention or collectives or runs or bench
     if testbed is not None:
@@ -98,7 +87,7 @@ def calibrate_command(
         raise typer.BadParameter("give --gemm, --attention, --collectives, --runs, --bench or --testbed")
     if bench and plan is None:
         raise typer.BadParameter("--bench needs --plan: the plan says which levels the groups cross")
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+    with searching() as progress:
         found = calibrate(
             gemm=gemm,
             attention=attention,

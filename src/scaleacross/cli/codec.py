@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scaleacross.cli.frame import display
+from scaleacross.cli.frame import display, searching
 from scaleacross.errors import InputError
 
 
@@ -45,12 +45,10 @@ def codec_command(
     """
     from scaleacross.api.row_coding import figures_csv, measure_codec, read_batches
     from scaleacross.emitters import write_files
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.progress import ProgressDisplay
     from scaleacross.report.row_coding import codec_report
 
     batches = read_batches(files, width)
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+    with searching() as progress:
         found = measure_codec(batches, _numbers(bounds), encoders=_names(encoders), progress=progress)
     if output:
         write_files({output.name: figures_csv(found)}, output.parent)

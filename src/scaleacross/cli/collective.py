@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from scaleacross.cli.frame import display
+from scaleacross.cli.frame import answer, display, searching
 from scaleacross.errors import InputError
 
 
@@ -104,12 +104,10 @@ def _synthesized(
     as_json: bool,
 ) -> None:
     from scaleacross.api import synthesize
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.progress import ProgressDisplay
     from scaleacross.report.synthesis import synthesis_report
 
     num_ranks, stride, chunks, seed = numbers
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+    with searching() as progress:
         found = synthesize(
             op,
             size_bytes,
@@ -122,7 +120,4 @@ def _synthesized(
             seed=seed,
             progress=progress,
         )
-    if as_json:
-        typer.echo(found.study.model_dump_json(indent=2))
-    else:
-        display(synthesis_report(found.study))
+    answer(found.study, as_json, synthesis_report)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaleacross.cli.frame import Overrides, display
+from scaleacross.cli.frame import Overrides, display, output_folder, searching
 from scaleacross.cli.limits import Space, WorkLimit, wide
 from scaleacross.cli.page import Charts, page_files, timeline_of, write_charts
 from scaleacross.cli.view import Quiet
@@ -22,12 +22,8 @@ def compare_command(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A job YAML, or the name of a job of the catalogue.")],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="DIR",
-            file_okay=False,
-            help="Write comparison.json, plan.json, report.html, rivals/NAME.json (settings for 'scaleacross evaluate').",
+        output_folder(
+            "Write comparison.json, plan.json, report.html, rivals/NAME.json (settings for 'scaleacross evaluate')."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON and nothing else.")] = False,
@@ -64,14 +60,12 @@ def compare_command(
     from scaleacross.cli.recommendation import compare_recommendation_command
     from scaleacross.emitters import write_files
     from scaleacross.report.comparison import comparison_line, comparison_report
-    from scaleacross.report.console import PlainConsole
     from scaleacross.report.page.pages import comparison_page
-    from scaleacross.report.progress import ProgressDisplay
 
     if is_recommendation(job):
         compare_recommendation_command(context, job, output, as_json, time_limit_s, overrides or (), seed)
         return
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+    with searching() as progress:
         found = compare(
             job,
             time_limit_s=time_limit_s,

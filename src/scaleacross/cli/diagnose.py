@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scaleacross.cli.frame import display
+from scaleacross.cli.frame import answer, searching
 
 
 def diagnose_command(
@@ -58,18 +58,13 @@ def diagnose_command(
             typer.echo(line)
         return
     from scaleacross.api import diagnose
-    from scaleacross.report.console import PlainConsole
     from scaleacross.report.diagnosis import diagnosis_report
-    from scaleacross.report.progress import ProgressDisplay
     from scaleacross.runtime.launch_file import read_launch
 
     config = None if launch is None else read_launch(launch)
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+    with searching() as progress:
         found = diagnose(*dumps, slow_ratio=slow_ratio, perfetto=perfetto, launch=config, progress=progress)
-    if as_json:
-        typer.echo(found.model_dump_json(indent=2))
-    else:
-        display(diagnosis_report(found))
+    answer(found, as_json, diagnosis_report)
     if found.verdict == "not_judged":
         typer.echo("not judged: the evidence is not whole, see the notes", err=True)
     if perfetto is not None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from scaleacross.cli.frame import searching
 from scaleacross.cli.limits import CpuLimit, WorkLimit, limits
 from scaleacross.cli.view import EXPLANATION_SECTIONS, ExplanationSections, Full, Quiet, view_of
 
@@ -40,20 +41,18 @@ def explain_command(
     from scaleacross.api import explain
     from scaleacross.catalogue import is_recommendation
     from scaleacross.cli.recommendation import explain_recommendation_command
-    from scaleacross.report.console import PlainConsole
     from scaleacross.report.explanation import (
         explanation_line,
         explanation_report,
         explanation_sections,
         explanation_summary,
     )
-    from scaleacross.report.progress import ProgressDisplay
 
     view = view_of(full, sections, quiet, EXPLANATION_SECTIONS)
     if is_recommendation(source):
         explain_recommendation_command(context, source, as_json, time_limit_s)
         return
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+    with searching() as progress:
         explanation = explain(source, progress=progress, **limits(time_limit_s, cpu_limit_s, work_limit))
     if as_json:
         typer.echo(explanation.model_dump_json(indent=2))

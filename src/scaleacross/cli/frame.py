@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
@@ -16,16 +16,21 @@ from scaleacross.errors import ScaleAcrossError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from scaleacross.report.progress import ProgressDisplay
+    from scaleacross.spec.base import Spec
+
 P = ParamSpec("P")
+Found = TypeVar("Found", bound="Spec")
 EXIT_UNEXPECTED, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 130, 141
 EXIT_CODES = "Exit codes: 0 done, 1 unexpected error, 2 bad input, 3 no plan fits, 4 time limit, 5 verification failed."
 
-Directory = Annotated[
-    Path | None,
-    typer.Option(
-        "-o", "--output", metavar="DIR", file_okay=False, help="Write plan.json, launch files and report.html to DIR."
-    ),
-]
+
+def output_folder(text: str) -> Any:
+    """The option -o, of a folder; ``text`` is its help."""
+    return typer.Option("-o", "--output", metavar="DIR", file_okay=False, help=text)
+
+
+Directory = Annotated[Path | None, output_folder("Write plan.json, launch files and report.html to DIR.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the plan as JSON and nothing else.")]
 Overrides = Annotated[
     list[str] | None,
@@ -88,6 +93,22 @@ def display(renderable: RenderableType) -> None:
     from scaleacross.report.console import PlainConsole
 
     PlainConsole().print(renderable)
+
+
+def answer(found: Found, as_json: bool, report: Callable[[Found], RenderableType]) -> None:
+    """Print ``found`` as JSON, or as its report."""
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        display(report(found))
+
+
+def searching() -> ProgressDisplay:
+    """One line of progress on stderr, while it is entered; called with each ``Progress``."""
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.progress import ProgressDisplay
+
+    return ProgressDisplay(PlainConsole(stderr=True))
 
 
 def fail(message: str, exit_code: int) -> NoReturn:

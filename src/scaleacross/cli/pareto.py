@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scaleacross.cli.frame import Json, Overrides, display, names_of
+from scaleacross.cli.frame import Json, Overrides, display, names_of, output_folder, searching
 from scaleacross.cli.limits import CpuLimit, WorkLimit, limits
 from scaleacross.cli.page import Charts, page_files, write_charts
 from scaleacross.cli.sweep import kept_in
@@ -35,14 +35,7 @@ def pareto_command(
     overrides: Overrides = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the solver.")] = 0,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="DIR",
-            file_okay=False,
-            help="Write pareto.csv, pareto.json, report.html, point-N/plan.json.",
-        ),
+        Path | None, output_folder("Write pareto.csv, pareto.json, report.html, point-N/plan.json.")
     ] = None,
     as_json: Json = False,
     charts: Charts = None,
@@ -58,12 +51,10 @@ def pareto_command(
     """
     from scaleacross.api import pareto
     from scaleacross.emitters import write_files
-    from scaleacross.report.console import PlainConsole
     from scaleacross.report.page.pages import front_page
     from scaleacross.report.pareto import pareto_csv, pareto_json, pareto_report
-    from scaleacross.report.progress import ProgressDisplay
 
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress, kept_in(output):
+    with searching() as progress, kept_in(output):
         front = pareto(
             job,
             names_of(objectives),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scaleacross.cli.frame import Directory, Json, Overrides, Targets, names_of
+from scaleacross.cli.frame import Directory, Json, Overrides, Targets, answer, names_of, output_folder, searching
 from scaleacross.cli.limits import CpuLimit, Space, WorkLimit, limits, wide
 from scaleacross.cli.page import Charts, page_files, timeline_of, write_charts
 from scaleacross.cli.quick import (
@@ -164,10 +164,8 @@ def plan_command(
 def _planned(asked: str | Job, refine_s: float, search: dict[str, Any]) -> Plan:
     """The plan, with progress on stderr; the first Ctrl-C ends the search."""
     from scaleacross.api import plan, refine_finalists
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.progress import ProgressDisplay
 
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress, first_interrupt() as stopped:
+    with searching() as progress, first_interrupt() as stopped:
         found = plan(asked, progress=progress, stopped=stopped, simulated=True, **search)
         return refine_finalists(found, refine_s, seed=search["seed"], progress=progress) if refine_s else found
 
@@ -177,10 +175,8 @@ def _improved(
 ) -> Improvement:
     """What would change in settings that somebody runs, likewise."""
     from scaleacross.api import improve_settings
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.progress import ProgressDisplay
 
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress, first_interrupt() as stopped:
+    with searching() as progress, first_interrupt() as stopped:
         return improve_settings(*source, asked, hosts=hosts, world=world, progress=progress, stopped=stopped, **search)
 
 
@@ -246,9 +242,7 @@ def emit_command(
             help="launch, torchrun, torchtitan, megatron, nccl, ncclx, pipeline_csv, kubernetes, hostfiles, recovery.",
         ),
     ],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where to write.")
-    ] = Path(),
+    output: Annotated[Path, output_folder("Where to write.")] = Path(),
     hosts: Annotated[
         Path | None,
         typer.Option("--hosts", metavar="FILE", dir_okay=False, help="Real names: a YAML of building: node[001-064]."),
@@ -302,14 +296,10 @@ def candidate_of(
 def deliver_improvement(found: Improvement, as_json: bool, directory: Path | None, targets: list[str] | None) -> None:
     """Files of the plan first, then what each change is worth."""
     from scaleacross.bundle import write_bundle
-    from scaleacross.cli.frame import display
     from scaleacross.report.improvement import improvement_report
 
     bundle = write_bundle(found.planned, directory, targets) if directory else None
-    if as_json:
-        typer.echo(found.model_dump_json(indent=2))
-    else:
-        display(improvement_report(found))
+    answer(found, as_json, improvement_report)
     if bundle and directory:
         typer.echo(f"wrote {len(bundle.files)} files to {directory}", err=True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from scaleacross.cli.frame import display
+from scaleacross.cli.frame import answer, display, searching
 from scaleacross.cli.limits import limits
 from scaleacross.cli.view import RECOMMENDATION_SECTIONS, View, view_of
 
@@ -78,8 +78,6 @@ def plan_recommendation_command(
     """
     from scaleacross.api import plan_recommendation
     from scaleacross.emitters import write_files
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.progress import ProgressDisplay
     from scaleacross.report.recommendation import (
         recommendation_line,
         recommendation_report,
@@ -87,7 +85,7 @@ def plan_recommendation_command(
         recommendation_summary,
     )
 
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+    with searching() as progress:
         plan = plan_recommendation(
             job,
             time_limit_s=limit["time_limit_s"],
@@ -165,11 +163,9 @@ def plan_inference_command(
     """Plan for inference cards, write plan.json below ``output``, print."""
     from scaleacross.api import plan_inference
     from scaleacross.emitters import write_files
-    from scaleacross.report.console import PlainConsole
     from scaleacross.report.inference import inference_line, inference_report, inference_summary
-    from scaleacross.report.progress import ProgressDisplay
 
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+    with searching() as progress:
         plan = plan_inference(job, time_limit_s=time_limit_s, seed=seed, overrides=overrides, progress=progress)
     text = plan.model_dump_json(indent=2)
     if output:
@@ -202,21 +198,16 @@ def compare_recommendation_command(
     )
     from scaleacross.api import compare_recommendation
     from scaleacross.emitters import write_files
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.progress import ProgressDisplay
     from scaleacross.report.recommendation import recommendation_comparison
 
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+    with searching() as progress:
         found = compare_recommendation(
             job, time_limit_s=time_limit_s, seed=seed, overrides=overrides, progress=progress
         )
     if output:
         whole = {"comparison.json": found.model_dump_json(indent=2), "plan.json": found.plan.model_dump_json(indent=2)}
         write_files({name: text + "\n" for name, text in whole.items()}, output)
-    if as_json:
-        typer.echo(found.model_dump_json(indent=2))
-    else:
-        display(recommendation_comparison(found))
+    answer(found, as_json, recommendation_comparison)
     if output:
         typer.echo(f"wrote {len(whole)} files to {output}", err=True)
 
@@ -249,10 +240,7 @@ def explain_recommendation_command(context: typer.Context, source: str, as_json:
     from scaleacross.report.recommendation import recommendation_explanation
 
     found = explain_recommendation(source, time_limit_s=time_limit_s)
-    if as_json:
-        typer.echo(found.model_dump_json(indent=2))
-    else:
-        display(recommendation_explanation(found))
+    answer(found, as_json, recommendation_explanation)
 
 
 def simulate_recommendation_command(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scaleacross.cli.frame import display
+from scaleacross.cli.frame import answer
 from scaleacross.errors import InputError
 
 
@@ -83,7 +83,4 @@ def goodput_command(
     from scaleacross.report.replica_run import replica_run_report
 
     run = measured_goodput(log, plan, like)
-    if as_json:
-        typer.echo(run.model_dump_json(indent=2))
-    else:
-        display(replica_run_report(run))
+    answer(run, as_json, replica_run_report)

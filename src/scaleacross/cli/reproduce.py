@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaleacross.cli.frame import EXIT_UNEXPECTED, Json, display
+from scaleacross.cli.frame import EXIT_UNEXPECTED, Json, answer, display, output_folder
 from scaleacross.cli.page import Charts, page_files, write_charts
 from scaleacross.cli.sweep import Address, EngineName, Processes, cores, exit_if_failed, points_told
 from scaleacross.errors import InputError
@@ -20,10 +20,7 @@ Points = Annotated[
     int | None,
     typer.Option("--points", metavar="N", min=1, help="So many points; default: as the space says. Fewer come first."),
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where results are kept; default: ./NAME."),
-]
+Output = Annotated[Path | None, output_folder("Where results are kept; default: ./NAME.")]
 Docs = Annotated[
     Path | None,
     typer.Option("--docs", metavar="DIR", file_okay=False, help="Write NAME.md, NAME.csv and NAME.svg to DIR."),
@@ -177,7 +174,7 @@ def _published_study(name: str, as_json: bool) -> None:
     from scaleacross.report.published import published_report
 
     study = getattr(import_module(f"scaleacross.api.{_STUDIES[name]}"), name)()
-    typer.echo(study.model_dump_json(indent=2)) if as_json else display(published_report(study))
+    answer(study, as_json, published_report)
 
 
 def _require_agreement(found: Reproduction, least: float) -> None:

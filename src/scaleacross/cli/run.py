@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaleacross.cli.frame import display
+from scaleacross.cli.frame import answer, output_folder
 from scaleacross.errors import InputError
 
 if TYPE_CHECKING:
@@ -103,9 +103,7 @@ def bench_command(
     accelerator: Annotated[
         str | None, typer.Option("--accelerator", metavar="NAME", help="What the rows call the device.")
     ] = None,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where the kernels' CSV files go.")
-    ] = Path(),
+    output: Annotated[Path, output_folder("Where the kernels' CSV files go.")] = Path(),
 ) -> None:
     """Time a collective of a plan as nccl-tests does, or the kernels of this machine's GPU.
 
@@ -152,10 +150,7 @@ def bench_command(
         iterations=iterations,
     )
     result = bench(config, launch, request, None if as_json else lambda line: typer.echo(line, err=True))
-    if as_json:
-        typer.echo(result.model_dump_json(indent=2))
-    else:
-        display(bench_report(result))
+    answer(result, as_json, bench_report)
 
 
 def _bench_kernels(gemm: bool, attention: bool, device: str | None, accelerator: str | None, output: Path) -> None:

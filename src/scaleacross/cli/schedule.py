@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaleacross.cli.frame import display
+from scaleacross.cli.frame import answer, output_folder, searching
 
 if TYPE_CHECKING:
     from scaleacross.spec.plan import Plan
@@ -42,12 +42,7 @@ def schedule_command(
     optimal: Annotated[bool, typer.Option("--optimal", help="Search the best order of a plan's step.")] = False,
     time_limit: Annotated[float, typer.Option(metavar="S", min=0.1, help="Seconds for --optimal.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the timeline as JSON and nothing else.")] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="DIR", file_okay=False, help="Write schedule.csv, stages.json, trace.json."
-        ),
-    ] = None,
+    output: Annotated[Path | None, output_folder("Write schedule.csv, stages.json, trace.json.")] = None,
 ) -> None:
     """Show one pipeline step: who computes what when, the bubble, the memory and the messages.
 
@@ -88,11 +83,9 @@ def schedule_command(
 def _refined(source: str, time_limit_s: float) -> Plan:
     """The plan with the best order found; its bound, or that nothing better was found, on stderr."""
     from scaleacross.api import refine_schedule, verified_plan
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.progress import ProgressDisplay
 
     given = verified_plan(source)
-    with ProgressDisplay(PlainConsole(stderr=True)) as show:
+    with searching() as show:
         plan = refine_schedule(given, time_limit_s, progress=show)
     typer.echo("no better order was found" if plan is given else plan.report.notes[-1], err=True)
     return plan
@@ -106,10 +99,7 @@ def deliver(timeline: PipelineTimeline, as_json: bool, directory: Path | None) -
 
     files, refused = timeline_files(timeline)
     written = write_files(files, directory) if directory else []
-    if as_json:
-        typer.echo(timeline.model_dump_json(indent=2))
-    else:
-        display(schedule_report(timeline))
+    answer(timeline, as_json, schedule_report)
     if written:
         if refused:
             typer.echo(f"not written: schedule.csv: {refused}", err=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaleacross.cli.frame import display
+from scaleacross.cli.frame import answer, display, output_folder, searching
 from scaleacross.cli.page import Charts, page_files, write_charts
 
 if TYPE_CHECKING:
@@ -37,12 +37,7 @@ FailuresFrom = Annotated[
         help="rates: drawn by the plan's rates; or a CSV with time_hours, cause, host_swap, unit. With --days.",
     ),
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "-o", "--output", metavar="DIR", file_okay=False, help="Write simulation.json and report.html to DIR."
-    ),
-]
+Output = Annotated[Path | None, output_folder("Write simulation.json and report.html to DIR.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the draws.")]
 
 WhatIf = Annotated[
@@ -142,12 +137,10 @@ def _one_step(
 ) -> None:
     """Files first, then the report."""
     from scaleacross.api import simulate, verified_plan
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.progress import ProgressDisplay
     from scaleacross.report.simulation import simulation_report
 
     plan = verified_plan(source)
-    with ProgressDisplay(PlainConsole(stderr=True)) as show:
+    with searching() as show:
         kept = gantt or any(one is not None for one in (trace, output, charts))
         step = simulate(plan, what_if=what_if, fold=not unfolded, timeline=kept, progress=show)
     written = _write(step, trace)
@@ -183,13 +176,11 @@ def _refuse(among: str, **wrong: object) -> None:
 
 def _step_draws(source: str, draws: int, seed: int, what_if: Sequence[str], as_json: bool) -> None:
     from scaleacross.api.simulating import step_draws
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.progress import ProgressDisplay
     from scaleacross.report.simulation import step_draws_report
 
-    with ProgressDisplay(PlainConsole(stderr=True)) as show:
+    with searching() as show:
         found = step_draws(source, what_if=what_if, draws=draws, seed=seed, progress=show)
-    typer.echo(found.model_dump_json(indent=2)) if as_json else display(step_draws_report(found))
+    answer(found, as_json, step_draws_report)
 
 
 def _weeks(
@@ -205,12 +196,10 @@ def _weeks(
 ) -> None:
     from scaleacross.api.weeks import simulate_weeks
     from scaleacross.emitters import write_files
-    from scaleacross.report.console import PlainConsole
     from scaleacross.report.long_run import long_run_report
     from scaleacross.report.page.pages import weeks_page
-    from scaleacross.report.progress import ProgressDisplay
 
-    with ProgressDisplay(PlainConsole(stderr=True)) as show:
+    with searching() as show:
         run = simulate_weeks(
             source, days=days, draws=draws, seed=seed, failures=failures, what_if=what_if, progress=show
         )
@@ -219,7 +208,7 @@ def _weeks(
         files = write_files({"simulation.json": run.model_dump_json(indent=2) + "\n", **page}, output)
         typer.echo(f"wrote {', '.join(map(str, files))}", err=True)
     write_charts(lambda: weeks_page(Path(source).stem, run), charts)
-    typer.echo(run.model_dump_json(indent=2)) if as_json else display(long_run_report(run))
+    answer(run, as_json, long_run_report)
 
 
 def _write_page(plan: Plan, step: SimulatedStep, folder: Path) -> list[str]:
@@ -251,12 +240,10 @@ def _write_chakra(plan: Plan, folder: Path, what_if: Sequence[str], written: lis
     from scaleacross.api import execution_trace
     from scaleacross.emitters import write_files
     from scaleacross.emitters.chakra import chakra_files
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.progress import ProgressDisplay
     from scaleacross.spec.progress import Progress
 
     began = time.monotonic()
-    with ProgressDisplay(PlainConsole(stderr=True)) as show:
+    with searching() as show:
         programs = execution_trace(plan, what_if=what_if, progress=show)
         files, reason = chakra_files(
             programs,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaleacross.cli.frame import EXIT_UNEXPECTED, Json, display
+from scaleacross.cli.frame import EXIT_UNEXPECTED, Json, display, output_folder
 from scaleacross.cli.page import Charts, page_files, write_charts
 
 if TYPE_CHECKING:
@@ -34,10 +34,7 @@ def sweep_command(
         str, typer.Argument(metavar="STUDY", help="A study YAML, or the name of a study of the catalogue.")
     ],
     processes: Processes = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where results are kept; default: ./NAME."),
-    ] = None,
+    output: Annotated[Path | None, output_folder("Where results are kept; default: ./NAME.")] = None,
     as_json: Json = False,
     engine: EngineName = "local",
     address: Address = None,

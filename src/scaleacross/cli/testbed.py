@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import typer
 
-from scaleacross.cli.frame import Overrides, display, guarded
+from scaleacross.cli.frame import Overrides, answer, guarded, output_folder
 from scaleacross.errors import InputError
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from scaleacross.spec.base import Spec
-
-Found = TypeVar("Found", bound="Spec")
 Part = Literal["training", "collectives"]
 
 testbed_app = typer.Typer(
@@ -161,10 +154,7 @@ JobFile = Annotated[
     str, typer.Argument(metavar="JOB", help="A job YAML whose topology fits one machine: examples/testbed/job.yaml.")
 ]
 Steps = Annotated[int, typer.Option("--steps", min=2, help="Timed steps of every plan.")]
-Folder = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Keep launch files and logs there."),
-]
+Folder = Annotated[Path | None, output_folder("Keep launch files and logs there.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
@@ -198,7 +188,7 @@ def run_command(
 
     names = [] if against == "none" else [each.strip() for each in against.split(",") if each.strip()]
     results = run_job(job, names, steps, output, overrides or (), name)
-    _show(results, as_json, training_report)
+    answer(results, as_json, training_report)
 
 
 def collectives_command(
@@ -219,7 +209,7 @@ def collectives_command(
     from scaleacross.report.testbed import collectives_report
 
     results = run_collectives(topology, quick, output, name)
-    _show(results, as_json, collectives_report)
+    answer(results, as_json, collectives_report)
 
 
 def halve_command(
@@ -241,7 +231,7 @@ def halve_command(
     from scaleacross.report.testbed import degraded_report
 
     found = run_halved(job, steps, output, name)
-    _show(found, as_json, degraded_report)
+    answer(found, as_json, degraded_report)
 
 
 def report_command(
@@ -258,10 +248,7 @@ def report_command(
         Part | None,
         typer.Option("--only", help="Measure this part again; the other one as testbed.json of the folder has it."),
     ] = None,
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where testbed.md and testbed.json go."),
-    ] = Path("docs/results"),
+    output: Annotated[Path, output_folder("Where testbed.md and testbed.json go.")] = Path("docs/results"),
     name: TestbedName = "one",
 ) -> None:
     """Run all experiments and write the page: protocol, machine, tables, bars. Takes about 35 minutes of a quiet machine.
@@ -275,13 +262,6 @@ def report_command(
 
     for path in write_page(job, three, halved, steps, quick, only, output, name):
         typer.echo(path)
-
-
-def _show(found: Found, as_json: bool, report: Callable[[Found], RenderableType]) -> None:
-    if as_json:
-        typer.echo(found.model_dump_json(indent=2))
-    else:
-        display(report(found))
 
 
 for _name, _command in (

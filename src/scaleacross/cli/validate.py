@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scaleacross.cli.frame import display, names_of
+from scaleacross.cli.frame import display, names_of, output_folder
 
 Benchmark = Annotated[
     Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Measured kernel times (CSV, plain or gzip).")
@@ -50,12 +50,7 @@ def validate_command(
     by: Annotated[
         str, typer.Option("--by", metavar="GROUP,...", help="Error tables per source, gpu, model, arch.")
     ] = "source,gpu",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="DIR", file_okay=False, help="Write rows.csv, scatter.svg, accuracy.json."
-        ),
-    ] = None,
+    output: Annotated[Path | None, output_folder("Write rows.csv, scatter.svg, accuracy.json.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     left_out: LeftOut = False,
     table: Table = None,

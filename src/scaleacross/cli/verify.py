@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scaleacross.cli.frame import display
+from scaleacross.cli.frame import answer, searching
 
 
 def verify_command(
@@ -38,8 +38,6 @@ def verify_command(
     from scaleacross.api import verify
     from scaleacross.catalogue import is_recommendation, load_plan
     from scaleacross.cli.recommendation import verify_recommendation_command
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.progress import ProgressDisplay
     from scaleacross.report.verification import verification_report
 
     if max_difference is not None and not deep:
@@ -49,9 +47,6 @@ def verify_command(
         return
     plan = load_plan(source)
     limit = {} if max_difference is None else {"max_difference": max_difference}
-    with ProgressDisplay(PlainConsole(stderr=True)) as show:
+    with searching() as show:
         found = verify(plan, deep=deep, progress=show, **limit)
-    if as_json:
-        typer.echo(found.model_dump_json(indent=2))
-    else:
-        display(verification_report(found))
+    answer(found, as_json, verification_report)
