@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from scaleacross.catalogue.find import config_folders
 from scaleacross.catalogue.validation import nearest
+from scaleacross.catalogue.yaml_source import lines_of
 from scaleacross.errors import InputError
 
 _NEEDED: Final = ("table", "encoder", "ratio")
@@ -25,11 +26,7 @@ def codec_rows(ref: str, folder: Path | None) -> list[dict[str, Any]]:
         InputError: not found, unknown or missing columns, or a cell that is no number, with its line.
     """
     path = _found(ref, folder)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text: {error}") from None
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
+    lines = [(number, line) for number, line in enumerate(lines_of(path), 1) if line.strip() and line[0] != "#"]
     reader = csv.DictReader(line for _, line in lines)
     header = [name.strip() for name in reader.fieldnames or ()]
     known = (*_NEEDED, *_RATES[0], *_RATES[1], *_MORE)

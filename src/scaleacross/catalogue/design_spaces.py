@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from scaleacross.catalogue.jobs import job_from
-from scaleacross.catalogue.load import EXTRA_KEYS, Reference, load_accelerator, load_network, load_workload, read
+from scaleacross.catalogue.load import Reference, load_accelerator, load_network, load_workload, read
 from scaleacross.catalogue.overrides import Overrides, apply_overrides
 from scaleacross.catalogue.validation import validate
 from scaleacross.catalogue.yaml_source import Source
@@ -41,7 +41,7 @@ def load_design_space(ref: Reference | DesignSpace, overrides: Overrides = ()) -
     source = read("studies", ref)
     if source.data.get("command") != "reproduce":
         raise InputError(f"{source.label} is no design space (command: reproduce); run it with 'scaleacross sweep'")
-    source = apply_overrides(source, overrides, DesignSpace, EXTRA_KEYS, {})
+    source = apply_overrides(source, overrides, DesignSpace, {})
     return validate(DesignSpace, source), source.folder
 
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
-from scaleacross.catalogue.find import Kind, find
-from scaleacross.catalogue.load import (
-    EXTRA_KEYS,
-    Reference,
-    read,
-    topology_from,
-    workload_from,
-)
+from scaleacross.catalogue.find import find
+from scaleacross.catalogue.load import EXTRA_KEYS, Reference, part, read, topology_under, workload_from
 from scaleacross.catalogue.overrides import Overrides, apply_overrides
 from scaleacross.catalogue.validation import validate
 from scaleacross.catalogue.yaml_source import Source, read_file
@@ -68,35 +63,22 @@ def job_from(source: Source, overrides: Overrides = ()) -> Job:
         raise InputError(
             f"{source.place(())}: a plan, not a job; its job stands under 'job'. evaluate and explain take plans"
         )
-    source = apply_overrides(
-        source, overrides, Job, EXTRA_KEYS, {"workload": _full_workload, "topology": _full_topology}
-    )
+    source = apply_overrides(source, overrides, Job, {"workload": _full_workload, "topology": _full_topology})
     job = validate(Job, source, EXTRA_KEYS)
-    workload, topology = (
-        workload_from(_part("workloads", source, "workload")),
-        topology_from(_part("topologies", source, "topology")),
-    )
-    return _self_contained(job, workload, topology)
+    return _self_contained(job, _workload(source), topology_under(source))
 
 
-def _part(kind: Kind, source: Source, key: str) -> Source:
-    """What stands under ``key``: the file that it names, or the mapping written there."""
-    value = source.data[key]
-    if isinstance(value, dict):
-        return source.sub(key)
-    try:
-        return read(kind, value, source.folder)
-    except InputError as error:
-        raise InputError(f"{source.place((key,))}: key '{key}': {error}") from None
+def _workload(source: Source) -> Workload:
+    return workload_from(part(source, "workload", partial(read, "workloads")))
 
 
 def _full_workload(source: Source) -> tuple[type[BaseModel], dict[str, Any]]:
-    workload = workload_from(_part("workloads", source, "workload"))
+    workload = _workload(source)
     return type(workload), workload.model_dump(mode="json")
 
 
 def _full_topology(source: Source) -> tuple[type[BaseModel], dict[str, Any]]:
-    return Topology, topology_from(_part("topologies", source, "topology")).model_dump(mode="json")
+    return Topology, topology_under(source).model_dump(mode="json")
 
 
 def _self_contained(job: Job, workload: Workload, topology: Topology) -> Job:
@@ -144,10 +126,7 @@ def resolve(job: Job, base_dir: Path | None = None) -> Problem:
         InputError: a reference that is not found or not valid.
     """
     source = Source(f"job '{job.name}'", {"workload": job.workload, "topology": job.topology}, folder=base_dir)
-    workload, topology = (
-        workload_from(_part("workloads", source, "workload")),
-        topology_from(_part("topologies", source, "topology")),
-    )
+    workload, topology = _workload(source), topology_under(source)
     return assembled(_self_contained(job, workload, topology), workload, topology)
 
 
@@ -191,7 +170,7 @@ def _plan_from(source: Source) -> Plan:
 
 def _decision_from(source: Source) -> tuple[Job, Decision]:
     decision = validate(DecisionFile, source).decision
-    return job_from(_part("jobs", source, "job")), decision
+    return job_from(part(source, "job", partial(read, "jobs"))), decision
 
 
 def with_hosts(plan: Plan, ref: str | Path) -> Plan:

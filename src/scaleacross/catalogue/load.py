@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -68,6 +69,22 @@ def read(kind: Kind, ref: Reference, folder: Path | None = None) -> Source:
         return named(read_standard_input(), Path(_SINGULAR[kind]))
     path = find(kind, str(ref), folder)
     return named(read_file(path), path)
+
+
+def part(source: Source, key: str, read_named: Callable[[Any, Path | None], Source]) -> Source:
+    """What stands under ``key``: the file that it names, read with ``read_named``, or the mapping written there."""
+    value = source.data[key]
+    if isinstance(value, dict):
+        return source.sub(key)
+    try:
+        return read_named(value, source.folder)
+    except InputError as error:
+        raise InputError(f"{source.place((key,))}: key '{key}': {error}") from None
+
+
+def topology_under(source: Source) -> Topology:
+    """The topology that ``source`` names or holds. Raises InputError."""
+    return topology_from(part(source, "topology", partial(read, "topologies")))
 
 
 def named(source: Source, path: Path) -> Source:

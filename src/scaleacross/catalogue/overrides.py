@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from scaleacross.catalogue.validation import ExtraKeys, advice_for_key, known_keys, models_at, nearest
+from scaleacross.catalogue.load import EXTRA_KEYS
+from scaleacross.catalogue.validation import advice_for_key, known_keys, models_at, nearest
 from scaleacross.catalogue.yaml_source import KeyPath, Source, parse_yaml
 from scaleacross.errors import InputError
 from scaleacross.spec.base import SourcedSpec
@@ -44,7 +45,7 @@ def parse_overrides(overrides: Overrides) -> list[tuple[str, str]]:
 
 
 def apply_overrides(
-    source: Source, overrides: Overrides, model: type[BaseModel], extra_keys: ExtraKeys, expand: Mapping[str, Expand]
+    source: Source, overrides: Overrides, model: type[BaseModel], expand: Mapping[str, Expand]
 ) -> Source:
     """``source`` (a mapping of ``model``) with the overrides laid over it; the marks of changed parts say ``--set``.
 
@@ -60,7 +61,7 @@ def apply_overrides(
         value = parse_yaml(text, label).data
         top, *below = (int(part) if part.isascii() and part.isdigit() else part for part in dotted.split("."))
         if not below or top not in expand:
-            used = _assign(model, (top, *below), out.data, value, label, extra_keys)
+            used = _assign(model, (top, *below), out.data, value, label)
             expanded.pop(str(used[0]), None)
         else:
             if top not in out.data:
@@ -68,16 +69,14 @@ def apply_overrides(
             if top not in expanded:
                 expanded[str(top)], out.data[top] = expand[str(top)](out)
             inner = expanded[str(top)]
-            below_used = _assign(inner, tuple(below), out.data[top], value, label, extra_keys)
+            below_used = _assign(inner, tuple(below), out.data[top], value, label)
             _note_origin(inner, out.data[top], below_used, label)
             used = (top, *below_used)
         out = replace(out, marks={**out.marks, used: label})
     return out
 
 
-def _assign(
-    model: type[BaseModel], path: KeyPath, data: dict[str, Any], value: Any, label: str, extra_keys: ExtraKeys
-) -> KeyPath:
+def _assign(model: type[BaseModel], path: KeyPath, data: dict[str, Any], value: Any, label: str) -> KeyPath:
     """Set ``path`` in ``data``; containers on the way are copied in place. Returns the path in the keys that were used."""
     here: Any = data
     used: list[str | int] = []
@@ -87,7 +86,7 @@ def _assign(
         if isinstance(here, list):
             key = _list_index(here, part, label)
         elif isinstance(here, dict):
-            key = _mapping_key(here, part, models_at(model, path[:index]), last, label, extra_keys)
+            key = _mapping_key(here, part, models_at(model, path[:index]), last, label)
         else:
             raise InputError(f"{label}: '{path[index - 1]}' is a single value and has no '{part}'")
         used.append(key)
@@ -135,15 +134,13 @@ def _list_index(here: list[Any], part: str | int, label: str) -> int:
     return part
 
 
-def _mapping_key(
-    here: dict[str, Any], part: str | int, models: list[type[BaseModel]], last: bool, label: str, extra_keys: ExtraKeys
-) -> str:
+def _mapping_key(here: dict[str, Any], part: str | int, models: list[type[BaseModel]], last: bool, label: str) -> str:
     """The key of ``here`` that ``part`` means; the same quantity stated in another unit makes way when it is the last one."""
     part = str(part)
     names = {name for model in models for name in model.model_fields}
-    spellings = {key for model in models for key in known_keys(model, extra_keys)}
+    spellings = {key for model in models for key in known_keys(model, EXTRA_KEYS)}
     if models and part not in spellings:
-        raise InputError(f"{label}: no key '{part}'; {advice_for_key(part, models[0], extra_keys)}")
+        raise InputError(f"{label}: no key '{part}'; {advice_for_key(part, models[0], EXTRA_KEYS)}")
     if not models and part not in here:
         raise InputError(f"{label}: no key '{part}'; {nearest(part, here)}")
     si_name = part if part in names else _si(part)

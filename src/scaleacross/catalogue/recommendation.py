@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleacross.catalogue.codec_table import codec_rows
-from scaleacross.catalogue.find import Kind, find
-from scaleacross.catalogue.load import EXTRA_KEYS, Reference, read, topology_from
+from scaleacross.catalogue.find import find
+from scaleacross.catalogue.load import Reference, part, read, topology_under
 from scaleacross.catalogue.overrides import Overrides, apply_overrides
 from scaleacross.catalogue.validation import validate
-from scaleacross.catalogue.yaml_source import Source, read_file
+from scaleacross.catalogue.yaml_source import Source, lines_of, read_file
 from scaleacross.errors import InputError
 from scaleacross.spec.inference import InferenceJob
 from scaleacross.spec.recommendation import RecommendationJob, RecommendationPlan
@@ -32,21 +32,21 @@ def is_recommendation(ref: object) -> bool:
     """Whether ``ref`` is a recommendation job or plan: an object, a mapping, or a file of one. False for what cannot be read."""
     if isinstance(ref, RecommendationJob | RecommendationPlan):
         return True
-    try:
-        data = ref if isinstance(ref, Mapping) else _peek(ref)
-    except InputError:
-        return False
-    if not isinstance(data, Mapping) or "cards" in data:
+    data = _peek(ref)
+    if "cards" in data:
         return False
     workload = data.get("workload")
     named = isinstance(workload, Mapping) and workload.get("family") in _FAMILIES
     return _MARK in data or named or data.get("schema_version") == "recommendation-1"
 
 
-def _peek(ref: object) -> Any:
-    if not isinstance(ref, str | Path) or not Path(ref).is_file():
-        return None
-    return read_file(Path(ref)).data
+def _peek(ref: object) -> Mapping[Any, Any]:
+    """The mapping that ``ref`` is, or that the file of this path holds; empty for what is none, or cannot be read."""
+    try:
+        data = read_file(Path(ref)).data if isinstance(ref, str | Path) and Path(ref).is_file() else ref
+    except InputError:
+        return {}
+    return data if isinstance(data, Mapping) else {}
 
 
 def load_recommendation(ref: Reference | Dlrm, folder: Path | None = None) -> Dlrm:
@@ -97,11 +97,7 @@ def tables_of_csv(path: Path) -> list[dict[str, Any]]:
     Raises:
         InputError: a missing or unknown column, or a cell that is no number, with its line.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text: {error}") from None
-    reader = csv.DictReader(text.splitlines())
+    reader = csv.DictReader(lines_of(path))
     header = [name.strip() for name in reader.fieldnames or ()]
     unknown = [name for name in header if name not in (*_COLUMNS, "num_tables")]
     missing = [name for name in _COLUMNS[:3] if name not in header]
@@ -150,16 +146,10 @@ def load_recommendation_job(
 
 def recommendation_job_from(source: Source, overrides: Overrides = ()) -> tuple[RecommendationJob, Dlrm, Topology]:
     """The self-contained job that ``source`` holds, with its model and topology. Raises InputError."""
-    source = apply_overrides(
-        source,
-        overrides,
-        RecommendationJob,
-        EXTRA_KEYS,
-        {"workload": lambda s: _full(s, Dlrm), "topology": lambda s: _full(s, Topology)},
-    )
-    source = _with_lengths(source)
+    expand = {"workload": _full_model, "topology": _full_topology}
+    source = _with_lengths(apply_overrides(source, overrides, RecommendationJob, expand))
     job = validate(RecommendationJob, _with_codecs(source))
-    model, topology = _model_from(_part("recommendation", source)), topology_from(_part("topologies", source))
+    model, topology = _model_under(source), topology_under(source)
     full = {"workload": model.model_dump(mode="json"), "topology": topology.model_dump(mode="json")}
     return job.model_copy(update=full), model, topology
 
@@ -192,7 +182,7 @@ def _with_lengths(source: Source) -> Source:
         stated = {"kind": "measured", "values": _column(there[0], "length")}
     elif isinstance(stated, Mapping):
         validate(Lengths, source.sub("lengths"))
-    model = _model_from(_part("recommendation", source)).model_dump(mode="json")
+    model = _model_under(source).model_dump(mode="json")
     if model["sequence"] is None:
         raise InputError(
             f"{place}: workload '{model['name']}' has no layer whose time grows with a sample's length: lengths are of "
@@ -204,10 +194,7 @@ def _with_lengths(source: Source) -> Source:
 
 def _column(path: Path, name: str) -> list[float]:
     """The positive numbers of a CSV's column. Raises InputError with the line."""
-    try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines(), skipinitialspace=True))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text: {error}") from None
+    rows = list(csv.DictReader(lines_of(path), skipinitialspace=True))
     if not rows or name not in rows[0]:
         raise InputError(f"{path}:1: a column '{name}' and rows below it are expected")
     out = []
@@ -221,33 +208,23 @@ def _column(path: Path, name: str) -> list[float]:
     return out
 
 
-def _full(source: Source, model: type[Dlrm] | type[Topology]) -> tuple[type[Dlrm] | type[Topology], dict[str, Any]]:
-    if model is Dlrm:
-        return Dlrm, _model_from(_part("recommendation", source)).model_dump(mode="json")
-    return Topology, topology_from(_part("topologies", source)).model_dump(mode="json")
+def _model_under(source: Source) -> Dlrm:
+    return _model_from(part(source, "workload", _read_model))
 
 
-def _part(kind: Kind, source: Source) -> Source:
-    """What stands under workload or topology: the file that it names, or the mapping written there."""
-    key = "topology" if kind == "topologies" else "workload"
-    value = source.data[key]
-    if isinstance(value, dict):
-        return source.sub(key)
-    try:
-        return _read_model(value, source.folder) if key == "workload" else read(kind, value, source.folder)
-    except InputError as error:
-        raise InputError(f"{source.place((key,))}: key '{key}': {error}") from None
+def _full_model(source: Source) -> tuple[type[Dlrm], dict[str, Any]]:
+    return Dlrm, _model_under(source).model_dump(mode="json")
+
+
+def _full_topology(source: Source) -> tuple[type[Topology], dict[str, Any]]:
+    return Topology, topology_under(source).model_dump(mode="json")
 
 
 def is_inference(ref: object) -> bool:
     """Whether ``ref`` is an inference job: an object, or a mapping or file with the key ``cards``."""
     if isinstance(ref, InferenceJob):
         return True
-    try:
-        data = ref if isinstance(ref, Mapping) else _peek(ref)
-    except InputError:
-        return False
-    return isinstance(data, Mapping) and "cards" in data and "workload" in data
+    return {"cards", "workload"} <= _peek(ref).keys()
 
 
 def load_inference_job(ref: Reference | InferenceJob, overrides: Overrides = ()) -> tuple[InferenceJob, Dlrm]:
@@ -258,10 +235,8 @@ def load_inference_job(ref: Reference | InferenceJob, overrides: Overrides = ())
     """
     if isinstance(ref, InferenceJob):
         ref = ref.model_dump(mode="json", exclude_none=True)
-    source = apply_overrides(
-        read("jobs", ref), overrides, InferenceJob, EXTRA_KEYS, {"workload": lambda own: _full(own, Dlrm)}
-    )
-    job, model = validate(InferenceJob, source), _model_from(_part("recommendation", source))
+    source = apply_overrides(read("jobs", ref), overrides, InferenceJob, {"workload": _full_model})
+    job, model = validate(InferenceJob, source), _model_under(source)
     return job.model_copy(update={"workload": model.model_dump(mode="json")}), model
 
 

@@ -234,3 +234,11 @@ class _Reader:
             except (ValueError, yaml.YAMLError):
                 raise InputError(f"{self.place(node)}: '{text[:40]}' cannot be read as a number") from None
         raise InputError(f"{self.place(node)}: tag '{node.tag}' is not read; write plain values")
+
+
+def lines_of(path: Path) -> list[str]:
+    """Lines of a table in a text file, however long it is. Raises InputError."""
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text: {error}") from None
