@@ -29,6 +29,18 @@ def _checked_name(value: str) -> str:
 Name = Annotated[str, AfterValidator(_checked_name), Field(json_schema_extra={"pattern": NAME_PATTERN})]
 
 
+def one_is_a_list(value: Any) -> Any:
+    """A validator before others: a single value stands for a list of one."""
+    return (value,) if isinstance(value, str | int | float | dict) else value
+
+
+def not_empty(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A validator of lists that name what is allowed."""
+    if not value:
+        raise ValueError("an empty list allows nothing: leave the key out to allow everything")
+    return value
+
+
 class Spec(BaseModel):
     """A frozen pydantic model that accepts its ``*_s``/``*_bytes``/... fields under user-unit keys too (``units.USER_UNITS``)."""
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
-from scaleacross.spec.base import Name, Spec
+from scaleacross.spec.base import Name, Spec, one_is_a_list
 
 CopyPrecision = Literal["fp32", "fp16", "int8", "int4"]
 ELEMENT_BYTES: dict[CopyPrecision, float] = {"fp32": 4, "fp16": 2, "int8": 1, "int4": 0.5}
@@ -53,10 +53,7 @@ class InferenceJob(Spec):
         description="replicated: whole on every card; split: cut over them",
     )
 
-    @field_validator("table_precisions", "transfers", "dense_layouts", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
+    _lists = field_validator("table_precisions", "transfers", "dense_layouts", mode="before")(one_is_a_list)
 
 
 class InferenceDecision(Spec):

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, get_args
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from scaleacross.spec.accelerator import Precision
-from scaleacross.spec.base import Name, Spec
+from scaleacross.spec.base import Name, Spec, not_empty, one_is_a_list
 from scaleacross.spec.conversion import DEFAULT_RECIPES, ELEMENT_BYTES, RECIPE_PRECISION, Conversion, Recipe
 from scaleacross.spec.fine_tuning import FineTuning
 from scaleacross.spec.framework import ExpertRuntime, Kept, Optimizer, Overlap
@@ -272,17 +272,8 @@ class Job(Spec):
     def _objects_become_mappings(cls, value: Any) -> Any:
         return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
 
-    @field_validator(*_LISTS, mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str | int | float) else value
-
-    @field_validator(*_LISTS)
-    @classmethod
-    def _not_empty(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not value:
-            raise ValueError("an empty list allows nothing: leave the key out to allow everything")
-        return value
+    _lists = field_validator(*_LISTS, mode="before")(one_is_a_list)
+    _not_empty = field_validator(*_LISTS)(not_empty)
 
     def allows_accelerators(self, number: int) -> bool:
         """Whether the user leaves this number of accelerators open."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from scaleacross.spec.accelerator import Precision
-from scaleacross.spec.base import Name, Spec
+from scaleacross.spec.base import Name, Spec, not_empty, one_is_a_list
 from scaleacross.spec.exchange_codec import ExchangeCompression, ExchangeCompressionRequest, TableCodec
 from scaleacross.spec.network_choice import Driver
 
@@ -30,6 +30,9 @@ SAMPLE_RULES: tuple[SampleRule, ...] = get_args(SampleRule)
 StorePrecision = Literal["fp32", "fp16", "bf16"]
 BYTES_OF: dict[StorePrecision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 TableOptimizer = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
+
+
+_LISTS = ("shardings", "kernels", "replica_groups", "sample_rules", "drivers")
 
 
 class RecommendationJob(Spec):
@@ -94,17 +97,8 @@ class RecommendationJob(Spec):
         keys = ("workload", "topology")
         return {k: v.model_dump(mode="json") if k in keys and isinstance(v, BaseModel) else v for k, v in data.items()}
 
-    @field_validator("shardings", "kernels", "replica_groups", "sample_rules", "drivers", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str | int) else value
-
-    @field_validator("shardings", "kernels", "replica_groups", "sample_rules", "drivers")
-    @classmethod
-    def _not_empty(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not value:
-            raise ValueError("an empty list allows nothing: leave the key out to allow everything")
-        return value
+    _lists = field_validator(*_LISTS, mode="before")(one_is_a_list)
+    _not_empty = field_validator(*_LISTS)(not_empty)
 
     @model_validator(mode="after")
     def _kernels_add_up(self) -> RecommendationJob:

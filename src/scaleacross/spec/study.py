@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from scaleacross.spec.base import Name, Spec
+from scaleacross.spec.base import Name, Spec, one_is_a_list
 
 MAX_POINTS = 100_000
 """Largest study accepted: beyond it the grid is more likely a slip than a question."""
@@ -51,10 +51,7 @@ class Study(Spec):
     gap_tolerance: float = Field(default=0.0, ge=0, le=1, description="relative gap at which a search stops (plan)")
     seed: int = Field(default=0, ge=0, description="of the solver (plan)")
 
-    @field_validator("base", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str | dict) else value
+    _lists = field_validator("base", mode="before")(one_is_a_list)
 
     @model_validator(mode="after")
     def _lists_agree(self) -> Study:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from scaleacross.spec.base import Name, SourcedSpec, Spec
+from scaleacross.spec.base import Name, SourcedSpec, Spec, one_is_a_list
 from scaleacross.workloads.sequences import SequenceLayers
 
 ID_BYTES = 8
@@ -88,10 +88,7 @@ class EmbeddingTable(Spec):
         description="rows of a sample are added up; false: each is sent. Of sequence_rec, pooling is then per token",
     )
 
-    @field_validator("pooling", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: object) -> object:
-        return (value,) if isinstance(value, int | float) else value
+    _lists = field_validator("pooling", mode="before")(one_is_a_list)
 
     @property
     def reads_per_sample(self) -> float:
