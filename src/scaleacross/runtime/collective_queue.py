@@ -69,11 +69,10 @@ class CollectiveQueue:
         self,
         chosen: Chosen,
         inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
+        outputs: list[Tensor],
         num_bytes: int,
         prepare: Prepare,
         timeout_s: float,
-        result: list[Tensor],
         after: Callable[[], object] | None = None,
         waits: bool = False,
     ) -> QueuedWork:
@@ -81,18 +80,18 @@ class CollectiveQueue:
 
         Args:
             chosen: how it runs.
-            inputs, outputs: tensors, for the record.
+            inputs: tensors, for the record.
+            outputs: what the future of the work holds.
             num_bytes: as launch.json counts them.
             prepare: makes the task.
             timeout_s: from now; 0 for that of the group.
-            result: what the future of the work holds.
             after: runs when it is done.
             waits: the caller does nothing until it is done.
         """
         schedule = chosen.schedule
         limit_s = timeout_s or self._timeout_s
         work = QueuedWork(
-            f"{schedule.operation.value} by {schedule.name} in group {self._members.name}", result, limit_s
+            f"{schedule.operation.value} by {schedule.name} in group {self._members.name}", outputs, limit_s
         )
         work_on = _Work(work, [*inputs, *outputs], called_now(inputs[0]))
         with self._lock:
@@ -127,7 +126,7 @@ class CollectiveQueue:
         def run(sequence: int) -> operations.Prepared:
             return operations.all_gather(chosen.schedule, self._members.rank, sequence, gathered, mine)
 
-        self.submit(chosen, [mine], [gathered], size_bytes(gathered), run, timeout_s, [gathered])
+        self.submit(chosen, [mine], [gathered], size_bytes(gathered), run, timeout_s)
         return gathered
 
     def _execute(

@@ -129,15 +129,11 @@ def all_gather(
     return Prepared(task, _nothing, programs)
 
 
-def broadcast(
-    schedule: CollectiveSchedule, rank: int, sequence: int, tensor: torch.Tensor, root: int, codes: Codes | None = None
-) -> Prepared:
+def broadcast(schedule: CollectiveSchedule, rank: int, sequence: int, tensor: torch.Tensor, root: int) -> Prepared:
     """``tensor`` of ``root`` into everybody's, contiguous; the schedule's rank 0 is ``root``."""
     values = tensor.view(-1)
-    programs = partial(_reducing_program, _rotated(schedule, root), values.numel(), True, codes is not None)
-    if rank == root:
-        _settle(codes, values, channel_major(schedule, values.numel()), 0, schedule.num_channels)
-    task = _task(schedule, sequence, programs(rank), (values, values), tensor.dtype, None, codes, f" from {root}")
+    programs = partial(_reducing_program, _rotated(schedule, root), values.numel(), True, False)
+    task = _task(schedule, sequence, programs(rank), (values, values), tensor.dtype, None, None, f" from {root}")
     return Prepared(task, _nothing, programs)
 
 
@@ -148,7 +144,6 @@ def all_to_all(
     output: torch.Tensor,
     tensor: torch.Tensor,
     counts: Sequence[int],
-    codes: Codes | None = None,
 ) -> Prepared:
     """Blocks of ``tensor`` by destination into blocks of ``output`` by source.
 
@@ -156,10 +151,10 @@ def all_to_all(
         counts: elements by source and destination; where ``needs_all_counts`` does not hold: what ``rank`` sends, then
             what it gets.
     """
-    program, own, num_passing = _exchanging_program(schedule, tuple(counts), codes is not None, rank)
+    program, own, num_passing = _exchanging_program(schedule, tuple(counts), rank)
     values, out = tensor.view(-1), output.view(-1)
     buffers = (values, out, torch.empty(num_passing, dtype=tensor.dtype) if num_passing else values)
-    task = _task(schedule, sequence, program, buffers, tensor.dtype, None, codes)
+    task = _task(schedule, sequence, program, buffers, tensor.dtype, None, None)
     for source, target in own:
         task.move(source, target)
     return Prepared(task, _nothing)
@@ -191,7 +186,7 @@ def _scattering_program(schedule: CollectiveSchedule, shard: int, apart: bool, r
 
 @lru_cache(maxsize=256)
 def _exchanging_program(
-    schedule: CollectiveSchedule, known: tuple[int, ...], apart: bool, rank: int
+    schedule: CollectiveSchedule, known: tuple[int, ...], rank: int
 ) -> tuple[RankProgram, list[tuple[Piece, Piece]], int]:
     """What ``rank`` does; from where in INPUT to where in WORK goes what stays with it; elements of PASSING."""
     n = schedule.num_ranks
@@ -202,7 +197,7 @@ def _exchanging_program(
         return known[destination] if source == rank else known[n + source]
 
     place, num_passing = exchanged(schedule, rank, counts)
-    program = rank_program(schedule, rank, place, in_place=False, keep_empty=True, keep_blocks_apart=apart)
+    program = rank_program(schedule, rank, place, in_place=False, keep_empty=True, keep_blocks_apart=False)
     shift = sum(counts(rank, other) for other in range(rank)) - sum(counts(other, rank) for other in range(rank))
     pieces = [place(rank * n + rank, channel) for channel in range(schedule.num_channels)]
     own = [(Piece(INPUT, to.start + shift, to.length), to) for to in pieces if to.length]

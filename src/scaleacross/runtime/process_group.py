@@ -125,7 +125,7 @@ class ScaleAcrossGroup(TransportGroup):
 
         after = None if flat.data_ptr() == tensor.data_ptr() else lambda: tensor.copy_(flat)
         return self._queue.submit(
-            chosen, [tensor], [tensor], size_bytes(tensor), run, timeout_seconds(opts), tensors, after, waits(opts)
+            chosen, [tensor], [tensor], size_bytes(tensor), run, timeout_seconds(opts), after, waits(opts)
         )
 
     @any_form
@@ -145,7 +145,7 @@ class ScaleAcrossGroup(TransportGroup):
             return operations.all_gather(chosen.schedule, self._my_rank, sequence, output, flat, codes)
 
         return self._queue.submit(
-            chosen, [tensor], [output], size_bytes(output), run, timeout_seconds(opts), [output], None, waits(opts)
+            chosen, [tensor], [output], size_bytes(output), run, timeout_seconds(opts), None, waits(opts)
         )
 
     _allgather_base = all_gather_single
@@ -168,7 +168,7 @@ class ScaleAcrossGroup(TransportGroup):
             for part, value in zip(parts, whole, strict=True):
                 part.copy_(value)
 
-        return self._queue.submit(chosen, [tensor], parts, size, run, timeout_seconds(opts), parts, after, waits(opts))
+        return self._queue.submit(chosen, [tensor], parts, size, run, timeout_seconds(opts), after, waits(opts))
 
     @any_form
     def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any) -> Any:
@@ -190,7 +190,7 @@ class ScaleAcrossGroup(TransportGroup):
             return operations.reduce_scatter(chosen.schedule, self._my_rank, sequence, output, flat, reduction, codes)
 
         return self._queue.submit(
-            chosen, [tensor], [output], size_bytes(tensor), run, timeout_seconds(opts), [output], None, waits(opts)
+            chosen, [tensor], [output], size_bytes(tensor), run, timeout_seconds(opts), None, waits(opts)
         )
 
     _reduce_scatter_base = reduce_scatter_single
@@ -224,7 +224,7 @@ class ScaleAcrossGroup(TransportGroup):
 
         after = None if flat.data_ptr() == tensor.data_ptr() else lambda: tensor.copy_(flat)
         return self._queue.submit(
-            chosen, [tensor], [tensor], size_bytes(tensor), run, timeout_seconds(opts), tensors, after, waits(opts)
+            chosen, [tensor], [tensor], size_bytes(tensor), run, timeout_seconds(opts), after, waits(opts)
         )
 
     @any_form
@@ -246,7 +246,7 @@ class ScaleAcrossGroup(TransportGroup):
             return operations.all_to_all(chosen.schedule, self._my_rank, sequence, output, flat, counts)
 
         return self._queue.submit(
-            chosen, [tensor], [output], size_bytes(tensor), run, timeout_seconds(opts), [output], None, waits(opts)
+            chosen, [tensor], [output], size_bytes(tensor), run, timeout_seconds(opts), None, waits(opts)
         )
 
     alltoall_base = all_to_all_single

@@ -88,7 +88,7 @@ class EpochGroup:
         def run(sequence: int) -> operations.Prepared:
             return operations.all_reduce(chosen.schedule, self.rank, sequence, tensor, "sum")
 
-        work = self._queue.submit(chosen, [tensor], [tensor], num_bytes, run, 0.0, [tensor])
+        work = self._queue.submit(chosen, [tensor], [tensor], num_bytes, run, 0.0)
         self._communicator.submit(self._ended)
         return work
 
