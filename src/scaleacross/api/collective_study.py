@@ -14,7 +14,7 @@ from scaleacross.cost_models.network.options import Option, measured_s, options
 from scaleacross.errors import InputError
 from scaleacross.spec.collective import CollectiveOption, CollectiveStudy
 from scaleacross.spec.network import LINK_LEVELS, CurveOp
-from scaleacross.spec.placement import BuildingShare
+from scaleacross.spec.placement import first_accelerators
 from scaleacross.spec.topology import Topology
 
 
@@ -77,20 +77,9 @@ def group_on(topology: Topology | str | Path, num_ranks: int | None, stride: int
             f"{degree:,} ranks, {stride:,} apart, do not fit: '{found.name}' has {found.num_accelerators:,} accelerators; "
             "lower one of the two"
         )
-    fill = _fill(found, found.num_accelerators // tile * tile)
+    fill = first_accelerators(found, found.num_accelerators // tile * tile)
     tiling = Tiling(found, fill, build_levels(found, fill), degree, stride)
     return tiling, exact_shape(degree, stride, tiling.levels)
-
-
-def _fill(topology: Topology, num_positions: int) -> list[BuildingShare]:
-    """The first ``num_positions`` accelerators, building by building."""
-    shares, left = [], num_positions
-    for building in topology.buildings:
-        taken = min(left, building.num_accelerators)
-        if taken:
-            shares.append(BuildingShare(building=building.name, num_accelerators=taken))
-        left -= taken
-    return shares
 
 
 def _stated(op: CurveOp, size_bytes: float, degree: int, option: Option) -> CollectiveOption:

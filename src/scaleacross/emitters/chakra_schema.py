@@ -7,9 +7,10 @@ are declared; a reader of the whole schema sees the others at their defaults.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from io import BytesIO
 from typing import Any, Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, proto
 
 PACKAGE: Final = "ChakraProtoMsg"
 COMP_NODE: Final = 4
@@ -68,16 +69,10 @@ CLASSES: Final = _classes()
 
 def delimited(messages: Iterable[Any]) -> bytes:
     """Each message after its length as a varint: the layout of an .et file."""
-    out = bytearray()
+    out = BytesIO()
     for message in messages:
-        data = message.SerializeToString()
-        length = len(data)
-        while length > 0x7F:
-            out.append(length & 0x7F | 0x80)
-            length >>= 7
-        out.append(length)
-        out += data
-    return bytes(out)
+        proto.serialize_length_prefixed(message, out)
+    return out.getvalue()
 
 
 def attributes(**values: bool | int | str) -> Iterator[Any]:

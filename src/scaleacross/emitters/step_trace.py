@@ -7,10 +7,10 @@ inter-building link and oversubscribed uplink. Format: "Trace Event Format" of t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from scaleacross.emitters.trace import events_json, named, us
 from scaleacross.errors import InputError
 from scaleacross.spec.simulation import Delivery, LinkUse, SimulatedRow, SimulatedStep, Span
 
@@ -41,12 +41,12 @@ def step_trace_json(step: SimulatedStep) -> str:
     events += _critical(critical, step)
     events += [event for link in step.links for event in _counter(links, link)]
     if step.links:
-        events.append(_named("process_name", links, 0, "links"))
-    return '{"traceEvents": [\n' + ",\n".join(json.dumps(event) for event in events) + "\n]}\n"
+        events.append(named("process_name", links, 0, "links"))
+    return events_json(events)
 
 
 def _row(process: int, row: SimulatedRow) -> Iterator[dict[str, Any]]:
-    yield _named("process_name", process, 0, f"{row.name}, {row.num_ranks} ranks")
+    yield named("process_name", process, 0, f"{row.name}, {row.num_ranks} ranks")
     yield {"name": "process_sort_index", "ph": "M", "pid": process, "tid": 0, "args": {"sort_index": row.stage}}
     lanes: dict[int, list[float]] = {}
     used: set[int] = set()
@@ -58,19 +58,19 @@ def _row(process: int, row: SimulatedRow) -> Iterator[dict[str, Any]]:
             ends[lane : lane + 1] = [span.end_s]
             thread = CONCURRENT * (thread + 1) + lane
         used.add(thread)
-        at = {"pid": process, "tid": thread, "ts": _us(span.start_s)}
+        at = {"pid": process, "tid": thread, "ts": us(span.start_s)}
         yield {"name": _title(span), "cat": span.kind, "ph": "X", "dur": _dur(span), **at}
         if span.message is not None:
             yield {**ARROW, "ph": "s", "id": span.message, **at}
     for thread in sorted(used):
         concurrent = thread >= CONCURRENT
         name = STREAM_NAMES[thread // CONCURRENT - 1] + ", concurrent" if concurrent else STREAM_NAMES[thread]
-        yield _named("thread_name", process, thread, name)
+        yield named("thread_name", process, thread, name)
 
 
 def _arrival(number: int, one: Delivery) -> Iterator[dict[str, Any]]:
     """The end of an arrow: it binds to the next slice of the receiver's computations."""
-    yield {**ARROW, "ph": "f", "id": number, "pid": one.row, "tid": STREAMS["compute"], "ts": _us(one.arrival_s)}
+    yield {**ARROW, "ph": "f", "id": number, "pid": one.row, "tid": STREAMS["compute"], "ts": us(one.arrival_s)}
 
 
 def _critical(process: int, step: SimulatedStep) -> Iterator[dict[str, Any]]:
@@ -85,12 +85,12 @@ def _critical(process: int, step: SimulatedStep) -> Iterator[dict[str, Any]]:
     )
     if not path:
         return
-    yield _named("process_name", process, 0, "critical path")
+    yield named("process_name", process, 0, "critical path")
     yield {"name": "process_sort_index", "ph": "M", "pid": process, "tid": 0, "args": {"sort_index": -1}}
     for index, (start, end, title) in enumerate(path):
         over = min(end, path[index + 1][0]) if index + 1 < len(path) else end
-        if _us(over) > _us(start):
-            at = {"ph": "X", "pid": process, "tid": 0, "ts": _us(start), "dur": round(_us(over) - _us(start), 3)}
+        if us(over) > us(start):
+            at = {"ph": "X", "pid": process, "tid": 0, "ts": us(start), "dur": round(us(over) - us(start), 3)}
             yield {"name": title, "cat": "critical path", **at}
 
 
@@ -100,19 +100,11 @@ def _title(span: Span) -> str:
 
 def _dur(span: Span) -> float:
     """Between rounded ends: a slice that follows at once never begins before this one is over."""
-    return round(_us(span.end_s) - _us(span.start_s), 3)
+    return round(us(span.end_s) - us(span.start_s), 3)
 
 
 def _counter(process: int, link: LinkUse) -> Iterator[dict[str, Any]]:
     """The share of a link that is used, from each moment on."""
     for time, rate in zip(link.time_s, link.rate_bytes_per_s, strict=True):
         used = {"used %": round(100 * rate / link.capacity_bytes_per_s, 2)}
-        yield {"name": link.name, "ph": "C", "pid": process, "tid": 0, "ts": _us(time), "args": used}
-
-
-def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
-
-
-def _us(seconds: float) -> float:
-    return round(seconds * 1e6, 3)
+        yield {"name": link.name, "ph": "C", "pid": process, "tid": 0, "ts": us(time), "args": used}

@@ -7,6 +7,7 @@ on their link, flow events ``s``/``f`` from the sender to the receiver. Times ar
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from scaleacross.spec.timeline import PipelineTimeline, TimelineMessage
@@ -19,19 +20,19 @@ _COMPUTATION, _LINKS = 0, 1  # process ids of the two groups of rows
 def trace_json(timeline: PipelineTimeline) -> str:
     """The trace, one event per line."""
     events: list[dict[str, Any]] = [
-        _named("process_name", _COMPUTATION, 0, f"{timeline.schedule}: computation"),
-        _named("process_name", _LINKS, 0, f"{timeline.schedule}: messages"),
-        *(_named("thread_name", _COMPUTATION, rank, f"rank {rank}") for rank in range(timeline.num_ranks)),
+        named("process_name", _COMPUTATION, 0, f"{timeline.schedule}: computation"),
+        named("process_name", _LINKS, 0, f"{timeline.schedule}: messages"),
+        *(named("thread_name", _COMPUTATION, rank, f"rank {rank}") for rank in range(timeline.num_ranks)),
     ]
     for rank, row in enumerate(timeline.rows):
         for cell, start, end in zip(row.actions, row.start_s, row.end_s, strict=True):
             kind = next(letter for letter in cell if letter.isalpha())
-            dur = round(_us(end) - _us(start), 3)  # between rounded ends: slices that follow one another never overlap
-            at = {"ph": "X", "pid": _COMPUTATION, "tid": rank, "ts": _us(start), "dur": dur}
+            dur = round(us(end) - us(start), 3)  # between rounded ends: slices that follow one another never overlap
+            at = {"ph": "X", "pid": _COMPUTATION, "tid": rank, "ts": us(start), "dur": dur}
             events.append({"name": cell, "cat": _KINDS[kind], **at})
     for number, message in enumerate(timeline.messages):
         events += _message_events(number, message)
-    return '{"traceEvents": [\n' + ",\n".join(json.dumps(event) for event in events) + "\n]}\n"
+    return events_json(events)
 
 
 def _message_events(number: int, message: TimelineMessage) -> list[dict[str, Any]]:
@@ -40,22 +41,29 @@ def _message_events(number: int, message: TimelineMessage) -> list[dict[str, Any
     flow = {"name": "message", "cat": "message", "id": number, "pid": _COMPUTATION}
     on_link = {"name": f"{link}: {message.action}", "cat": link, "id": number, "pid": _LINKS, "tid": message.source}
     return [
-        {"ph": "b", "ts": _us(message.sent_s), **on_link},
-        {"ph": "e", "ts": _us(message.arrival_s), **on_link},
+        {"ph": "b", "ts": us(message.sent_s), **on_link},
+        {"ph": "e", "ts": us(message.arrival_s), **on_link},
         # a flow binds to the slice that encloses its time stamp, so it leaves just before the cell ends
-        {"ph": "s", "ts": _us(message.sent_s) - 0.001, "tid": message.source, **flow},
+        {"ph": "s", "ts": us(message.sent_s) - 0.001, "tid": message.source, **flow},
         {
             "ph": "f",
-            "ts": _us(message.arrival_s),
+            "ts": us(message.arrival_s),
             "tid": message.target,
             **flow,
         },  # binds to the next cell of the receiver
     ]
 
 
-def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
+def named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    """The event that gives a process or thread its name."""
     return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
 
 
-def _us(seconds: float) -> float:
+def us(seconds: float) -> float:
+    """Microseconds to the nanosecond, as time stamps are."""
     return round(seconds * 1e6, 3)
+
+
+def events_json(events: Iterable[dict[str, Any]]) -> str:
+    """A trace of ``events``, one per line."""
+    return '{"traceEvents": [\n' + ",\n".join(json.dumps(event) for event in events) + "\n]}\n"

@@ -27,6 +27,16 @@ class BuildingShare(Spec):
     num_accelerators: PositiveInt
 
 
+def first_accelerators(topology: Topology, number: int) -> tuple[BuildingShare, ...]:
+    """The first ``number`` accelerators of ``topology``, building by building."""
+    shares, left = [], number
+    for building in topology.buildings:
+        if taken := min(left, building.num_accelerators):
+            shares.append(BuildingShare(building=building.name, num_accelerators=taken))
+        left -= taken
+    return tuple(shares)
+
+
 class Placement(Spec):
     """An axis order over a device list."""
 

@@ -25,7 +25,7 @@ from scaleacross.cost_models.network.drivers import taken_fraction
 from scaleacross.errors import InputError
 from scaleacross.spec.exchange_codec import TableCodec
 from scaleacross.spec.network_choice import Driver
-from scaleacross.spec.placement import BuildingShare
+from scaleacross.spec.placement import BuildingShare, first_accelerators
 from scaleacross.spec.recommendation import BYTES_OF, EmbeddingCost, RecommendationJob, SampleSharing
 from scaleacross.spec.topology import Building, Topology, with_host_shares
 from scaleacross.workloads.recommendation import Dlrm, EmbeddingTable
@@ -101,13 +101,7 @@ def fill_of(job: RecommendationJob, topology: Topology) -> tuple[BuildingShare, 
         raise InputError(
             f"global_batch_samples {job.global_batch_samples:,} is no multiple of {wanted:,} accelerators; nearest: {near:,}"
         )
-    left, out = wanted, []
-    for building in topology.buildings:
-        used = min(left, building.num_accelerators)
-        if used:
-            out.append(BuildingShare(building=building.name, num_accelerators=used))
-        left -= used
-    return tuple(out)
+    return first_accelerators(topology, wanted)
 
 
 @dataclass(frozen=True)
