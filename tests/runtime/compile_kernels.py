@@ -52,9 +52,9 @@ def _shuffle(name: str) -> Case:
     if name == "rank":
         signature = {"destinations": "*i64", "ranks": "*i64", "counts": "*i64", "num_rows": "i64"}
         return shuffle.rank_kernel, signature, {"BLOCK": shuffle.BLOCK}, ["destinations", "num_rows"]
-    kernel = shuffle.scatter_kernel if name == "scatter" else shuffle.gather_kernel
+    constants = {"SCATTER": name == "scatter", "ROWS": shuffle.TILE[0], "COLUMNS": shuffle.TILE[1]}
     signature = {"source": "*bf16", "slots": "*i64", "out": "*bf16", "num_rows": "i64", "width": "i64"}
-    return kernel, signature, {"ROWS": shuffle.TILE[0], "COLUMNS": shuffle.TILE[1]}, ["source", "out", "width"]
+    return shuffle.move_kernel, signature, constants, ["source", "out", "width"]
 
 
 def _rows(name: str) -> Case:

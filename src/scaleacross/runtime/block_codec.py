@@ -9,13 +9,11 @@ power of two, which is exact.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
-from types import ModuleType
 
 import torch
 
 from scaleacross.runtime.encoding import GRAIN
-from scaleacross.runtime.requirement import runs_kernels
+from scaleacross.runtime.requirement import kernels, runs_kernels
 
 _SMALLEST, _NOT_FINITE = -126, 127
 """exponents that are stored: 2^-126 is the smallest normal fp32; 127 marks a block that is not finite"""
@@ -44,7 +42,7 @@ class BlockCodec:
     def write(self, values: torch.Tensor, out: torch.Tensor) -> int:
         """Encode; ties round to even."""
         if runs_kernels(values):
-            block_codec_kernels().encode(self, values.to(torch.float32), out)
+            kernels("block_codec").encode(self, values.to(torch.float32), out)
             return out.numel()
         blocks = _blocks(values)
         exponents = self._exponents(blocks)
@@ -64,7 +62,7 @@ class BlockCodec:
         """Decode to fp32."""
         if runs_kernels(data):
             decoded = torch.empty(num_elements, dtype=torch.float32, device=data.device)
-            block_codec_kernels().decode(self, data, decoded)
+            kernels("block_codec").decode(self, data, decoded)
             return decoded
         num_blocks = -(-num_elements // GRAIN)
         exponents = data[:num_blocks].view(torch.int8).to(torch.float32)
@@ -93,11 +91,6 @@ class BlockCodec:
         exponents = exponents + (torch.ldexp(torch.full_like(most, self.largest), exponents.float()) < most)
         exponents = exponents.clamp(_SMALLEST, _NOT_FINITE - 1)
         return torch.where(torch.isfinite(most), exponents, _NOT_FINITE)
-
-
-def block_codec_kernels() -> ModuleType:
-    """The kernels of these codecs, which are imported where they are used because they need triton."""
-    return import_module("scaleacross.runtime.kernels.block_codec")
 
 
 def _blocks(values: torch.Tensor) -> torch.Tensor:

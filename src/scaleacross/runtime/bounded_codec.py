@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib import import_module
-from types import ModuleType
 
 import torch
 
 from scaleacross.errors import InputError
 from scaleacross.runtime.encoding import GRAIN
-from scaleacross.runtime.requirement import runs_kernels
+from scaleacross.runtime.requirement import kernels, runs_kernels
 
 WORD_BITS = 32
 WORDS_PER_PLANE = GRAIN // WORD_BITS
@@ -125,13 +123,13 @@ def step_exponent(bound: float) -> int:
 
 def pack(values: torch.Tensor, bound: float) -> Packed:
     """Pack fp32 ``values`` so that every element comes back within ``bound``; infinities and NaNs come back as they are."""
-    packed: Packed = (bounded_kernels().pack_by_kernel if runs_kernels(values) else pack_reference)(values, bound)
+    packed: Packed = (kernels("bounded").pack_by_kernel if runs_kernels(values) else pack_reference)(values, bound)
     return packed
 
 
 def unpack(packed: Packed) -> torch.Tensor:
     """fp32 of ``packed.num_elements``."""
-    values: torch.Tensor = (bounded_kernels().unpack_by_kernel if runs_kernels(packed.words) else unpack_reference)(
+    values: torch.Tensor = (kernels("bounded").unpack_by_kernel if runs_kernels(packed.words) else unpack_reference)(
         packed
     )
     return values
@@ -172,11 +170,6 @@ def unpack_reference(packed: Packed) -> torch.Tensor:
     decoded = (((codes >> 1) & 0x7FFFFFFF) ^ -(codes & 1)).to(torch.float32) * 2.0**packed.exponent
     out = torch.where((packed.widths == _RAW)[:, None], codes.view(torch.float32), decoded)
     return out.view(-1)[: packed.num_elements].clone()
-
-
-def bounded_kernels() -> ModuleType:
-    """The kernels, which are imported where they are used because they need triton."""
-    return import_module("scaleacross.runtime.kernels.bounded")
 
 
 def room_for(values: torch.Tensor, bound: float) -> Packed:

@@ -6,9 +6,6 @@ the same numbers, and any reader of ``row_codec`` reads the messages. Distinct r
 
 from __future__ import annotations
 
-from importlib import import_module
-from types import ModuleType
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,7 +13,7 @@ from torch import Tensor
 from scaleacross.errors import InputError
 from scaleacross.row_codec.message import Coded, RowCodec, as_it_is, coded_of, message_of, read_rows
 from scaleacross.row_codec.quantiser import LARGEST_CODE, step_of
-from scaleacross.runtime.requirement import runs_kernels
+from scaleacross.runtime.requirement import kernels, runs_kernels
 
 STAGE = "packed"
 
@@ -68,7 +65,7 @@ def read_rows_on(data: bytes, device: torch.device) -> Tensor:
 def quantised(values: Tensor, step: float, bound: float) -> tuple[Tensor, Tensor]:
     """Codes, int32, and whether each comes back off by more than the bound."""
     if runs_kernels(values):
-        codes, off = kernels().quantise_by_kernel(values, step, bound)
+        codes, off = kernels("row_codec").quantise_by_kernel(values, step, bound)
         return codes, off
     return quantise_reference(values, step, bound)
 
@@ -102,15 +99,10 @@ def unpack_reference(words: Tensor, width: int, count: int) -> Tensor:
     return ((low | high) & ((1 << width) - 1)).reshape(-1)[:count].to(torch.int32)
 
 
-def kernels() -> ModuleType:
-    """The kernels, which are imported where they are used because they need triton."""
-    return import_module("scaleacross.runtime.kernels.row_codec")
-
-
 def _packed(numbers: Tensor) -> bytes:
     """As stage ``packed`` writes them."""
     width = int(numbers.max()).bit_length() if numbers.numel() else 0
-    pack = kernels().pack_by_kernel if runs_kernels(numbers) else pack_reference
+    pack = kernels("row_codec").pack_by_kernel if runs_kernels(numbers) else pack_reference
     words = pack(numbers.contiguous(), width).cpu().numpy().astype("<i4", copy=False)
     return bytes([width]) + words.tobytes()[: -(-numbers.numel() * width // 8)]
 
@@ -119,6 +111,6 @@ def _unpacked(data: bytes, count: int, device: torch.device) -> Tensor:
     width = data[0]
     filled = data[1:] + bytes(-len(data[1:]) % max(4, 4 * width))
     words = torch.from_numpy(np.frombuffer(filled, "<i4").astype(np.int32)).to(device)
-    unpack = kernels().unpack_by_kernel if runs_kernels(words) else unpack_reference
+    unpack = kernels("row_codec").unpack_by_kernel if runs_kernels(words) else unpack_reference
     numbers: Tensor = unpack(words, width, count)
     return numbers

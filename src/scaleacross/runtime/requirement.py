@@ -1,8 +1,10 @@
-"""Says what the runtime needs where it is missing."""
+"""Says what the runtime needs where it is missing, and loads what it may go without."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from scaleacross.errors import InputError
@@ -21,6 +23,11 @@ def has_torch() -> bool:
 def runs_kernels(tensor: torch.Tensor) -> bool:
     """Whether Triton kernels work on ``tensor``; elsewhere the references do, which give the same bits."""
     return bool(tensor.is_cuda) and find_spec("triton") is not None
+
+
+def kernels(name: str) -> ModuleType:
+    """A module of ``runtime.kernels``, imported where it is used because it needs triton."""
+    return import_module(f"scaleacross.runtime.kernels.{name}")
 
 
 def require_torch() -> None:

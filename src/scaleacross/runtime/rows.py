@@ -7,13 +7,11 @@ so a layout is the same in every run; rows beyond the capacity are left out and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
-from types import ModuleType
 
 import torch
 
 from scaleacross.errors import InputError
-from scaleacross.runtime.requirement import runs_kernels
+from scaleacross.runtime.requirement import kernels, runs_kernels
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def lay_out(destinations: torch.Tensor, num_destinations: int, capacity: int) ->
         )
     if num_destinations < 1 or capacity < 1:
         raise InputError(f"there is no place in {num_destinations} destinations of {capacity} rows")
-    ranked = shuffle_kernels().rank_by_kernel if runs_kernels(destinations) else rank_reference
+    ranked = kernels("shuffle").rank_by_kernel if runs_kernels(destinations) else rank_reference
     ranks, counts = ranked(destinations, num_destinations)
     fits = (destinations >= 0) & (destinations < num_destinations) & (ranks < capacity)
     slots = torch.where(fits, destinations * capacity + ranks, -1)
@@ -60,14 +58,14 @@ def lay_out(destinations: torch.Tensor, num_destinations: int, capacity: int) ->
 def pack_rows(rows: torch.Tensor, layout: Layout) -> torch.Tensor:
     """(num_rows, width) → (destinations · capacity, width), with zeros in the room that is left."""
     out = rows.new_zeros(layout.counts.numel() * layout.capacity, rows.shape[1])
-    (shuffle_kernels().scatter_by_kernel if runs_kernels(rows) else scatter_reference)(rows, layout.slots, out)
+    (kernels("shuffle").scatter_by_kernel if runs_kernels(rows) else scatter_reference)(rows, layout.slots, out)
     return out
 
 
 def unpack_rows(packed: torch.Tensor, layout: Layout) -> torch.Tensor:
     """The inverse: (destinations · capacity, width) → (num_rows, width), with zeros for rows that were left out."""
     out = packed.new_zeros(layout.slots.numel(), packed.shape[1])
-    (shuffle_kernels().gather_by_kernel if runs_kernels(packed) else gather_reference)(packed, layout.slots, out)
+    (kernels("shuffle").gather_by_kernel if runs_kernels(packed) else gather_reference)(packed, layout.slots, out)
     return out
 
 
@@ -90,8 +88,3 @@ def scatter_reference(rows: torch.Tensor, slots: torch.Tensor, out: torch.Tensor
 def gather_reference(packed: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
     """out[i] = packed[slots[i]] in torch."""
     out[slots >= 0] = packed[slots[slots >= 0]]
-
-
-def shuffle_kernels() -> ModuleType:
-    """The kernels, which are imported where they are used because they need triton."""
-    return import_module("scaleacross.runtime.kernels.shuffle")

@@ -27,12 +27,12 @@ def rank_by_kernel(
 
 def scatter_by_kernel(rows: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
     """out[slots[i]] = rows[i] by the kernel."""
-    _move(scatter_kernel, rows, slots, out)
+    _move(True, rows, slots, out)
 
 
 def gather_by_kernel(packed: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
     """out[i] = packed[slots[i]] by the kernel."""
-    _move(gather_kernel, packed, slots, out)
+    _move(False, packed, slots, out)
 
 
 @triton.jit
@@ -50,30 +50,20 @@ def rank_kernel(destinations, ranks, counts, num_rows, BLOCK: tl.constexpr):  # 
 
 
 @triton.jit
-def scatter_kernel(source, slots, out, num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A tile of rows to its slots."""
+def move_kernel(source, slots, out, num_rows, width, SCATTER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A tile of rows to its slots, or from them."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
     slot = tl.load(slots + rows, rows < num_rows, -1)
     inside = (slot >= 0)[:, None] & (columns < width)[None, :]
-    tile = tl.load(source + rows[:, None] * width + columns[None, :], inside)
-    tl.store(out + slot[:, None] * width + columns[None, :], tile, inside)
+    in_order, at_slot = rows[:, None] * width + columns[None, :], slot[:, None] * width + columns[None, :]
+    tile = tl.load(source + (in_order if SCATTER else at_slot), inside)
+    tl.store(out + (at_slot if SCATTER else in_order), tile, inside)
 
 
-@triton.jit
-def gather_kernel(source, slots, out, num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A tile of rows from its slots."""
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    columns = tl.program_id(1).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
-    slot = tl.load(slots + rows, rows < num_rows, -1)
-    inside = (slot >= 0)[:, None] & (columns < width)[None, :]
-    tile = tl.load(source + slot[:, None] * width + columns[None, :], inside)
-    tl.store(out + rows[:, None] * width + columns[None, :], tile, inside)
-
-
-def _move(kernel, source: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:  # type: ignore[no-untyped-def]
+def _move(scatter: bool, source: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
     check_on_one_device(source, slots, out)
     num_rows, width = slots.numel(), source.shape[1]
     if num_rows and width:
         grid = (num_programs(num_rows, TILE[0]), num_programs(width, TILE[1]))
-        kernel[grid](source, slots, out, num_rows, width, *TILE, num_warps=NUM_WARPS)
+        move_kernel[grid](source, slots, out, num_rows, width, scatter, *TILE, num_warps=NUM_WARPS)
