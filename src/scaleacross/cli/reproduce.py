@@ -162,7 +162,7 @@ def _deliver(
 
 def _published_goodput(as_json: bool) -> None:
     from scaleacross.api.published_goodput import published_goodput
-    from scaleacross.report.published_goodput import published_goodput_json, published_goodput_report
+    from scaleacross.report.published import published_goodput_json, published_goodput_report
 
     rows = published_goodput()
     typer.echo(published_goodput_json(rows)) if as_json else display(published_goodput_report(rows))

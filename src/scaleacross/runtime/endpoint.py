@@ -170,7 +170,9 @@ def call(
         hello |= {"window_bytes": window_bytes, "contact": own}
         text = json.dumps(hello).encode()
         connection.sendall(LENGTH.pack(len(text)) + text)
-        answer = _exactly(connection, 1)
+        answer = connection.recv(1)
+        if not answer:
+            raise ConnectionError("the other side hung up")
     except TimeoutError:
         raise CollectiveTimeoutError(f"no answer from {where} within {timeout_s:.1f} s") from None
     except OSError as error:
@@ -262,14 +264,3 @@ def _open_memory(name: object) -> mmap.mmap | None:
         return mmap.mmap(handle, 0)
     finally:
         os.close(handle)
-
-
-def _exactly(connection: socket.socket, num_bytes: int) -> bytes:
-    """The next ``num_bytes``. Raises ConnectionError where the stream ends before."""
-    data = b""
-    while len(data) < num_bytes:
-        more = connection.recv(num_bytes - len(data))
-        if not more:
-            raise ConnectionError("the other side hung up")
-        data += more
-    return data

@@ -13,6 +13,7 @@ from scaleacross.errors import InputError
 from scaleacross.runtime.codecs import codec_named
 from scaleacross.runtime.communicator import LinkSettings
 from scaleacross.runtime.encoding import GRAIN, Encoding
+from scaleacross.runtime.launch_file import LAUNCH_VARIABLE, read_launch
 from scaleacross.schedules.collective import (
     PHASES,
     CollectiveSchedule,
@@ -139,6 +140,23 @@ def fixed(
         return Chosen(schedule, codec=codec, far=far)
 
     return Policy(choose, lambda rank, peer: settings, "the algorithms named by the caller")
+
+
+def launch_policy(ranks: Sequence[int], settings: LinkSettings) -> Policy:
+    """What the job's launch file says about the group of ``ranks``; without one everything is left to the transport.
+
+    Raises:
+        InputError: the launch file cannot be read, or is for another number of processes.
+    """
+    path = os.environ.get(LAUNCH_VARIABLE)
+    if path:
+        return from_launch(_read_once(path), ranks, settings)
+    return Policy(
+        lambda operation, num_bytes: None, lambda rank, peer: settings, f"a plan ({LAUNCH_VARIABLE} is not set)"
+    )
+
+
+_read_once = lru_cache(maxsize=4)(read_launch)
 
 
 def from_launch(config: LaunchConfig, ranks: Sequence[int], settings: LinkSettings) -> Policy:

@@ -25,9 +25,8 @@ from scaleacross.runtime.codecs import carries, settling
 from scaleacross.runtime.collective_queue import CollectiveQueue, GroupMembers
 from scaleacross.runtime.communicator import Communicator, LinkSettings
 from scaleacross.runtime.endpoint import listen_address
-from scaleacross.runtime.launch import launch_policy
 from scaleacross.runtime.point_to_point import PointToPoint
-from scaleacross.runtime.policy import Chosen, Policy
+from scaleacross.runtime.policy import Chosen, Policy, launch_policy
 from scaleacross.runtime.reduction import can_reduce
 from scaleacross.runtime.trace import FlightRecorder
 from scaleacross.runtime.tracing import recorded_name, recorder_of_process, short_name

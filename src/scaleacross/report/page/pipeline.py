@@ -62,7 +62,7 @@ def critical_path(timeline: PipelineTimeline) -> list[Action]:
     """The chain of computations that ends last: each began when the one before it, or its message, arrived; first to last."""
     rows = actions_of(timeline)
     known = {(one.stage, one.kind, one.micro_batch): one for row in rows for one in row}
-    arrivals = _arrivals(timeline)
+    sent = _messages(timeline)
     every = [one for row in rows for one in row]
     if not every:
         return []
@@ -72,7 +72,8 @@ def critical_path(timeline: PipelineTimeline) -> list[Action]:
         here = path[-1]
         before = [(one.end_s, one) for one in _previous(rows[here.rank], here)]
         for source in _sources(here, known):
-            before.append((arrivals.get((source.stage, source.kind, source.micro_batch), source.end_s), source))
+            message = sent.get((source.stage, source.kind, source.micro_batch))
+            before.append((message.arrival_s if message else source.end_s, source))
         before = [(at, one) for at, one in before if one.start_s < here.start_s and at <= here.start_s + tolerance]
         if not before:
             return path[::-1]
@@ -93,32 +94,23 @@ def _sources(here: Action, known: Mapping[tuple[int, str, int], Action]) -> Iter
             yield found
 
 
-def _arrivals(timeline: PipelineTimeline) -> dict[tuple[int, str, int], float]:
-    out = {}
-    for message in timeline.messages:
-        found = CELL.fullmatch(message.action)
-        if found is not None:
-            stage, kind, micro = found.groups()
-            out[int(stage), kind, int(micro)] = message.arrival_s
-    return out
+def _messages(timeline: PipelineTimeline) -> dict[tuple[int, str, int], TimelineMessage]:
+    """Messages by stage, kind and micro-batch of the computation that sends them."""
+    found = ((CELL.fullmatch(message.action), message) for message in timeline.messages)
+    return {(int(cell[1]), cell[2], int(cell[3])): message for cell, message in found if cell is not None}
 
 
 def waits(timeline: PipelineTimeline) -> list[tuple[int, float, float]]:
     """(rank, from, to) of the time in which a rank waits while the message that it waits for is on its way."""
     rows = actions_of(timeline)
     known = {(one.stage, one.kind, one.micro_batch): one for row in rows for one in row}
-    sent: dict[tuple[int, str, int], TimelineMessage] = {}
-    for message in timeline.messages:
-        found = CELL.fullmatch(message.action)
-        if found is not None:
-            sent[int(found[1]), found[2], int(found[3])] = message
-    out = []
+    sent, out = _messages(timeline), []
     for row in rows:
         for before, here in pairwise(row):
             for source in _sources(here, known):
-                message_of = sent.get((source.stage, source.kind, source.micro_batch))
-                if message_of is not None:
-                    start, end = max(before.end_s, message_of.sent_s), min(here.start_s, message_of.arrival_s)
+                message = sent.get((source.stage, source.kind, source.micro_batch))
+                if message is not None:
+                    start, end = max(before.end_s, message.sent_s), min(here.start_s, message.arrival_s)
                     if end > start + SAME * timeline.step_s:
                         out.append((here.rank, start, end))
     return out
