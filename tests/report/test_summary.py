@@ -11,6 +11,7 @@ from scaleacross.report.summary import MAX_LINES, plan_line, plan_summary
 from scaleacross.spec.explanation import Explanation, Phase, RunnerUp, Sensitivity
 from scaleacross.spec.plan import Alternative, Finalist, Plan
 from scaleacross.spec.summary import PlanSummary, TokenCost
+from scaleacross.workloads.space import QUICK
 
 Render = Callable[..., str]
 SLOW = Sensitivity(figure="campus bandwidth", change_fraction=0.1, elasticity=-0.25, less_s=0.3, more_s=-0.2)
@@ -40,9 +41,15 @@ def test_first_lines_say_what_decides(plan: Plan, render: Render) -> None:
     assert said["buildings"] == "east 40 of 64; west 24 of 24"
     assert said["bottleneck"] == "step time per 1 % more: accelerator FLOP/s −0.80 %, campus bandwidth −0.25 %"
     assert said["next best"] == "+212 ms with first: dp across: exposed reduce"
-    assert said["proof"] == "optimal; estimate 10.00 s, none below 9.50 s (gap 5.0 %)"
+    assert said["proof"] == "optimal; estimate 10.00 s, bound 9.50 s, gap 5.0 %"
     assert said["cost"] == "0.25 EUR per million tokens; 1.5 EUR as owned, idle parts paid too"
     assert said["energy"] == "0.125 kWh per million tokens"
+
+
+def test_the_proof_says_that_it_is_one_of_the_quick_space(plan: Plan, render: Render) -> None:
+    noted = plan.report.model_copy(update={"notes": (f"{QUICK}shard gradients",)})
+    said = facts(render(plan_summary(plan.model_copy(update={"report": noted}), FOUND)))
+    assert said["proof"]== "optimal (--space quick); estimate 10.00 s, bound 9.50 s, gap 5.0 %"
 
 
 def test_nothing_is_said_of_prices_that_nobody_stated(plan: Plan, render: Render) -> None:

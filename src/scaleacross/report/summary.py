@@ -18,6 +18,7 @@ from scaleacross.spec.plan import Plan, SolveReport
 from scaleacross.spec.summary import PlanSummary, TokenCost
 from scaleacross.spec.topology import Topology
 from scaleacross.units import human_seconds
+from scaleacross.workloads.space import QUICK
 
 MAX_LINES: Final = 15
 CUT: Final = " …"
@@ -216,10 +217,12 @@ def proof_words(report: SolveReport) -> str:
     words = STATUS_WORDS[report.status]
     if report.status == "evaluated":
         return words
+    if any(note.startswith(QUICK) for note in report.notes):
+        words += " (--space quick)"
     value = report.objective
     if value is None:
-        estimates = f"estimate {human_seconds(report.objective_s)}, none below {human_seconds(report.bound_s)}"
-        return f"{words}; {estimates} (gap {percent(report.gap)})"
+        estimates = f"estimate {human_seconds(report.objective_s)}, bound {human_seconds(report.bound_s)}"
+        return f"{words}; {estimates}, gap {percent(report.gap)}"
     return f"{words}; {large(value.value)} {value.name}, at most {large(value.bound)} (gap {percent(report.gap)})"
 
 

@@ -48,6 +48,10 @@ def widened(job: Job, profile: ModelProfile, topology: Topology) -> Job:
     return job.model_copy(update={name: wider[name] for name in wider.keys() - job.model_fields_set})
 
 
+QUICK: Final = "not tried, as the space is quick: "
+"""How the note of ``left_out`` begins."""
+
+
 def left_out(job: Job, profile: ModelProfile, topology: Topology) -> str | None:
     """What a quick search has not tried, in words; None where it tried all."""
     if job.space == "full":
@@ -58,4 +62,4 @@ def left_out(job: Job, profile: ModelProfile, topology: Topology) -> str | None:
         others = [value for value in values if value not in default]
         if others and tuple(getattr(job, name)) == default:
             missing.append(name if name in OFFLOADS else f"{name} {', '.join(map(str, others))}")
-    return f"not tried, as the space is quick: {'; '.join(missing)}; --space full tries them" if missing else None
+    return f"{QUICK}{'; '.join(missing)}; --space full tries them" if missing else None
