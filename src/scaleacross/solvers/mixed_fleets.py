@@ -34,7 +34,7 @@ from scaleacross.cost_models.early_gradients import before_gradients
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds, times_by_type
 from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
-from scaleacross.cost_models.overlap import CALLS, EVERY_PASS, TRAFFIC_ROWS, least_together_s, num_communicators
+from scaleacross.cost_models.overlap import BUSY, CALLS, EVERY_PASS, TRAFFIC_ROWS, least_together_s, num_communicators
 from scaleacross.cost_models.pipeline.timed_bounds import folded
 from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_past_once_s, own_fill_paces, speed_in_any_order
 from scaleacross.cost_models.rank_seconds import elementwise_fraction, hbm_s_per_byte, update_s
@@ -50,7 +50,7 @@ from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing, waited_s
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.mixed_estimates import like_the_slowest, share_left
 from scaleacross.solvers.mixed_memory import by_pipeline, layers_that_fit
-from scaleacross.solvers.mixed_passes import ShardedPasses, path_s, prefix_share
+from scaleacross.solvers.mixed_passes import ShardedPasses, path_s, prefix_share, trunk_messages_s
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, SCHEDULE_NAMES, GridAxis
@@ -156,6 +156,11 @@ class MixedPricing(Pricing):
             placed = [terms.take((at[start : start + step, None] + every).ravel()) for terms, at in arcs]
             some = volumes.take(rows)
             block[:] = self._bound_s(some, [each.take(rows) for each in times], placed).reshape(block.shape)
+        if "pp" in orders[0]:
+            strides = np.stack([stride_behind(candidates, order[: order.index("pp")]) for order in orders])
+            np.maximum(
+                out, trunk_messages_s(self.fleet, self.links, volumes, strides, _fewest(self.job, candidates)), out=out
+            )
         return out + (work.optimizer_s - placement_free_s(self.volumes(candidates, work)))
 
     def _times(self, candidates: Candidates) -> list[StackedTimes]:
@@ -250,7 +255,9 @@ class MixedPricing(Pricing):
         if early is not None:
             later: Floats = 1 - before_gradients(candidates, fewest)
             behind = np.where(early.is_far, windows[0] - computation * later, behind)
-        sharded = reduced_every_pass(candidates)  # their gradients may have all the time that passes wait
+        sharded = reduced_every_pass(
+            candidates
+        )  # gradients reduced once may have all the time that their passes wait, too
         exposed = np.maximum(np.where(sharded, 0.0, behind), beside)
         fewest_batches = replace(volumes, candidates=replace(candidates, num_micro_batches=fewest))
         least = np.maximum(computation + exposed, self._path_s(volumes, times, terms) + beside)
@@ -260,6 +267,8 @@ class MixedPricing(Pricing):
                 volumes.take(rows), [each.take(rows) for each in times], [t.take(rows) for t in terms]
             )
             least[rows] = passes.least_s(least[rows], fewest[rows])
+            least = np.maximum(least, fewest * traffic[BUSY][EVERY_PASS].sum(axis=0))  # trunks, which all groups share
+            least = np.maximum(least, np.where(sharded, computation + behind, 0.0))
         return least + waited + hbm_lost_s(fewest_batches)
 
     def _sharded(self, volumes: Volumes, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> ShardedPasses:

@@ -15,6 +15,9 @@ Symbols       as in ``mixed_fleets``; i  replica class with m_i micro-batches (s
               f ≥ φ, gives step ≥ m·(T + λ·φ·G/Σ f) for G groups.
 4 path        Where the backward is whole, every micro-batch passes all layers of the model forward, then backward, and the
               messages between all stages twice; no layer is faster than on its fastest type.
+5 trunk       A pipeline with ranks in two buildings sends, in either direction, a message or more for every micro-batch and chunk
+              (``DualPipe``, whose chunks are copies: for every micro-batch). So a trunk is busy for as long as all pipelines that
+              cross take turns on it.
 """
 
 from __future__ import annotations
@@ -29,12 +32,15 @@ from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.layer_seconds import StackedTimes, recomputed_s
 from scaleacross.cost_models.least_passes import Travel
 from scaleacross.cost_models.least_waits import boundary_delays
+from scaleacross.cost_models.levels import CAMPUS
+from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.overlap import EVERY_PASS
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, folded
 from scaleacross.cost_models.stages import block_counts
 from scaleacross.cost_models.traffic import Volumes
+from scaleacross.solvers.fleets import Fleet
 from scaleacross.workloads.layer_profile import ModelProfile
 
 Speed = Callable[[Candidates, Floats], Floats]
@@ -54,6 +60,22 @@ def path_s(profile: ModelProfile, candidates: Candidates, seconds: Floats, messa
         loops = np.where(folded(candidates.schedule), 0, v - 1) * np.asarray(delays.loop_s)
         path = path + np.where(candidates.pp > 1, 2 * (v * delays.total_s(candidates.pp) + loops), 0.0)
     return np.where(among(candidates.schedule, WHOLE), path, 0.0)
+
+
+def trunk_messages_s(fleet: Fleet, links: Links, volumes: Volumes, strides: Ints, fewest: Ints) -> Floats:
+    """5 of the module docstring, (k, n), with pipeline ranks ``strides`` (k, n) apart.
+
+    Every pipeline has ``fewest`` micro-batches (n,) or more, and all together m each in the mean.
+    """
+    candidates = volumes.candidates
+    pipelines = candidates.world_size // candidates.pp
+    crossing = fleet.must_cross(np.broadcast_to(candidates.pp, strides.shape), strides, candidates.world_size)[..., 0]
+    batches = np.where(crossing >= pipelines, candidates.num_micro_batches, fewest)
+    chunks = np.where(among(candidates.schedule, ("DualPipe",)), 1, candidates.num_chunks)
+    ways = max(1, len(fleet.buildings) - 1)
+    message = volumes.hidden_bytes / candidates.tp
+    busy: Floats = np.ceil(crossing / ways) * batches * chunks * message / links.capacity[CAMPUS:].max()
+    return busy
 
 
 def prefix_share(candidates: Candidates, times: Sequence[StackedTimes], seconds: Floats) -> Floats:
