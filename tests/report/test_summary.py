@@ -49,7 +49,7 @@ def test_first_lines_say_what_decides(plan: Plan, render: Render) -> None:
 def test_the_proof_says_that_it_is_one_of_the_quick_space(plan: Plan, render: Render) -> None:
     noted = plan.report.model_copy(update={"notes": (f"{QUICK}shard gradients",)})
     said = facts(render(plan_summary(plan.model_copy(update={"report": noted}), FOUND)))
-    assert said["proof"]== "optimal (--space quick); estimate 10.00 s, bound 9.50 s, gap 5.0 %"
+    assert said["proof"] == "optimal (--space quick); estimate 10.00 s, bound 9.50 s, gap 5.0 %"
 
 
 def test_nothing_is_said_of_prices_that_nobody_stated(plan: Plan, render: Render) -> None:

@@ -99,7 +99,10 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
         early = early.where(np.any([term.far for term in terms if term.far is not None], axis=0))
         over, traffic = early.behind(over, waited, before), [part for term in terms for part in _apart(term, early)]
     exposed["dp"] = exposed["dp"] + beyond_windows_s(traffic, work.buckets, over) + hbm_lost_s(volumes)
-    behind = work.optimizer_s + (exposed["dp"] if early is None else np.where(early.is_far, 0.0, exposed["dp"]))
+    # windows that end with what passes wait for are longer where these wait longer
+    open_ended = np.zeros(len(candidates), dtype=bool) if early is None else early.is_far
+    open_ended = open_ended if shards is None else open_ended | shards.every_pass
+    behind = work.optimizer_s + np.where(open_ended, 0.0, exposed["dp"])
     exposed["dp"] = exposed["dp"] + of_shards
     total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(candidates)))
     return StepTimes(total, compute, bubble, exposed, work.optimizer_s, behind)

@@ -1,0 +1,60 @@
+"""Bounds know what a thin trunk carries, whatever the placement: half of the exact step or more, and never above it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from instances import plain_job, plain_topology, plain_trunk
+from scaleacross.cost_models.candidates import Candidates
+from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.joint import step_placer_on
+from scaleacross.solvers.place_parallelism import axes_of
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.parallelism import GridAxis
+from scaleacross.workloads.problem import Problem, problem_of
+
+
+def over_a_thin_trunk(types: int, **fixed: Any) -> Problem:
+    """Two buildings of 8, of one accelerator type or two, 1:5000 between them."""
+    topology = plain_topology(2, 2)
+    topology["trunks"] = [plain_trunk("b0", "b1", 5000.0, 1.0)]
+    if types > 1:
+        building = topology["regions"][0]["buildings"][1]
+        building["accelerator"] = building["accelerator"] | {"name": "other", "peak_tflop_per_s": {"bf16": 150.0}}
+    return problem_of(plain_job(topology=topology, recompute="none", num_accelerators=16, **fixed))
+
+
+def only(problem: Problem, types: int) -> Candidates:
+    """The one candidate of the fleet of all types."""
+    fleet = fleets(problem.topology)[0]
+    assert len(fleet.accelerators) == types
+    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    (rows,) = [rows for rows in space.batches(Refusals()) if len(rows)]
+    assert len(rows) == 1
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("order", "types", "fixed"),
+    [
+        (("pp", "dp_shard"), 1, {"shard": "parameters", "schedules": "1F1B", "degrees": {"pp": 2, "dp_shard": 8}}),
+        (("dp_shard", "dp_replicate"), 1, {"shard": "parameters", "degrees": {"dp_shard": 8, "dp_replicate": 2}}),
+        (("dp_shard",), 2, {"shard": "parameters", "degrees": {"dp_shard": 16}}),
+        (("dp_shard", "pp"), 2, {"shard": "optimizer", "schedules": "1F1B", "degrees": {"pp": 2, "dp_shard": 8}}),
+    ],
+    ids=["shards of every pass", "gradients beside shards", "shards of two types", "messages of two types"],
+)
+def test_a_bound_has_half_of_what_a_trunk_carries(order: tuple[GridAxis, ...], types: int, fixed: Any) -> None:
+    degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_replicate": 1} | fixed["degrees"]
+    problem = over_a_thin_trunk(types, **(fixed | {"degrees": degrees, "micro_batch_sequences": 1}))
+    fleet = fleets(problem.topology)[0]
+    placer = step_placer_on(fleet, problem.job, problem.profile, lambda: float("inf"))
+    one = only(problem, types)
+    priced, (_, idle) = placer.pricing.coarse(one), axes_of(one)
+    bound = float(priced.free_s[0] + placer.pricing.order_bounds_s(one, priced.work, [order])[0, 0])
+    (fill,) = placer.fills_of(one)[:1]
+    exact = float(priced.free_s[0]) + placer.exposed_s(one, priced.work, fill, (*idle, *order))
+    assert 0.5 * exact <= bound <= exact * (1 + 1e-9)
+    assert exact > 2 * float(priced.free_s[0]), "the trunk decides"
