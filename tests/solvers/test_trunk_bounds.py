@@ -17,9 +17,9 @@ from scaleacross.workloads.problem import Problem, problem_of
 
 
 def over_a_thin_trunk(types: int, **fixed: Any) -> Problem:
-    """Two buildings of 8, of one accelerator type or two, 1:5000 between them."""
+    """Two buildings of 8, of one accelerator type or two, 10 MB/s between them."""
     topology = plain_topology(2, 2)
-    topology["trunks"] = [plain_trunk("b0", "b1", 5000.0, 1.0)]
+    topology["trunks"] = [plain_trunk("b0", "b1", 0.01, 1.0)]
     if types > 1:
         building = topology["regions"][0]["buildings"][1]
         building["accelerator"] = building["accelerator"] | {"name": "other", "peak_tflop_per_s": {"bf16": 150.0}}
@@ -41,10 +41,17 @@ def only(problem: Problem, types: int) -> Candidates:
     [
         (("pp", "dp_shard"), 1, {"shard": "parameters", "schedules": "1F1B", "degrees": {"pp": 2, "dp_shard": 8}}),
         (("dp_shard", "dp_replicate"), 1, {"shard": "parameters", "degrees": {"dp_shard": 8, "dp_replicate": 2}}),
+        (("dp_shard", "dp_replicate"), 2, {"shard": "parameters", "degrees": {"dp_shard": 8, "dp_replicate": 2}}),
         (("dp_shard",), 2, {"shard": "parameters", "degrees": {"dp_shard": 16}}),
         (("dp_shard", "pp"), 2, {"shard": "optimizer", "schedules": "1F1B", "degrees": {"pp": 2, "dp_shard": 8}}),
     ],
-    ids=["shards of every pass", "gradients beside shards", "shards of two types", "messages of two types"],
+    ids=[
+        "shards of every pass",
+        "gradients beside shards",
+        "the same on two types",
+        "shards of two types",
+        "messages of two types",
+    ],
 )
 def test_a_bound_has_half_of_what_a_trunk_carries(order: tuple[GridAxis, ...], types: int, fixed: Any) -> None:
     degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_replicate": 1} | fixed["degrees"]
@@ -57,4 +64,7 @@ def test_a_bound_has_half_of_what_a_trunk_carries(order: tuple[GridAxis, ...], t
     (fill,) = placer.fills_of(one)[:1]
     exact = float(priced.free_s[0]) + placer.exposed_s(one, priced.work, fill, (*idle, *order))
     assert 0.5 * exact <= bound <= exact * (1 + 1e-9)
+    if types == 1:
+        _, estimate = priced.free_s[0] + placer.pricing.order_figures_s(one, priced.work, [order])[:, 0, 0]
+        assert estimate >= bound
     assert exact > 2 * float(priced.free_s[0]), "the trunk decides"

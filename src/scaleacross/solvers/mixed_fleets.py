@@ -11,10 +11,11 @@ Bound         With Q[k] = min_t P[t,k] and f[t] = max_k Q[k]/P[t,k] ≤ 1, a gro
               Fill and drain are those of ``pipeline.unlike_ranks``, whose ranks may be as unlike as they like. Some rank has
               the slowest type, and v layers at least, m⁻ times (one less for each end of the model that may have a virtual
               stage of its own); some rank holds the layers that ``mixed_memory`` says, m times. One micro-batch passes all
-              layers, and sharded parameters travel in every micro-batch: ``mixed_passes``. Gradients and parameters once per
-              step: what the share h/m⁻ of the computation cannot hide adds to it (h of ``overlap``, m⁻ fewest micro-batches),
-              or, if more, the least bucket and what traffic takes of multiprocessors; besides, what it takes of HBM. Gradients
-              that may cross buildings follow ``early_gradients.before_gradients`` of the computation.
+              layers, sharded parameters travel in every micro-batch, and trunks carry these and messages: ``mixed_passes``.
+              Gradients and parameters once per step: what the share h/m⁻ of the computation cannot hide adds to it (h of
+              ``overlap``, m⁻ fewest micro-batches), or, if more, the least bucket and what traffic takes of multiprocessors;
+              besides, what it takes of HBM. Gradients that may cross buildings follow ``early_gradients.before_gradients`` of
+              the computation.
 """
 
 from __future__ import annotations
