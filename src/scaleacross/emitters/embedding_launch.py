@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 
 from scaleacross.emitters.launch import groups_of, hosts_of, launch_json, rows_of, units_of
 from scaleacross.emitters.rank_order import order_of
@@ -13,7 +12,7 @@ from scaleacross.spec.embedding_launch import EmbeddingLaunch, TableLaunch, Tabl
 from scaleacross.spec.framework import Optimizer
 from scaleacross.spec.launch import LaunchConfig
 from scaleacross.spec.parallelism import Degrees, GridAxis, PipelineChoice
-from scaleacross.spec.placement import BuildingShare, Placement
+from scaleacross.spec.placement import Placement, first_accelerators
 from scaleacross.spec.recommendation import RecommendationPlan, shard_extents
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.recommendation import Dlrm
@@ -52,9 +51,7 @@ def launch_config(plan: RecommendationPlan) -> LaunchConfig:
             "do not do yet: plan without compression"
         )
     topology = Topology.model_validate(job.topology)
-    placement = Placement(
-        axis_order=("tp", "cp", *axes, "pp"), fill=tuple(_first_accelerators(topology, size * groups))
-    )
+    placement = Placement(axis_order=("tp", "cp", *axes, "pp"), fill=first_accelerators(topology, size * groups))
     order = order_of(topology, degrees, placement)
     rows, units = rows_of(order), units_of(order, topology)
     batch = job.global_batch_samples // (size * groups)
@@ -108,12 +105,3 @@ def _embedding(plan: RecommendationPlan, batch: int) -> EmbeddingLaunch:
         optimizer=plan.job.optimizer,
         sync_interval_steps=plan.job.sync_interval_steps,
     )
-
-
-def _first_accelerators(topology: Topology, wanted: int) -> Iterator[BuildingShare]:
-    """The first accelerators of the topology, building after building."""
-    for building in topology.buildings:
-        here = min(building.num_accelerators, wanted)
-        if here > 0:
-            yield BuildingShare(building=building.name, num_accelerators=here)
-        wanted -= here
