@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-
-from scaleacross.emitters.launch import groups_of, hosts_of, launch_json, rows_of, units_of
+from scaleacross.emitters.launch import groups_of, hosts_of, launch_json, plan_sha256, rows_of, units_of
 from scaleacross.emitters.rank_order import order_of
 from scaleacross.errors import EmitError
 from scaleacross.spec.embedding_launch import EmbeddingLaunch, TableLaunch, TableShard
@@ -57,7 +54,7 @@ def launch_config(plan: RecommendationPlan) -> LaunchConfig:
     batch = job.global_batch_samples // (size * groups)
     return LaunchConfig(
         plan_name=job.name,
-        plan_sha256=hashlib.sha256(json.dumps(plan.model_dump(mode="json"), sort_keys=True).encode()).hexdigest(),
+        plan_sha256=plan_sha256(plan),
         world_size=size * groups,
         degrees=degrees,
         axis_order=placement.axis_order,

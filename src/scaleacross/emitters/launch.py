@@ -10,6 +10,7 @@ import numpy as np
 
 from scaleacross.emitters.nccl import environment
 from scaleacross.emitters.rank_order import Ints, RankOrder, plan_topology, rank_order, ranks_csv
+from scaleacross.spec.base import Spec
 from scaleacross.spec.launch import (
     ALL_AXES,
     LaunchConfig,
@@ -33,7 +34,7 @@ def render(plan: Plan) -> dict[str, str]:
     return {"launch.json": launch_json(launch_config(plan)), "ranks.csv": ranks_csv(rank_order(plan))}
 
 
-def plan_sha256(plan: Plan) -> str:
+def plan_sha256(plan: Spec) -> str:
     """SHA-256 of the plan as JSON with sorted keys and no spaces."""
     text = json.dumps(plan.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
