@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -48,6 +49,30 @@ def test_trunk_without_bandwidth_is_the_line_rate_of_the_smaller_building(topolo
 def test_stated_trunk_bandwidth_is_shown_as_it_is(topology: Topology) -> None:
     trunk = topology.trunks[0].model_copy(update={"bandwidth_bytes_per_s": 7e11})
     assert trunk_capacity(topology, trunk) == 7e11
+
+
+def ring(topology: Topology, count: int, *, closed: bool) -> Topology:
+    """``count`` buildings in a row, 50 GB/s and 1 ms from one to the next; ``closed``: 1 GB/s from the last to the first."""
+    first = topology.buildings[0]
+    names = [f"b{number}" for number in range(count)]
+    region = topology.regions[0].model_copy(
+        update={"buildings": tuple(first.model_copy(update={"name": name}) for name in names)}
+    )
+    wide = {"one_way_latency_s": 1e-3, "bandwidth_bytes_per_s": 5e10, "oversubscription_ratio": 1.0}
+    joined = [*pairwise(names), *([(names[-1], names[0])] if closed else [])]
+    trunks = [topology.trunks[0].model_copy(update={"between": pair, **wide}) for pair in joined]
+    if closed:
+        trunks[-1] = trunks[-1].model_copy(update={"bandwidth_bytes_per_s": 1e9})
+    return topology.model_copy(update={"regions": (region,), "trunks": tuple(trunks)})
+
+
+def test_paths_over_several_trunks_are_shown(topology: Topology, render: Render) -> None:
+    assert "Paths over" not in render(topology_report(topology))
+    shown = [" ".join(line.split()) for line in render(topology_report(ring(topology, 3, closed=True))).splitlines()]
+    assert "Paths over several trunks, which 1.0 GiB pass soonest (routed_message_mib)" in shown
+    assert "b0 – b2 b0 – b1 – b2 50 GB/s 2 ms 1 GB/s, not used" in shown
+    many = render(topology_report(ring(topology, 12, closed=True)))
+    assert "39 more not shown" in many and many.index("b0 – b11") < many.index("b0 – b2 ")
 
 
 def test_provenance_counts_each_figure_once(topology: Topology, network: NetworkTechnology) -> None:

@@ -129,4 +129,7 @@ def test_explanation_begins_with_what_matters_most(plan: Plan, render: Render) -
     assert shown.index("pp 4, not 8: +500 ms") < shown.index("cp 4") < shown.index("tp 4")
     assert "ep 4" not in shown
     assert len(shown.splitlines()) <= MAX_LINES
+    assert "demo: 10.00 s per step\n" in shown
+    simulated = render(explanation_summary(found.model_copy(update={"simulated_s": 9.0})))
+    assert "demo: 9.00 s per step, simulated; what follows is of its estimate, 10.00 s" in simulated
     assert explanation_line(found) == "demo: 10.00 s; accelerator FLOP/s −0.80 % of the step per 1 % more"

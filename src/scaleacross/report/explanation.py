@@ -59,8 +59,9 @@ def explanation_summary(explanation: Explanation) -> FirstLines:
     untried = sum(one.status == "not_tried" for one in explanation.runner_ups)
     step = f"{human_seconds(explanation.step_s)} per step"
     if explanation.simulated_s is not None:
+        estimate = human_seconds(explanation.step_s)
         step = (
-            f"{human_seconds(explanation.simulated_s)} per step; of its estimate, {human_seconds(explanation.step_s)}:"
+            f"{human_seconds(explanation.simulated_s)} per step, simulated; what follows is of its estimate, {estimate}"
         )
     facts = [("plan", f"{explanation.name}: {step}")]
     facts += [("measured", expectation(explanation.interval))] if explanation.interval else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations, groupby
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,6 +14,8 @@ from scaleacross.spec.network import Trunk
 from scaleacross.spec.topology import Building, BuildingLinks, Topology, attainable_trunk_bytes_per_s
 from scaleacross.spec.trunk_paths import TrunkPaths
 from scaleacross.units import human_bytes, human_seconds
+
+SHOWN_PATHS: Final = 16
 
 
 def topology_report(topology: Topology) -> RenderableType:
@@ -92,23 +95,23 @@ def _trunks(topology: Topology) -> RenderableType:
 
 
 def _paths(topology: Topology) -> list[RenderableType]:
-    """Paths of several trunks, if there are any."""
+    """Paths of several trunks, if there are any, those on which a trunk of their own is not used first."""
     heads = ("between", "path", "capacity", "one way", "a trunk of their own")
     table, paths = columns(heads, right=heads[2:4]), TrunkPaths(topology)
     direct = {frozenset(trunk.between): trunk for trunk in topology.trunks}
-    for here, there in combinations((building.name for building in topology.buildings), 2):
-        path = paths.between(here, there)
-        if len(path.trunks) < 2:
-            continue
+    pairs = combinations((building.name for building in topology.buildings), 2)
+    several = [pair for pair in pairs if len(paths.between(*pair).trunks) > 1]
+    if not several:
+        return []
+    for here, there in sorted(several, key=lambda pair: frozenset(pair) not in direct)[:SHOWN_PATHS]:
         own = direct.get(frozenset((here, there)))
         unused = "none" if own is None else f"{rate(attainable_trunk_bytes_per_s(topology, own))}, not used"
         figures = (rate(paths.bytes_per_s(here, there)), human_seconds(paths.latency_s(here, there)))
-        add(table, f"{here} – {there}", " – ".join(path.buildings), *figures, unused)
-    if not table.row_count:
-        return []
+        add(table, f"{here} – {there}", " – ".join(paths.between(here, there).buildings), *figures, unused)
     size = topology.routed_message_bytes
     rule = f"which {human_bytes(size)} pass soonest" if size else "of least latency"
-    return [section(f"Paths over several trunks, {rule} (routed_message_mib)", table)]
+    hidden = f"; {len(several) - SHOWN_PATHS} more not shown" if len(several) > SHOWN_PATHS else ""
+    return [section(f"Paths over several trunks, {rule} (routed_message_mib){hidden}", table)]
 
 
 def trunk_capacity(topology: Topology, trunk: Trunk) -> float:
