@@ -10,16 +10,18 @@ import pytest
 from scaleacross.calibration.across_nodes import _fill
 from scaleacross.cost_models.collectives import ALGORITHM_NAMES, Group
 from scaleacross.cost_models.groups import exact_shape
-from scaleacross.cost_models.levels import build_levels
+from scaleacross.cost_models.levels import CAMPUS, build_levels
 from scaleacross.cost_models.links import links_of
+from scaleacross.cost_models.plan_traffic import bytes_out
 from scaleacross.cost_models.protocol_times import ProtocolTimes, exchange_latency_s
 from scaleacross.cost_models.step import one_row
+from scaleacross.cost_models.traffic import Flow
 from scaleacross.simulation.calls import Calls
 from scaleacross.simulation.connections import Way
 from scaleacross.simulation.library import Library
 from scaleacross.simulation.machine import build_machine
 from scaleacross.spec.network import CollectiveCurve, CurveOp, NetworkTechnology
-from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.parallelism import Degrees, PipelineChoice
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.topology import Trunk
 from scaleacross.step.setting import Op
@@ -128,3 +130,7 @@ def test_the_smaller_of_two_buildings_takes_in_what_it_lacks(op: Op, crossing: f
     passes = 2 if op == "all_reduce" else 1
     timed = own._way(op, np.array([size]), passes, None, (ALGORITHM_NAMES.index("hierarchical"),))
     assert float(timed.time_s[0]) == pytest.approx(crossing * size / 1e9, rel=0.05)
+    flow, shape = Flow("dp_shard", op, "parameters", "dp_shard", size, {}), exact_shape(64, 1, levels)
+    assert bytes_out(flow, "hierarchical", shape, CAMPUS, PipelineChoice(schedule="1F1B")) == pytest.approx(
+        crossing * size
+    )

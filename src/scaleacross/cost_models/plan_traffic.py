@@ -80,8 +80,9 @@ def bytes_out(flow: Flow, algorithm: str, shape: GroupShape, level: int, pipelin
     passes = 2 if flow.op == "all_reduce" else 1
     if algorithm == "tree":
         return flow.size_bytes * passes
-    parts = degree if algorithm == "ring" else fanout
-    return flow.size_bytes * (parts - 1) / parts * passes
+    if algorithm == "ring":
+        return flow.size_bytes * (degree - 1) / degree * passes
+    return flow.size_bytes * float(shape.taken_in(by_rank=passes == 1)[level]) * passes
 
 
 def _leaving_share(fanout: float, level: int, pipeline: PipelineChoice) -> float:

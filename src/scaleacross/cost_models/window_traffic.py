@@ -77,8 +77,11 @@ def least_communicators(
     for one, alone, across, of in zip(every, apart, crossing, (group, expert_group or group), strict=False):
         for rows in (CALLS, FREE):
             one[rows][EVERY_PASS] = alone[rows][EVERY_PASS]
-        far = np.ones(1, dtype=bool) if relaxed else crosses_buildings(of.shape)
-        one[BUSY][EVERY_PASS] = across[BUSY][EVERY_PASS] * (far if relaxed or of.rows is None else far[of.rows])
+        if relaxed:
+            one[BUSY][EVERY_PASS] = across[BUSY][EVERY_PASS]
+        else:
+            far = crosses_buildings(of.shape)
+            one[BUSY][EVERY_PASS] *= far if of.rows is None else far[of.rows]
     return every
 
 

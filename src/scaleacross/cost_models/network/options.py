@@ -105,12 +105,12 @@ def options(
         return []
     measured = measured_s(op, size_bytes, float(shape.degree), links)
     if crossed[-1].level == SCALE_UP and not math.isnan(measured):
-        return [Option("library", "library", (), 1, measured, _bytes(op, size_bytes, crossed, float(shape.degree)))]
+        return [Option("library", "library", (), 1, measured, _bytes(op, size_bytes, crossed, shape))]
     ways = (
         _all_to_all(
             size_bytes,
             crossed,
-            float(shape.degree),
+            shape,
             handshakes_s=float(exchange_latency_s(shape, links)) - launch_s,
             curves=not math.isnan(measured),
         )
@@ -129,12 +129,17 @@ def measured_s(op: CurveOp, size: float, degree: float, links: Links) -> float:
     return float(curve_s(links.curves, links.curve, op, np.array(degree), np.array(size)))
 
 
-def _bytes(op: CurveOp, size: float, crossed: Sequence[_Level], degree: float) -> dict[int, float]:
+def _bytes(op: CurveOp, size: float, crossed: Sequence[_Level], shape: GroupShape) -> dict[int, float]:
     """Bytes that one group sends into one child of each level where levels exchange among their own children."""
     if op == "all_to_all":
-        return {level.level: size * level.members * (degree - level.members) / degree for level in crossed}
-    passes = 2 if op == "all_reduce" else 1
-    return {level.level: passes * (level.fanout - 1) / level.fanout * size for level in crossed}
+        return _exchanged(size, crossed, float(shape.degree))
+    passes, share = 2 if op == "all_reduce" else 1, shape.taken_in(by_rank=op != "all_reduce")
+    return {level.level: passes * float(share[level.level]) * size for level in crossed}
+
+
+def _exchanged(size: float, crossed: Sequence[_Level], degree: float) -> dict[int, float]:
+    """The same of an all-to-all among ``degree`` ranks."""
+    return {level.level: size * level.members * (degree - level.members) / degree for level in crossed}
 
 
 def _crossed(op: CurveOp, shape: GroupShape, links: Links) -> list[_Level]:
@@ -199,8 +204,7 @@ def _reductions(
         seconds = float(part * law.tree_s_per_byte * size + law.tree_s)
         seconds = at_least(seconds, library.tree_s(num_bytes) if library else None)
         yield Option("double_tree", "tree", (), 1, seconds, tree_bytes, part * float(tree_busy_s(num_bytes, law)))
-    taken_in = shape.taken_in(by_rank=op != "all_reduce")
-    level_bytes = {one.level: passes * float(taken_in[one.level]) * size / ratio[one.level] for one in crossed}
+    level_bytes = {level: sent / ratio[level] for level, sent in _bytes(op, size, crossed, shape).items()}
     phases = [level for level in crossed if level.level >= (RACK if curves else SCALE_UP)]
     for named in product(*(_algorithms(level) for level in reversed(phases))):
         steps = tuple(
@@ -231,14 +235,14 @@ def _algorithms(level: _Level) -> list[LevelAlgorithm]:
 
 
 def _all_to_all(
-    size: float, crossed: Sequence[_Level], degree: float, *, handshakes_s: float, curves: bool
+    size: float, crossed: Sequence[_Level], shape: GroupShape, *, handshakes_s: float, curves: bool
 ) -> Iterator[Option]:
     """Every level's bytes over its links, all levels at once; what differs is how many messages wait for one another.
 
-    In two levels everything is first exchanged among the m ranks below the outermost level, for all its children; then (f−1)/f of
-    it crosses, past every level on its way. Of each level's links that takes no less than the direct exchange.
+    In two levels everything is first exchanged among the m ranks below the outermost level, for all its children; then what a
+    child lacks of it crosses, past every level on its way. Of each level's links that takes no less than the direct exchange.
     """
-    entering = _bytes("all_to_all", size, crossed, degree)
+    entering = _exchanged(size, crossed, float(shape.degree))
     outer = [level for level in crossed if level.level >= RACK] if curves else crossed
     slowest = max(entering[level.level] / level.bytes_per_s for level in outer)
     least_s = handshakes_s if curves else 0.0
@@ -249,8 +253,8 @@ def _all_to_all(
     yield Option("pairwise", None, (), 1, slowest + waits, entering)
     far, inner = crossed[-1], crossed[:-1]
     if far.members > 1:
-        gathered = _bytes("all_to_all", size, inner, far.members)
-        outside = max((far.fanout - 1) / far.fanout, (degree - far.members) / degree)
+        gathered = _exchanged(size, inner, far.members)
+        outside = float(shape.taken_in(by_rank=True)[far.level])
         passing = {level.level: size * outside * level.members for level in crossed}
         inside = max((gathered[level.level] / level.bytes_per_s for level in inner), default=0.0)
         across = max(passing[level.level] / level.bytes_per_s for level in outer)
