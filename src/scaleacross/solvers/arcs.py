@@ -119,11 +119,11 @@ def added_s(
     known may compute as much as hides all. ``early``: of gradients that cross buildings, None where there can be none;
     ``shards``: of those that travel with every pass, likewise.
     """
-    waited = np.sum([part.waited_s for part in parts], axis=0)
+    waited = _summed([part.waited_s for part in parts])
     path = np.broadcast_to(sum(part.passed_s for part in parts), waited.shape)
     alone = [part.alone_s for part in parts if part.alone_s is not None]
     alone += [path] if (path > waited).any() else []
-    traffic = np.sum([part.window_s for part in parts], axis=0)
+    traffic = _summed([part.window_s for part in parts])
     if shards is not None:
         beyond, whole = shards.bounds_s(traffic)
         waited = waited + beyond
@@ -148,6 +148,14 @@ def added_s(
         if part.after_s is not None:
             exposed += part.after_s
     return exposed
+
+
+def _summed(columns: Sequence[Floats]) -> Floats:
+    """The sum of arrays of one shape, without the stack of them that ``np.sum`` makes first."""
+    total = columns[0].copy()
+    for column in columns[1:]:
+        total += column
+    return total
 
 
 def _far(early: Early, parts: Sequence[Added], shape: tuple[int, ...]) -> Early | None:

@@ -60,7 +60,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, GridAxis
 from scaleacross.workloads.layer_profile import ModelProfile
 
-ORDER_BLOCK: Final = 65_536
+ORDER_BLOCK: Final = 16_384
 """Candidates times axis orders that are bounded together."""
 
 

@@ -106,7 +106,7 @@ class EveryPlacement(Placer):
         limit_s = np.inf if slowest_axis else min(self.incumbent_s(), free_s + cutoff_s)
         best: PlacementDecision | None = None
         active, _ = axes_of(candidates)
-        orders = self._promising(candidates, work, active, limit_s - free_s)
+        orders = list(self._promising(candidates, work, active, limit_s - free_s))
         trials = [one for one in self._balanced(candidates, slowest_axis, orders) if one.floor_s < limit_s]
         at = [(one.balance, place) for one in trials for place in one.places]
         floors, behind = self._floors_s(trials)

@@ -10,7 +10,8 @@ C5 forced     the last axis is the one asked for (used to price alternatives)
 
 Axes meet in many orders behind the same set of faster ones, so arcs (j, S, a) are priced, and orders are sums of arcs. The
 bounds of all orders on all fills are worked out in arrays; from the least up they are then priced exactly until the next bound
-is not below the best: that is the optimum of Π × J. Fills that do not tile (a granule that cuts a group) are priced like any
+is not below the best: that is the optimum of Π × J. The few orders that are best whatever the fill go first, and the best of
+them drops most others before their arcs are priced. Fills that do not tile (a granule that cuts a group) are priced like any
 other.
 """
 
@@ -44,6 +45,8 @@ from scaleacross.spec.placement import axis_orders
 
 FILL_BLOCK: Final = 16
 """Fills whose orders are bounded together: all of them for two or three buildings."""
+ORDERS_FIRST: Final = 8
+"""Orders that are tried before the others: enough to hold a good one, and few of 120. A choice."""
 
 AxisOrder = tuple[GridAxis, ...]
 
@@ -105,21 +108,25 @@ class Placer:
                 not below ``cutoff_s``; None: none are.
         """
         active, idle = axes_of(candidates)
-        orders = self._promising(candidates, work, active, cutoff_s)
-        orders = [order for order in orders if slowest_axis is None or order[-1:] == (slowest_axis,)]
-        fills, best = self.fills_of(candidates) if orders else [], None
-        for start in range(0, len(fills), FILL_BLOCK):
+        least_s = self._promising(candidates, work, active, cutoff_s)
+        orders = [order for order in least_s if slowest_axis is None or order[-1:] == (slowest_axis,)]
+        orders.sort(key=least_s.__getitem__)
+        fills, best = self.fills_of(candidates), None
+        tried = orders[:ORDERS_FIRST], orders[ORDERS_FIRST:]
+        for some, start in product(tried, range(0, len(fills), FILL_BLOCK)):
             if best is not None and best.communication_s <= enough_s:
                 return replace(best, complete=False)
-            block = fills[start : start + FILL_BLOCK]
-            bounds, estimates = self._figures_s(candidates, work, orders, block)
+            block, some = fills[start : start + FILL_BLOCK], [order for order in some if least_s[order] < cutoff_s]
+            if not some:
+                continue
+            bounds, estimates = self._figures_s(candidates, work, some, block)
             order_by = bounds if left is None else np.maximum(bounds, estimates)
             for index in np.argsort(order_by, axis=None, kind="stable").tolist():
                 if order_by.flat[index] >= cutoff_s:
                     break
                 if stop():
                     return best and replace(best, complete=False)
-                fill, order = block[index // len(orders)], (*idle, *orders[index % len(orders)])
+                fill, order = block[index // len(some)], (*idle, *some[index % len(some)])
                 exposed_s = self.exposed_s(candidates, work, fill, order, cutoff_s)
                 if exposed_s < cutoff_s:
                     cutoff_s, best = exposed_s, PlacementDecision(order, fill, exposed_s, complete=True)
@@ -167,13 +174,11 @@ class Placer:
 
     def _promising(
         self, candidates: Candidates, work: Work, active: Sequence[GridAxis], cutoff_s: float
-    ) -> list[AxisOrder]:
-        """The axis orders whose lower bound, whatever the fill, is below the cutoff."""
+    ) -> dict[AxisOrder, float]:
+        """The axis orders whose lower bound, whatever the fill, is below the cutoff, with that bound."""
         orders = axis_orders(active, bool(candidates.expert_lanes[0] > 1))
-        if not np.isfinite(cutoff_s) or not active:
-            return orders
-        bounds = self.pricing.order_bounds_s(candidates, work, orders)[:, 0]
-        return [order for order, bound in zip(orders, bounds, strict=True) if bound < cutoff_s]
+        bounds = self.pricing.order_bounds_s(candidates, work, orders)[:, 0].tolist() if active else [-np.inf]
+        return {order: bound for order, bound in zip(orders, bounds, strict=True) if bound < cutoff_s}
 
     def bounds_s(
         self, candidates: Candidates, work: Work, orders: Sequence[AxisOrder], fills: Sequence[Fill]

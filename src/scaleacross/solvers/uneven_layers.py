@@ -69,11 +69,12 @@ class UnevenLayers(EveryPlacement):
 
     def _promising(
         self, candidates: Candidates, work: Work, active: Sequence[GridAxis], cutoff_s: float
-    ) -> list[AxisOrder]:
-        """The axis orders whose bound with these layers, on the best links of the fleet, is below the cutoff."""
+    ) -> dict[AxisOrder, float]:
+        """The axis orders whose bound with these layers, on the best links of the fleet, is below the cutoff, with that bound
+        (-inf without a cutoff)."""
         orders = axis_orders(active, bool(candidates.expert_lanes[0] > 1))
         if not np.isfinite(cutoff_s):
-            return orders
+            return dict.fromkeys(orders, -np.inf)
         balancer, mixed, known = self._balancer(candidates), self.pricing, of_one_type(self.pricing)
         degrees, idle = candidates.decision(0).degrees, axes_of(candidates)[1]
         layouts = (self._layout(degrees, (fill, (*idle, *orders[0]))) for fill in self.fills_of(candidates))
@@ -85,7 +86,8 @@ class UnevenLayers(EveryPlacement):
             free_s = placement_free_s(known.volumes(ranks, works))
             if free_s.max() < limit_s:
                 bounds = np.minimum(bounds, (free_s + known.order_bounds_s(ranks, works, orders)).max(axis=1))
-        return [order for order, bound in zip(orders, bounds.tolist(), strict=True) if bound < limit_s]
+        added_s = bounds - (limit_s - cutoff_s)
+        return {order: added for order, added in zip(orders, added_s.tolist(), strict=True) if added < cutoff_s}
 
     def _balances(self, balancer: Balancer, layout: Layout) -> Iterable[Balance]:
         return balancer.by_stage(layout) if is_by_stage(balancer.candidates) else balancer.uneven(layout)
