@@ -106,7 +106,7 @@ def test_the_map_shows_every_building_and_the_load_of_every_link(plan: Plan) -> 
     chart = site_map(plan)
     edges, nodes = drawn(chart, 0), drawn(chart, 2)
     assert {node["building"]: node["said"] for node in nodes} == {"east": "40 of 64", "west": "24 of 24"}
-    assert [(edge["link"], edge["load"], edge["capacity"]) for edge in edges] == [("east – west", "0.9 %", "300 GB/s")]
+    assert [(edge["link"], edge["load"], edge["capacity"]) for edge in edges] == [("east – west", "0.9 %", "270 GB/s")]
 
 
 def test_many_links_have_a_chart_of_their_own(plan: Plan) -> None:

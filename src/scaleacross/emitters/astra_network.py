@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from scaleacross.emitters.rank_order import plan_topology
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.plan import Plan
-from scaleacross.spec.topology import Building, Topology, trunk_bytes_per_s
+from scaleacross.spec.topology import Building, Topology, attainable_trunk_bytes_per_s
 
 GIB: Final = 2.0**30
 INSIDE: Final[tuple[LinkLevel, ...]] = ("scale_up", "rack", "zone", "building")
@@ -72,10 +72,7 @@ def _between(topology: Topology, names: list[str], size: int) -> tuple[float, fl
     if any(pair not in there for pair in pairs):
         return None
     trunks = [there[pair] for pair in pairs]
-    slowest = min(
-        trunk_bytes_per_s(topology, trunk) * trunk.efficiency_fraction / trunk.oversubscription_ratio
-        for trunk in trunks
-    )
+    slowest = min(attainable_trunk_bytes_per_s(topology, trunk) for trunk in trunks)
     return slowest * (len(names) - 1) / size, max(trunk.one_way_latency_s for trunk in trunks)
 
 

@@ -10,8 +10,13 @@ from rich.text import Text
 
 from scaleacross.report.format import add, columns, count, grid, percent, plural, rate, section
 from scaleacross.report.provenance import provenance_counts
-from scaleacross.spec.network import Trunk
-from scaleacross.spec.topology import Building, BuildingLinks, Topology, attainable_trunk_bytes_per_s
+from scaleacross.spec.topology import (
+    Building,
+    BuildingLinks,
+    Topology,
+    attainable_trunk_bytes_per_s,
+    trunk_bytes_per_s,
+)
 from scaleacross.spec.trunk_paths import TrunkPaths
 from scaleacross.units import human_bytes, human_seconds
 
@@ -80,12 +85,12 @@ def _trunks(topology: Topology) -> RenderableType:
     for trunk in topology.trunks:
         here, there = trunk.between
         level = "campus" if topology.region_of(here) == topology.region_of(there) else "region"
-        capacity = trunk_capacity(topology, trunk)
+        capacity = trunk_bytes_per_s(topology, trunk)
         add(
             table,
             f"{here} – {there}",
             level,
-            rate(capacity) + ("" if trunk.bandwidth_bytes_per_s else " (line rate)"),
+            rate(capacity) + ("" if trunk.bandwidth_bytes_per_s else " (all links)"),
             f"1:{trunk.oversubscription_ratio:g}",
             rate(capacity / trunk.oversubscription_ratio),
             percent(trunk.efficiency_fraction),
@@ -112,15 +117,6 @@ def _paths(topology: Topology) -> list[RenderableType]:
     rule = f"which {human_bytes(size)} pass soonest" if size else "of least latency"
     hidden = f"; {len(several) - SHOWN_PATHS} more not shown" if len(several) > SHOWN_PATHS else ""
     return [section(f"Paths over several trunks, {rule} (routed_message_mib){hidden}", table)]
-
-
-def trunk_capacity(topology: Topology, trunk: Trunk) -> float:
-    """Bytes/s per direction before oversubscription: as stated, else the line rate of all of the smaller building."""
-    if trunk.bandwidth_bytes_per_s is not None:
-        return trunk.bandwidth_bytes_per_s
-    ends = [topology.building(name) for name in trunk.between]
-    smaller = min(ends, key=lambda building: building.num_accelerators)
-    return smaller.num_accelerators * smaller.links.building.technology.bandwidth_bytes_per_s
 
 
 def _zones(building: Building) -> int:

@@ -116,8 +116,8 @@ class LevelLink(Spec):
 class Trunk(SourcedSpec):
     """A link between two buildings (same region: ``campus``; else ``region``), per direction.
 
-    Capacity = ``bandwidth_bytes_per_s`` if stated, else the line rate of all accelerators in the smaller of the two buildings;
-    either is divided by ``oversubscription_ratio``.
+    Capacity = ``bandwidth_bytes_per_s`` if stated, else what all accelerators in the smaller of the two buildings reach together
+    on their building links; either is divided by ``oversubscription_ratio``.
     """
 
     between: tuple[Name, Name] = Field(description="names of the two buildings")

@@ -365,8 +365,8 @@ def _without(building: Building, spare: int) -> Building:
 
 
 def trunk_bytes_per_s(topology: Topology, trunk: Trunk) -> float:
-    """Capacity of a trunk before oversubscription and efficiency, bytes/s per direction: as stated, or the line rate of all
-    accelerators of the smaller building."""
+    """Capacity of a trunk before oversubscription and efficiency, bytes/s per direction: as stated, or what all
+    accelerators of the smaller building reach together on their building links."""
     if trunk.bandwidth_bytes_per_s is not None:
         return trunk.bandwidth_bytes_per_s
     ends = [topology.building(name) for name in trunk.between]

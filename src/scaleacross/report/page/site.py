@@ -7,12 +7,11 @@ from typing import Any
 
 from scaleacross.report.format import count, percent, rate
 from scaleacross.report.page.chart import ACCENT, FAINT, INK, PALETTE, Chart, bars, field, tips, values
-from scaleacross.report.topology import trunk_capacity
 from scaleacross.spec.parallelism import GRID_AXES, GridAxis
 from scaleacross.spec.placement import coordinates, strides
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.simulation import LinkUse
-from scaleacross.spec.topology import Topology
+from scaleacross.spec.topology import Topology, trunk_bytes_per_s
 
 MAX_CELLS = 2048
 """Cells of the placement at most; where there are more ranks, a cell stands for a block of them."""
@@ -144,13 +143,14 @@ def _edge(
     own = [one.mean_utilisation for one in simulated if {here, there} <= set(one.name.split()) and "trunk" in one.name]
     mean = [one.utilisation for one in plan.traffic if one.level == level]
     used = max(own) if own else mean[0] if mean and not simulated else 0.0
+    capacity = trunk_bytes_per_s(topology, trunk) / trunk.oversubscription_ratio
     return {
         "x": x, "y": y, "x2": x2, "y2": y2, "middle": (x + x2) / 2, "height": (y + y2) / 2,
         "link": f"{here} – {there}",
-        "capacity": rate(trunk_capacity(topology, trunk) / trunk.oversubscription_ratio),
+        "capacity": rate(capacity),
         "used": used,
         "load": percent(used),
-        "said": f"{percent(used)} of {rate(trunk_capacity(topology, trunk) / trunk.oversubscription_ratio)}",
+        "said": f"{percent(used)} of {rate(capacity)}",
         "free": percent(1 - used),
     }  # fmt: skip
 
