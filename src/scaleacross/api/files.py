@@ -55,7 +55,8 @@ def _simulated(
     simulated_s = simulate(plan, progress=progress).step_s
     apart = (plan.cost.step_s - simulated_s) / simulated_s
     words = f"the plan states {plan.cost.step_s:.4g} s a step, its simulation takes {simulated_s:.4g} s ({apart:+.1%})"
-    below = "" if verified.bound_s is None else f"; lower bound {verified.bound_s:.4g} s"
+    estimate = f"; the search's estimate is {plan.estimated.step_s:.4g} s, at least"
+    below = "" if verified.bound_s is None else f"{estimate} {verified.bound_s:.4g} s for any plan"
     if abs(apart) > max_difference:
         raise VerificationError(
             f"plan '{plan.job.name}' does not verify:\n- deep: {words}, more than {max_difference:.0%} apart; "
