@@ -87,7 +87,7 @@ TIGHT_BLOCK: Final = 16_384
 """Candidates per tight-bound evaluation: large enough for arrays to pay, small enough to stop early."""
 TIGHT_PART: Final = 4096
 """Candidates on several accelerator types that get it between two looks at the clock, a second."""
-PROMISING: Final = 512
+PROMISING: Final = 2048
 """Candidates of a block that get the tight bound at once, so that the best of them is placed."""
 BASE_BLOCK: Final = 1024
 """Bases that are expanded together."""
