@@ -11,7 +11,7 @@ from scaleacross.report.summary import MAX_LINES, plan_line, plan_summary
 from scaleacross.spec.explanation import Explanation, Phase, RunnerUp, Sensitivity
 from scaleacross.spec.plan import Alternative, Finalist, Plan
 from scaleacross.spec.summary import PlanSummary, TokenCost
-from scaleacross.workloads.space import QUICK
+from scaleacross.workloads.space import EQUAL_STAGES, QUICK
 
 Render = Callable[..., str]
 SLOW = Sensitivity(figure="campus bandwidth", change_fraction=0.1, elasticity=-0.25, less_s=0.3, more_s=-0.2)
@@ -50,6 +50,18 @@ def test_the_proof_says_that_it_is_one_of_the_quick_space(plan: Plan, render: Re
     noted = plan.report.model_copy(update={"notes": (f"{QUICK}shard gradients",)})
     said = facts(render(plan_summary(plan.model_copy(update={"report": noted}), FOUND)))
     assert said["proof"] == "optimal (--space quick); estimate 10.00 s, bound 9.50 s, gap 5.0 %"
+
+
+def test_the_proof_says_that_it_is_one_on_equal_stages(plan: Plan, render: Render) -> None:
+    report = plan.report.model_copy(update={"notes": (f"{QUICK}shard gradients", f"{EQUAL_STAGES}, others were tried")})
+    said = facts(render(plan_summary(plan.model_copy(update={"report": report}), FOUND)))
+    assert said["proof"] == "optimal (--space quick, equal stages); estimate 10.00 s, bound 9.50 s, gap 5.0 %"
+
+
+def test_a_bound_that_is_reached_is_said_once(plan: Plan, render: Render) -> None:
+    report = plan.report.model_copy(update={"bound_s": plan.report.objective_s})
+    said = facts(render(plan_summary(plan.model_copy(update={"report": report}), FOUND)))
+    assert said["proof"] == "optimal; estimate and bound 10.00 s"
 
 
 def test_nothing_is_said_of_prices_that_nobody_stated(plan: Plan, render: Render) -> None:

@@ -96,7 +96,7 @@ def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
 @each("seed", (54,), (4, 6, 10, 13, 50))
 def test_incumbents_of_the_caller_and_a_sample_leave_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the caller brings: the optimum, a slow plan, or a fill (buildings backwards) that the space lacks."""
-    monkeypatch.setattr("scaleacross.solvers.joint.PROBED", 4)
+    monkeypatch.setattr("scaleacross.solvers.fleet_blocks.PROBED", 4)
     problem, oracle = instance(seed), fastest(seed)
     assert oracle.decision is not None
     slow = search(problem, time_limit_s=600, gap_tolerance=0.9).best

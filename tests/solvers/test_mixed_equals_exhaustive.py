@@ -11,7 +11,7 @@ import scaleacross as sa
 from cases import each
 from instances import computing_job, mixed_instance, mixed_job, plain_job, plain_topology, unexpected_notes
 from oracles.exhaustive import exhaustive
-from scaleacross.solvers import joint
+from scaleacross.solvers import fleet_blocks
 from scaleacross.solvers.alternatives import decision_of
 from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.fleets import fleets
@@ -86,14 +86,14 @@ def test_no_clock_ends_the_search_with_a_fleet_unseen(monkeypatch: pytest.Monkey
     """Time is over when the first fleet is to be expanded: the plan is the best of what was sampled on all fleets."""
     problem, now = mixed_instance(44), [0.0]
     assert _types_of_best(problem) == 1
-    expanded = joint._bases
+    expanded = fleet_blocks._bases
 
     def late(*args: Any) -> Any:
         now[0] = 2.0
         return expanded(*args)
 
-    monkeypatch.setattr(joint, "PROBED", 1)
-    monkeypatch.setattr(joint, "_bases", late)
+    monkeypatch.setattr(fleet_blocks, "PROBED", 1)
+    monkeypatch.setattr(fleet_blocks, "_bases", late)
     found = search(problem, time_limit_s=1, clock=lambda: now[0])
     assert found.out_of_time
     assert found.best is not None and len(found.best.placer.fleet.accelerators) == 1

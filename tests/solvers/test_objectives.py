@@ -58,7 +58,7 @@ def test_a_first_incumbent_from_a_sample_prunes_by_score(
     seed: int, objective: ObjectiveName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small spaces are not sampled by default."""
-    monkeypatch.setattr("scaleacross.solvers.joint.PROBED", 4)
+    monkeypatch.setattr("scaleacross.solvers.fleet_blocks.PROBED", 4)
     problem = instance(seed, objective)
     oracle = exhaustive(problem, lambda decision, cost: spent(problem, objective, decision, cost))
     value = sa.plan(problem.job, alternatives=False).report.objective

@@ -18,7 +18,7 @@ from scaleacross.spec.plan import Plan, SolveReport
 from scaleacross.spec.summary import PlanSummary, TokenCost
 from scaleacross.spec.topology import Topology
 from scaleacross.units import human_seconds
-from scaleacross.workloads.space import QUICK
+from scaleacross.workloads.space import EQUAL_STAGES, QUICK
 
 MAX_LINES: Final = 15
 CUT: Final = " …"
@@ -217,12 +217,15 @@ def proof_words(report: SolveReport) -> str:
     words = STATUS_WORDS[report.status]
     if report.status == "evaluated":
         return words
-    if any(note.startswith(QUICK) for note in report.notes):
-        words += " (--space quick)"
+    narrow = {QUICK: "--space quick", EQUAL_STAGES: "equal stages"}
+    within = [what for begins, what in narrow.items() if any(note.startswith(begins) for note in report.notes)]
+    words += f" ({', '.join(within)})" if within else ""
     value = report.objective
     if value is None:
-        estimates = f"estimate {human_seconds(report.objective_s)}, bound {human_seconds(report.bound_s)}"
-        return f"{words}; {estimates}, gap {percent(report.gap)}"
+        estimate, bound = human_seconds(report.objective_s), human_seconds(report.bound_s)
+        if report.bound_s == report.objective_s:
+            return f"{words}; estimate and bound {bound}"
+        return f"{words}; estimate {estimate}, bound {bound}, gap {percent(report.gap)}"
     return f"{words}; {large(value.value)} {value.name}, at most {large(value.bound)} (gap {percent(report.gap)})"
 
 

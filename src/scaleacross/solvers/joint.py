@@ -26,6 +26,8 @@ Objective     min step time of the cost model (``cost_models.step``)
 
 R1–R9 are those of ``search_space``; π and n are decided by ``place_parallelism``.
 
+Steps 1 to 4 of one fleet are in ``fleet_blocks``.
+
 1. Enumerate *bases* (all but dp's split, ζ, π, n; where these are too many, all but ρ and offloads too: ``open_policies``).
    A sample of them gives the first incumbent, one building alone (``one_building``) perhaps a better one. The others are
    dropped by computation alone, then by memory, then by the bound with communication; what is left is sorted.
@@ -39,7 +41,8 @@ R1–R9 are those of ``search_space``; π and n are decided by ``place_paralleli
 5. What is left is placed exactly (``place_survivors``), lowest estimate first, on the fills and axis orders whose own
    estimate is below the incumbent; then, lowest bound first, whatever has a bound below it: proof.
 6. On fleets of one type every candidate with a pipeline is bounded once more, whatever its layers per stage, and placed with
-   those of ``uneven_layers``, after all others: its bounds are further from its steps.
+   those of ``uneven_layers``, after all others: its bounds are further from its steps. Where there are too many candidates, the
+   most promising alone are, one of every pipeline: the proof is then one on equal stages.
 
 Estimates (``Priced.estimate_s``) are bounds of a step in which gradients that cross buildings meet those of all other pipeline
 ranks there: closer than bounds, but a step may be below them.
@@ -55,54 +58,46 @@ which the reported bound then shows.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Final
 
 import numpy as np
 
 from scaleacross.cost_models.axes import searched_network
-from scaleacross.cost_models.candidates import NOTHING, Candidates, Floats, Ints, candidate_of, concatenate
+from scaleacross.cost_models.candidates import candidate_of
+from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.plan_cost import plan_cost
 from scaleacross.solvers.balance import balance_of
-from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.every_placement import placer_on as step_placer_on
 from scaleacross.solvers.first_plan import first_plan
+from scaleacross.solvers.fleet_blocks import place_first, price_fleet, tighten
 from scaleacross.solvers.fleets import Fleet, fleets
-from scaleacross.solvers.open_policies import in_parts, narrowed, promising, stands_for
+from scaleacross.solvers.open_policies import in_parts
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
 from scaleacross.solvers.place_survivors import place_survivors
 from scaleacross.solvers.priced import Priced
-from scaleacross.solvers.search_space import Refusals, SearchSpace
-from scaleacross.solvers.search_state import Placed, Search, forget
+from scaleacross.solvers.search_state import Placed, Search
 from scaleacross.solvers.uneven_layers import UnevenLayers, uneven_placers
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.progress import Progress
 from scaleacross.spec.recomputation import BY_STAGE
 from scaleacross.workloads.problem import Problem
+from scaleacross.workloads.space import EQUAL_STAGES
 
-TIGHT_BLOCK: Final = 16_384
-"""Candidates per tight-bound evaluation: large enough for arrays to pay, small enough to stop early."""
-TIGHT_PART: Final = 4096
-"""Candidates on several accelerator types that get it between two looks at the clock, a second."""
-PROMISING: Final = 2048
-"""Candidates of a block that get the tight bound at once, so that the best of them is placed."""
-BASE_BLOCK: Final = 1024
-"""Bases that are expanded together."""
-BASE_PART: Final = 16_384
-"""Bases that are bounded together, half a second where nothing is known to beat."""
-PROBED: Final = 8192
-"""Bases in the sample that gives the first incumbent."""
-PROBED_DEEPLY: Final = 128
-"""Bases of the sample that are expanded."""
 FIRST_OF_GOAL: Final = 32
 """Candidates tried for a first plan under a goal other than step time: its limits may refuse all of them."""
 PLACED_FIRST: Final = 48
 """Survivors on several accelerator types that are placed before all get their tight bounds: a choice, about 0.2 s each."""
 MOST_WITH_UNEVEN: Final = 10_000
-"""Candidates up to which ``stages: auto`` tries uneven ones: beyond, their weaker bounds take longer than the search itself."""
+"""Candidates up to which ``stages: auto`` searches uneven ones: beyond, their weaker bounds take longer than all else."""
+MOST_TRYING_UNEVEN: Final = 2_000_000
+"""Candidates up to which it tries the most promising uneven ones: beyond, bounding all takes several seconds."""
+UNEVEN_BLOCKS: Final = 2
+"""Blocks of bases whose candidates are tried then: a choice."""
+UNEVEN_PLACED: Final = 16
+"""Candidates of a block that are placed then for their pipelines, and as many for their bounds, 0.1 s each: a choice."""
 
 
 def search(
@@ -135,26 +130,29 @@ def search(
     placers = [(placer_on or partial(_step_placer, state))(fleet) for fleet in reversed(fleets(problem.topology))]
     for placer in placers:
         _start_from(state, incumbents, placer)
-    turns = zip_longest(*(_price_fleet(state, placer) for placer in placers))
+    turns = zip_longest(*(price_fleet(state, placer) for placer in placers))
     next(turns)  # samples
     probed(state)
     survivors: list[tuple[Priced, Placer]] = [one for turn in turns for one in turn if one is not None]
     others = None if placer_on else _uneven_placers(state)
     uneven: list[tuple[Priced, Placer]] = [
-        one for placer in others or () for one in _price_fleet(state, placer) if one is not None
+        one for placer in others or () for one in price_fleet(state, placer) if one is not None
     ]
-    _place_first(state, survivors)
-    survived = _tighten(state, survivors), _tighten(state, uneven)
+    several = [block for block in survivors if len(block[1].fleet.accelerators) > 1]
+    place_first(state, several, PLACED_FIRST)
+    survived = tighten(state, survivors), tighten(state, uneven)
     if others is not None:
         state.any_layers_s = _any_layers_s(*survived)
     for blocks in survived:
         later = [block for block in blocks if block[0].candidates.policy_open.any()]
         place_survivors(state, [block for block in blocks if not block[0].candidates.policy_open.any()])
         for part in in_parts(state, later):
-            place_survivors(state, _tighten(state, part))
+            place_survivors(state, tighten(state, part))
     survivors += uneven
     below = ((priced.take(priced.bound_s < state.bound_s), placer.pricing) for priced, placer in survivors)
     state.unbounded = [(priced, pricing) for priced, pricing in below if len(priced.bound_s)]
+    if state.left_out and placer_on is None:
+        _try_uneven(state)
     if not np.isfinite(state.incumbent_s) and state.out_of_time:
         first_plan(state, placers, None if placer_on is None else FIRST_OF_GOAL)
     state.ended = state.out_of_time
@@ -178,14 +176,55 @@ def _uneven_placers(state: Search) -> list[UnevenLayers] | None:
     problem = state.problem
     stages = problem.job.stages
     if stages == "auto" and state.num_candidates > MOST_WITH_UNEVEN:
+        tried = "the most promising" if state.num_candidates <= MOST_TRYING_UNEVEN else "none"
         state.left_out.append(
-            f"stages with unequal numbers of layers were not searched, as there are {state.num_candidates:,} candidates with "
-            "equal ones: the bound is one on those; stages: any searches all"
+            f"{EQUAL_STAGES}, of which there are {state.num_candidates:,} candidates; of stages with unequal numbers of layers "
+            f"{tried} were tried; stages: any searches all"
             + (", recompute per_stage too" if BY_STAGE in problem.job.recompute else "")
         )
     if stages == "equal" or state.left_out:
         return None
     return uneven_placers(fleets(problem.topology), problem.job, problem.profile, lambda: state.incumbent_s)
+
+
+def _try_uneven(state: Search) -> None:
+    """Place the most promising candidates with unequal stages, where there are too many to search all: no bound covers these."""
+    problem = state.problem
+    left = state.time_limit_s * (1.0 if state.work_limit else state.share) - state.elapsed_s
+    if state.out_of_time or state.num_candidates > MOST_TRYING_UNEVEN:
+        return
+    tried = Search(
+        problem,
+        left,
+        state.seed,
+        state.gap_tolerance,
+        lambda one: state.tell(f"unequal stages: {one.stage}", one.done, one.total),
+        state.clock,
+        state.stopped,
+        below_s=state.incumbent_s,
+    )
+    for placer in uneven_placers(fleets(problem.topology), problem.job, problem.profile, lambda: tried.incumbent_s):
+        blocks = [one[0] for one in islice(price_fleet(tried, placer), 1 + UNEVEN_BLOCKS) if one is not None]
+        for priced in blocks:
+            tight = placer.pricing.tight(_promising_uneven(priced))
+            for row in range(len(tight.bound_s)):
+                if tight.bound_s[row] < tried.target_s and not tried.out_of_time:
+                    tried.place(tight, row, placer, below_s=tried.incumbent_s, in_time=True)
+    for placed in tried.pool:
+        state.remember(placed)
+
+
+def _promising_uneven(priced: Priced) -> Priced:
+    """Those with the least bounds, and those of every pipeline and split of layers and tokens alone; whose policies are chosen.
+
+    By bounds, as the estimates of candidates are of equal layers.
+    """
+    priced = priced.take(~priced.candidates.policy_open)
+    priced = priced.take(np.argsort(priced.bound_s, kind="stable"))
+    kinds = distinct(*(getattr(priced.candidates, name) for name in ("tp", "cp", "pp", "schedule", "num_chunks")))
+    first = np.sort(np.unique(kinds.code, return_index=True)[1])[:UNEVEN_PLACED]
+    least = np.arange(min(UNEVEN_PLACED, len(priced.bound_s)))
+    return priced.take(np.concatenate([first, np.setdiff1d(least, first)]))
 
 
 def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -> None:
@@ -210,191 +249,3 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
             balance = balance_of(problem, decision, placement, priced.candidates)
             at = PlacementDecision(placement.axis_order, fill, exposed_s, complete=True, balance=balance)
             state.remember(Placed(step_s, priced.candidates, priced, at, placer, brought=True))
-
-
-def _price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer] | None]:
-    """Steps 1 to 3 on one fleet: candidates whose coarse bound is below the incumbent, a block a turn; the first turn probes."""
-    job = state.problem.job
-    fleet = placer.fleet
-    space = SearchSpace(job, state.problem.profile, fleet.num_accelerators, fleet.unit, by_stage=placer.by_stage)
-    space = narrowed(space)
-    again = placer.least_stages > 1  # what a rule refuses, or memory, was counted with equal stages
-    refusals = Refusals() if again else state.refusals
-    enumerated = _enumerate(state, space, refusals, placer.least_stages)
-    if not again:
-        _probe(state, space, placer, enumerated)
-    yield None
-    bases, bounds, counts = _bases(state, placer.pricing, enumerated)
-    total = len(bases)
-    while len(bases) and not state.out_of_time:
-        rows = np.flatnonzero(state.keep(bounds, counts))
-        bases, bounds, counts = bases.take(rows), bounds[rows], counts[rows]
-        block, rows = bases.take(np.arange(min(BASE_BLOCK, len(bases)))), np.arange(BASE_BLOCK, len(bases))
-        bases, bounds, counts = bases.take(rows), bounds[rows], counts[rows]
-        fitting = _that_fit(state, placer.pricing, space.expand(block, refusals))
-        if not len(fitting):
-            continue
-        priced = placer.pricing.coarse(fitting)
-        state.free_bound_s = min(state.free_bound_s, float(priced.free_s.min()))
-        _place_most_promising(state, priced, placer)
-        state.tell("pricing", total - len(bases), total)
-        yield priced.take(state.keep(priced.bound_s, stands_for(job, priced.candidates))), placer
-    state.drop(bounds, counts)
-
-
-def _enumerate(
-    state: Search, space: SearchSpace, refusals: Refusals, least_stages: int
-) -> list[tuple[Candidates, Ints]]:
-    """All bases of so many stages or more in batches, with the number of candidates that each stands for."""
-    batches = []
-    for bases in space.bases(refusals):
-        if not len(bases) or int(bases.pp[0]) < least_stages:
-            continue
-        batches.append((bases, space.num_candidates(bases) * stands_for(space.job, bases)))
-        state.num_candidates += int(batches[-1][1].sum())
-        state.tell("enumerating", state.num_candidates)
-        if state.out_of_time:
-            state.drop(np.zeros(1))  # of what comes next nothing is known
-            break
-    return batches
-
-
-def _probe(state: Search, space: SearchSpace, placer: Placer, enumerated: list[tuple[Candidates, Ints]]) -> None:
-    """Place the most promising candidate of a sample of bases: a first incumbent, which prunes bases unseen."""
-    total = sum(len(bases) for bases, _ in enumerated)
-    if total < 2 * PROBED or state.out_of_time:
-        return
-    every, pricing = total // PROBED, placer.pricing
-    sample = concatenate([bases.take(np.arange(0, len(bases), every)) for bases, _ in enumerated])
-    sample = sample.take(pricing.base_needed_bytes(sample) <= pricing.capacity_bytes)
-    expected = pricing.base_estimate_s(sample, pricing.base_bound_s(sample))
-    best = sample.take(np.argsort(expected, kind="stable")[:PROBED_DEEPLY])
-    rows = space.expand(best, Refusals())
-    rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
-    if len(rows):
-        _place_most_promising(state, pricing.coarse(rows), placer)
-
-
-def _bases(
-    state: Search, pricing: Pricing, enumerated: list[tuple[Candidates, Ints]]
-) -> tuple[Candidates, Floats, Ints]:
-    """Step 1: the bases that may fit and win, with their bounds and the candidates that they stand for, least estimate first.
-
-    The layers alone prune first, then computation rank by rank, then memory, then the bound with communication.
-    """
-    parts, bounds, counts, estimates, fast = [], [], [], [], list[tuple[Candidates, Ints, Floats]]()
-    for batch, count in _in_parts(enumerated):
-        floor = np.zeros(len(batch)) if state.out_of_time else pricing.base_floor_s(batch)
-        keep = state.keep(floor, count)
-        fast.append((batch.take(keep), count[keep], floor[keep]))
-    for bases, count, floor in fast:
-        if state.out_of_time:
-            state.drop(floor, count)
-            continue
-        keep = state.keep(pricing.base_free_s(bases), count)
-        bases, count = bases.take(keep), count[keep]
-        fits = state.fit(
-            pricing, pricing.base_needed_bytes(bases), partial(_of_rows, pricing.base_bound_s, bases), count
-        )
-        bases, count = bases.take(fits), count[fits]
-        bound = pricing.base_bound_s(bases)
-        keep = state.keep(bound, count)
-        bases, bound = bases.take(keep), bound[keep]
-        parts.append(bases)
-        bounds.append(bound)
-        counts.append(count[keep])
-        estimates.append(pricing.base_estimate_s(bases, bound))
-        state.tell("bounding", sum(map(len, parts)))
-    if not parts:
-        return NOTHING, np.zeros(0), np.zeros(0, dtype=np.int64)
-    order = np.argsort(np.concatenate(estimates), kind="stable")
-    return concatenate(parts).take(order), np.concatenate(bounds)[order], np.concatenate(counts)[order]
-
-
-def _in_parts(enumerated: list[tuple[Candidates, Ints]]) -> Iterator[tuple[Candidates, Ints]]:
-    """The same bases, so many at a time that the clock is looked at in between."""
-    for bases, count in enumerated:
-        for start in range(0, len(bases), BASE_PART):
-            rows = np.arange(start, min(start + BASE_PART, len(bases)))
-            yield bases.take(rows), count[rows]
-
-
-def _place_most_promising(state: Search, priced: Priced, placer: Placer) -> None:
-    """Place the candidate with the least estimate, if that is below the incumbent; it is placed again in its turn."""
-    block = priced.take(np.argsort(priced.estimate_s, kind="stable")[:PROMISING])
-    block = block.take(block.estimate_s < state.target_s)
-    if len(block.bound_s) and not state.out_of_time:
-        block = placer.pricing.tight(block)
-        if block.estimate_s.min() < state.target_s:
-            _place_best(state, block, placer)
-
-
-def _place_best(state: Search, block: Priced, placer: Placer) -> None:
-    """Place the candidate with the least estimate, if that may be below the target."""
-    block = promising(state, block, placer, PROMISING)
-    if len(block.bound_s) and block.estimate_s.min() < state.target_s:
-        best = int(block.estimate_s.argmin())
-        state.place(block, best, placer, below_s=state.incumbent_s, in_time=True, left=forget)
-
-
-def _place_first(state: Search, survivors: Sequence[tuple[Priced, Placer]]) -> None:
-    """Place those of several accelerator types that have the least estimates."""
-    several = [
-        (priced, placer)
-        for priced, placer in survivors
-        if len(placer.fleet.accelerators) > 1 and len(priced.bound_s) and not priced.candidates.policy_open.any()
-    ]
-    least = np.concatenate([np.zeros(0), *(priced.estimate_s for priced, _ in several)])
-    worst_s = np.partition(least, PROMISING)[PROMISING] if len(least) > PROMISING else np.inf
-    few = [(priced.take(priced.estimate_s <= worst_s), placer) for priced, placer in several]
-    tight = [(placer.pricing.tight(priced), placer) for priced, placer in few if len(priced.bound_s)]
-    place_survivors(state, tight, PLACED_FIRST)
-
-
-def _that_fit(state: Search, pricing: Pricing, candidates: Candidates) -> Candidates:
-    counts = stands_for(state.problem.job, candidates)
-    bound_s = partial(_of_rows, lambda some: pricing.coarse(some).bound_s, candidates)
-    return candidates.take(state.fit(pricing, pricing.needed_bytes(candidates), bound_s, counts))
-
-
-def _of_rows(law: Callable[[Candidates], Floats], candidates: Candidates, rows: Ints) -> Floats:
-    return law(candidates.take(rows))
-
-
-def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple[Priced, Placer]]:
-    """Step 4, block by block, the one with the least coarse estimate first; the best so far is placed at once."""
-    blocks, out, least_s = [], [], np.inf
-    for priced, placer in survivors:
-        ordered = priced.take(np.argsort(priced.estimate_s, kind="stable"))
-        ordered = ordered.take(state.keep(ordered.bound_s, stands_for(state.problem.job, ordered.candidates)))
-        for start in range(0, len(ordered.bound_s), TIGHT_BLOCK):
-            rows = np.arange(start, min(start + TIGHT_BLOCK, len(ordered.bound_s)))
-            blocks.append((ordered.take(rows), placer))
-    done, total = 0, sum(len(block.bound_s) for block, _ in blocks)
-    for block, placer in sorted(blocks, key=lambda one: float(one[0].estimate_s[0])):
-        done += len(block.bound_s)
-        tight = _tight_in_time(state, block, placer)
-        best = int(tight.estimate_s.argmin())
-        if tight.estimate_s[best] < min(least_s, state.target_s) and not state.out_of_time:
-            least_s = float(tight.estimate_s[best])
-            _place_best(state, tight, placer)
-        out.append((tight.take(state.keep(tight.bound_s, stands_for(state.problem.job, tight.candidates))), placer))
-        state.tell("pricing", done, total)
-    return [(block, placer) for block, placer in out if len(block.bound_s)]
-
-
-def _tight_in_time(state: Search, block: Priced, placer: Placer) -> Priced:
-    """The tight bound of the rows that there is time for, first rows first; the others keep the coarse one.
-
-    Bounds on several accelerator types are worked out row by row and take seconds for a block: part by part.
-    """
-    size = len(block.bound_s)
-    step = size if len(placer.fleet.accelerators) == 1 else TIGHT_PART
-    bound, estimate = block.bound_s.copy(), block.estimate_s.copy()
-    for start in range(0, size, max(1, step)):
-        if state.out_of_time:
-            break
-        rows = np.arange(start, min(start + step, size))
-        tight = placer.pricing.tight(block.take(rows))
-        bound[rows], estimate[rows] = tight.bound_s, tight.estimate_s
-    return replace(block, bound_s=bound, estimate_s=estimate)

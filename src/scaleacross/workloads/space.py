@@ -50,6 +50,8 @@ def widened(job: Job, profile: ModelProfile, topology: Topology) -> Job:
 
 QUICK: Final = "not tried, as the space is quick: "
 """How the note of ``left_out`` begins."""
+EQUAL_STAGES: Final = "the bound is one on equal stages"
+"""How the note of a search begins that has not searched all unequal ones."""
 
 
 def left_out(job: Job, profile: ModelProfile, topology: Topology) -> str | None:

@@ -1,0 +1,218 @@
+"""The candidates of one fleet in blocks, bounded and pruned: steps 1 to 4 of the joint search (``joint``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.candidates import NOTHING, Candidates, Floats, Ints, concatenate
+from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.open_policies import narrowed, promising, stands_for
+from scaleacross.solvers.place_parallelism import Placer
+from scaleacross.solvers.place_survivors import place_survivors
+from scaleacross.solvers.priced import Priced
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.solvers.search_state import Search, forget
+
+TIGHT_BLOCK: Final = 16_384
+"""Candidates per tight-bound evaluation: large enough for arrays to pay, small enough to stop early."""
+TIGHT_PART: Final = 4096
+"""Candidates on several accelerator types that get it between two looks at the clock, a second."""
+PROMISING: Final = 2048
+"""Candidates of a block that get the tight bound at once, so that the best of them is placed."""
+BASE_BLOCK: Final = 1024
+"""Bases that are expanded together."""
+BASE_PART: Final = 16_384
+"""Bases that are bounded together, half a second where nothing is known to beat."""
+PROBED: Final = 8192
+"""Bases in the sample that gives the first incumbent."""
+PROBED_DEEPLY: Final = 128
+"""Bases of the sample that are expanded."""
+
+
+def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer] | None]:
+    """Steps 1 to 3 on one fleet: candidates whose coarse bound is below the incumbent, a block a turn; the first turn probes."""
+    job = state.problem.job
+    fleet = placer.fleet
+    space = SearchSpace(job, state.problem.profile, fleet.num_accelerators, fleet.unit, by_stage=placer.by_stage)
+    space = narrowed(space)
+    again = placer.least_stages > 1  # what a rule refuses, or memory, was counted with equal stages
+    refusals = Refusals() if again else state.refusals
+    enumerated = _enumerate(state, space, refusals, placer.least_stages)
+    if not again:
+        _probe(state, space, placer, enumerated)
+    yield None
+    bases, bounds, counts = _bases(state, placer.pricing, enumerated)
+    total = len(bases)
+    while len(bases) and not state.out_of_time:
+        rows = np.flatnonzero(state.keep(bounds, counts))
+        bases, bounds, counts = bases.take(rows), bounds[rows], counts[rows]
+        block, rows = bases.take(np.arange(min(BASE_BLOCK, len(bases)))), np.arange(BASE_BLOCK, len(bases))
+        bases, bounds, counts = bases.take(rows), bounds[rows], counts[rows]
+        fitting = _that_fit(state, placer.pricing, space.expand(block, refusals))
+        if not len(fitting):
+            continue
+        priced = placer.pricing.coarse(fitting)
+        state.free_bound_s = min(state.free_bound_s, float(priced.free_s.min()))
+        _place_most_promising(state, priced, placer)
+        state.tell("pricing", total - len(bases), total)
+        yield priced.take(state.keep(priced.bound_s, stands_for(job, priced.candidates))), placer
+    state.drop(bounds, counts)
+
+
+def _enumerate(
+    state: Search, space: SearchSpace, refusals: Refusals, least_stages: int
+) -> list[tuple[Candidates, Ints]]:
+    """All bases of so many stages or more in batches, with the number of candidates that each stands for."""
+    batches = []
+    for bases in space.bases(refusals):
+        if not len(bases) or int(bases.pp[0]) < least_stages:
+            continue
+        batches.append((bases, space.num_candidates(bases) * stands_for(space.job, bases)))
+        state.num_candidates += int(batches[-1][1].sum())
+        state.tell("enumerating", state.num_candidates)
+        if state.out_of_time:
+            state.drop(np.zeros(1))  # of what comes next nothing is known
+            break
+    return batches
+
+
+def _probe(state: Search, space: SearchSpace, placer: Placer, enumerated: list[tuple[Candidates, Ints]]) -> None:
+    """Place the most promising candidate of a sample of bases: a first incumbent, which prunes bases unseen."""
+    total = sum(len(bases) for bases, _ in enumerated)
+    if total < 2 * PROBED or state.out_of_time:
+        return
+    every, pricing = total // PROBED, placer.pricing
+    sample = concatenate([bases.take(np.arange(0, len(bases), every)) for bases, _ in enumerated])
+    sample = sample.take(pricing.base_needed_bytes(sample) <= pricing.capacity_bytes)
+    expected = pricing.base_estimate_s(sample, pricing.base_bound_s(sample))
+    best = sample.take(np.argsort(expected, kind="stable")[:PROBED_DEEPLY])
+    rows = space.expand(best, Refusals())
+    rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
+    if len(rows):
+        _place_most_promising(state, pricing.coarse(rows), placer)
+
+
+def _bases(
+    state: Search, pricing: Pricing, enumerated: list[tuple[Candidates, Ints]]
+) -> tuple[Candidates, Floats, Ints]:
+    """Step 1: the bases that may fit and win, with their bounds and the candidates that they stand for, least estimate first.
+
+    The layers alone prune first, then computation rank by rank, then memory, then the bound with communication.
+    """
+    parts, bounds, counts, estimates, fast = [], [], [], [], list[tuple[Candidates, Ints, Floats]]()
+    for batch, count in _in_parts(enumerated):
+        floor = np.zeros(len(batch)) if state.out_of_time else pricing.base_floor_s(batch)
+        keep = state.keep(floor, count)
+        fast.append((batch.take(keep), count[keep], floor[keep]))
+    for bases, count, floor in fast:
+        if state.out_of_time:
+            state.drop(floor, count)
+            continue
+        keep = state.keep(pricing.base_free_s(bases), count)
+        bases, count = bases.take(keep), count[keep]
+        fits = state.fit(
+            pricing, pricing.base_needed_bytes(bases), partial(_of_rows, pricing.base_bound_s, bases), count
+        )
+        bases, count = bases.take(fits), count[fits]
+        bound = pricing.base_bound_s(bases)
+        keep = state.keep(bound, count)
+        bases, bound = bases.take(keep), bound[keep]
+        parts.append(bases)
+        bounds.append(bound)
+        counts.append(count[keep])
+        estimates.append(pricing.base_estimate_s(bases, bound))
+        state.tell("bounding", sum(map(len, parts)))
+    if not parts:
+        return NOTHING, np.zeros(0), np.zeros(0, dtype=np.int64)
+    order = np.argsort(np.concatenate(estimates), kind="stable")
+    return concatenate(parts).take(order), np.concatenate(bounds)[order], np.concatenate(counts)[order]
+
+
+def _in_parts(enumerated: list[tuple[Candidates, Ints]]) -> Iterator[tuple[Candidates, Ints]]:
+    """The same bases, so many at a time that the clock is looked at in between."""
+    for bases, count in enumerated:
+        for start in range(0, len(bases), BASE_PART):
+            rows = np.arange(start, min(start + BASE_PART, len(bases)))
+            yield bases.take(rows), count[rows]
+
+
+def _place_most_promising(state: Search, priced: Priced, placer: Placer) -> None:
+    """Place the candidate with the least estimate, if that is below the incumbent; it is placed again in its turn."""
+    block = priced.take(np.argsort(priced.estimate_s, kind="stable")[:PROMISING])
+    block = block.take(block.estimate_s < state.target_s)
+    if len(block.bound_s) and not state.out_of_time:
+        block = placer.pricing.tight(block)
+        if block.estimate_s.min() < state.target_s:
+            _place_best(state, block, placer)
+
+
+def _place_best(state: Search, block: Priced, placer: Placer) -> None:
+    """Place the candidate with the least estimate, if that may be below the target."""
+    block = promising(state, block, placer, PROMISING)
+    if len(block.bound_s) and block.estimate_s.min() < state.target_s:
+        best = int(block.estimate_s.argmin())
+        state.place(block, best, placer, below_s=state.incumbent_s, in_time=True, left=forget)
+
+
+def place_first(state: Search, blocks: Sequence[tuple[Priced, Placer]], most: int) -> None:
+    """Place those that have the least estimates, ``most`` of them at most."""
+    known = [one for one in blocks if len(one[0].bound_s) and not one[0].candidates.policy_open.any()]
+    least = np.concatenate([np.zeros(0), *(priced.estimate_s for priced, _ in known)])
+    worst_s = np.partition(least, PROMISING)[PROMISING] if len(least) > PROMISING else np.inf
+    few = [(priced.take(priced.estimate_s <= worst_s), placer) for priced, placer in known]
+    tight = [(placer.pricing.tight(priced), placer) for priced, placer in few if len(priced.bound_s)]
+    place_survivors(state, tight, most)
+
+
+def _that_fit(state: Search, pricing: Pricing, candidates: Candidates) -> Candidates:
+    counts = stands_for(state.problem.job, candidates)
+    bound_s = partial(_of_rows, lambda some: pricing.coarse(some).bound_s, candidates)
+    return candidates.take(state.fit(pricing, pricing.needed_bytes(candidates), bound_s, counts))
+
+
+def _of_rows(law: Callable[[Candidates], Floats], candidates: Candidates, rows: Ints) -> Floats:
+    return law(candidates.take(rows))
+
+
+def tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple[Priced, Placer]]:
+    """Step 4, block by block, the one with the least coarse estimate first; the best so far is placed at once."""
+    blocks, out, least_s = [], [], np.inf
+    for priced, placer in survivors:
+        ordered = priced.take(np.argsort(priced.estimate_s, kind="stable"))
+        ordered = ordered.take(state.keep(ordered.bound_s, stands_for(state.problem.job, ordered.candidates)))
+        for start in range(0, len(ordered.bound_s), TIGHT_BLOCK):
+            rows = np.arange(start, min(start + TIGHT_BLOCK, len(ordered.bound_s)))
+            blocks.append((ordered.take(rows), placer))
+    done, total = 0, sum(len(block.bound_s) for block, _ in blocks)
+    for block, placer in sorted(blocks, key=lambda one: float(one[0].estimate_s[0])):
+        done += len(block.bound_s)
+        tight = _tight_in_time(state, block, placer)
+        best = int(tight.estimate_s.argmin())
+        if tight.estimate_s[best] < min(least_s, state.target_s) and not state.out_of_time:
+            least_s = float(tight.estimate_s[best])
+            _place_best(state, tight, placer)
+        out.append((tight.take(state.keep(tight.bound_s, stands_for(state.problem.job, tight.candidates))), placer))
+        state.tell("pricing", done, total)
+    return [(block, placer) for block, placer in out if len(block.bound_s)]
+
+
+def _tight_in_time(state: Search, block: Priced, placer: Placer) -> Priced:
+    """The tight bound of the rows that there is time for, first rows first; the others keep the coarse one.
+
+    Bounds on several accelerator types are worked out row by row and take seconds for a block: part by part.
+    """
+    size = len(block.bound_s)
+    step = size if len(placer.fleet.accelerators) == 1 else TIGHT_PART
+    bound, estimate = block.bound_s.copy(), block.estimate_s.copy()
+    for start in range(0, size, max(1, step)):
+        if state.out_of_time:
+            break
+        rows = np.arange(start, min(start + step, size))
+        tight = placer.pricing.tight(block.take(rows))
+        bound[rows], estimate[rows] = tight.bound_s, tight.estimate_s
+    return replace(block, bound_s=bound, estimate_s=estimate)
