@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.candidates import ALL_TO_ALL, ALL_TO_ALL_RING, ANY_EXCHANGE, RING, Bools, Floats, Ints
+from scaleacross.cost_models.columns import columns_of
 from scaleacross.cost_models.conversions import conversion_bytes, gemm_kind
 from scaleacross.cost_models.kernels import (
     ELEMENT_BYTES,
@@ -80,13 +81,14 @@ class Shards:
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """Seconds per micro-batch and layer, shape (n,).
+    """Seconds per micro-batch and layer, shape (n,), or (layers, n) of several layers.
 
     Attributes:
         forward_s: forward pass.
         backward_s: both gradients, without recomputation.
         weight_s: weight gradients, part of ``backward_s``: every Gemm has one, attention and element-wise work none.
         partly_s: what recomputation of the row's modules adds to backward, selective recomputation where it names none.
+        full_s: what recomputation of the whole layer adds to backward.
         attention_s: fused attention, part of ``forward_s``.
         elementwise_s: work by bytes, part of ``forward_s``; ELEMENTWISE_BACKWARD_RATIO times as much of ``backward_s``.
         shared_s, shared_backward_s: shared experts, parts of ``forward_s`` and ``backward_s``.
@@ -96,10 +98,19 @@ class LayerTimes:
     backward_s: Floats
     weight_s: Floats
     partly_s: Floats
+    full_s: Floats
     attention_s: Floats
     elementwise_s: Floats
     shared_s: Floats
     shared_backward_s: Floats
+
+    def take(self, rows: Ints) -> LayerTimes:
+        """The candidates selected by an index array."""
+        return LayerTimes(*(column[..., rows] for column in columns_of(self)))
+
+    def slowed(self, ratio: Floats) -> LayerTimes:
+        """All times longer by a ratio per candidate."""
+        return LayerTimes(*(column * ratio for column in columns_of(self)))
 
 
 def gemm_time_s(
@@ -309,14 +320,16 @@ def layer_times(
         core = _recurrence_s(layer.recurrence, accelerator, shards, tokens)
         forward, backward = forward + core, backward + RECURRENCE_BACKWARD_RATIO * core
     host = host_s(layer, accelerator, runtime, launches)
+    whole = np.maximum(forward + attention + elementwise + permuted, host)
     return LayerTimes(
-        forward_s=np.maximum(forward + attention + elementwise + permuted, host),
+        forward_s=whole,
         backward_s=np.maximum(
             backward + attention_backward + ELEMENTWISE_BACKWARD_RATIO * elementwise + permuted,
             HOST_BACKWARD_RATIO * host,
         ),
         weight_s=weight,
         partly_s=np.where(shards.modules > 0, repeated, selective),
+        full_s=whole * layer.full_recompute_fraction,
         attention_s=hiding,
         elementwise_s=elementwise,
         shared_s=beside,

@@ -15,7 +15,7 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import ANY_EXCHANGE, Candidates, Floats, Ints
 from scaleacross.cost_models.columns import column_names, columns_of
-from scaleacross.cost_models.compute import Shards, layer_times
+from scaleacross.cost_models.compute import LayerTimes, Shards, layer_times
 from scaleacross.cost_models.offloading import paced
 from scaleacross.cost_models.recomputation import layers_again, partly_again
 from scaleacross.cost_models.runtime import Runtime, runtime_of
@@ -30,31 +30,10 @@ Row = tuple[int, ...]
 LAYER_COLUMNS: Final = ("tp", "cp", "ep", "expert_lanes", "micro_batch", "context", "cp_inner", "activation_offload")
 """Columns of candidates that a layer's seconds depend on, but for ``recompute``."""
 Known = TypeVar("Known")
+StackedTimes = LayerTimes
+"""Of [block types..., embedding, head], (types + 2, n)."""
 _MASKS: Final = np.array([*MASKS, 0])  # ANY_POLICY repeats nothing
 _REMEMBERED: Final = 16  # models on accelerators: of one problem, few; every exact price asks for the same rows again
-
-
-@dataclass(frozen=True)
-class StackedTimes:
-    """Layer times stacked over [block types..., embedding, head], (types + 2, n)."""
-
-    forward: Floats
-    backward: Floats
-    weight: Floats
-    partly: Floats
-    full: Floats
-    attention: Floats
-    elementwise: Floats
-    shared: Floats
-    shared_backward: Floats
-
-    def take(self, rows: Ints) -> StackedTimes:
-        """The candidates selected by an index array."""
-        return StackedTimes(*(column[:, rows] for column in columns_of(self)))
-
-    def slowed(self, ratio: Floats) -> StackedTimes:
-        """All times longer by a ratio per candidate."""
-        return StackedTimes(*(column * ratio for column in columns_of(self)))
 
 
 def times_by_type(
@@ -74,7 +53,7 @@ def shared_seconds(job: Job, times: Sequence[StackedTimes]) -> tuple[Floats, Flo
     """Forward and backward of the shared experts of a layer that run beside its all-to-alls, (n,): the longest of any layer and
     accelerator type, 0 where the job has them run after one another."""
     overlaps = float(job.experts.shared_overlap)
-    ways = ([one.shared for one in times], [one.shared_backward for one in times])
+    ways = ([one.shared_s for one in times], [one.shared_backward_s for one in times])
     forward, backward = (overlaps * np.max(way, axis=(0, 1)) for way in ways)
     return forward, backward
 
@@ -157,20 +136,7 @@ def _table(
             id(layer): layer_times(layer, model.num_experts, machine, precision, shards, sequence_length, runtime)
             for layer in {id(layer): layer for layer in layers}.values()
         }
-        each = [once[id(layer)] for layer in layers]
-        again = [t.forward_s * layer.full_recompute_fraction for t, layer in zip(each, layers, strict=True)]
-        columns = (
-            [t.forward_s for t in each],
-            [t.backward_s for t in each],
-            [t.weight_s for t in each],
-            [t.partly_s for t in each],
-            again,
-            [t.attention_s for t in each],
-            [t.elementwise_s for t in each],
-            [t.shared_s for t in each],
-            [t.shared_backward_s for t in each],
-        )
-        return np.array(columns)
+        return np.stack([columns_of(once[id(layer)]) for layer in layers], axis=1)
 
     return _Table(time, ({}, np.empty((len(column_names(StackedTimes)), len(layers), 0))))
 
@@ -186,13 +152,13 @@ def at_pace(
 
 def recomputed_s(times: StackedTimes, candidates: Candidates) -> Floats:
     """What recomputation adds to the backward pass of [block types..., embedding, head], (types + 2, n)."""
-    # the modules of a row are in ``partly`` as selective is in others
-    again: Floats = times.partly * partly_again(candidates) + times.full * layers_again(candidates)
+    # the modules of a row are in ``partly_s`` as selective is in others
+    again: Floats = times.partly_s * partly_again(candidates) + times.full_s * layers_again(candidates)
     again[-2:] = 0.0  # embedding and head keep what they need, whatever the policy
     return again
 
 
 def layer_pass_s(times: StackedTimes, candidates: Candidates) -> Floats:
     """Forward + backward with recomputation of [block types..., embedding, head], (types + 2, n)."""
-    total: Floats = times.forward + times.backward + recomputed_s(times, candidates)
+    total: Floats = times.forward_s + times.backward_s + recomputed_s(times, candidates)
     return total

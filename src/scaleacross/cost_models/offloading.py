@@ -75,8 +75,8 @@ def paced(
     copied_s = kept * tokens * activation_share(candidates) / accelerator.host.link_bandwidth_bytes_per_s
     return replace(
         times,
-        forward=np.maximum(times.forward, copied_s),
-        backward=np.maximum(times.backward, copied_s - recomputed_s),
+        forward_s=np.maximum(times.forward_s, copied_s),
+        backward_s=np.maximum(times.backward_s, copied_s - recomputed_s),
     )
 
 

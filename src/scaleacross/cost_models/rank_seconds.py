@@ -37,18 +37,18 @@ RankTimes = tuple[Floats, Floats, Floats, Floats]
 def rank_times(times: StackedTimes, candidates: Candidates, classes: RankClasses) -> RankTimes:
     """Forward, backward (with recomputation), weight gradients and attention of every rank class, each (classes, n)."""
     forward, backward = pass_times(times, candidates, classes)
-    return forward, backward, _of_classes(times.weight, classes), attention_times(times, classes)
+    return forward, backward, _of_classes(times.weight_s, classes), attention_times(times, classes)
 
 
 def pass_times(times: StackedTimes, candidates: Candidates, classes: RankClasses) -> tuple[Floats, Floats]:
     """``rank_times`` without weight gradients and attention."""
-    backward = _of_classes(times.backward, classes) + spread(recomputed_s(times, candidates)[:-2], classes)
-    return _of_classes(times.forward, classes), backward
+    backward = _of_classes(times.backward_s, classes) + spread(recomputed_s(times, candidates)[:-2], classes)
+    return _of_classes(times.forward_s, classes), backward
 
 
 def attention_times(times: StackedTimes, classes: RankClasses) -> Floats:
     """``rank_times`` of attention alone."""
-    return _of_classes(times.attention, classes)
+    return _of_classes(times.attention_s, classes)
 
 
 def _of_classes(layers: Floats, classes: RankClasses) -> Floats:
@@ -107,7 +107,7 @@ def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], c
     again = np.stack([elementwise_again(block, candidates) for block, _ in profile.blocks]) + candidates.rerun_open
     passes = 1.0 + again + ELEMENTWISE_BACKWARD_RATIO
     shares = [
-        (counts @ (each.elementwise[:-2] * passes)) / (counts @ layer_pass_s(each, candidates)[:-2]) for each in times
+        (counts @ (each.elementwise_s[:-2] * passes)) / (counts @ layer_pass_s(each, candidates)[:-2]) for each in times
     ]
     return np.minimum(1.0, np.max(shares, axis=0))
 

@@ -193,7 +193,7 @@ class MixedPricing(Pricing):
                 "moe_layers": one * bool(self.profile.num_experts),
                 "shared_s": shared,
                 "shared_backward_s": shared_backward,
-                "attention_s": np.max([each.attention.max(axis=0) for each in times], axis=0),
+                "attention_s": np.max([each.attention_s.max(axis=0) for each in times], axis=0),
                 "dense_parameters": dense,
                 "mean_held_share": one,
                 "taken_fraction": one * taken_fraction(self.accelerators),

@@ -87,7 +87,7 @@ def prefix_share(candidates: Candidates, times: Sequence[StackedTimes], seconds:
     chunks they may be of the cheapest block type. ``DualPipe`` fills from both ends.
     """
     seconds, chunks = seconds[:, :-1], candidates.num_chunks  # the head is behind all others
-    forward = np.stack([each.forward[:-1] for each in times])
+    forward = np.stack([each.forward_s[:-1] for each in times])
     certain = np.where(among(candidates.schedule, WHOLE), seconds, forward)
     shares = np.where(seconds > 0, certain / np.where(seconds > 0, seconds, 1.0), 1.0)
     unlike = certain[:, :-1].min(axis=1) / seconds[:, :-1].max(axis=1)
@@ -143,8 +143,8 @@ class ShardedPasses:
     def _passes(self) -> tuple[Floats, Floats]:
         """Forward and backward of a layer of each block type, (types, block types, n) each."""
         again = [recomputed_s(each, self.volumes.candidates) for each in self.times]
-        backward = (each.backward + more for each, more in zip(self.times, again, strict=True))
-        return np.stack([each.forward[:-2] for each in self.times]), np.stack([each[:-2] for each in backward])
+        backward = (each.backward_s + more for each, more in zip(self.times, again, strict=True))
+        return np.stack([each.forward_s[:-2] for each in self.times]), np.stack([each[:-2] for each in backward])
 
     @property
     def _first_piece_s(self) -> Floats:
