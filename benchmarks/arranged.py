@@ -33,7 +33,7 @@ class Arranged:
         if not self.arcs:
             return free
         early = early_gradients(volumes) if self.far else None
-        return free + added_s([arc.added(volumes) for arc in self.arcs], self._windows, early, LeastPasses.of(volumes))
+        return free + added_s([arc.terms(volumes) for arc in self.arcs], self._windows, early, LeastPasses.of(volumes))
 
     @cached_property
     def _windows(self) -> tuple[Window, ...]:

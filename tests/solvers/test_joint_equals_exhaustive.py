@@ -12,10 +12,8 @@ from cases import each
 from instances import instance, random_job, unexpected_notes
 from oracles.brute_force import fastest
 from oracles.exhaustive import exhaustive
-from scaleacross.cost_models.axes import Terms, path_s, waiting
-from scaleacross.cost_models.least_waits import least_alone_s
+from scaleacross.cost_models.axes import Terms, waiting, waits_of
 from scaleacross.solvers.bounds import search_bounds
-from scaleacross.solvers.candidates import waited_s
 from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.joint import search
@@ -177,9 +175,9 @@ def _bounds_hold(placer: Placer, priced: object) -> float:
             stride = np.prod([getattr(settings, other) for other in faster], axis=0, dtype=np.int64)
             stride = stride * np.ones(1, np.int64)
             calls = placer.pricing._calls(axis, volumes, stride, coarse=False)
-            alone = None if calls.message is None else least_alone_s(volumes, calls.message)
+            waits = waits_of(volumes, calls)
             carried = placer.pricing._carried_s(axis, volumes, stride)[0]
-            terms = Terms({axis: waited_s(axis, volumes, calls)}, (carried,), alone, passed_s=path_s(volumes, calls))
+            terms = Terms({axis: waits.waited_s}, (carried,), waits.alone_s, passed_s=waits.passed_s)
             relaxed = waiting(volumes, terms)
             assert np.all(relaxed.passed_s <= np.broadcast_to(exact.passed_s, len(fills) * len(subsets))[index] + 1e-12)
             if relaxed.alone_s is not None and exact.alone_s is not None:

@@ -2,14 +2,15 @@
 
 Sizes are those of ``traffic.Volumes``. ``Terms`` splits an axis into a serial part (nothing hides it) and contributions
 to the windows of ``overlap``. A serial part is *calls* (``axis_calls``: seconds of one collective, which depend on degrees,
-micro-batch and group shape alone) times how often they are waited for (``serial_s``), so that a search prices a call once
+micro-batch and group shape alone) times how often they are waited for (``waits_of``), so that a search prices a call once
 for all candidates that share it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -18,20 +19,12 @@ from scaleacross.cost_models.candidates import ALL_TO_ALL, ANY_EXCHANGE, Bools, 
 from scaleacross.cost_models.collectives import Group, Network, Timed
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.least_waits import (
-    early_cp_wait_s,
-    early_delay_s,
-    early_expert_wait_s,
-    early_tp_wait_s,
+    Waits,
+    cp_waits,
+    expert_waits,
     hidden_exchange_s,
-    least_alone_s,
-    least_cp_wait_s,
-    least_delay_s,
-    least_expert_wait_s,
-    least_tp_wait_s,
-    passed_cp_wait_s,
-    passed_expert_wait_s,
-    passed_s,
-    passed_tp_wait_s,
+    message_waits,
+    tp_waits,
 )
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
@@ -77,12 +70,16 @@ def network_of(decision: Decision) -> Networks:
 
 @dataclass(frozen=True)
 class Terms:
-    """Seconds that one axis adds: ``serial_s`` per component, each (n,), and ``traffic_s`` of its communicators in the windows,
-    each (TRAFFIC_ROWS, n); bounds know the sum of these alone, and ``serial_s`` by accelerator type where there are several,
-    (types, n). ``alone_s`` (n,) of the pipeline's axis, in bounds: ``least_waits.least_alone_s``; ``far`` (n,): whether
-    gradients cross buildings, None where that is not known; ``early_s`` (n,): serial parts that come before any stage has its
-    gradients; ``apart_s``, each (2, n): of its communicators' gradients, where others leave trunks to a group
-    (``trunks_apart_s``); ``passed_s`` (n,): its part of the path of one micro-batch through all stages."""
+    """Seconds that one axis adds, of candidates at one stride, (n,), or at several, (k, n).
+
+    Attributes:
+        serial_s: per component; in bounds by accelerator type where there are several, (n, types). ``dp`` comes behind the
+            pipeline: traffic of windows that the job runs nothing beside.
+        traffic_s: of its communicators in the windows, each (TRAFFIC_ROWS, ..., n); bounds know the sum of these alone.
+        alone_s, early_s, passed_s: in bounds as of ``least_waits.Waits``.
+        far: whether gradients cross buildings, None where that is not known.
+        apart_s: of its communicators' gradients, where others leave trunks to a group (``trunks_apart_s``), each (2, ..., n).
+    """
 
     serial_s: dict[str, Floats]
     traffic_s: tuple[Floats, ...]
@@ -92,30 +89,33 @@ class Terms:
     apart_s: tuple[Floats, ...] = ()
     passed_s: Floats | float = 0.0
 
-    @property
+    @cached_property
     def window_s(self) -> Floats:
-        """Traffic of all communicators one after another, (TRAFFIC_ROWS, n)."""
+        """Traffic of all communicators one after another, (TRAFFIC_ROWS, ..., n)."""
         return sum(self.traffic_s[1:], start=self.traffic_s[0])
 
     def take(self, rows: Ints) -> Terms:
-        """The rows selected by an index array."""
-        serial = {name: seconds[..., rows] for name, seconds in self.serial_s.items()}
-        alone = None if self.alone_s is None else self.alone_s[rows]
-        far = None if self.far is None else self.far[rows]
-        early, passed = some_rows(self.early_s, rows), some_rows(self.passed_s, rows)
-        apart = tuple(part[:, rows] for part in self.apart_s)
-        return Terms(serial, tuple(part[:, rows] for part in self.traffic_s), alone, far, early, apart, passed)
+        """The candidates, or of several strides those, that an index array selects."""
+        return Terms(
+            {name: seconds[rows] for name, seconds in self.serial_s.items()},
+            tuple(part[:, rows] for part in self.traffic_s),
+            None if self.alone_s is None else self.alone_s[rows],
+            None if self.far is None else self.far[rows],
+            self.early_s if isinstance(self.early_s, float) else self.early_s[rows],
+            tuple(part[:, rows] for part in self.apart_s),
+            self.passed_s if isinstance(self.passed_s, float) else self.passed_s[rows],
+        )
+
+    @property
+    def waited_s(self) -> Floats:
+        """Sum of the serial components inside the pipeline."""
+        waited = (seconds for name, seconds in self.serial_s.items() if name != "dp")
+        return sum(waited, start=np.zeros(self.traffic_s[0].shape[1:]))
 
     @property
     def serial_total_s(self) -> Floats:
-        """Sum of the serial components."""
-        total: Floats = sum(self.serial_s.values(), start=np.zeros(self.traffic_s[0].shape[1:]))
-        return total
-
-
-def some_rows(seconds: Floats | float, rows: Ints) -> Floats | float:
-    """The rows of an array selected by an index array; of all rows alike the same."""
-    return seconds if isinstance(seconds, float) else seconds[rows]
+        """Sum of all serial components."""
+        return self.waited_s + self.serial_s.get("dp", 0.0)
 
 
 class Calls(NamedTuple):
@@ -212,41 +212,18 @@ def heads_s(volumes: Volumes, group: Group) -> Floats:
     return np.where(inside, group.all_to_all(volumes.heads_bytes, payload=HEADS).time_s, 0.0)
 
 
-def serial_s(axis: GridAxis, volumes: Volumes, calls: Calls) -> dict[str, Floats]:
-    """Seconds of a step that any pipeline of the candidate waits at least for the calls of an axis, by component, each (n,)
-    (``least_waits``)."""
-    waited = _by_law(volumes, calls, least_delay_s, least_cp_wait_s, least_expert_wait_s, least_tp_wait_s)
-    return {} if isinstance(waited, float) else {"ep" if calls.exchange_s is not None else axis: waited}
-
-
-def early_s(volumes: Volumes, calls: Calls) -> Floats | float:
-    """Of ``serial_s`` what comes before any stage has its gradients, (n,)."""
-    return _by_law(volumes, calls, early_delay_s, early_cp_wait_s, early_expert_wait_s, early_tp_wait_s)
-
-
-def path_s(volumes: Volumes, calls: Calls) -> Floats | float:
-    """What an axis adds beyond ``computation_s`` to the path of one micro-batch through all stages, (n,): pp the path itself."""
-    return _by_law(volumes, calls, passed_s, passed_cp_wait_s, passed_expert_wait_s, passed_tp_wait_s)
-
-
-def _by_law(
-    volumes: Volumes,
-    calls: Calls,
-    pp: Callable[[Volumes, Boundary], Floats],
-    cp: Callable[[Volumes, Floats, Floats, Floats | None], Floats],
-    ep: Callable[[Volumes, Floats, Floats], Floats],
-    tp: Callable[[Volumes, Floats], Floats],
-) -> Floats | float:
-    """The law of the axis that has such calls, (n,); 0 without calls."""
+def waits_of(volumes: Volumes, calls: Calls) -> Waits:
+    """What any pipeline of the candidates waits at least for the calls of an axis (``least_waits``); 0 without calls."""
     if calls.message is not None:
-        return pp(volumes, calls.message)
+        return message_waits(volumes, calls.message)
     if calls.exchange_s is not None and calls.held_s is not None:
-        return ep(volumes, calls.exchange_s, hidden_exchange_s(volumes, calls.exchange_s, calls.held_s))
+        return expert_waits(volumes, calls.exchange_s, hidden_exchange_s(volumes, calls.exchange_s, calls.held_s))
     if calls.gather_s is None:
-        return 0.0
+        nothing = np.zeros(len(volumes.candidates))
+        return Waits(nothing, nothing, nothing)
     if calls.both_s is None:
-        return tp(volumes, calls.gather_s)
-    return cp(volumes, calls.gather_s, calls.both_s, calls.heads_s)
+        return tp_waits(volumes, calls.gather_s)
+    return cp_waits(volumes, calls.gather_s, calls.both_s, calls.heads_s)
 
 
 def axis_terms(
@@ -257,41 +234,38 @@ def axis_terms(
     expert_shape: GroupShape | None = None,
     ep_shape: GroupShape | None = None,
     network: Networks = "best",
-    waiting_links: Links | None = None,
     least: tuple[GroupShape, Links] | None = None,
 ) -> Terms:
     """Terms of one grid axis; ``dp_shard`` also needs the shapes of its expert sub-groups.
 
     ``network``: how communicators run their collectives, those by name that a decision states (``network_of``).
-    ``waiting_links``: of the calls that the step waits for, where they are others than those of gradients and parameters.
     ``least``: groups that are waited for (of ``dp_shard`` those of all-to-alls) and their links on the pipeline rank that waits
-    least; others may wait longer.
+    least, where not all wait alike.
 
     Raises:
         ValueError: ``dp_shard`` without the expert shapes.
     """
     if axis == "dp_shard" and (expert_shape is None or ep_shape is None):
         raise ValueError("dp_shard needs expert_shape and ep_shape")
-    waits = links if waiting_links is None else waiting_links
-    group = group_of(network, axis, shape, links, volumes.launch_s)
-    expert, exchange = (
-        None if one is None else group_of(network, name, one, where, volumes.launch_s)
-        for name, one, where in (("expert", expert_shape, links), ("ep", ep_shape, waits))
-    )
-    traffic = least_communicators(axis, volumes, group, expert)
-    calls = axis_calls(axis, volumes, group if waits is links else replace(group, links=waits), exchange)
-    waiting_calls = calls
+
+    def of(name: str, shape: GroupShape, links: Links) -> Group:
+        return group_of(network, name, shape, links, volumes.launch_s)
+
+    group, expert = of(axis, shape, links), None if expert_shape is None else of("expert", expert_shape, links)
+    waited, exchange = group, None if ep_shape is None else of("ep", ep_shape, links)
     if least is not None:
-        own = group_of(network, "ep" if axis == "dp_shard" else axis, *least, volumes.launch_s)
-        waiting_calls = axis_calls(axis, volumes, own, own)
-    alone = None if calls.message is None else least_alone_s(volumes, calls.message)
-    waited, early = serial_s(axis, volumes, waiting_calls), early_s(volumes, waiting_calls)
-    path = path_s(volumes, waiting_calls)
+        waited = exchange = of("ep" if axis == "dp_shard" else axis, *least)
+    waits = waits_of(volumes, axis_calls(axis, volumes, waited, exchange))
+    serial: dict[str, Floats] = {"ep" if axis == "dp_shard" else axis: waits.waited_s}
+    if axis == "dp_replicate":
+        serial = {}
     if axis == "cp" and (volumes.candidates.cp_inner > 1).any():
-        waited, early, path = {}, 0.0, 0.0  # a lower bound: what waits for its two levels is timed where all is placed
+        nothing = np.zeros(len(volumes.candidates))  # what waits for its two levels is timed where all is placed
+        serial, waits = {}, Waits(nothing, nothing, nothing)
     far = np.asarray((axis in GRADIENT_AXES) & (shape.span >= CAMPUS) | np.zeros(len(volumes.candidates), dtype=bool))
+    traffic = least_communicators(axis, volumes, group, expert)
     apart = trunks_apart_s(axis, volumes, group, expert) if far.any() else ()
-    return waiting(volumes, Terms(waited, traffic, alone, far, early, apart, path))
+    return waiting(volumes, Terms(serial, traffic, waits.alone_s, far, waits.early_s, apart, waits.passed_s))
 
 
 def group_of(network: Networks, name: str, shape: GroupShape, links: Links, launch_s: float) -> Group:

@@ -10,19 +10,21 @@ the last micro-batch passes the same stages back:
 sum over its chunks, each of which hides what its own computation can: never less than all of it together could hide.
 
 Three other paths hold other stages than the rank's, so that their delays may overlap its waits. The longest of the four is
-a bound, not their sum (``least_alone_s``, ``longest_s``):
+a bound, not their sum (``Waits.alone_s``, ``longest_s``):
 
     all stages as long as the least of them                          ``pipeline.lower_bound_s``
     one round of forwards, every forward message of all micro-batches over the busiest link one by one, and the backward of the
     last of them through all stages; or the mirror image             ``_carried_s``
-    one micro-batch through all stages, with all that it waits for   ``passed_s``
+    one micro-batch through all stages, with all that it waits for   ``Waits.passed_s``
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from scaleacross.cost_models.candidates import Floats
+from scaleacross.cost_models.candidates import Candidates, Floats
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.early_gradients import BOTH_WAYS, early_backwards
 from scaleacross.cost_models.messages import Boundary
@@ -32,39 +34,55 @@ from scaleacross.cost_models.pipeline.timed_bounds import CLOSED, SPLIT, WHOLE, 
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.parallelism import SCHEDULE_NAMES
 
-
-def least_tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
-    """Gathers and scatters over tp that nothing hides, (n,); ``gather_s`` is half of one pair of both."""
-    candidates, work, pair = volumes.candidates, volumes.work, 2 * gather_s
-    every = _tp_wait_s(volumes, work.tp_forward, work.tp_gathers / 2 - work.tp_forward, pair, work.weight_s)
-    ahead = work.ahead_tp_forward, work.ahead_tp_gathers / 2 - work.ahead_tp_forward
-    both = _tp_wait_s(volumes, *ahead, pair, np.full(len(candidates), np.inf))
-    forward = (1 - volumes.job.overlap.tp_fraction) * ahead[0] * pair
-    waited: Floats = candidates.num_micro_batches * every + np.where(among(candidates.schedule, WHOLE), both, forward)
-    return waited
+Passes = tuple[Floats, Floats]
+"""Seconds of a forward and of a backward pass of one micro-batch, (n,) each."""
 
 
-def early_tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
-    """Of ``least_tp_wait_s`` what comes before any stage has its gradients, (n,)."""
-    candidates, work, pair = volumes.candidates, volumes.work, 2 * gather_s
-    share = 1 - volumes.job.overlap.tp_fraction
-    forward, back = work.tp_forward, work.tp_gathers / 2 - work.tp_forward
-    every = _tp_wait_s(volumes, forward, back, pair, work.weight_s)
-    first = share * forward * pair
-    whole = early_backwards(candidates)
-    waited: Floats = (
-        candidates.num_micro_batches * first + whole * (every - first) + share * work.ahead_tp_forward * pair
+class Waits(NamedTuple):
+    """What any pipeline of a candidate waits for the collectives or messages of one axis at least, (n,) each.
+
+    Attributes:
+        waited_s: on the path of the busiest rank.
+        early_s: of it what comes before any stage has its gradients.
+        passed_s: beyond ``computation_s`` on the path of one micro-batch through all stages: of messages the path itself, which
+            is negative where it is short, of other axes their part of it.
+        alone_s: of messages what pipelines take beyond ``computation_s`` where nothing else waits, 0 or more; None of others.
+    """
+
+    waited_s: Floats
+    early_s: Floats
+    passed_s: Floats
+    alone_s: Floats | None = None
+
+
+def _waits(candidates: Candidates, rank: Passes, ahead: Passes, every: Passes) -> Waits:
+    """Of one micro-batch on the rank, through what comes before it, and through all stages."""
+    drained = np.where(among(candidates.schedule, WHOLE), ahead[1], 0.0)
+    return Waits(
+        candidates.num_micro_batches * (rank[0] + rank[1]) + ahead[0] + drained,
+        candidates.num_micro_batches * rank[0] + early_backwards(candidates) * rank[1] + ahead[0],
+        every[0] + every[1],
     )
-    return waited
 
 
-def _tp_wait_s(volumes: Volumes, forward: Floats, back: Floats, pair: Floats, weight_s: Floats) -> Floats:
-    """Of chunks that have ``forward`` and ``back`` pairs in all, one micro-batch both ways, (n,).
+def tp_waits(volumes: Volumes, gather_s: Floats) -> Waits:
+    """Gathers and scatters over tp that nothing hides; ``gather_s`` is half of one pair of both."""
+    work, pair = volumes.work, 2 * gather_s
+    return _waits(
+        volumes.candidates,
+        _tp_waits_s(volumes, pair, work.tp_forward, work.tp_gathers, work.weight_s),
+        _tp_waits_s(volumes, pair, work.ahead_tp_forward, work.ahead_tp_gathers, np.full_like(pair, np.inf)),
+        _tp_waits_s(volumes, pair, work.every_tp_forward, work.every_tp_gathers, work.every_weight_s),
+    )
+
+
+def _tp_waits_s(volumes: Volumes, pair: Floats, forward: Floats, gathers: Floats, weight_s: Floats) -> Passes:
+    """Of chunks that have ``forward`` pairs in the forward pass, and ``gathers`` and scatters in both.
 
     Every chunk hides max(fraction of its backward pairs, reductions beside weight gradients). Passes that run twice have
     2 backward pairs for each forward pair, ends and others one: the largest share of either is taken.
     """
-    overlap, taken = volumes.job.overlap, volumes.work.taken_fraction
+    overlap, taken, back = volumes.job.overlap, volumes.work.taken_fraction, gathers / 2 - forward
     share = overlap.tp_fraction
     hidden = share * back * pair
     if overlap.tp_reduce:
@@ -73,33 +91,22 @@ def _tp_wait_s(volumes: Volumes, forward: Floats, back: Floats, pair: Floats, we
         most = (np.maximum(2 * share, beside) * twice + np.maximum(share, beside) * (forward - twice)) * pair
         most = np.minimum(most, hidden + (1 - taken) * 0.5 * weight_s)
         hidden = np.where(among(volumes.candidates.schedule, SPLIT), hidden, most)
-    waited: Floats = (1 - share) * forward * pair + back * pair - hidden
-    return waited
+    return (1 - share) * forward * pair, back * pair - hidden
 
 
-def least_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None) -> Floats:
-    """Keys and values beyond the attention of the same layers, (n,); ``both_s`` a gather and a scatter, ``heads_s`` an all-to-all
-    of heads, two of which every pass waits for."""
-    candidates, (every, first) = volumes.candidates, _cp_wait_s(volumes, gather_s, both_s, heads_s)
-    drained = np.where(among(candidates.schedule, WHOLE), first[1], 0.0)
-    waited: Floats = candidates.num_micro_batches * sum(every) + first[0] + drained
-    return waited
-
-
-def early_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None) -> Floats:
-    """Of ``least_cp_wait_s`` what comes before any stage has its gradients, (n,)."""
-    candidates, (every, first) = volumes.candidates, _cp_wait_s(volumes, gather_s, both_s, heads_s)
-    return np.asarray(candidates.num_micro_batches * every[0] + early_backwards(candidates) * every[1] + first[0])
-
-
-def _cp_wait_s(
-    volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None
-) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Forward and backward of a micro-batch on the rank, and on what comes before it, (n,) each."""
+def cp_waits(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None) -> Waits:
+    """Keys and values beyond the attention of the same layers; ``both_s`` a gather and a scatter, ``heads_s`` an all-to-all of
+    heads, two of which every pass waits for."""
     work = volumes.work
-    return (
-        cp_waits_s(volumes, gather_s, both_s, heads_s, work.layers, work.attention_s, volumes.keys_again),
-        cp_waits_s(volumes, gather_s, both_s, heads_s, work.ahead_layers, work.ahead_attention_s, volumes.keys_again),
+
+    def waits_s(layers: Floats, attention_s: Floats) -> Passes:
+        return cp_waits_s(volumes, gather_s, both_s, heads_s, layers, attention_s, volumes.keys_again)
+
+    return _waits(
+        volumes.candidates,
+        waits_s(work.layers, work.attention_s),
+        waits_s(work.ahead_layers, work.ahead_attention_s),
+        waits_s(work.every_layers, work.every_attention_s),
     )
 
 
@@ -125,13 +132,6 @@ def cp_waits_s(
     return forward, back + again * forward
 
 
-def exchange_waits_s(volumes: Volumes, exchange_s: Floats) -> tuple[Floats, Floats]:
-    """What one layer waits for in its dispatch and combine, ``exchange_s`` each, forward and backward, (n,)."""
-    work = volumes.work
-    forward = beyond_shared_s(exchange_s, work.shared_s)
-    return forward, beyond_shared_s(exchange_s, work.shared_backward_s) + volumes.tokens_again * forward
-
-
 def beyond_shared_s(exchange_s: Floats, shared_s: Floats) -> Floats:
     """Dispatch and combine of one layer beyond the shared experts that run beside them."""
     return np.maximum(0.0, 2 * exchange_s - shared_s)
@@ -145,54 +145,54 @@ def hidden_exchange_s(volumes: Volumes, exchange_s: Floats, held_s: Floats) -> F
     return hidden
 
 
-def least_expert_wait_s(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Floats:
-    """All-to-alls that no other micro-batch hides, (n,); ``hidden_s``: ``hidden_exchange_s``.
+def expert_waits(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Waits:
+    """All-to-alls that no other micro-batch hides: dispatch and combine of every layer, ``exchange_s`` each; ``hidden_s``:
+    ``hidden_exchange_s``.
 
     The last backward pass hides what its input gradients can, whole or not (``pipeline.placed``), so that of a whole one some
     weight gradients may hide more in every micro-batch.
     """
     candidates, work, share = volumes.candidates, volumes.work, volumes.job.experts.overlap_fraction
-    forward, back = exchange_waits_s(volumes, exchange_s)
-    ways, beside = 2 + 2 * volumes.tokens_again, share * work.moe_layers * hidden_s
-    each = work.moe_layers * (forward + back)
+    m, ways = candidates.num_micro_batches, 2 + 2 * volumes.tokens_again
+    forward = beyond_shared_s(exchange_s, work.shared_s)
+    back = beyond_shared_s(exchange_s, work.shared_backward_s) + volumes.tokens_again * forward
+    beside = share * work.moe_layers * hidden_s
     hidden = np.minimum(beside * (2 + ways), work.forward_s + work.backward_s)
     weights = np.where(among(candidates.schedule, SPLIT), 0.0, np.minimum(beside * ways, work.weight_s))
     drained = np.where(among(candidates.schedule, WHOLE), back - share * ways * hidden_s, 0.0)
-    m = candidates.num_micro_batches
-    waited: Floats = m * each - (m - 1) * hidden - weights + work.ahead_moe_layers * (forward + drained)
-    return waited
+    each = work.moe_layers * (forward + back)
+    waited = m * each - (m - 1) * hidden - weights + work.ahead_moe_layers * (forward + drained)
+
+    def beyond_s(layers: Floats, forward_s: Floats, backward_s: Floats) -> Passes:
+        """What so many layers wait for that passes of so many seconds cannot hide."""
+        beside = share * layers * hidden_s
+        hidden, behind = np.minimum(2.0 * beside, forward_s), np.minimum(ways * beside, backward_s)
+        return layers * forward - hidden, layers * back - behind
+
+    ahead, behind = beyond_s(work.moe_layers, work.forward_s, work.backward_s)
+    passed = beyond_s(work.every_moe_layers, work.every_forward_s, work.every_backward_s)
+    return Waits(waited, m * ahead + early_backwards(candidates) * behind, sum(passed))
 
 
-def early_expert_wait_s(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Floats:
-    """Of ``least_expert_wait_s`` what comes before any stage has its gradients, (n,)."""
-    candidates, work, share = volumes.candidates, volumes.work, volumes.job.experts.overlap_fraction
-    forward, back = exchange_waits_s(volumes, exchange_s)
-    beside = share * work.moe_layers * hidden_s
-    forward = work.moe_layers * forward - np.minimum(2.0 * beside, work.forward_s)
-    back = work.moe_layers * back - np.minimum((2 + 2 * volumes.tokens_again) * beside, work.backward_s)
-    waited: Floats = candidates.num_micro_batches * forward + early_backwards(candidates) * back
-    return waited
+def message_waits(volumes: Volumes, message: Boundary) -> Waits:
+    """Messages that a pipeline waits for beyond its computation."""
+    delays, whole = boundary_delays(message), among(volumes.candidates.schedule, WHOLE)
+    first = _first_delay_s(volumes, message, delays)
+    waited = np.where(whole, 2.0, 1.0) * first + blocked_s(volumes, np.asarray(delays.inner_s))
+    return Waits(waited, first, _passed_s(volumes, delays), _alone_s(volumes, delays))
 
 
-def least_delay_s(volumes: Volumes, message: Boundary) -> Floats:
-    """Messages that a pipeline waits for beyond its computation, (n,)."""
-    ways = np.where(among(volumes.candidates.schedule, WHOLE), 2.0, 1.0)
-    near = message.near_latency_s + message.near_occupancy_s
-    return np.asarray(ways * early_delay_s(volumes, message) + blocked_s(volumes, near))
-
-
-def early_delay_s(volumes: Volumes, message: Boundary) -> Floats:
+def _first_delay_s(volumes: Volumes, message: Boundary, delays: BoundaryDelays) -> Floats:
     """Messages by which the first micro-batch reaches the rank, (n,)."""
     candidates, work = volumes.candidates, volumes.work
-    near, slow = message.near_latency_s + message.near_occupancy_s, np.asarray(boundary_delays(message).slow_s)
     boundaries = np.maximum(0.0, candidates.pp - 1 - work.ranks_behind)
     far = np.clip(message.num_far - work.ranks_behind, 0.0, boundaries)  # the others may all lie behind the rank
-    return np.asarray((boundaries - far) * near + far * slow)
+    return np.asarray((boundaries - far) * np.asarray(delays.inner_s) + far * np.asarray(delays.slow_s))
 
 
-def least_alone_s(volumes: Volumes, message: Boundary) -> Floats:
-    """What pipelines take beyond ``computation_s`` at least where nothing but their messages waits, (n,); 0 or more."""
-    delays, alone = boundary_delays(message), np.zeros(len(volumes.candidates))
+def _alone_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
+    """``Waits.alone_s``, (n,)."""
+    alone = np.zeros(len(volumes.candidates))
     rows = np.flatnonzero((volumes.candidates.pp > 1) & (np.asarray(delays.slow_s) > 0))
     if len(rows):
         some, between = volumes.take(rows), delays.take(rows)
@@ -221,7 +221,7 @@ def _carried_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
     return np.asarray(carried + np.where(among(candidates.schedule, WHOLE), passes + delayed, 0.0))
 
 
-def passed_s(volumes: Volumes, message: Boundary) -> Floats:
+def _passed_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
     """Seconds beyond ``computation_s`` in which one micro-batch passes all stages and back, their messages included, (n,).
 
     The first forward pass of the last stage follows that of a micro-batch through all stages before it; then this stage runs
@@ -229,9 +229,9 @@ def passed_s(volumes: Volumes, message: Boundary) -> Floats:
 
         step ≥ Σ_s (F+B+waits)_s + (m − 1)·(F+B)_last + delays         F + B without weight gradients where backwards are split
 
-    The sum with ``passed_tp_wait_s``, ``passed_cp_wait_s`` and ``passed_expert_wait_s`` is the path; negative where it is short.
+    The sum with ``Waits.passed_s`` of all other axes is the path.
     """
-    candidates, work, delays = volumes.candidates, volumes.work, boundary_delays(message)
+    candidates, work = volumes.candidates, volumes.work
     m, v, whole = candidates.num_micro_batches, candidates.num_chunks, among(candidates.schedule, WHOLE)
     twice = candidates.schedule == BOTH_WAYS  # its chunks are two copies of the model
     every = work.every_forward_s + work.every_backward_s - np.where(whole, 0.0, work.every_weight_s)
@@ -240,32 +240,6 @@ def passed_s(volumes: Volumes, message: Boundary) -> Floats:
     loops = np.where(folded(candidates.schedule), 0, v - 1) * np.asarray(delays.loop_s)
     path = every + np.where(twice, 0.0, (m - 1) * last) + 2 * (across + loops)
     return np.asarray(path - computation_s(candidates, work))
-
-
-def passed_tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
-    """Gathers and scatters over tp that one micro-batch waits for in all layers, (n,)."""
-    work = volumes.work
-    back = work.every_tp_gathers / 2 - work.every_tp_forward
-    return _tp_wait_s(volumes, work.every_tp_forward, back, 2 * gather_s, work.every_weight_s)
-
-
-def passed_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None) -> Floats:
-    """Keys and values that one micro-batch waits for in all layers, (n,)."""
-    work = volumes.work
-    passed = cp_waits_s(
-        volumes, gather_s, both_s, heads_s, work.every_layers, work.every_attention_s, volumes.keys_again
-    )
-    return np.asarray(sum(passed))
-
-
-def passed_expert_wait_s(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Floats:
-    """All-to-alls that one micro-batch waits for in all layers and that cannot overlap with computation, (n,)."""
-    work, share = volumes.work, volumes.job.experts.overlap_fraction
-    forward, back = exchange_waits_s(volumes, exchange_s)
-    beside = share * work.every_moe_layers * hidden_s
-    hidden = np.minimum(2.0 * beside, work.every_forward_s)
-    behind = np.minimum((2 + 2 * volumes.tokens_again) * beside, work.every_backward_s)
-    return np.asarray(work.every_moe_layers * (forward + back) - hidden - behind)
 
 
 def boundary_delays(message: Boundary) -> BoundaryDelays:

@@ -1,6 +1,6 @@
 """One axis of many candidates at one stride: what they wait for and what they carry, each worked out for distinct rows only.
 
-Nothing here depends on the overlap settings of a job: calls, groups and window traffic are priced once, and ``Arc.added``
+Nothing here depends on the overlap settings of a job: calls, groups and window traffic are priced once, and ``Arc.terms``
 applies the settings. An axis that all candidates have at degree 1 makes no arc.
 """
 
@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.axes import Calls, Terms, early_s, path_s, serial_s, some_rows, waiting
+from scaleacross.cost_models.axes import Calls, Terms, waiting, waits_of
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.columns import column_names
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.early_gradients import Early
 from scaleacross.cost_models.least_passes import LeastPasses
-from scaleacross.cost_models.least_waits import least_alone_s, longest_s
+from scaleacross.cost_models.least_waits import longest_s
 from scaleacross.cost_models.overlap import Window, exposed_s, least_together_s
 from scaleacross.cost_models.pipeline.timed_bounds import folded
 from scaleacross.cost_models.traffic import Volumes
@@ -61,55 +61,8 @@ def by_orders(candidates: Candidates) -> Iterator[tuple[Ints, list[tuple[GridAxi
         yield np.flatnonzero(pattern.code == kind), axis_orders(active, bool(candidates.expert_lanes[row] > 1))
 
 
-class Added(NamedTuple):
-    """What an axis adds to a bound on a step, (..., n); None is nothing.
-
-    ``waited_s`` inside the pipeline, ``after_s`` behind it (windows' traffic that the job runs nothing beside), ``alone_s`` what
-    the pipeline takes without what the other axes wait, ``window_s`` (TRAFFIC_ROWS, ..., n) of traffic, ``far`` whether
-    gradients cross buildings, ``early_s``, ``apart_s`` (2, ..., n) and ``passed_s`` as of ``Terms``.
-    """
-
-    waited_s: Floats
-    after_s: Floats | None
-    alone_s: Floats | None
-    window_s: Floats
-    far: Bools | None = None
-    early_s: Floats | float = 0.0
-    apart_s: Floats | None = None
-    passed_s: Floats | float = 0.0
-
-    @classmethod
-    def of(cls, terms: Terms) -> Added:
-        """From the terms of an axis."""
-        waited = [seconds for name, seconds in terms.serial_s.items() if name != "dp"]
-        nothing: Floats = np.zeros(terms.traffic_s[0].shape[1:])
-        return cls(
-            sum(waited, start=nothing),
-            terms.serial_s.get("dp"),
-            terms.alone_s,
-            terms.window_s,
-            terms.far,
-            terms.early_s,
-            sum(terms.apart_s[1:], start=terms.apart_s[0]) if terms.apart_s else None,
-            terms.passed_s,
-        )
-
-    def take(self, rows: Ints) -> Added:
-        """Of parts at several strides, (k, n), those at some of them."""
-        return Added(
-            self.waited_s[rows],
-            None if self.after_s is None else self.after_s[rows],
-            None if self.alone_s is None else self.alone_s[rows],
-            self.window_s[:, rows],
-            None if self.far is None else self.far[rows],
-            some_rows(self.early_s, rows),
-            None if self.apart_s is None else self.apart_s[:, rows],
-            some_rows(self.passed_s, rows),
-        )
-
-
 def added_s(
-    parts: Sequence[Added], over: Sequence[Window], early: Early | None = None, shards: LeastPasses | None = None
+    parts: Sequence[Terms], over: Sequence[Window], early: Early | None = None, shards: LeastPasses | None = None
 ) -> Floats:
     """Lower bound on what all axes together add to ``placement_free_s``, (..., n): the longest of what they wait, the pipeline
     alone, one micro-batch's path and what shards keep the fullest rank or links busy for, and of their traffic what the windows
@@ -132,10 +85,8 @@ def added_s(
     over = over if shards is None else shards.behind(over, longest)
     early = None if early is None else _far(early, parts, longest.shape)
     if early is not None:
-        apart = sum(
-            (part.apart_s for part in parts if part.apart_s is not None),
-            start=np.zeros(2).reshape(2, *(1,) * longest.ndim),
-        )
+        every = (apart for part in parts for apart in part.apart_s)
+        apart = sum(every, start=np.zeros(2).reshape(2, *(1,) * longest.ndim))
         before = sum(part.early_s for part in parts)
         traffic, over = early.alone(traffic, apart), early.behind(over, longest, before)
     exposed = exposed_in_windows_s(traffic, over)
@@ -145,8 +96,7 @@ def added_s(
     else:
         exposed += longest
     for part in parts:
-        if part.after_s is not None:
-            exposed += part.after_s
+        exposed += part.serial_s.get("dp", 0.0)
     return exposed
 
 
@@ -158,7 +108,7 @@ def _summed(columns: Sequence[Floats]) -> Floats:
     return total
 
 
-def _far(early: Early, parts: Sequence[Added], shape: tuple[int, ...]) -> Early | None:
+def _far(early: Early, parts: Sequence[Terms], shape: tuple[int, ...]) -> Early | None:
     """``early`` of the candidates, (..., n), that may have such gradients; None where none has."""
     known = [part.far for part in parts if part.far is not None]
     far = np.broadcast_to(np.any(known, axis=0) if known else np.ones((), dtype=bool), shape)
@@ -182,17 +132,13 @@ class Arc:
     far: Bools | None = None
     apart_s: Floats | None = None
 
-    def added(self, volumes: Volumes) -> Added:
+    def terms(self, volumes: Volumes) -> Terms:
         """What the axis adds under the overlap settings of the job of ``volumes`` (of all candidates)."""
-        some = replace(self.some, job=volumes.job)
-        parts = serial_s(self.axis, some, self.calls)
-        total: Floats = sum(parts.values(), start=np.zeros(len(some.candidates)))
-        alone = None if self.calls.message is None else least_alone_s(some, self.calls.message)
-        alone = None if alone is None or not alone.any() else alone[self.waits]
-        before, path = (some_rows(law(some, self.calls), self.waits) for law in (early_s, path_s))
-        serial: dict[str, Floats] = {self.axis: total[self.waits]}
+        waits = waits_of(replace(self.some, job=volumes.job), self.calls)
+        alone = None if waits.alone_s is None or not waits.alone_s.any() else waits.alone_s[self.waits]
+        waited, early, passed = (each[self.waits] for each in waits[:3])
         apart = () if self.apart_s is None else (self.apart_s,)
-        return Added.of(waiting(volumes, Terms(serial, (self.window_s,), alone, self.far, before, apart, path)))
+        return waiting(volumes, Terms({self.axis: waited}, (self.window_s,), alone, self.far, early, apart, passed))
 
 
 def exposed_in_windows_s(traffic_s: Floats, over: Sequence[Window]) -> Floats:

@@ -26,10 +26,8 @@ from scaleacross.cost_models.axes import (
     axis_calls,
     best_network,
     chosen_calls,
-    early_s,
-    path_s,
-    serial_s,
     waiting,
+    waits_of,
 )
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints, expert_axis, keys_axis, stride_behind
 from scaleacross.cost_models.collectives import Group
@@ -38,7 +36,7 @@ from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.groups import GroupShape, relaxed_shape
 from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, layer_pass_s, times_by_type
 from scaleacross.cost_models.least_passes import LeastPasses
-from scaleacross.cost_models.least_waits import least_alone_s, longest_s
+from scaleacross.cost_models.least_waits import Waits, longest_s
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import fullest_bytes
@@ -52,7 +50,7 @@ from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.waiting_groups import alone_shape, told_apart
 from scaleacross.cost_models.window_traffic import trunks_apart_s, window_s
 from scaleacross.cost_models.work import NO_WORK, LayerWaits, Work, state_work, work_of
-from scaleacross.solvers.arcs import Added, Arc, Kinds, added_s, by_orders, kinds_of
+from scaleacross.solvers.arcs import Arc, Kinds, added_s, by_orders, kinds_of
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.accelerator import Accelerator
@@ -169,8 +167,8 @@ class Pricing:
     def base_bound_s(self, bases: Candidates) -> Floats:
         """Lower bound on all candidates of a base, (n,): computation, bubble, serial terms at their relaxed best."""
         work = self._work_of(bases)
-        volumes = self.volumes(bases, work)
-        return computation_s(bases, work) + longest_s(*self._waited_s(volumes))
+        waits = self._waits(self.volumes(bases, work))
+        return computation_s(bases, work) + longest_s(waits.waited_s, waits.alone_s)
 
     def base_estimate_s(self, bases: Candidates, bound_s: Floats) -> Floats:
         """What each base may take, (n,): bases are tried in its order. On one type the bound serves."""
@@ -189,15 +187,16 @@ class Pricing:
         work = self.work(candidates, kinds)
         volumes = self.volumes(candidates, work)
         free, bases, states = placement_free_s(volumes), volumes.take(base.first), volumes.take(state.first)
-        serial, messages = self._waited_s(bases)
+        waits = self._waits(bases)
         traffic, alone = zip(*(self._carried_s(axis, states, coarse=True) for axis in GRID_AXES), strict=True)
         summed = np.sum(traffic, axis=0)[:, state.code]
         early = self.early(volumes)
-        before = 0.0 if early is None else self._early_s(bases)[base.code]
         apart = () if early is None else (sum(part for part in alone if part is not None)[:, state.code],)
-        waits, messages, over = {"": serial[base.code]}, messages[base.code], windows(candidates, work)
-        terms = waiting(volumes, Terms(waits, (summed,), messages, early_s=before, apart_s=apart))
-        parts, shards = [Added.of(terms)], LeastPasses.of(volumes)
+        serial, first, longest = (
+            each[base.code] for each in (waits.waited_s, waits.early_s, np.asarray(waits.alone_s))
+        )
+        terms = waiting(volumes, Terms({"": serial}, (summed,), longest, early_s=first, apart_s=apart))
+        parts, over, shards = [terms], windows(candidates, work), LeastPasses.of(volumes)
         together = added_s(parts, over, None, shards)
         added = together if early is None else added_s(parts, over, early, shards)
         return Priced(candidates, work, free, free + added, free + together)
@@ -224,7 +223,7 @@ class Pricing:
             before = [frozenset(order[: order.index(axis)]) for order in orders]
             place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
             stride = np.stack([stride_behind(candidates, faster) for faster in place])
-            parts.append(self._arc(axis, stride, volumes, kinds).added(volumes))
+            parts.append(self._arc(axis, stride, volumes, kinds).terms(volumes))
             used.append(np.array([place[faster] for faster in before]))
         out = np.zeros((2, len(orders), len(candidates)))
         step = max(1, ORDER_BLOCK // max(1, len(candidates)))
@@ -270,25 +269,16 @@ class Pricing:
             gather = 0.5 * np.asarray(self._calls("tp", volumes, innermost, coarse=True).gather_s)
         return LayerWaits(exchange, gather)
 
-    def _waited_s(self, volumes: Volumes) -> tuple[Floats, Floats]:
-        """Lower bound on what all axes add to the pipeline of candidates, each at its best, and the longest of the other paths of
-        ``least_waits``, (n,) each."""
+    def _waits(self, volumes: Volumes) -> Waits:
+        """Lower bound on what all axes add to the pipeline of candidates, each at its best; ``alone_s``: the longest of the other
+        paths of ``least_waits``."""
         stride = np.ones(len(volumes.candidates), dtype=np.int64)
-        waited, path, alone = np.zeros(len(stride)), np.zeros(len(stride)), np.zeros(len(stride))
-        for axis in GRID_AXES:
-            calls = self._calls(axis, volumes, stride, coarse=True)
-            waited += waited_s(axis, volumes, calls)
-            path += path_s(volumes, calls)
-            alone = alone if calls.message is None else least_alone_s(volumes, calls.message)
-        return waited, np.maximum(alone, path)
-
-    def _early_s(self, volumes: Volumes) -> Floats:
-        """Of ``_waited_s`` what comes before any stage has its gradients, (n,)."""
-        stride = np.ones(len(volumes.candidates), dtype=np.int64)
-        out = np.zeros(len(stride))
-        for axis in GRID_AXES:
-            out += early_s(volumes, self._calls(axis, volumes, stride, coarse=True))
-        return out
+        every = [waits_of(volumes, self._calls(axis, volumes, stride, coarse=True)) for axis in GRID_AXES]
+        waited, early, passed = (
+            sum(parts, start=np.zeros(len(stride))) for parts in zip(*(w[:3] for w in every), strict=True)
+        )
+        others = [one.alone_s for one in every if one.alone_s is not None]
+        return Waits(waited, early, passed, np.max([passed, *others], axis=0))
 
     def _calls(self, axis: GridAxis, volumes: Volumes, stride: Ints, coarse: bool) -> Calls:
         """Lower bound on one call of the collectives that the step waits for; of several accelerator types on the one that
@@ -370,8 +360,3 @@ class Pricing:
 
     def _links_of(self, candidates: Candidates) -> Links:
         return self.links
-
-
-def waited_s(axis: GridAxis, volumes: Volumes, calls: Calls) -> Floats:
-    """Seconds of a step that wait for some calls at least, (n,)."""
-    return sum(serial_s(axis, volumes, calls).values(), start=np.zeros(len(volumes.candidates)))

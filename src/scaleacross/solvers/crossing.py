@@ -27,18 +27,18 @@ from typing import Final
 import networkx as nx
 import numpy as np
 
-from scaleacross.cost_models.axes import early_s
+from scaleacross.cost_models.axes import waits_of
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.early_gradients import early_gradients
 from scaleacross.cost_models.least_passes import LeastPasses
-from scaleacross.cost_models.least_waits import least_alone_s, longest_s
+from scaleacross.cost_models.least_waits import longest_s
 from scaleacross.cost_models.levels import CAMPUS, REGION
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.overlap import windows
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.solvers.arcs import exposed_in_windows_s
-from scaleacross.solvers.candidates import Pricing, waited_s
+from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.parallelism import GRID_AXES
@@ -84,18 +84,17 @@ class Crossing(Pricing):
             stride = some.candidates.world_size // degree[rows]
             here = tuple(window.take(rows) for window in over)
             calls, (traffic, apart) = self._calls(axis, some, stride, coarse=False), self._carried_s(axis, some, stride)
-            alone = None if calls.message is None else least_alone_s(some, calls.message)
-            own = waited_s(axis, some, calls)
-            waited = longest_s(own, alone)
+            waits = waits_of(some, calls)
+            waited = longest_s(waits.waited_s, waits.alone_s)
             early, shards, longest = early_gradients(some), LeastPasses.of(some), waited
             later, endless = here, np.full(len(rows), np.inf)  # what comes before gradients is not known of a trip
             if shards is not None:
                 beyond_s, whole_s = shards.bounds_s(traffic)
-                longest = longest_s(np.maximum(own + beyond_s, whole_s - shards.computed_s), waited)
+                longest = longest_s(np.maximum(waits.waited_s + beyond_s, whole_s - shards.computed_s), waited)
                 here, later = shards.behind(here, longest), shards.behind(here, endless)
             if early is not None:
                 apart = np.zeros((2, len(rows))) if apart is None else apart
-                here, traffic = early.behind(here, longest, early_s(some, calls)), early.alone(traffic, apart)
+                here, traffic = early.behind(here, longest, waits.early_s), early.alone(traffic, apart)
                 later = early.behind(later, endless, 0.0)
             added = longest + exposed_in_windows_s(traffic, here)
             trips = self._trips_s(priced.take(rows), far=axis == "pp")

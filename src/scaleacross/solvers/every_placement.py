@@ -256,14 +256,11 @@ class EveryPlacement(Placer):
             shapes = [self._axis_shapes(first, axis, faster, fill) for fill, faster in arcs]
             stacked = [stacked_shapes(column).take(place) for column in zip(*shapes, strict=True)]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
-            waited = stacked[-1:]
+            least = None
             if axis in WAITED:
-                waited.append(stacked_shapes(self._least(first, axis, shapes, arcs)).take(place))
-            waits, *of_least = (
-                stacked_links([*whole, *own], np.where(shape.span < CAMPUS, at_own, at)) for shape in waited
-            )
-            least = (waited[1], of_least[0]) if of_least else None
-            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, network, waits, least))
+                shape = stacked_shapes(self._least(first, axis, shapes, arcs)).take(place)
+                least = shape, stacked_links([*whole, *own], np.where(shape.span < CAMPUS, at_own, at))
+            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, network, least))
         return step_times(volumes, terms)
 
 

@@ -26,7 +26,7 @@ from functools import cached_property
 
 import numpy as np
 
-from scaleacross.cost_models.axes import Terms, waiting
+from scaleacross.cost_models.axes import Terms, waiting, waits_of
 from scaleacross.cost_models.buckets import least_bucket_share
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints, stride_behind
 from scaleacross.cost_models.columns import column_names
@@ -47,7 +47,7 @@ from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import legal_micro_batches
 from scaleacross.solvers.arcs import by_orders
-from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing, waited_s
+from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.mixed_estimates import like_the_slowest, share_left
 from scaleacross.solvers.mixed_memory import by_pipeline, layers_that_fit
@@ -225,7 +225,7 @@ class MixedPricing(Pricing):
         name = "ep" if axis == "dp_shard" else axis
         innermost = np.ones(len(volumes.candidates), dtype=np.int64)
         calls = self._calls_by_type(axis, volumes, innermost if stride is None else stride, coarse)
-        serial = np.stack([waited_s(axis, volumes, each) for each in calls])
+        serial = np.stack([waits_of(volumes, each).waited_s for each in calls], axis=-1)
         window, apart = self._carried_s(axis, volumes, stride, coarse)
         return waiting(volumes, Terms({name: serial}, (window,), apart_s=() if apart is None else (apart,)))
 
@@ -346,7 +346,8 @@ class MixedPricing(Pricing):
         """Exposed tp, cp and ep collectives of each layer and micro-batch, (types, block types + 2, n), from unit ``terms``."""
         nothing = np.zeros((len(self.types), len(candidates)))
         unit = {
-            name: sum((term.serial_s.get(name, 0.0) for term in terms), start=nothing) / candidates.num_micro_batches
+            name: sum((term.serial_s[name].T for term in terms if name in term.serial_s), start=nothing)
+            / candidates.num_micro_batches
             for name in ("tp", "cp", "ep")
         }
         unit["ep"] = unit["ep"] * (1 - self.job.experts.overlap_fraction)  # the rest may hide

@@ -35,7 +35,7 @@ from scaleacross.cost_models.pipeline.unplaced import WAITED
 from scaleacross.cost_models.replica_kinds import KnownReplicas
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
-from scaleacross.solvers.arcs import Added, added_s
+from scaleacross.solvers.arcs import added_s
 from scaleacross.solvers.balance import Balance
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fixed_placement import FixedPlacement
@@ -196,7 +196,7 @@ class Placer:
             place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
             arcs, of = self.arcs(candidates, work, axis, list(place), fills), [place[faster] for faster in before]
             at = (np.arange(len(fills))[:, None] * len(place) + of).ravel()
-            parts.append(Added.of(arcs).take(at))
+            parts.append(arcs.take(at))
         if not parts:
             return np.zeros((len(fills), len(orders))), np.zeros((len(fills), len(orders)))
         volumes, over = self.pricing.volumes(candidates, work), windows(candidates, work)
