@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from scaleacross.cost_models.pipeline.compiled import compile_schedule
-from scaleacross.cost_models.pipeline.timing import time_compiled
+from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.schedules.pipeline import generate
 from scaleacross.schedules.pipeline.check import check
 from scaleacross.spec.parallelism import ScheduleName
@@ -51,7 +51,7 @@ def main() -> None:
                 lambda shape=(name, p, m, v): generate(*shape),
                 lambda made=schedule: check(made),
                 lambda made=schedule: compile_schedule(made),
-                lambda made=compiled: time_compiled(made, 1.0, 2.0, 0.5, 0.1, weight_s=1.0),
+                lambda made=compiled: time_schedule(made, 1.0, 2.0, 0.5, 0.1, weight_s=1.0),
             )
         ]
         figures = "".join(f"{rate:>9.2f}" for rate in rates)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scaleacross.cost_models.pipeline import closed_form as pipeline
 from scaleacross.cost_models.pipeline.closed_form import BoundaryDelays
 from scaleacross.cost_models.pipeline.compiled import CompiledSchedule, compile_schedule
-from scaleacross.cost_models.pipeline.timing import time_compiled
+from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.schedules.pipeline import generate, refusal
 from scaleacross.schedules.pipeline import interleaved_1f1b as interleaved
 from scaleacross.schedules.pipeline.check import peak_in_flight
@@ -44,7 +44,7 @@ def _timed(compiled: CompiledSchedule, F: float, B: float, delay: np.ndarray | f
     """Timed seconds when every boundary occupies its link for ``occupancy`` of its delay, or all of it if that is less."""
     v = compiled.schedule.num_chunks
     busy = np.minimum(delay, occupancy)
-    return time_compiled(compiled, F / v, B / v, delay - busy, busy).total_s
+    return time_schedule(compiled, F / v, B / v, delay - busy, busy).total_s
 
 
 def test_rounds_equal_the_generators() -> None:
@@ -179,7 +179,7 @@ def test_a_thin_boundary_carries_its_messages_one_by_one(name: ScheduleName) -> 
     for m, busy, latency in itertools.product((2, 4, 8), (5.0, 50.0), (0.0, 7.0)):
         v = 1 if name == "1F1B" else 2
         delays = BoundaryDelays(inner_s=busy + latency, slow_s=0.0, loop_s=busy + latency, occupancy_s=busy)
-        timed = time_compiled(compile_schedule(generate(name, 2, m, v)), 1 / v, 1 / v, latency, busy).total_s
+        timed = time_schedule(compile_schedule(generate(name, 2, m, v)), 1 / v, 1 / v, latency, busy).total_s
         bound = float(pipeline.lower_bound_s(name, 2, m, v, 1.0, 1.0, delays))
         assert bound <= timed * (1 + 1e-12), (m, busy, latency)
         if v == 1 and m == 2:

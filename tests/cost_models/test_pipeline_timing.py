@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oracles.rendezvous import starts_s
 from scaleacross.cost_models.pipeline.compiled import compile_schedule
-from scaleacross.cost_models.pipeline.timing import time_compiled, time_schedule
+from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import SCHEDULES, Action, Kind, PipelineSchedule, generate, is_legal
 
@@ -103,7 +103,7 @@ def test_equals_a_naive_event_simulation(data: st.DataObject) -> None:
     forward, gradient, weight = rng.integers(1, 9, (3, stages)).astype(float)
     latency, occupancy = rng.integers(0, 9, (2, stages - 1)).astype(float)
     backward = gradient + weight
-    times = time_compiled(compile_schedule(schedule), forward, backward, latency, occupancy, weight_s=weight)
+    times = time_schedule(compile_schedule(schedule), forward, backward, latency, occupancy, weight_s=weight)
     seconds = {Kind.F: forward, Kind.B: backward, Kind.I: gradient, Kind.W: weight}
     for found, expected in zip(times.start_s, _naive(schedule, seconds, latency, occupancy), strict=True):
         assert found.tolist() == expected

@@ -7,7 +7,7 @@ import pytest
 
 from scaleacross.cost_models.pipeline.compiled import compile_schedule
 from scaleacross.cost_models.pipeline.shared_links import States, is_crowded
-from scaleacross.cost_models.pipeline.timing import time_compiled
+from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.schedules.pipeline import Kind, PipelineSchedule, generate
 
 SHAPES = [
@@ -72,8 +72,8 @@ def test_actions_slow_down_while_they_ask_for_more_than_links_carry(
     compiled, split = compile_schedule(schedule), {"weight_s": lasts[3], "input_s": lasts[2]}
     rank = np.array([schedule.locate(stage)[0] for stage in range(schedule.num_virtual_stages)])
     assert is_crowded(lasts, busy, rank)
-    alone = time_compiled(compiled, lasts[0], lasts[1], 0.0, 0.0, **split).total_s
-    times = time_compiled(compiled, lasts[0], lasts[1], 0.0, 0.0, **split, link_s=busy)
+    alone = time_schedule(compiled, lasts[0], lasts[1], 0.0, 0.0, **split).total_s
+    times = time_schedule(compiled, lasts[0], lasts[1], 0.0, 0.0, **split, link_s=busy)
     tick = 0.005
     late = tick * 2 * len(compiled.rank)  # a tick for every action, at most, that ends within one
     assert times.total_s <= ticked(schedule, lasts, busy, tick) + 1e-9 <= times.total_s + late
@@ -92,8 +92,8 @@ def test_links_that_are_never_crowded_change_nothing(shape: tuple[str, int, int,
     assert not is_crowded(lasts, busy, rank)
     compiled, split = compile_schedule(schedule), {"weight_s": lasts[3], "input_s": lasts[2]}
     messages = 0.5, 0.25
-    alone = time_compiled(compiled, lasts[0], lasts[1], *messages, **split)
-    shared = time_compiled(compiled, lasts[0], lasts[1], *messages, **split, link_s=busy)
+    alone = time_schedule(compiled, lasts[0], lasts[1], *messages, **split)
+    shared = time_schedule(compiled, lasts[0], lasts[1], *messages, **split, link_s=busy)
     for one, other in zip(alone.start_s + alone.arrival_s, shared.start_s + shared.arrival_s, strict=True):
         assert other == pytest.approx(one, abs=1e-9)
 
@@ -218,7 +218,7 @@ def test_gradients_and_parameters_take_their_turns(shape: tuple[str, int, int, i
     lasts, busy = drawn(seed, schedule.num_virtual_stages)
     states = drawn_states(seed, schedule.num_virtual_stages)
     split = {"weight_s": lasts[3], "input_s": lasts[2]}
-    times = time_compiled(compile_schedule(schedule), lasts[0], lasts[1], 0.0, 0.0, **split, link_s=busy, states=states)
+    times = time_schedule(compile_schedule(schedule), lasts[0], lasts[1], 0.0, 0.0, **split, link_s=busy, states=states)
     tick = 0.01
     ended, states_s = Ticking(schedule, lasts, busy, states).run(tick)
     assert times.total_s == pytest.approx(ended, rel=0.03)

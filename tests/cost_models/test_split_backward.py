@@ -13,7 +13,7 @@ from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.overlap import NO_CHUNKS, Window, exposed_s, together_s
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, exact_ends, virtual_boundaries
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, stage_ends
-from scaleacross.cost_models.pipeline.timing import time_compiled
+from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.cost_models.split_backward import gradient_chunks, parameter_chunks
 from scaleacross.schedules.pipeline import Kind
 from scaleacross.spec.parallelism import PipelineChoice
@@ -119,7 +119,7 @@ def test_ends_are_those_of_the_timed_actions(name: str) -> None:
     compiled = compiled_schedule(choice, p, m)
     schedule = compiled.schedule
     between = (virtual_boundaries("boundary", one, p, 2, schedule.placement) for one in boundaries)
-    times = time_compiled(compiled, forward, alone + weight, *between, weight_s=weight, input_s=alone)
+    times = time_schedule(compiled, forward, alone + weight, *between, weight_s=weight, input_s=alone)
     for rank, row in enumerate(schedule.actions):
         for chunk in range(2):
             stage = schedule.virtual_stage(rank, chunk)
@@ -140,7 +140,7 @@ def test_ends_of_a_long_run_are_those_of_all_its_actions() -> None:
     found = exact_ends(choice, p, m, [forward, backward, backward, 0 * forward, *np.zeros((2, 2 * p))], *boundaries)
     compiled = compiled_schedule(choice, p, m)
     between = (virtual_boundaries("boundary", one, p, 2, compiled.schedule.placement) for one in boundaries)
-    every = stage_ends(compiled, time_compiled(compiled, forward, backward, *between))
+    every = stage_ends(compiled, time_schedule(compiled, forward, backward, *between))
     assert len(compiled.rank) > 60_000, "or all are timed"
     for name, one, other in zip(StageEnds._fields, found, every, strict=True):
         assert one == pytest.approx(other, rel=1e-12), name

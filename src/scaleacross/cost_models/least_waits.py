@@ -171,7 +171,7 @@ def expert_waits(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Wait
 
     ahead, behind = beyond_s(work.moe_layers, work.forward_s, work.backward_s)
     passed = beyond_s(work.every_moe_layers, work.every_forward_s, work.every_backward_s)
-    return Waits(waited, m * ahead + early_backwards(candidates) * behind, sum(passed))
+    return Waits(waited, m * ahead + early_backwards(candidates) * behind, passed[0] + passed[1])
 
 
 def message_waits(volumes: Volumes, message: Boundary) -> Waits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 _REMEMBERED = 4096  # timed pipelines: candidates that differ in what data parallelism does share theirs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Actions:
     """A pipeline with its seconds, those of virtual stages (p·v,) in model order.
 
@@ -50,7 +50,7 @@ class Actions:
     @property
     def total_s(self) -> float:
         """Seconds of the pipeline. Raises InputError as ``exact_time_s``."""
-        return self._timed_ends.total_s if self._is_timed else _total_s(*self._key)
+        return self._timed_ends.total_s if self._is_timed else _total_s(self)
 
     @property
     def ends(self) -> StageEnds:
@@ -77,14 +77,21 @@ class Actions:
 
     @property
     def _timed_ends(self) -> StageEnds:
-        return _ends(*self._key, () if self.states is None else tuple(each.tobytes() for each in self.states))
+        return _ends(self)
 
-    @property
-    def _key(self) -> tuple[ScheduleName, int, int, int, tuple[str, ...] | None, bytes, bytes]:
-        links = () if self.link_s is None else self.link_s
-        stages = self.forward_s, self.backward_s, self.input_s, self.weight_s, *self.outer_s, *links
-        seconds = np.concatenate(stages).tobytes(), np.stack([self.latency_s, self.occupancy_s]).tobytes()
-        return self.schedule, self.num_ranks, self.num_microbatches, self.num_chunks, self.order, *seconds
+    @cached_property
+    def _key(self) -> tuple[object, ...]:
+        """What tells pipelines apart."""
+        messages, links = (self.latency_s, self.occupancy_s), () if self.link_s is None else (self.link_s,)
+        arrays = *self.seconds, self.outer_s, *messages, *links, *(self.states or ())
+        shape = self.schedule, self.num_ranks, self.num_microbatches, self.num_chunks, self.order
+        return *shape, len(links), *(each.tobytes() for each in arrays)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Actions) and self._key == other._key
 
     def between_stages(self) -> tuple[Floats, Floats]:
         """Latency and occupancy of messages between consecutive virtual stages, (p·v − 1,) each."""
@@ -95,31 +102,25 @@ class Actions:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _total_s(
-    name: ScheduleName, p: int, m: int, v: int, order: tuple[str, ...] | None, stages: bytes, messages: bytes
-) -> float:
-    forward, backward, alone, weight, *outer = np.frombuffer(stages).reshape(6, p * v)
-    seconds = (forward, backward, *np.frombuffer(messages).reshape(2, -1))
-    return exact_time_s(name, p, m, v, *seconds, weight_s=weight, input_s=alone, outer_s=np.stack(outer), order=order)
+def _total_s(of: Actions) -> float:
+    return exact_time_s(
+        of.schedule,
+        of.num_ranks,
+        of.num_microbatches,
+        of.num_chunks,
+        of.forward_s,
+        of.backward_s,
+        of.latency_s,
+        of.occupancy_s,
+        weight_s=of.weight_s,
+        input_s=of.input_s,
+        outer_s=of.outer_s,
+        order=of.order,
+    )
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _ends(
-    name: ScheduleName,
-    p: int,
-    m: int,
-    v: int,
-    order: tuple[str, ...] | None,
-    stages: bytes,
-    messages: bytes,
-    shared: tuple[bytes, ...],
-) -> StageEnds:
-    choice = PipelineChoice(schedule=name, num_chunks=v, order=order)
-    seconds = np.frombuffer(stages).reshape(-1, p * v)
-    links = seconds[6:] if len(seconds) > 6 else None
-    latency, occupancy = np.frombuffer(messages).reshape(2, -1)
-    states = None
-    if shared:
-        gradients, parameters, pieces = map(np.frombuffer, shared)
-        states = States(gradients.reshape(2, -1, p * v), parameters.reshape(2, -1, p * v), pieces)
-    return exact_ends(choice, p, m, seconds[:6], latency, occupancy, links, states)
+def _ends(of: Actions) -> StageEnds:
+    choice = PipelineChoice(schedule=of.schedule, num_chunks=of.num_chunks, order=of.order)
+    seconds, messages = (*of.seconds, *of.outer_s), (of.latency_s, of.occupancy_s)
+    return exact_ends(choice, of.num_ranks, of.num_microbatches, seconds, *messages, of.link_s, of.states)

@@ -35,7 +35,7 @@ class CompiledSchedule:
 
 
 def compile_schedule(schedule: PipelineSchedule) -> CompiledSchedule:
-    """Flatten ``schedule`` for ``time_compiled``.
+    """Flatten ``schedule`` for ``time_schedule``.
 
     Raises:
         VerificationError: deadlock (``check.check`` proves the rest).

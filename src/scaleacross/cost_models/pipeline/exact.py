@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +13,7 @@ from scaleacross.cost_models.pipeline.compiled import CompiledSchedule, compile_
 from scaleacross.cost_models.pipeline.delay import microbatches_per_round
 from scaleacross.cost_models.pipeline.shared_links import States
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, stage_ends
-from scaleacross.cost_models.pipeline.timing import PipelineTimes, time_compiled
+from scaleacross.cost_models.pipeline.timing import PipelineTimes, time_schedule
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import SCHEDULES, chosen, refusal
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
@@ -61,7 +62,7 @@ def exact_time_s(
             v > 1 shape (p,), the last entry for the loop-back from rank p−1 to rank 0. ``pipeline.timing`` defines
             both.
         weight_s: seconds of the weight gradient, part of ``backward_s``, for schedules that split the backward.
-        input_s, outer_s: as in ``pipeline.timing.time_compiled``.
+        input_s, outer_s: as in ``pipeline.timing.time_schedule``.
         order: an order of the schedule's own (``PipelineChoice.order``).
 
     Raises:
@@ -71,20 +72,14 @@ def exact_time_s(
     p, m, v = num_ranks, num_microbatches, num_chunks
     if order is None and (reason := refusal(name, p, m, v)):
         raise InputError(reason)
-    placement = SCHEDULES[name].placement
-    latency = virtual_boundaries("boundary_latency_s", boundary_latency_s, p, v, placement)
-    occupancy = virtual_boundaries("boundary_occupancy_s", boundary_occupancy_s, p, v, placement)
-
-    def timed(microbatches: int) -> PipelineTimes:
-        compiled = compiled_schedule(PipelineChoice(schedule=name, num_chunks=v, order=order), p, microbatches)
-        seconds = (forward_s, backward_s, latency, occupancy)
-        return time_compiled(compiled, *seconds, weight_s=weight_s, input_s=input_s, outer_s=outer_s)
-
+    choice = PipelineChoice(schedule=name, num_chunks=v, order=order)
+    seconds = forward_s, backward_s, boundary_latency_s, boundary_occupancy_s
+    timed = _timer(choice, p, *seconds, weight_s=weight_s, input_s=input_s, outer_s=outer_s)
     if name == "GPipe" and order is None and not np.any(outer_s):
         # one micro-batch is the sum of all stages and messages; each further one follows at the pace of the slowest
-        slowest = [max(np.max(times), np.max(occupancy, initial=0.0)) for times in (forward_s, backward_s)]
-        return timed(1).total_s + (m - 1) * float(sum(slowest))
-    played, skipped_s = _without_repeats(timed, name, p, m, v, order)
+        busiest = np.max(boundary_occupancy_s, initial=0.0) if p > 1 else 0.0
+        return timed(1).total_s + (m - 1) * float(sum(max(np.max(times), busiest) for times in (forward_s, backward_s)))
+    played, skipped_s = _without_repeats(timed, choice, p, m)
     return timed(played).total_s + skipped_s
 
 
@@ -102,33 +97,44 @@ def exact_ends(
 
     Args:
         seconds: forward, whole backward, input gradient alone, weight gradient, first and last forward's and backward's more of
-            every virtual stage (``pipeline.timing.time_compiled``).
+            every virtual stage (``pipeline.timing.time_schedule``).
         boundary_latency_s, boundary_occupancy_s: as of ``exact_time_s``.
-        link_s, states: as of ``pipeline.timing.time_compiled``.
+        link_s, states: as of ``pipeline.timing.time_schedule``.
 
     Raises:
         InputError: as ``exact_time_s``.
     """
-    shape = num_ranks, choice.num_chunks, SCHEDULES[choice.schedule].placement
-    latency = virtual_boundaries("boundary_latency_s", boundary_latency_s, *shape)
-    occupancy = virtual_boundaries("boundary_occupancy_s", boundary_occupancy_s, *shape)
     forward, backward, alone, weight, first, last = seconds
-    outer = np.stack([first, last])
-
-    def timed(microbatches: int) -> PipelineTimes:
-        compiled = compiled_schedule(choice, num_ranks, microbatches)
-        alike = (forward, backward, latency, occupancy)
-        return time_compiled(
-            compiled, *alike, weight_s=weight, input_s=alone, outer_s=outer, link_s=link_s, states=states
-        )
-
-    of = choice.schedule, num_ranks, num_microbatches, choice.num_chunks, choice.order
-    played, skipped_s = _without_repeats(timed, *of)
+    shared: dict[str, Any] = {"link_s": link_s, "states": states, "outer_s": np.stack([first, last])}
+    messages = boundary_latency_s, boundary_occupancy_s
+    timed = _timer(choice, num_ranks, forward, backward, *messages, weight_s=weight, input_s=alone, **shared)
+    played, skipped_s = _without_repeats(timed, choice, num_ranks, num_microbatches)
     return stage_ends(compiled_schedule(choice, num_ranks, played), timed(played)).after(skipped_s)
 
 
+def _timer(
+    choice: PipelineChoice,
+    num_ranks: int,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    latency_s: ArrayLike,
+    occupancy_s: ArrayLike,
+    **others: Any,
+) -> Callable[[int], PipelineTimes]:
+    """Times a run of so many micro-batches, with messages of ``boundary_latency_s`` and ``boundary_occupancy_s``."""
+    shape = num_ranks, choice.num_chunks, SCHEDULES[choice.schedule].placement
+    latency = virtual_boundaries("boundary_latency_s", latency_s, *shape)
+    occupancy = virtual_boundaries("boundary_occupancy_s", occupancy_s, *shape)
+
+    def timed(microbatches: int) -> PipelineTimes:
+        compiled = compiled_schedule(choice, num_ranks, microbatches)
+        return time_schedule(compiled, forward_s, backward_s, latency, occupancy, **others)
+
+    return timed
+
+
 def _without_repeats(
-    timed: Callable[[int], PipelineTimes], name: ScheduleName, p: int, m: int, v: int, order: tuple[str, ...] | None
+    timed: Callable[[int], PipelineTimes], choice: PipelineChoice, p: int, m: int
 ) -> tuple[int, float]:
     """Micro-batches of a run that has its beginning and its end, and the seconds of all that lie between: of a long run that
     provably repeats.
@@ -136,8 +142,9 @@ def _without_repeats(
     Raises:
         InputError: too many to time, none provably repeated.
     """
+    name, v = choice.schedule, choice.num_chunks
     num_actions = 2 * p * m * v
-    if num_actions > _DIRECT_ACTIONS and order is None and name in ("1F1B", "Interleaved1F1B"):
+    if num_actions > _DIRECT_ACTIONS and choice.order is None and name in ("1F1B", "Interleaved1F1B"):
         a_round = int(microbatches_per_round(p, m)) if v > 1 else 1
         beginning = 8 * (a_round if v > 1 else p)  # fewer rounds of R micro-batches are rounds of R too
         while 4 * p * beginning * v <= num_actions:

@@ -46,35 +46,7 @@ class PipelineTimes:
 
 
 def time_schedule(
-    schedule: PipelineSchedule,
-    forward_s: ArrayLike,
-    backward_s: ArrayLike,
-    latency_s: ArrayLike,
-    occupancy_s: ArrayLike,
-    *,
-    weight_s: ArrayLike | None = None,
-    input_s: ArrayLike | None = None,
-    outer_s: ArrayLike = 0.0,
-    link_s: Floats | None = None,
-    states: States | None = None,
-) -> PipelineTimes:
-    """Start and finish of every action of ``schedule``; see ``time_compiled`` for the arguments."""
-    return time_compiled(
-        compile_schedule(schedule),
-        forward_s,
-        backward_s,
-        latency_s,
-        occupancy_s,
-        weight_s=weight_s,
-        input_s=input_s,
-        outer_s=outer_s,
-        link_s=link_s,
-        states=states,
-    )
-
-
-def time_compiled(
-    compiled: CompiledSchedule,
+    schedule: PipelineSchedule | CompiledSchedule,
     forward_s: ArrayLike,
     backward_s: ArrayLike,
     latency_s: ArrayLike,
@@ -89,7 +61,7 @@ def time_compiled(
     """Start and finish of every action.
 
     Args:
-        compiled: the schedule.
+        schedule: as it is, or compiled, which whoever times it again and again keeps.
         forward_s: seconds of F per virtual stage, shape (p·v,) or scalar.
         backward_s: seconds of the full backward B, same shapes. An I takes ``input_s``, or ``backward_s - weight_s`` if None.
         latency_s: seconds that a message travels after its last byte left, per boundary between consecutive virtual
@@ -107,6 +79,7 @@ def time_compiled(
     Raises:
         InputError: wrong shape, a negative or non-finite time, or a split backward without ``weight_s``.
     """
+    compiled = schedule if isinstance(schedule, CompiledSchedule) else compile_schedule(schedule)
     num_stages = compiled.schedule.num_virtual_stages
     duration = np.zeros((len(KINDS), num_stages))
     duration[_F] = _times("forward_s", forward_s, num_stages)
