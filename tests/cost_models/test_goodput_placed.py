@@ -11,7 +11,7 @@ from instances import plain_job, plain_topology
 from scaleacross.cost_models.goodput import fault_model, goodput_of, unit_loss
 from scaleacross.cost_models.goodput.recovery import recovery_times, state_bytes
 from scaleacross.cost_models.goodput.share import useful_share
-from scaleacross.cost_models.goodput.strikes import strikes_of, units_cut_off, units_hit
+from scaleacross.cost_models.goodput.strikes import Laid, strikes_of, units_cut_off, units_hit
 from scaleacross.errors import InputError
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.placement import BuildingShare, Placement, coordinates, devices
@@ -40,24 +40,25 @@ def test_units_hit_equal_counting_rank_by_rank() -> None:
                 group = coordinates(DEGREES, axes, position)["dp_replicate"]  # type: ignore[arg-type]
                 hit.setdefault((device.building, *part), set()).add(group)
             counted = Counter(len(groups) for groups in hit.values())
-            assert units_hit(topology, FILL, DEGREES, axes, level) == counted  # type: ignore[arg-type]
+            assert units_hit(Laid(topology, FILL, DEGREES, axes), level) == counted  # type: ignore[arg-type]
 
 
 def test_a_link_takes_what_it_cuts_off() -> None:
     topology = Topology.model_validate(plain_topology(3, 2))
     apart = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
     even = (BuildingShare(building="b0", num_accelerators=8), BuildingShare(building="b1", num_accelerators=8))
-    assert units_cut_off(topology, even, DEGREES, apart) == [(("b0", "b1"), 1)]
-    assert units_cut_off(topology, even, DEGREES, apart[::-1]) == [(("b0", "b1"), 2)]
+    laid = Laid(topology, even, DEGREES, apart)  # type: ignore[arg-type]
+    assert units_cut_off(laid) == [(("b0", "b1"), 1)]
+    assert units_cut_off(laid._replace(axis_order=apart[::-1])) == [(("b0", "b1"), 2)]
     twice = topology.model_copy(update={"trunks": topology.trunks * 2})
-    assert {hit for _, hit in units_cut_off(twice, even, DEGREES, apart)} == {0}
+    assert {hit for _, hit in units_cut_off(laid._replace(topology=twice))} == {0}
 
 
 def test_rates_add_up_to_those_of_all_nodes() -> None:
     topology = Topology.model_validate(plain_topology(3, 2))
     failures = Failures(failures_per_1000_node_days=4.0, accelerator_mtbf_hours=1000, zone_mtbf_hours=100)
     for order in (("dp_replicate", "tp", "cp", "pp", "dp_shard"), ("tp", "cp", "pp", "dp_shard", "dp_replicate")):
-        strikes = strikes_of(failures, topology, FILL, DEGREES, order)  # type: ignore[arg-type]
+        strikes = strikes_of(failures, Laid(topology, FILL, DEGREES, order))  # type: ignore[arg-type]
         by_cause = Counter[str]()
         for strike in strikes:
             by_cause[strike.cause] += strike.rate_per_s  # type: ignore[assignment]
@@ -104,8 +105,8 @@ def test_goodput_of_a_plan_names_what_it_assumes() -> None:
     assert shares == sorted(shares), "highest rate first"
     placement = decision.placement
     assert placement is not None
-    args = (problem.job, problem.profile, problem.topology, placement.fill, decision.degrees, placement.axis_order, 4)
-    assert useful_share(fault_model(*args))[0] == pytest.approx(found.goodput_fraction)
+    laid = Laid(problem.topology, placement.fill, decision.degrees, placement.axis_order)
+    assert useful_share(fault_model(problem.job, problem.profile, laid, 4))[0] == pytest.approx(found.goodput_fraction)
 
 
 def test_failures_that_leave_no_time_are_refused() -> None:

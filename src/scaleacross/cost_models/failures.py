@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from scaleacross.cost_models.goodput.strikes import DOMAINS, only_copies, units_cut_off, units_hit
+from scaleacross.cost_models.goodput.strikes import DOMAINS, Laid, only_copies, units_cut_off, units_hit
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.spec.job import Job
@@ -66,13 +66,13 @@ def degraded_states(
     placement, degrees = decision.placement, decision.degrees
     if placement is None:
         raise ValueError("the decision has no placement")
-    where = (topology, placement.fill, degrees, placement.axis_order)
+    laid = Laid(topology, placement.fill, degrees, placement.axis_order)
     without = lru_cache(partial(_without_units, job, profile, topology, decision))
     out = []
     for level in DOMAINS:
-        lost = without(max(units_hit(*where, level)))
-        out.append(lost.model_copy(update={"what": f"one {level}", "only_copies": only_copies(*where, level)}))
-    for (one, other), number in units_cut_off(*where):
+        lost = without(max(units_hit(laid, level)))
+        out.append(lost.model_copy(update={"what": f"one {level}", "only_copies": only_copies(laid, level)}))
+    for (one, other), number in units_cut_off(laid):
         if number:
             out.append(without(number).model_copy(update={"what": f"the link {one}–{other}"}))
     for what, thinner in _planes_lost(topology, placement):

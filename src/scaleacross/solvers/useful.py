@@ -23,16 +23,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints
-from scaleacross.cost_models.goodput import fault_model
+from scaleacross.cost_models.goodput import fault_model, recovering
 from scaleacross.cost_models.goodput.recovery import recovery_times
 from scaleacross.cost_models.goodput.share import stop_rate, useful_share
-from scaleacross.cost_models.goodput.strikes import fewest_strikes
+from scaleacross.cost_models.goodput.strikes import Laid, fewest_strikes
 from scaleacross.solvers.fleets import Fill, shares
 from scaleacross.solvers.search_space import divisors
 from scaleacross.spec.goodput import FaultModel
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.placement import strides
-from scaleacross.spec.reliability import Failures, Recovery, default
+from scaleacross.spec.reliability import Failures, Recovery
 from scaleacross.workloads.problem import Problem
 
 LEAST = 1e-12
@@ -53,9 +53,8 @@ class UsefulShare:
         key = (degrees.dp_replicate, stride, micro_batches, fill)
         if key not in self._exact:
             problem = self.problem
-            model = fault_model(
-                problem.job, problem.profile, problem.topology, shares(fill), degrees, axis_order, micro_batches
-            )
+            laid = Laid(problem.topology, shares(fill), degrees, axis_order)
+            model = fault_model(problem.job, problem.profile, laid, micro_batches)
             self._exact[key] = max(useful_share(model)[0], LEAST)
         return self._exact[key]
 
@@ -87,18 +86,8 @@ class UsefulShare:
         alone = units if recovery.policy == "shrink" else 1
         hosts = [building.accelerators_per_host for building in topology.buildings]
         times = recovery_times(job, self.problem.profile, size, alone, min(hosts))
-        repair_hours = default("repair_hours") if failures.repair_hours is None else failures.repair_hours
-        model = FaultModel(
-            num_units=alone,
-            strikes=fewest_strikes(failures, size, max(hosts)),
-            recover_s=times.recover_s,
-            restart_s=times.restart_s,
-            stall_s=times.stall_s,
-            unit_loss=1 / alone,
-            checkpoint_blocking_s=times.blocking_s,
-            spares=None if recovery.spares == "auto" else recovery.spares,
-            repair_s=repair_hours * 3600,
-        )
+        strikes = fewest_strikes(failures, size, max(hosts))
+        model = recovering(alone, strikes, times, recovery, failures, 1 / alone)
         if alone > 1:
             return model
         return model.model_copy(update={"checkpoint_interval_s": times.interval_s(recovery, stop_rate(model))})

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
-from scaleacross.cost_models.goodput.recovery import recovery_times
+from scaleacross.cost_models.goodput.recovery import RecoveryTimes, recovery_times
 from scaleacross.cost_models.goodput.share import spares_needed, stop_rate, useful_share
-from scaleacross.cost_models.goodput.strikes import strikes_of
+from scaleacross.cost_models.goodput.strikes import Laid, strikes_of
 from scaleacross.errors import InputError
-from scaleacross.spec.goodput import FaultModel, Goodput, RateShare
+from scaleacross.spec.goodput import FaultModel, Goodput, RateShare, Strike
 from scaleacross.spec.job import Job, counts_failures
-from scaleacross.spec.parallelism import Degrees, GridAxis
-from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.plan import Decision
-from scaleacross.spec.reliability import DEFAULTS, PUBLISHED_RATES, Failures, Recovery
-from scaleacross.spec.topology import Topology
+from scaleacross.spec.reliability import DEFAULTS, PUBLISHED_RATES, Failures, Recovery, default
 from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.problem import Problem
 
@@ -31,14 +27,7 @@ def is_asked(problem: Problem) -> bool:
 
 
 def fault_model(
-    job: Job,
-    profile: ModelProfile,
-    topology: Topology,
-    fill: Sequence[BuildingShare],
-    degrees: Degrees,
-    axis_order: Sequence[GridAxis],
-    micro_batches: int,
-    failures: Failures | None = None,
+    job: Job, profile: ModelProfile, laid: Laid, micro_batches: int, failures: Failures | None = None
 ) -> FaultModel:
     """What strikes a placed decision and how long it takes to recover.
 
@@ -50,26 +39,38 @@ def fault_model(
         KeyError: a building of the fill is not in the topology.
     """
     recovery = job.reliability or Recovery()
-    failures = failures or topology.reliability or Failures()
-    alone = degrees.dp_replicate if recovery.policy == "shrink" else 1
-    hosts = min(topology.building(share.building).accelerators_per_host for share in fill)
-    times = recovery_times(job, profile, degrees.world_size, alone, hosts)
-    strikes = strikes_of(failures, topology, fill, degrees, axis_order)
+    failures = failures or laid.topology.reliability or Failures()
+    alone = laid.degrees.dp_replicate if recovery.policy == "shrink" else 1
+    hosts = min(laid.topology.building(share.building).accelerators_per_host for share in laid.fill)
+    times = recovery_times(job, profile, laid.degrees.world_size, alone, hosts)
+    strikes = strikes_of(failures, laid)
     if alone == 1:
         strikes = tuple(one.model_copy(update={"units_hit": 1}) for one in strikes)
-    repair_hours = DEFAULTS["repair_hours"].value if failures.repair_hours is None else failures.repair_hours
-    model = FaultModel(
-        num_units=alone,
+    model = recovering(alone, strikes, times, recovery, failures, unit_loss(recovery, alone, micro_batches))
+    return model.model_copy(update={"checkpoint_interval_s": times.interval_s(recovery, stop_rate(model))})
+
+
+def recovering(
+    num_units: int,
+    strikes: tuple[Strike, ...],
+    times: RecoveryTimes,
+    recovery: Recovery,
+    failures: Failures,
+    unit_loss: float,
+) -> FaultModel:
+    """The model of so many fault units, without checkpoints."""
+    repair_hours = default("repair_hours") if failures.repair_hours is None else failures.repair_hours
+    return FaultModel(
+        num_units=num_units,
         strikes=strikes,
         recover_s=times.recover_s,
         restart_s=times.restart_s,
         stall_s=times.stall_s,
-        unit_loss=unit_loss(recovery, alone, micro_batches),
+        unit_loss=unit_loss,
         checkpoint_blocking_s=times.blocking_s,
         spares=None if recovery.spares == "auto" else recovery.spares,
         repair_s=repair_hours * 3600,
     )
-    return model.model_copy(update={"checkpoint_interval_s": times.interval_s(recovery, stop_rate(model))})
 
 
 def unit_loss(recovery: Recovery, num_units: int, micro_batches: int) -> float:
@@ -140,16 +141,8 @@ def _placed(problem: Problem, decision: Decision, failures: Failures | None) -> 
     if placement is None:
         raise ValueError("the decision has no placement")
     micro_batches = problem.job.global_batch_sequences // (degrees.dp * decision.pipeline.micro_batch_sequences)
-    return fault_model(
-        problem.job,
-        problem.profile,
-        problem.topology,
-        placement.fill,
-        degrees,
-        placement.axis_order,
-        micro_batches,
-        failures,
-    )
+    laid = Laid(problem.topology, placement.fill, degrees, placement.axis_order)
+    return fault_model(problem.job, problem.profile, laid, micro_batches, failures)
 
 
 def _assumed(failures: Failures | None, recovery: Recovery) -> dict[str, str]:

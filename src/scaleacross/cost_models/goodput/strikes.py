@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -30,6 +30,24 @@ DOMAINS: Final[tuple[FailureClass, ...]] = ("accelerator", "host", "rack", "zone
 TAKES_A_HOST: Final = ("accelerator", "host")
 
 
+class Laid(NamedTuple):
+    """Degrees laid out on a fill of a topology; whoever asks gets KeyError for a building that is not in the topology."""
+
+    topology: Topology
+    fill: Sequence[BuildingShare]
+    degrees: Degrees
+    axis_order: Sequence[GridAxis]
+
+    @property
+    def unit_stride(self) -> int:
+        """Positions from one fault unit to the next."""
+        return strides(self.degrees, self.axis_order)["dp_replicate"]
+
+    def sizes(self, level: FailureClass) -> list[int]:
+        """Accelerators of one domain of a class, by building of the fill."""
+        return [domain_size(self.topology.building(share.building), level) for share in self.fill]
+
+
 def domain_size(building: Building, level: FailureClass) -> int:
     """Accelerators of one domain."""
     if level == "accelerator":
@@ -39,111 +57,75 @@ def domain_size(building: Building, level: FailureClass) -> int:
     return building.accelerators_per("rack" if level == "rack" else "zone" if level == "zone" else "building")
 
 
-def units_hit(
-    topology: Topology,
-    fill: Sequence[BuildingShare],
-    degrees: Degrees,
-    axis_order: Sequence[GridAxis],
-    level: FailureClass,
-) -> dict[int, int]:
+def units_hit(laid: Laid, level: FailureClass) -> dict[int, int]:
     """Fault units hit by the loss of one domain of a class -> number of domains in use that hit so many.
 
     Positions that lie between two cuts of domains and of units are alike; one is looked at for all.
-
-    Raises:
-        KeyError: a building of the fill is not in the topology.
     """
-    stride = strides(degrees, axis_order)["dp_replicate"]
-    sizes = [domain_size(topology.building(share.building), level) for share in fill]
-    bases = [0, *np.cumsum([share.num_accelerators for share in fill]).tolist()]
+    stride, sizes, units = laid.unit_stride, laid.sizes(level), laid.degrees.dp_replicate
+    bases = [0, *np.cumsum([share.num_accelerators for share in laid.fill]).tolist()]
     unit = math.gcd(stride, *sizes, *bases[1:])
     found: dict[int, int] = {}
-    for share, size, base in zip(fill, sizes, bases, strict=False):
+    for share, size, base in zip(laid.fill, sizes, bases, strict=False):
         position = np.arange(base, base + share.num_accelerators, unit)
-        domain = (position - base) // size
-        group = position // stride % degrees.dp_replicate
-        pairs = np.unique(domain * degrees.dp_replicate + group)
-        _, hit = np.unique(pairs // degrees.dp_replicate, return_counts=True)
+        pairs = np.unique((position - base) // size * units + position // stride % units)
+        _, hit = np.unique(pairs // units, return_counts=True)
         for number, domains in zip(*np.unique(hit, return_counts=True), strict=True):
             found[int(number)] = found.get(int(number), 0) + int(domains)
     return found
 
 
-def only_copies(
-    topology: Topology,
-    fill: Sequence[BuildingShare],
-    degrees: Degrees,
-    axis_order: Sequence[GridAxis],
-    level: FailureClass,
-) -> int:
-    """Shards of the state whose copies, one per fault unit, all lie in one domain of a class; the most over domains.
-
-    Raises:
-        KeyError: a building of the fill is not in the topology.
-    """
+def only_copies(laid: Laid, level: FailureClass) -> int:
+    """Shards of the state whose copies, one per fault unit, all lie in one domain of a class; the most over domains."""
     domain, seen = [], 0
-    for share in fill:
-        own = np.arange(share.num_accelerators) // domain_size(topology.building(share.building), level)
-        domain.append(seen + own)
+    for share, size in zip(laid.fill, laid.sizes(level), strict=True):
+        domain.append(seen + np.arange(share.num_accelerators) // size)
         seen = int(domain[-1][-1]) + 1
-    stride, units = strides(degrees, axis_order)["dp_replicate"], degrees.dp_replicate
-    copies = np.concatenate(domain).reshape(-1, units, stride)
+    copies = np.concatenate(domain).reshape(-1, laid.degrees.dp_replicate, laid.unit_stride)
     together = (copies == copies[:, :1]).all(axis=1)
     return int(np.bincount(copies[:, 0][together], minlength=1).max())
 
 
-def units_cut_off(
-    topology: Topology, fill: Sequence[BuildingShare], degrees: Degrees, axis_order: Sequence[GridAxis]
-) -> list[tuple[tuple[str, str], int]]:
+def units_cut_off(laid: Laid) -> list[tuple[tuple[str, str], int]]:
     """Links between buildings -> fault units that the loss of one takes, 0 where another path stays."""
-    used, out = [share.building for share in fill], []
+    topology, used, out = laid.topology, [share.building for share in laid.fill], []
     graph = nx.MultiGraph()
     graph.add_nodes_from(building.name for building in topology.buildings)
     graph.add_edges_from((*trunk.between, index) for index, trunk in enumerate(topology.trunks))
-    inside = _buildings_of_units(fill, degrees, axis_order)
+    inside = _buildings_of_units(laid)
     for index, trunk in enumerate(topology.trunks):
         left = graph.copy()
         left.remove_edge(*trunk.between, key=index)
         sides = [side & set(used) for side in nx.connected_components(left)]
         whole = max(sum(owners <= side for owners in inside) for side in sides)
-        out.append((trunk.between, degrees.dp_replicate - whole))
+        out.append((trunk.between, laid.degrees.dp_replicate - whole))
     return out
 
 
-def _buildings_of_units(
-    fill: Sequence[BuildingShare], degrees: Degrees, axis_order: Sequence[GridAxis]
-) -> list[set[str]]:
-    stride, base = strides(degrees, axis_order)["dp_replicate"], 0
-    inside: list[set[str]] = [set() for _ in range(degrees.dp_replicate)]
-    step = math.gcd(stride, *(share.num_accelerators for share in fill))
-    for share in fill:
+def _buildings_of_units(laid: Laid) -> list[set[str]]:
+    stride, units, base = laid.unit_stride, laid.degrees.dp_replicate, 0
+    inside: list[set[str]] = [set() for _ in range(units)]
+    step = math.gcd(stride, *(share.num_accelerators for share in laid.fill))
+    for share in laid.fill:
         position = np.arange(base, base + share.num_accelerators, step)
-        for group in np.unique(position // stride % degrees.dp_replicate):
+        for group in np.unique(position // stride % units):
             inside[int(group)].add(share.building)
         base += share.num_accelerators
     return inside
 
 
-def strikes_of(
-    failures: Failures,
-    topology: Topology,
-    fill: Sequence[BuildingShare],
-    degrees: Degrees,
-    axis_order: Sequence[GridAxis],
-) -> tuple[Strike, ...]:
+def strikes_of(failures: Failures, laid: Laid) -> tuple[Strike, ...]:
     """Rates of everything that hits the placed plan, failures per second of the job, by class and units hit."""
-    swapped = failures.host_swap_fraction
-    fraction = default("host_swap_fraction") if swapped is None else swapped
-    out = [*_by_node(failures, topology, fill, degrees, axis_order, fraction)]
+    out = [*_by_node(failures, laid)]
     for level in DOMAINS:
         between_s = failures.mtbf_s(level)
         if between_s is not None:
-            for hit, domains in units_hit(topology, fill, degrees, axis_order, level).items():
+            for hit, domains in units_hit(laid, level).items():
                 taken = 1.0 if level in TAKES_A_HOST else 0.0
                 out.append(Strike(cause=level, rate_per_s=domains / between_s, units_hit=hit, host_swap_fraction=taken))
     between_s = failures.mtbf_s("inter_building_link")
     if between_s is not None:
-        cut = [hit for _, hit in units_cut_off(topology, fill, degrees, axis_order) if hit]
+        cut = [hit for _, hit in units_cut_off(laid) if hit]
         for hit in sorted(set(cut)):
             rate = cut.count(hit) / between_s
             out.append(Strike(cause="inter_building_link", rate_per_s=rate, units_hit=hit))
@@ -155,13 +137,8 @@ def fewest_strikes(failures: Failures, num_accelerators: int, accelerators_per_h
 
     ``accelerators_per_host``: of the largest host, so that the hosts are as few as can be.
     """
-    swapped = failures.host_swap_fraction
-    rates = {
-        "node": (
-            num_accelerators * failures.node_rate / NODE_DAYS_TO_ACCELERATOR_SECONDS,
-            default("host_swap_fraction") if swapped is None else swapped,
-        )
-    }
+    per_s = num_accelerators * failures.node_rate / NODE_DAYS_TO_ACCELERATOR_SECONDS
+    rates = {"node": (per_s, _swap_fraction(failures))}
     for level, units in (("accelerator", num_accelerators), ("host", num_accelerators / accelerators_per_host)):
         between_s = failures.mtbf_s(level)  # type: ignore[arg-type]
         if between_s is not None:
@@ -173,19 +150,18 @@ def fewest_strikes(failures: Failures, num_accelerators: int, accelerators_per_h
     )
 
 
-def _by_node(
-    failures: Failures,
-    topology: Topology,
-    fill: Sequence[BuildingShare],
-    degrees: Degrees,
-    axis_order: Sequence[GridAxis],
-    fraction: float,
-) -> Iterator[Strike]:
+def _by_node(failures: Failures, laid: Laid) -> Iterator[Strike]:
     """Failures per node-day: each takes one host."""
     if failures.node_rate == 0:
         return
-    total = sum(share.num_accelerators for share in fill) * failures.node_rate / NODE_DAYS_TO_ACCELERATOR_SECONDS
-    hosts = units_hit(topology, fill, degrees, axis_order, "host")
+    total = sum(share.num_accelerators for share in laid.fill) * failures.node_rate / NODE_DAYS_TO_ACCELERATOR_SECONDS
+    hosts, fraction = units_hit(laid, "host"), _swap_fraction(failures)
     for hit, domains in hosts.items():
         rate = total * domains / sum(hosts.values())
         yield Strike(cause="host", rate_per_s=rate, units_hit=hit, host_swap_fraction=fraction)
+
+
+def _swap_fraction(failures: Failures) -> float:
+    """Share of failures of a node after which another host takes its place."""
+    swapped = failures.host_swap_fraction
+    return default("host_swap_fraction") if swapped is None else swapped
