@@ -182,7 +182,7 @@ def test_no_bound_on_two_types_is_above_the_exact_price(seed: int) -> None:
         tight = placer.pricing.tight(priced).bound_s[0]
         orders = [tuple(rng.permutation(active).tolist()) for _ in range(3)]
         added = {order: placer.pricing.order_bounds_s(one, priced.work, [order])[0, 0] for order in orders}
-        every = placer._balanced(one, None, orders)
+        every = placer._balanced(one, orders)
         for at in rng.permutation(len(every))[:6]:
             floors, behind = placer._floors_s([every[at]])
             decision = balanced(one.decision(0), every[at].balance)

@@ -19,6 +19,7 @@ from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.egress_pricing import SHAPES, sent_amounts
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.objectives import Goal, GoalPlacer, GoalPricing, Measure
+from scaleacross.solvers.place_parallelism import Wanted
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job, ObjectiveName
 from scaleacross.spec.parallelism import GRID_AXES
@@ -124,8 +125,8 @@ def test_no_bound_on_spending_exceeds_a_placement(seed: int, objective: Objectiv
                     if placed is not None:
                         assert one.bound_s[0] <= (one.free_s[0] + placed.communication_s) * (1 + 1e-12)
                         reached = placed.communication_s
-                        assert placer.place(one.candidates, one.work, cutoff_s=reached - 1e-9) is None
-                        assert placer.place(one.candidates, one.work, cutoff_s=reached + 1e-9) == placed
+                        assert placer.place(one.candidates, one.work, Wanted(cutoff_s=reached - 1e-9)) is None
+                        assert placer.place(one.candidates, one.work, Wanted(cutoff_s=reached + 1e-9)) == placed
 
 
 @each("seed", (4, 54), (6, 13, 41, 50))

@@ -13,7 +13,7 @@ from instances import instance
 from scaleacross.cost_models.plan_cost import plan_cost
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import fleets, shares
-from scaleacross.solvers.place_parallelism import Placer
+from scaleacross.solvers.place_parallelism import Placer, Wanted
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.parallelism import GRID_AXES, GridAxis
@@ -59,9 +59,9 @@ def test_placements_equal_enumeration(seed: int) -> None:
             continue
         assert best.complete
         assert priced.free_s[0] + best.communication_s == pytest.approx(min(costs.values()), rel=1e-9)
-        assert placer.place(settings, work, cutoff_s=best.communication_s * (1 - 1e-9)) is None
+        assert placer.place(settings, work, Wanted(cutoff_s=best.communication_s * (1 - 1e-9))) is None
         for axis in active:
-            forced = placer.place(settings, work, slowest_axis=axis)
+            forced = placer.place(settings, work, Wanted(slowest_axis=axis))
             assert forced is not None
             assert forced.axis_order[-1] == axis
             assert priced.free_s[0] + forced.communication_s == pytest.approx(costs[axis], rel=1e-9)
@@ -81,7 +81,7 @@ def test_enough_ends_the_trial_of_fills_and_says_so(monkeypatch: pytest.MonkeyPa
     ]
     placer, priced = cases[0]
     full = placer.place(priced.candidates, priced.work)
-    early = placer.place(priced.candidates, priced.work, enough_s=np.inf)
+    early = placer.place(priced.candidates, priced.work, Wanted(enough_s=np.inf))
     assert full is not None
     assert early is not None
     assert full.complete

@@ -33,20 +33,27 @@ from scaleacross.cost_models.step import StepTimes, placement_free_s, step_times
 from scaleacross.cost_models.uneven import Rows
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
-from scaleacross.solvers.fleets import Fill, Fleet, shares
+from scaleacross.solvers.fleets import Fleet, shares
 from scaleacross.solvers.mixed_fleets import MixedPricing, pricing_on
-from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, Placer, axes_of, never
+from scaleacross.solvers.place_parallelism import (
+    ANYWHERE,
+    AxisOrder,
+    Place,
+    PlacementDecision,
+    Placer,
+    Wanted,
+    axes_of,
+    orders_of,
+)
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
-from scaleacross.spec.placement import Placement, axis_orders, strides
+from scaleacross.spec.placement import Placement, strides
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import RECOMPUTES, rerun_period
 from scaleacross.workloads.layer_profile import ModelProfile
 
 LAYOUT_AXES: Final[tuple[GridAxis, ...]] = ("pp", "dp_shard", "dp_replicate")
 """Axes whose degrees and strides decide which types a stage of a replica has."""
-
-Place = tuple[Fill, AxisOrder]
 
 
 class Trial(NamedTuple):
@@ -86,34 +93,24 @@ class EveryPlacement(Placer):
     _layouts: dict[tuple[object, ...], Layout] = field(default_factory=dict)
     _times: dict[tuple[int, ...], list[StackedTimes]] = field(default_factory=dict)
 
-    def place(
-        self,
-        candidates: Candidates,
-        work: Work,
-        slowest_axis: GridAxis | None = None,
-        enough_s: float = -np.inf,
-        cutoff_s: float = np.inf,
-        stop: Callable[[], bool] = never,
-        left: Callable[[float], None] | None = None,
-    ) -> PlacementDecision | None:
+    def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
         """The best placement and balance of a single candidate.
 
-        None when no fill holds it, nothing fits in memory, or (unless ``slowest_axis`` is asked for) nothing is faster than
-        the incumbent. ``communication_s`` of the decision is the step less what ``work`` takes, so that both add up to the
+        None when no fill holds it, nothing fits in memory, or (unless a slowest axis is asked for) nothing is faster than the
+        incumbent. ``communication_s`` of the decision is the step less what ``work`` takes, so that both add up to the
         step.
         """
         free_s = float(placement_free_s(self.pricing.volumes(candidates, work))[0])
-        limit_s = np.inf if slowest_axis else min(self.incumbent_s(), free_s + cutoff_s)
+        limit_s = np.inf if wanted.slowest_axis else min(self.incumbent_s(), free_s + wanted.cutoff_s)
         best: PlacementDecision | None = None
-        active, _ = axes_of(candidates)
-        orders = list(self._promising(candidates, work, active, limit_s - free_s))
-        trials = [one for one in self._balanced(candidates, slowest_axis, orders) if one.floor_s < limit_s]
+        orders = wanted.among(list(self._promising(candidates, work, limit_s - free_s)))
+        trials = [one for one in self._balanced(candidates, orders) if one.floor_s < limit_s]
         at = [(one.balance, place) for one in trials for place in one.places]
         floors, behind = self._floors_s(trials)
         for index in np.argsort(floors, kind="stable").tolist():
             if floors[index] >= limit_s:
                 break
-            if stop() or (best is not None and best.communication_s <= enough_s):
+            if wanted.stop() or (best is not None and best.communication_s <= wanted.enough_s):
                 return best and replace(best, complete=False)
             balance, (fill, order) = at[index]
             decision = balanced(candidates.decision(0), balance)
@@ -131,7 +128,7 @@ class EveryPlacement(Placer):
         """
         job, profile, accelerators = self.pricing.job, self.pricing.profile, self.pricing.accelerators
         candidates = candidate_of(decision, job.global_batch_sequences)
-        for layout, places in self._by_layout(candidates, None).items():
+        for layout, places in self._by_layout(candidates).items():
             if not _holds(layout, decision):
                 continue
             memory = stage_memory(job, profile, accelerators, decision, candidates, layout)
@@ -150,13 +147,11 @@ class EveryPlacement(Placer):
         """The same placer without an incumbent."""
         return replace(self, incumbent_s=lambda: np.inf)
 
-    def _balanced(
-        self, candidates: Candidates, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None = None
-    ) -> list[Trial]:
+    def _balanced(self, candidates: Candidates, orders: Sequence[AxisOrder] | None) -> list[Trial]:
         """Every balance of every layout, lowest floor first; ``orders`` of the active axes, None: all of them."""
         pricing, balancer = self.pricing, self._balancer(candidates)
         out = []
-        for layout, alike in self._by_layout(candidates, slowest_axis, orders).items():
+        for layout, alike in self._by_layout(candidates, orders).items():
             for balance in self._balances(balancer, layout):
                 rows = balancer.rows(balance)
                 floor_s = float(placement_free_s(pricing.volumes(*rows[:2])).max())
@@ -175,27 +170,21 @@ class EveryPlacement(Placer):
         return balancer.balances(layout) if several else [balancer.equal(layout)]
 
     def _by_layout(
-        self, candidates: Candidates, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None = None
+        self, candidates: Candidates, orders: Sequence[AxisOrder] | None = None
     ) -> dict[Layout, list[Place]]:
         places: dict[Layout, list[Place]] = {}
         degrees = candidates.decision(0).degrees
-        for place in self.places(candidates, slowest_axis, orders):
+        for place in self.places(candidates, orders):
             places.setdefault(self._layout(degrees, place), []).append(place)
         return places
 
-    def places(
-        self,
-        candidates: Candidates,
-        slowest_axis: GridAxis | None = None,
-        orders: Sequence[AxisOrder] | None = None,
-    ) -> Iterator[Place]:
-        """Where a single candidate may lie, ``slowest_axis`` outermost; ``orders`` of its active axes, None: all."""
-        active, idle = axes_of(candidates)
-        orders = axis_orders(active, bool(candidates.expert_lanes[0] > 1)) if orders is None else orders
+    def places(self, candidates: Candidates, orders: Sequence[AxisOrder] | None = None) -> Iterator[Place]:
+        """Where a single candidate may lie; ``orders`` of its active axes, None: all."""
+        idle, orders = axes_of(candidates)[1], orders_of(candidates) if orders is None else orders
         for fill in self.fills_of(candidates) if orders else ():
             for order in orders:
                 place = (fill, (*idle, *order))
-                if (slowest_axis is None or order[-1] == slowest_axis) and self._c1_failures(candidates, place):
+                if self._c1_failures(candidates, place):
                     yield place
 
     def _c1_failures(self, candidates: Candidates, place: Place) -> bool:

@@ -25,9 +25,8 @@ the slowest rank computes and sends depends on the balance. Failure domains (C1)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import product
 from typing import Final
 
 import numpy as np
@@ -35,19 +34,25 @@ import numpy as np
 from scaleacross.cost_models.candidates import Candidates, Floats
 from scaleacross.cost_models.spending import Spending, spending_of
 from scaleacross.cost_models.step import placement_free_s
-from scaleacross.cost_models.traffic import flows
+from scaleacross.cost_models.traffic import Flow, flows
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.egress_pricing import EgressPricing
 from scaleacross.solvers.every_placement import EveryPlacement, balanced, placed_at
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.solvers.mixed_fleets import pricing_on
-from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, Placer, axes_of, never
+from scaleacross.solvers.place_parallelism import (
+    ANYWHERE,
+    Place,
+    PlacementDecision,
+    Placer,
+    Wanted,
+    axes_of,
+    orders_of,
+)
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.useful import UsefulShare
 from scaleacross.spec.job import ObjectiveName, counts_failures
-from scaleacross.spec.parallelism import GridAxis
-from scaleacross.spec.placement import axis_orders
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.problem import Problem
 
@@ -111,11 +116,11 @@ class Measure:
             return 1.0
         return self.useful.base_bound(candidates) if bases else self.useful.bound(candidates)
 
-    def share(self, candidates: Candidates, fill: Fill, order: AxisOrder) -> float:
+    def share(self, candidates: Candidates, place: Place) -> float:
         """Useful share of the time of a single placed candidate."""
         if self.useful is None:
             return 1.0
-        return self.useful.exact(candidates.decision(0).degrees, int(candidates.num_micro_batches[0]), fill, order)
+        return self.useful.exact(candidates.decision(0).degrees, int(candidates.num_micro_batches[0]), *place)
 
     def exact(self, fill: Fill, step_s: float, compute_s: float, egress: float, share: float = 1.0) -> float:
         """Score of a placed candidate."""
@@ -144,12 +149,10 @@ class Goal:
     measure: Measure
     limits: tuple[tuple[Measure, float], ...] = ()
 
-    def allows(
-        self, candidates: Candidates, place: tuple[Fill, AxisOrder], step_s: float, compute_s: float, egress: float
-    ) -> bool:
+    def allows(self, candidates: Candidates, place: Place, step_s: float, compute_s: float, egress: float) -> bool:
         """O4 on a placed candidate."""
         return all(
-            one.exact(place[0], step_s, compute_s, egress, one.share(candidates, *place)) <= most * SLACK
+            one.exact(place[0], step_s, compute_s, egress, one.share(candidates, place)) <= most * SLACK
             for one, most in self.limits
         )
 
@@ -227,6 +230,15 @@ class GoalPricing(Pricing):
         timed = priced if self._of_one_type else self.times.coarse(priced.candidates)  # bounds of ``priced`` are scores
         return self._scored(self.times.tight(timed), egress)
 
+    def score(self, candidates: Candidates, place: Place, step_s: float, busy_s: float, sent: Sequence[Flow]) -> float:
+        """Score of a single placed candidate, inf where the limits do not allow it; ``sent``: what its busiest stage sends."""
+        (fill, order), degrees, measure = place, candidates.decision(0).degrees, self.goal.measure
+        egress = 0.0
+        if sent and self.goal.pays_egress:
+            egress = self.egress.exact(degrees, order, fill, sent, int(candidates.num_chunks[0]))
+        allowed = self.goal.allows(candidates, place, step_s, busy_s, egress)
+        return measure.exact(fill, step_s, busy_s, egress, measure.share(candidates, place)) if allowed else np.inf
+
     @property
     def _of_one_type(self) -> bool:
         return len(self.accelerators) == 1
@@ -258,105 +270,70 @@ class GoalPlacer(Placer):
             raise ValueError("a GoalPlacer needs a GoalPricing")
         return self.pricing
 
-    @property
-    def goal(self) -> Goal:
-        """The goal of the pricing."""
-        return self.goal_pricing.goal
-
-    def place(
-        self,
-        candidates: Candidates,
-        work: Work,
-        slowest_axis: GridAxis | None = None,
-        enough_s: float = -np.inf,
-        cutoff_s: float = np.inf,
-        stop: Callable[[], bool] = never,
-        left: Callable[[float], None] | None = None,
-    ) -> PlacementDecision | None:
+    def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
         """The placement with the least score among those that the limits allow; None when there is none. All are tried.
 
         ``cutoff_s`` is a score less ``Priced.free_s``, as ``communication_s`` is; placements that reach it are left out.
         """
         volumes = self.pricing.volumes(candidates, work)
         free_s, busy_s = float(placement_free_s(volumes)[0]), float(compute_s(candidates, work)[0])
-        sent = flows(volumes) if self.goal.pays_egress else []
-        degrees, num_chunks = candidates.decision(0).degrees, int(candidates.num_chunks[0])
+        sent = flows(volumes)
         best: PlacementDecision | None = None
-        least = cutoff_s + free_s
-        for floor, fill, order in self._by_score(candidates, work, free_s, busy_s, slowest_axis):
+        least = wanted.cutoff_s + free_s
+        for floor, place in self._by_score(candidates, work, free_s, busy_s, wanted):
             if floor >= least:
                 break
-            if stop():
+            if wanted.stop():
                 return best and replace(best, complete=False)
+            fill, order = place
             step_s = free_s + self.exposed_s(candidates, work, fill, order)
-            egress = self.goal_pricing.egress.exact(degrees, order, fill, sent, num_chunks) if sent else 0.0
-            share = self.goal.measure.share(candidates, fill, order)
-            score = self.goal.measure.exact(fill, step_s, busy_s, egress, share)
-            if score < least and self.goal.allows(candidates, (fill, order), step_s, busy_s, egress):
+            score = self.goal_pricing.score(candidates, place, step_s, busy_s, sent)
+            if score < least:
                 best, least = PlacementDecision(order, fill, score - free_s, complete=True), score
         return best
 
     def _by_score(
-        self, candidates: Candidates, work: Work, free_s: float, busy_s: float, slowest_axis: GridAxis | None
-    ) -> list[tuple[float, Fill, AxisOrder]]:
+        self, candidates: Candidates, work: Work, free_s: float, busy_s: float, wanted: Wanted
+    ) -> list[tuple[float, Place]]:
         """Every placement with a bound on its score without egress, least first."""
-        active, idle = axes_of(candidates)
-        every = axis_orders(active, bool(candidates.expert_lanes[0] > 1))
-        orders = [order for order in every if slowest_axis is None or order[-1:] == (slowest_axis,)]
+        idle, orders = axes_of(candidates)[1], wanted.among(orders_of(candidates))
         fills = self.fills_of(candidates) if orders else []
         if not fills:
             return []
         bounds = free_s + self.bounds_s(candidates, work, orders, fills)
-        measure = self.goal.measure
+        places = [(fill, (*idle, *order)) for fill in fills for order in orders]
+        measure = self.goal_pricing.goal.measure
         floors = [
-            (
-                measure.exact(fill, float(bound), busy_s, 0.0, measure.share(candidates, fill, (*idle, *order))),
-                index,
-                fill,
-                (*idle, *order),
-            )
-            for index, ((fill, order), bound) in enumerate(zip(product(fills, orders), bounds.flat, strict=True))
+            (measure.exact(place[0], bound, busy_s, 0.0, measure.share(candidates, place)), place)
+            for place, bound in zip(places, bounds.ravel().tolist(), strict=True)
         ]
-        return [(floor, fill, order) for floor, _, fill, order in sorted(floors, key=lambda one: one[:2])]
+        return sorted(floors, key=lambda one: one[0])
 
 
 @dataclass
 class BalancedGoalPlacer(EveryPlacement):
     """``GoalPlacer`` where work is balanced over accelerator types, or failures restrict the placement."""
 
-    def place(
-        self,
-        candidates: Candidates,
-        work: Work,
-        slowest_axis: GridAxis | None = None,
-        enough_s: float = -np.inf,
-        cutoff_s: float = np.inf,
-        stop: Callable[[], bool] = never,
-        left: Callable[[float], None] | None = None,
-    ) -> PlacementDecision | None:
+    def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
         """The placement and balance with the least score that the limits allow; None when there is none. All are tried."""
         pricing = self.pricing
         if not isinstance(pricing, GoalPricing):
             raise ValueError("a BalancedGoalPlacer needs a GoalPricing")
-        goal, degrees, num_chunks = pricing.goal, candidates.decision(0).degrees, int(candidates.num_chunks[0])
-        best_score, best = np.inf, None
-        for trial in self._balanced(candidates, slowest_axis):
+        measure, best_score, best = pricing.goal.measure, np.inf, None
+        for trial in self._balanced(candidates, wanted.among(orders_of(candidates))):
             balance = trial.balance
             decision = balanced(candidates.decision(0), balance)
-            for place, floor_s in zip(trial.places, self._floors_s([trial])[0], strict=True):
+            for place, floor_s in zip(trial.places, self._floors_s([trial])[0].tolist(), strict=True):
                 fill, order = place
-                share = goal.measure.share(candidates, fill, order)
-                if stop() or goal.measure.exact(fill, float(floor_s), 0.0, 0.0, share) >= best_score:
+                floor = measure.exact(fill, floor_s, 0.0, 0.0, measure.share(candidates, place))
+                if wanted.stop() or floor >= best_score:
                     continue
                 cost = self.on(fill).cost(placed_at(decision, place))
-                step_s, busy_s = cost.cost.step_s, cost.cost.compute_s
-                sent = cost.sent if goal.pays_egress else ()
-                egress = pricing.egress.exact(degrees, order, fill, sent, num_chunks) if sent else 0.0
-                score = goal.measure.exact(fill, step_s, busy_s, egress, share)
-                if score < best_score and goal.allows(candidates, place, step_s, busy_s, egress):
+                score = pricing.score(candidates, place, cost.cost.step_s, cost.cost.compute_s, cost.sent)
+                if score < best_score:
                     best_score, best = score, PlacementDecision(order, fill, 0.0, complete=True, balance=balance)
         free_s = float(placement_free_s(pricing.volumes(candidates, work))[0])
-        return best and replace(best, communication_s=best_score - free_s, complete=not stop())
+        return best and replace(best, communication_s=best_score - free_s, complete=not wanted.stop())
 
 
 def goal_placer(goal: Goal, problem: Problem, fleet: Fleet) -> Placer:

@@ -49,6 +49,7 @@ ORDERS_FIRST: Final = 8
 """Orders that are tried before the others: enough to hold a good one, and few of 120. A choice."""
 
 AxisOrder = tuple[GridAxis, ...]
+Place = tuple[Fill, AxisOrder]
 
 
 def never() -> bool:
@@ -72,6 +73,34 @@ class PlacementDecision:
     balance: Balance | None = None
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Which placements of a candidate are looked for, and for how long.
+
+    Attributes:
+        slowest_axis: C5: only orders that end with this axis.
+        enough_s: no further fills once a placement exposes no more communication than this; the decision says whether all of
+            them were tried.
+        cutoff_s: placements that expose this much communication or more are of no interest: None when all do.
+        stop: asked before every exact price; once true, the best so far comes back, not complete (None if there is none).
+        left: told the bound on the communication of placements that are left out as their estimate (``Priced.estimate_s``) is
+            not below ``cutoff_s``; None: none are.
+    """
+
+    slowest_axis: GridAxis | None = None
+    enough_s: float = -np.inf
+    cutoff_s: float = np.inf
+    stop: Callable[[], bool] = never
+    left: Callable[[float], None] | None = None
+
+    def among(self, orders: Sequence[AxisOrder]) -> list[AxisOrder]:
+        """The orders that end with the axis asked for."""
+        return [order for order in orders if self.slowest_axis is None or order[-1:] == (self.slowest_axis,)]
+
+
+ANYWHERE: Final = Wanted()
+
+
 @dataclass
 class Placer:
     """Places candidates on one fleet; remembers fills, their levels and group shapes between candidates.
@@ -86,35 +115,18 @@ class Placer:
     _fills: dict[Degrees, list[Fill]] = field(default_factory=dict)
     _known: KnownReplicas = field(default_factory=KnownReplicas)
 
-    def place(
-        self,
-        candidates: Candidates,
-        work: Work,
-        slowest_axis: GridAxis | None = None,
-        enough_s: float = -np.inf,
-        cutoff_s: float = np.inf,
-        stop: Callable[[], bool] = never,
-        left: Callable[[float], None] | None = None,
-    ) -> PlacementDecision | None:
-        """The best placement of a single candidate (``candidates`` has one row), None when no fill holds it.
+    def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
+        """The best placement of a single candidate (``candidates`` has one row), None when no fill holds what is wanted.
 
-        Args:
-            slowest_axis: C5: only orders that end with this axis.
-            enough_s: fills are tried block by block, largest granule first; no further block once a placement exposes
-                no more communication than this. The decision says whether all of them were tried.
-            cutoff_s: placements that expose this much communication or more are of no interest: None when all do.
-            stop: asked before every exact price; once true, the best so far comes back, not complete (None if there is none).
-            left: told the bound on the communication of placements that are left out as their estimate (``Priced.estimate_s``) is
-                not below ``cutoff_s``; None: none are.
+        Fills are tried block by block, largest granule first.
         """
-        active, idle = axes_of(candidates)
-        least_s = self._promising(candidates, work, active, cutoff_s)
-        orders = [order for order in least_s if slowest_axis is None or order[-1:] == (slowest_axis,)]
-        orders.sort(key=least_s.__getitem__)
-        fills, best = self.fills_of(candidates), None
+        idle, cutoff_s, left = axes_of(candidates)[1], wanted.cutoff_s, wanted.left
+        least_s = self._promising(candidates, work, cutoff_s)
+        orders = sorted(wanted.among(list(least_s)), key=least_s.__getitem__)
+        fills, best = self.fills_of(candidates) if orders else [], None
         tried = orders[:ORDERS_FIRST], orders[ORDERS_FIRST:]
         for some, start in product(tried, range(0, len(fills), FILL_BLOCK)):
-            if best is not None and best.communication_s <= enough_s:
+            if best is not None and best.communication_s <= wanted.enough_s:
                 return replace(best, complete=False)
             block, some = fills[start : start + FILL_BLOCK], [order for order in some if least_s[order] < cutoff_s]
             if not some:
@@ -124,7 +136,7 @@ class Placer:
             for index in np.argsort(order_by, axis=None, kind="stable").tolist():
                 if order_by.flat[index] >= cutoff_s:
                     break
-                if stop():
+                if wanted.stop():
                     return best and replace(best, complete=False)
                 fill, order = block[index // len(some)], (*idle, *some[index % len(some)])
                 exposed_s = self.exposed_s(candidates, work, fill, order, cutoff_s)
@@ -172,12 +184,10 @@ class Placer:
             self._fills[degrees] = self.fleet.fills_of(degrees)
         return self._fills[degrees]
 
-    def _promising(
-        self, candidates: Candidates, work: Work, active: Sequence[GridAxis], cutoff_s: float
-    ) -> dict[AxisOrder, float]:
+    def _promising(self, candidates: Candidates, work: Work, cutoff_s: float) -> dict[AxisOrder, float]:
         """The axis orders whose lower bound, whatever the fill, is below the cutoff, with that bound."""
-        orders = axis_orders(active, bool(candidates.expert_lanes[0] > 1))
-        bounds = self.pricing.order_bounds_s(candidates, work, orders)[:, 0].tolist() if active else [-np.inf]
+        orders = orders_of(candidates)
+        bounds = self.pricing.order_bounds_s(candidates, work, orders)[:, 0].tolist() if orders[0] else [-np.inf]
         return {order: bound for order, bound in zip(orders, bounds, strict=True) if bound < cutoff_s}
 
     def bounds_s(
@@ -256,3 +266,8 @@ def axes_of(candidates: Candidates) -> tuple[AxisOrder, AxisOrder]:
     """Axes of degree > 1 of a single candidate, and the others."""
     active = tuple(axis for axis in GRID_AXES if int(getattr(candidates, axis)[0]) > 1)
     return active, tuple(axis for axis in GRID_AXES if axis not in active)
+
+
+def orders_of(candidates: Candidates) -> list[AxisOrder]:
+    """Orders of the axes of degree > 1 of a single candidate."""
+    return list(axis_orders(axes_of(candidates)[0], bool(candidates.expert_lanes[0] > 1)))

@@ -14,7 +14,7 @@ import numpy as np
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import shares
-from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
+from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, Wanted, never
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals
 from scaleacross.solvers.work_limit import WorkClock, count_one
@@ -186,7 +186,7 @@ class Search:
         """Place one candidate exactly and remember it; None when no fill holds it or it cannot stay below ``below_s``.
 
         ``in_time``: not beyond the time limit; what its bound allows then stays visible. ``left``: told the bound on the step of
-        placements left out by their estimates (``Placer.place``); None: none are. ``enough_s``: of that function; by default
+        placements left out by their estimates (``Wanted``); None: none are. ``enough_s``: of ``Wanted``, too; by default
         what is as good as the bound.
         """
         count_one(self.clock)  # a candidate is work, too, where its bounds leave nothing to be priced
@@ -203,7 +203,8 @@ class Search:
             return over
 
         of_step = None if left is None else lambda added_s: left(free_s + added_s)
-        decision = placer.place(one.candidates, one.work, slowest_axis, enough_s, below_s - free_s, stop, of_step)
+        wanted = Wanted(slowest_axis, enough_s, below_s - free_s, stop, of_step)
+        decision = placer.place(one.candidates, one.work, wanted)
         if decision is None:
             if self.ended is None and in_time and self.is_over():
                 self.open_bound_s = min(self.open_bound_s, bound_s)

@@ -7,7 +7,7 @@ has, beside the equal split, the one of ``partition_stages``, exact for its time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,10 +22,8 @@ from scaleacross.solvers.balance import Balance, Balancer
 from scaleacross.solvers.every_placement import EveryPlacement
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.mixed_fleets import MixedPricing, of_one_type
-from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, axes_of, never
+from scaleacross.solvers.place_parallelism import ANYWHERE, AxisOrder, PlacementDecision, Wanted, axes_of, orders_of
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import GridAxis
-from scaleacross.spec.placement import axis_orders
 from scaleacross.spec.recomputation import RECOMPUTES, rerun_period
 from scaleacross.workloads.layer_profile import ModelProfile
 
@@ -47,32 +45,17 @@ class UnevenLayers(EveryPlacement):
 
     least_stages: ClassVar[int] = 2
 
-    def place(
-        self,
-        candidates: Candidates,
-        work: Work,
-        slowest_axis: GridAxis | None = None,
-        enough_s: float = -np.inf,
-        cutoff_s: float = np.inf,
-        stop: Callable[[], bool] = never,
-        left: Callable[[float], None] | None = None,
-    ) -> PlacementDecision | None:
+    def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
         """As ``EveryPlacement.place``; None, too, where the equal split is the best one, or the only legal one."""
-        if is_by_stage(candidates):
-            return super().place(candidates, work, slowest_axis, enough_s, cutoff_s, stop, left)
-        if (
-            rerun_period(RECOMPUTES[int(candidates.recompute[0])]) > 1
-            or self._balancer(candidates).uneven_split is None
-        ):
-            return None
-        return super().place(candidates, work, slowest_axis, enough_s, cutoff_s, stop, left)
+        several = rerun_period(RECOMPUTES[int(candidates.recompute[0])]) == 1
+        if is_by_stage(candidates) or (several and self._balancer(candidates).uneven_split is not None):
+            return super().place(candidates, work, wanted)
+        return None
 
-    def _promising(
-        self, candidates: Candidates, work: Work, active: Sequence[GridAxis], cutoff_s: float
-    ) -> dict[AxisOrder, float]:
+    def _promising(self, candidates: Candidates, work: Work, cutoff_s: float) -> dict[AxisOrder, float]:
         """The axis orders whose bound with these layers, on the best links of the fleet, is below the cutoff, with that bound
         (-inf without a cutoff)."""
-        orders = axis_orders(active, bool(candidates.expert_lanes[0] > 1))
+        orders = orders_of(candidates)
         if not np.isfinite(cutoff_s):
             return dict.fromkeys(orders, -np.inf)
         balancer, mixed, known = self._balancer(candidates), self.pricing, of_one_type(self.pricing)
