@@ -11,7 +11,7 @@ from machines import candidates, gpt, job
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.candidates import Candidates, Floats
 from scaleacross.cost_models.memory import PARTS, held_parameters, memory_parts
-from scaleacross.cost_models.stages import block_counts, rank_classes, rank_layers
+from scaleacross.cost_models.stages import block_counts, equal_stages, layers_of_ranks, rank_classes
 from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import ModelProfile
 
@@ -24,7 +24,8 @@ NORMS = 2 * 16_384
 def on_rank(profile: ModelProfile, of: Job, rows: Candidates, rank: int) -> dict[str, Floats]:
     """Parts on one pipeline rank, each (n,)."""
     classes = rank_classes(block_counts(profile), int(rows.pp[0]), int(rows.num_chunks[0]))
-    layers = rank_layers(block_counts(profile), int(rows.pp[0]), int(rows.num_chunks[0]))
+    split = equal_stages(profile.num_layers, int(rows.pp[0]), int(rows.num_chunks[0]))
+    layers = layers_of_ranks(block_counts(profile), split).tolist()
     last = int(rows.pp[0]) - 1
     for index, first in enumerate(classes.first_rank):
         if layers[first] == layers[rank] and (first == 0) == (rank == 0) and (first == last) == (rank == last):

@@ -133,6 +133,18 @@ def memory_parts(
     }
 
 
+def bytes_by_layer(
+    profile: ModelProfile, job: Job, candidates: Candidates, ranks: Ints, has_embedding: Ints, has_head: Ints
+) -> tuple[Floats, Floats]:
+    """Memory of some pipeline ``ranks`` without layers, (ranks, n), and of a layer of each block type, (ranks, types, n)."""
+    probes = np.eye(1 + len(profile.blocks), dtype=np.int64)[:, 1:]  # no layer, and one of each type
+    times = len(probes)
+    ends = (np.repeat(each, times) for each in (has_embedding, has_head, ranks, np.ones_like(ranks)))
+    parts = memory_parts(profile, job, candidates, RankClasses(np.tile(probes, (len(ranks), 1)), *ends))
+    needed = sum(parts.values(), start=np.zeros(1)).reshape(len(ranks), times, -1)
+    return needed[:, 0], needed[:, 1:] - needed[:, :1]
+
+
 def _tokens(job: Job, candidates: Candidates) -> Floats:
     return candidates.micro_batch * (job.sequence_length / candidates.cp)
 

@@ -98,9 +98,8 @@ def plan_cost(
         shapes = exact_shapes(decision.degrees, placement.axis_order, levels)
     candidates = candidate_of(decision, job.global_batch_sequences)
     groups = groups_of(shapes, levels, network_of(decision) if network is None else network)
-    split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, candidates, layout)
-    replicas = Replicas.of(OnLayout(job, profile, levels.accelerators, decision, layout, split, micro_batches))
-    slowest = max(replicas.placed(placement, groups, levels).kinds(), key=lambda kind: kind.step_s)
+    given = _given(job, profile, levels, decision, layout)
+    slowest = max(Replicas.of(given).placed(placement, groups, levels).kinds(), key=lambda kind: kind.step_s)
     volumes, times = slowest.busiest, slowest.times
     sent = flows(volumes)
     collectives = tuple(predicted(flow, groups[flow.shape], volumes.equal_copies) for flow in sent)
@@ -108,8 +107,8 @@ def plan_cost(
     spans = {flow.axis: LINK_LEVELS[int(shapes[flow.axis].span)] for flow in sent}
     return PlanCost(
         placement=placement.model_copy(update={"spans": spans}),
-        layers_per_stage=split,
-        num_micro_batches=max(micro_batches),
+        layers_per_stage=given.split,
+        num_micro_batches=max(given.micro_batches),
         cost=_breakdown(job, profile, peak_flop_per_s(topology, placement, job), candidates, times),
         memory=stage_memory(job, profile, levels.accelerators, decision, candidates, layout),
         traffic=level_traffic(sent, collectives, shapes, levels, decision.pipeline, step_s, decision.network or ()),
@@ -152,15 +151,13 @@ def step_seconds(
     placement = _placement(decision)
     levels = levels or build_levels(topology, placement.fill)
     layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
-    candidates = candidate_of(decision, job.global_batch_sequences)
-    split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, candidates, layout)
-    given = OnLayout(job, profile, levels.accelerators, decision, layout, split, micro_batches)
+    given = _given(job, profile, levels, decision, layout)
     return (known or KnownReplicas()).of(given).placed(placement, groups, levels).step_s(limit_s, behind_s)
 
 
 def groups_of(shapes: Mapping[str, GroupShape], levels: Levels, network: Networks) -> dict[str, Group]:
     """The groups of every communicator, one row each, on the links of a fill; those inside buildings by accelerator type, too."""
-    links, launch_s = links_of(levels), _launch_s(levels)
+    links, launch_s = links_of(levels), max(one.collective_start_s for one in levels.accelerators)
     groups = {name: group_of(network, name, one_row(shape), links, launch_s) for name, shape in shapes.items()}
     own = {name: links_of(one) for name, one in levels.by_type.items()}
     inside = {name for name, shape in shapes.items() if own and shape.span < CAMPUS}
@@ -168,10 +165,6 @@ def groups_of(shapes: Mapping[str, GroupShape], levels: Levels, network: Network
         name: replace(groups[name], by_type={of: replace(groups[name], links=each) for of, each in own.items()})
         for name in inside
     }
-
-
-def _launch_s(levels: Levels) -> float:
-    return max(accelerator.collective_start_s for accelerator in levels.accelerators)
 
 
 def placed_shapes(topology: Topology, decision: Decision) -> Mapping[str, GroupShape]:
@@ -199,14 +192,8 @@ def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[i
     """[stage][chunk] -> layers, stated or as equal as possible."""
     if decision.layers_per_stage is not None:
         return decision.layers_per_stage
-    return _equal(profile, decision)
-
-
-def _equal(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:
-    pipeline = decision.pipeline
-    return equal_stages(
-        profile.num_layers, decision.degrees.pp, pipeline.num_chunks, SCHEDULES[pipeline.schedule].placement
-    )
+    pp, num_chunks, name = decision.degrees.pp, decision.pipeline.num_chunks, decision.pipeline.schedule
+    return equal_stages(profile.num_layers, pp, num_chunks, SCHEDULES[name].placement)
 
 
 def micro_batches_of(decision: Decision, candidates: Candidates, layout: Layout) -> tuple[int, ...]:
@@ -249,6 +236,12 @@ def _breakdown(job: Job, profile: ModelProfile, peak: float, candidates: Candida
         model_flop_per_s=rate,
         mfu=rate / peak,
     )
+
+
+def _given(job: Job, profile: ModelProfile, levels: Levels, decision: Decision, layout: Layout) -> OnLayout:
+    candidates = candidate_of(decision, job.global_batch_sequences)
+    split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, candidates, layout)
+    return OnLayout(job, profile, levels.accelerators, decision, layout, split, micro_batches)
 
 
 def stage_memory(

@@ -130,19 +130,6 @@ def virtual_stages(
     return RankClasses(table, first, last, rank, np.ones_like(rank)), rank
 
 
-@lru_cache(maxsize=4096)
-def rank_layers(
-    block_counts: tuple[int, ...], pp: int, num_chunks: int, placement: StagePlacement = "loop"
-) -> tuple[tuple[int, ...], ...]:
-    """Layers of each type on each pipeline rank, [rank][type], for blocks of ``block_counts`` layers in model order.
-
-    Raises:
-        ValueError: more virtual stages than layers, but for two empty ends.
-    """
-    table = layers_of_ranks(block_counts, equal_stages(sum(block_counts), pp, num_chunks, placement), placement)
-    return tuple(tuple(int(n) for n in row) for row in table)
-
-
 def every_rank(layers: Ints, head: int) -> RankClasses:
     """Every pipeline rank as a class of its own, from its layers by type, (ranks, types); ``head``: the rank that holds it."""
     ranks = np.arange(len(layers))
@@ -158,10 +145,11 @@ def rank_classes(
     """The distinct ranks of a pipeline. Raises ValueError when more than the two ends would be empty."""
     ranks: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
     last_rank = head_rank(pp, num_chunks, placement)
-    for rank, layers in enumerate(rank_layers(block_counts, pp, num_chunks, placement)):
-        ranks.setdefault((layers, rank == 0, rank == last_rank), []).append(rank)
+    split = equal_stages(sum(block_counts), pp, num_chunks, placement)
+    for rank, layers in enumerate(layers_of_ranks(block_counts, split, placement).tolist()):
+        ranks.setdefault((tuple(layers), rank == 0, rank == last_rank), []).append(rank)
     keys = list(ranks)
-    first_chunks = layers_of_stages(block_counts, equal_stages(sum(block_counts), pp, num_chunks, placement), placement)
+    first_chunks = layers_of_stages(block_counts, split, placement)
     passed = np.cumsum(first_chunks[:pp], axis=0) - first_chunks[:pp]
     last = np.array([ranks[key][-1] for key in keys])
     return RankClasses(

@@ -25,7 +25,7 @@ from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.columns import columns_of, concatenated
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds
 from scaleacross.cost_models.layout import Layout, types_of_ranks
-from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
+from scaleacross.cost_models.memory import Held, bytes_by_layer, held_parameters
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
@@ -39,7 +39,6 @@ from scaleacross.cost_models.rank_seconds import (
 )
 from scaleacross.cost_models.recomputation import on_rows, own
 from scaleacross.cost_models.stages import (
-    RankClasses,
     block_counts,
     every_rank,
     head_rank,
@@ -133,28 +132,18 @@ def layer_costs(
 ) -> LayerCosts:
     """Costs of a single candidate (``candidates`` has one row) on every accelerator type (``layer_seconds.times_by_type``)."""
     seconds = np.stack([layer_pass_s(each, candidates)[:, 0] for each in times])
-    fixed, per_layer = _bytes(profile, job, candidates)
+    ranks, head = np.arange(candidates.pp[0]), head_rank_of(candidates)
+    ends = (ranks == 0).astype(np.int64), (ranks == head).astype(np.int64)
+    fixed, per_layer = (of_all[..., 0] for of_all in bytes_by_layer(profile, job, candidates, ranks, *ends))
     usable = np.array([accelerator.room_bytes(job.memory_headroom_fraction) for accelerator in accelerators])
     names = tuple(accelerator.name for accelerator in accelerators)
-    counts, head = block_counts(profile), head_rank_of(candidates)
+    counts = block_counts(profile)
     return LayerCosts(names, counts, seconds[:, :-2], seconds[:, -2:], fixed, per_layer, usable, head)
 
 
 def head_rank_of(candidates: Candidates) -> int:
     """The rank that holds the head of a single candidate."""
     return head_rank(int(candidates.pp[0]), int(candidates.num_chunks[0]), placement_of(candidates))
-
-
-def _bytes(profile: ModelProfile, job: Job, candidates: Candidates) -> tuple[Floats, Floats]:
-    """``fixed_bytes`` and ``layer_bytes``: every rank with no layer, and with one of each type."""
-    pp, types = int(candidates.pp[0]), len(profile.blocks)
-    probes = np.concatenate([np.zeros((1, types), dtype=np.int64), np.eye(types, dtype=np.int64)])
-    ranks, first = np.repeat(np.arange(pp), len(probes)), np.tile(probes, (pp, 1))
-    has_head = (ranks == head_rank_of(candidates)).astype(np.int64)
-    classes = RankClasses(first, (ranks == 0).astype(np.int64), has_head, ranks, np.ones_like(ranks))
-    parts = memory_parts(profile, job, candidates, classes)
-    needed = sum(parts.values(), start=np.zeros(1))[:, 0].reshape(pp, len(probes))
-    return needed[:, 0], needed[:, 1:] - needed[:, :1]
 
 
 def uneven_rows(

@@ -61,6 +61,13 @@ def by_orders(candidates: Candidates) -> Iterator[tuple[Ints, list[tuple[GridAxi
         yield np.flatnonzero(pattern.code == kind), axis_orders(active, bool(candidates.expert_lanes[row] > 1))
 
 
+def sets_before(orders: Sequence[Sequence[GridAxis]], axis: GridAxis) -> tuple[list[frozenset[GridAxis]], Ints]:
+    """The sets of axes that are faster than one in some order, each once, and which of them each order has, (orders,)."""
+    before = [frozenset(order[: order.index(axis)]) for order in orders]
+    sets = list(dict.fromkeys(before))
+    return sets, np.array([sets.index(faster) for faster in before])
+
+
 def added_s(
     parts: Sequence[Terms], over: Sequence[Window], early: Early | None = None, shards: LeastPasses | None = None
 ) -> Floats:

@@ -50,7 +50,7 @@ from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.waiting_groups import alone_shape, told_apart
 from scaleacross.cost_models.window_traffic import trunks_apart_s, window_s
 from scaleacross.cost_models.work import NO_WORK, LayerWaits, Work, state_work, work_of
-from scaleacross.solvers.arcs import Arc, Kinds, added_s, by_orders, kinds_of
+from scaleacross.solvers.arcs import Arc, Kinds, added_s, by_orders, kinds_of, sets_before
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.accelerator import Accelerator
@@ -220,11 +220,10 @@ class Pricing:
         early, shards = self.early(volumes), LeastPasses.of(volumes)
         parts, used = [], []
         for axis in (axis for axis in orders[0] if (getattr(candidates, axis) > 1).any()):
-            before = [frozenset(order[: order.index(axis)]) for order in orders]
-            place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
-            stride = np.stack([stride_behind(candidates, faster) for faster in place])
+            sets, of_order = sets_before(orders, axis)
+            stride = np.stack([stride_behind(candidates, faster) for faster in sets])
             parts.append(self._arc(axis, stride, volumes, kinds).terms(volumes))
-            used.append(np.array([place[faster] for faster in before]))
+            used.append(of_order)
         out = np.zeros((2, len(orders), len(candidates)))
         step = max(1, ORDER_BLOCK // max(1, len(candidates)))
         for start in range(0, len(orders) if parts else 0, step):

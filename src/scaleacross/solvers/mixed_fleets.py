@@ -46,7 +46,7 @@ from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import legal_micro_batches
-from scaleacross.solvers.arcs import by_orders
+from scaleacross.solvers.arcs import by_orders, sets_before
 from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.mixed_estimates import like_the_slowest, share_left
@@ -144,11 +144,10 @@ class MixedPricing(Pricing):
         volumes = self._unit_volumes(candidates, times)
         arcs = []
         for axis in (axis for axis in orders[0] if axis != "pp"):
-            before = [frozenset(order[: order.index(axis)]) for order in orders]
-            place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
-            stride = np.concatenate([stride_behind(candidates, faster) for faster in place])
-            terms = self._relaxed_terms(axis, volumes.take(np.tile(every, len(place))), stride)
-            arcs.append((terms, np.array([place[faster] for faster in before]) * len(candidates)))
+            sets, of_order = sets_before(orders, axis)
+            stride = np.concatenate([stride_behind(candidates, faster) for faster in sets])
+            terms = self._relaxed_terms(axis, volumes.take(np.tile(every, len(sets))), stride)
+            arcs.append((terms, of_order * len(candidates)))
         out = np.empty((len(orders), len(candidates)))
         step = max(1, ORDER_BLOCK // max(1, len(candidates)))
         for start in range(0, len(orders), step):

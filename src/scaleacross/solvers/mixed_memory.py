@@ -21,8 +21,8 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints
-from scaleacross.cost_models.memory import memory_parts
-from scaleacross.cost_models.stages import RankClasses, block_counts
+from scaleacross.cost_models.memory import bytes_by_layer
+from scaleacross.cost_models.stages import block_counts
 from scaleacross.spec.job import Job
 from scaleacross.spec.topology import Building
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -41,7 +41,10 @@ def layers_that_fit(
     room, fullest = np.empty(len(candidates)), np.empty(len(candidates))
     for pp, rows in by_pipeline(candidates):
         here = candidates.take(rows)
-        ranks, fixed, each = _bytes(job, profile, pp, here)
+        last = np.unique((np.arange(1, PARTS + 1) * pp) // PARTS - 1)
+        last = last[last >= 0]
+        ranks, none = np.diff(last, prepend=-1), np.zeros_like(last)
+        fixed, each = bytes_by_layer(profile, job, here, last, none, none)
         chunks, one_each = here.num_chunks, pp * here.num_chunks <= profile.num_layers
         most = np.where(one_each, profile.num_layers - (pp - 1) * chunks, chunks)
         of_large = np.minimum(pp, large // (here.dp * here.tp * here.cp))
@@ -68,20 +71,6 @@ def _that_fit(left_bytes: Floats, layer_bytes: Floats, most: Ints) -> Floats:
 def by_pipeline(candidates: Candidates) -> Iterator[tuple[int, Ints]]:
     """Rows of equal pp, as (pp, row indices)."""
     yield from ((int(pp), np.flatnonzero(candidates.pp == pp)) for pp in np.unique(candidates.pp))
-
-
-def _bytes(job: Job, profile: ModelProfile, pp: int, candidates: Candidates) -> tuple[Ints, Floats, Floats]:
-    """Ranks of each part, and the bytes of its last rank without layers, (parts, n), and of a layer of each block type,
-    (parts, block types, n)."""
-    last = np.unique((np.arange(1, PARTS + 1) * pp) // PARTS - 1)
-    last, kinds = last[last >= 0], len(profile.blocks)
-    probes = np.concatenate([np.zeros((1, kinds), dtype=np.int64), np.eye(kinds, dtype=np.int64)])
-    layers, none = np.tile(probes, (len(last), 1)), np.zeros(len(last) * len(probes), dtype=np.int64)
-    classes = RankClasses(layers, none, none, np.repeat(last, len(probes)), none + 1)
-    parts = memory_parts(profile, job, candidates, classes)
-    needed = sum(parts.values(), start=np.zeros(1)).reshape(len(last), len(probes), -1)
-    fixed = needed[:, 0]
-    return np.diff(last, prepend=-1), fixed, needed[:, 1:] - needed[:, :1]
 
 
 def _largest(layers: Floats, ranks: Ints, number: Ints) -> Floats:

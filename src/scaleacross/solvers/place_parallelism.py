@@ -35,7 +35,7 @@ from scaleacross.cost_models.pipeline.unplaced import WAITED
 from scaleacross.cost_models.replica_kinds import KnownReplicas
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
-from scaleacross.solvers.arcs import added_s
+from scaleacross.solvers.arcs import added_s, sets_before
 from scaleacross.solvers.balance import Balance
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fixed_placement import FixedPlacement
@@ -202,11 +202,9 @@ class Placer:
         """``bounds_s``, and the estimates of the same (``Priced.estimate_s``)."""
         parts = []
         for axis in orders[0]:
-            before = [frozenset(order[: order.index(axis)]) for order in orders]
-            place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
-            arcs, of = self.arcs(candidates, work, axis, list(place), fills), [place[faster] for faster in before]
-            at = (np.arange(len(fills))[:, None] * len(place) + of).ravel()
-            parts.append(arcs.take(at))
+            sets, of_order = sets_before(orders, axis)
+            at = (np.arange(len(fills))[:, None] * len(sets) + of_order).ravel()
+            parts.append(self.arcs(candidates, work, axis, sets, fills).take(at))
         if not parts:
             return np.zeros((len(fills), len(orders))), np.zeros((len(fills), len(orders)))
         volumes, over = self.pricing.volumes(candidates, work), windows(candidates, work)
