@@ -130,11 +130,11 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
     if not outer.all():
         farthest = _fanout_and_members(apart[:, outer], together)
     if far.any():
-        tail = degree - (1 + _last_step(far[far.any(axis=1)]).max()) * float(together)
+        tail = degree - (1 + np.flatnonzero(far.any(axis=0))[-1]) * float(together)
     pairs = _farthest_pairs(apart)
     pairs[SCALE_UP] += (together - 1) * grid[1]
     measures = (np.array(float(degree)), fanout, members, crossing, pairs)
-    spacing = np.array(_largest_gap(far) * (together if _has_two(far) else 1))
+    spacing = np.array(max(1.0, _largest_gap(far) * together))
     return GroupShape(*measures, np.array(tail), spacing, exchanged, leaving, *farthest)
 
 
@@ -238,20 +238,10 @@ def _between(child: Ints, ranks: int, together: int, degree: int) -> Floats:
 
 
 def _largest_gap(far: Bools) -> float:
-    """Largest distance between consecutive far boundaries of one group, 1 when no group has two."""
+    """Largest distance between consecutive far boundaries of one group, 0 when no group has two."""
     row, boundary = np.nonzero(far)
     same = np.diff(row) == 0
-    return float(np.diff(boundary)[same].max(initial=1))
-
-
-def _has_two(far: Bools) -> bool:
-    """Whether some group has two far boundaries."""
-    return bool((np.count_nonzero(far, axis=1) > 1).any())
-
-
-def _last_step(steps: Bools) -> Ints:
-    last: Ints = steps.shape[1] - 1 - np.argmax(steps[:, ::-1], axis=1)
-    return last
+    return float(np.diff(boundary)[same].max(initial=0))
 
 
 @dataclass(frozen=True)

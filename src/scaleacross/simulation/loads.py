@@ -22,7 +22,7 @@ class Loads:
         """Trunk -> load of its fullest parallel link over the mean, where the flows of a pattern are hashed."""
         if (key, way) not in self._known:
             parallel, out = self.machine.fabric.parallel, {}
-            for link, pairs in self.machine.pairs_across(key).items():
+            for link, pairs in self.machine.pairs_across[key].items():
                 level, num_links = parallel[link]
                 settings = way.at(level)
                 if settings is not None and settings.hashed and num_links:
@@ -39,7 +39,7 @@ class Loads:
 
     def every(self, key: PatternKey, way: Way) -> Floats:
         """(links,) what all groups of a pattern together load every link with."""
-        loads, fuller = self.machine.link_loads(key), self.fullest(key, way)
+        loads, fuller = self.machine.link_loads[key], self.fullest(key, way)
         if fuller:
             loads = loads.copy()
             for link, share in fuller.items():

@@ -143,16 +143,9 @@ class Machine:
             out[key] = mean_loads(pattern.row, pattern.link, pattern.load, row_class, self.link_class, sizes)
         return out
 
-    def link_loads(self, key: PatternKey) -> Floats:
-        """(links,) what all groups of a pattern together load every link with, one byte of progress each."""
-        return self._link_loads[key]
-
-    def pairs_across(self, key: PatternKey) -> dict[int, int]:
-        """Trunk -> pairs of ranks that send across it while all groups of a pattern do."""
-        return self._pairs_across[key]
-
     @cached_property
-    def _pairs_across(self) -> Mapping[PatternKey, dict[int, int]]:
+    def pairs_across(self) -> Mapping[PatternKey, dict[int, int]]:
+        """Trunk -> pairs of ranks that send across it while all groups of a pattern do."""
         out = {}
         for key, pattern in self.patterns.items():
             there = pattern.pairs > 0
@@ -162,7 +155,8 @@ class Machine:
         return out
 
     @cached_property
-    def _link_loads(self) -> Mapping[PatternKey, Floats]:
+    def link_loads(self) -> Mapping[PatternKey, Floats]:
+        """(links,) what all groups of a pattern together load every link with, one byte of progress each."""
         count = len(self.fabric.capacity)
         return {
             key: np.bincount(pattern.link, pattern.load, count).astype(np.float64)
