@@ -73,7 +73,6 @@ def order_pipeline(
     time_limit_s: float = 60.0,
     *,
     seed: int = 0,
-    num_workers: int = 2,
     methods: Sequence[Method] = METHODS,
     starts: Sequence[PipelineSchedule] = (),
     report: Callable[[Progress], None] = lambda progress: None,
@@ -88,7 +87,7 @@ def order_pipeline(
     Raises:
         VerificationError: one of ``starts`` is illegal; or the bound exceeds the order's time, which would be a defect.
     """
-    search = _Search(make_streams(problem), time_limit_s, seed, num_workers, report)
+    search = _Search(make_streams(problem), time_limit_s, seed, report)
     for schedule in (*starts, *fitting_schedules(search.streams)):
         search.offer(schedule)
     is_small = problem.num_microbatches * len(search.streams.streams) <= WHOLE_COMPUTATIONS
@@ -107,7 +106,6 @@ class _Search:
     streams: Streams
     time_limit_s: float
     seed: int
-    num_workers: int
     report: Callable[[Progress], None]
     began: float = field(default_factory=time.perf_counter)
     best: Found | None = None
@@ -138,7 +136,7 @@ class _Search:
         """Rules, a periodic rule where the step is long, and the local search over the best of them."""
         found = best_rule(self.scheduler, first_rules(self.streams, self.windows))
         if found.ticks > self.lower and self.streams.count > 2 * self.streams.problem.num_ranks:
-            rule = steady_rule(self.streams, min(limit_s, GREEDY_S) / 2, self.seed, self.num_workers)
+            rule = steady_rule(self.streams, min(limit_s, GREEDY_S) / 2, self.seed)
             if rule:
                 found = min(found, Found(*self.scheduler.run(rule), rule), key=lambda f: f.ticks)
         self._keep(climb(self.scheduler, found, self.lower, self.began + limit_s, self.seed))
@@ -149,7 +147,7 @@ class _Search:
         if best.ticks <= self.lower or self.left_s <= 0:
             return
         model = OrderModel(self.streams, self.windows, self.lower, best.ticks, best.starts)
-        result = model.solve(self.left_s * share, self.seed, self.num_workers, self._tell)
+        result = model.solve(self.left_s * share, self.seed, self._tell)
         self.lower = max(self.lower, result.bound)
         if result.starts:
             self._keep(Found(self.scheduler.step(result.starts), result.starts))
@@ -157,14 +155,7 @@ class _Search:
     def neighbourhoods(self) -> None:
         """Large-neighbourhood search until the time is up."""
         found = search_neighbourhoods(
-            self.scheduler,
-            self.windows,
-            self._best(),
-            self.lower,
-            self.deadline,
-            self.seed,
-            self.num_workers,
-            self._tell,
+            self.scheduler, self.windows, self._best(), self.lower, self.deadline, self.seed, self._tell
         )
         self._keep(found)
 

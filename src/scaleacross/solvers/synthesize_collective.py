@@ -88,7 +88,6 @@ def synthesize_collective(
     num_chunks: int | None = None,
     time_limit_s: float = 30.0,
     seed: int = 0,
-    num_workers: int = 2,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> Synthesis:
     """The fastest schedule found within ``time_limit_s``.
@@ -104,7 +103,7 @@ def synthesize_collective(
     network.require_connected()
     if not 0 < size_bytes < float("inf"):
         raise InputError(f"size: {size_bytes:g} bytes; state a positive, finite size")
-    search = _Search(Operation(operation), network, size_bytes, time_limit_s, seed, num_workers, report)
+    search = _Search(Operation(operation), network, size_bytes, time_limit_s, seed, report)
     tried = list(_chunkings(network, num_chunks))
     for number, chunks in enumerate(tried):
         if number and (search.left_s <= 0 or search.is_close):
@@ -139,7 +138,6 @@ class _Search:
     size_bytes: float
     time_limit_s: float
     seed: int
-    num_workers: int
     report: Callable[[Progress], None]
     began: float = field(default_factory=time.perf_counter)
     best: tuple[int, tuple[Phase, ...]] | None = None
@@ -214,7 +212,7 @@ class _Search:
             hops = min(hops, other, key=lambda one: makespan(instance, one))
         if makespan(instance, hops) > proved and time.perf_counter() < deadline:
             model = GatherModel(instance, lower, hops)
-            found = model.solve(deadline - time.perf_counter(), self.seed, self.num_workers, PROVED_RATIO, self._tell)
+            found = model.solve(deadline - time.perf_counter(), self.seed, PROVED_RATIO, self._tell)
             lower, hops = max(lower, found.bound), found.hops or hops
         ticks = makespan(instance, hops)
         return Phase(

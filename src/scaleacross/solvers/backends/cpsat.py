@@ -17,6 +17,8 @@ from ortools.sat.python import cp_model
 from scaleacross.solvers.backends.linear_model import LinearModel, Row, Solution, Status
 
 TICKS: Final = 10**7
+WORKERS: Final = 2
+"""Threads of searches that end by the clock."""
 STATUS_NAMES: Final[dict[Any, Status]] = {
     cp_model.OPTIMAL: "optimal",
     cp_model.FEASIBLE: "feasible",
@@ -51,6 +53,15 @@ def solve(model: LinearModel, time_limit_s: float, seed: int = 0) -> Solution:
         float(solver.value(v)) * (1.0 if binary else tick) for v, binary in zip(variables, model.is_binary, strict=True)
     )
     return Solution(status, solver.objective_value * tick, solver.best_objective_bound * tick, values)
+
+
+def timed_solver(time_limit_s: float, seed: int) -> cp_model.CpSolver:
+    """CP-SAT for so many seconds by the clock: what it finds depends on the machine."""
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
+    solver.parameters.num_workers = WORKERS
+    solver.parameters.random_seed = seed
+    return solver
 
 
 def _is_timed(model: LinearModel, row: Row) -> bool:

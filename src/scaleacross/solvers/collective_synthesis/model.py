@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from ortools.sat.python import cp_model
 
+from scaleacross.solvers.backends.cpsat import timed_solver
 from scaleacross.solvers.collective_synthesis.lanes import CAPACITY_UNITS, Instance
 from scaleacross.solvers.collective_synthesis.routes import Hop, Hops, makespan
 
@@ -56,18 +57,13 @@ class GatherModel:
         self._hint(start)
         self.cp.minimize(self.last)
 
-    def solve(
-        self, time_limit_s: float, seed: int, num_workers: int, gap: float, tell: Callable[[], None]
-    ) -> ModelResult:
+    def solve(self, time_limit_s: float, seed: int, gap: float, tell: Callable[[], None]) -> ModelResult:
         """Search until the relative gap is at most ``gap``; ``tell`` is called at every improvement.
 
         Raises:
             KeyboardInterrupt: the search ended unproved before its time: CP-SAT takes Ctrl-C for itself and says nothing of it.
         """
-        solver = cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
-        solver.parameters.random_seed = seed
-        solver.parameters.num_workers = num_workers
+        solver = timed_solver(time_limit_s, seed)
         solver.parameters.relative_gap_limit = gap
         status = solver.solve(self.cp, _Listener(tell))
         if status in (cp_model.FEASIBLE, cp_model.UNKNOWN) and solver.wall_time < _MOST_OF_IT * time_limit_s:

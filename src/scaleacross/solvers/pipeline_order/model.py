@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ortools.sat.python import cp_model
 
+from scaleacross.solvers.backends.cpsat import timed_solver
 from scaleacross.solvers.pipeline_order.bounds import Windows, memory_depths
 from scaleacross.solvers.pipeline_order.greedy import Starts
 from scaleacross.solvers.pipeline_order.streams import Streams
@@ -135,18 +136,9 @@ class OrderModel:
                 intervals.append(cp.new_interval_var(first, size, last + streams.streams[end].ticks, ""))
         cp.add_cumulative(intervals, [1] * len(intervals), streams.limit[rank])
 
-    def solve(
-        self,
-        time_limit_s: float,
-        seed: int,
-        num_workers: int,
-        on_solution: Callable[[int], None] | None = None,
-    ) -> ModelResult:
+    def solve(self, time_limit_s: float, seed: int, on_solution: Callable[[int], None] | None = None) -> ModelResult:
         """The best starts within the time limit."""
-        solver = cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
-        solver.parameters.num_workers = num_workers
-        solver.parameters.random_seed = seed
+        solver = timed_solver(time_limit_s, seed)
         for name, value in LIGHT_PRESOLVE.items():
             setattr(solver.parameters, name, value)
         callback = None if on_solution is None else _Progress(on_solution)

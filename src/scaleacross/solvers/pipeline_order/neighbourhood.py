@@ -29,7 +29,6 @@ def search_neighbourhoods(
     lower: int,
     deadline: float,
     seed: int,
-    num_workers: int,
     on_better: Callable[[int], None] = lambda ticks: None,
 ) -> Found:
     """The best order found from ``found`` until ``lower`` is reached or ``deadline``, in ``time.perf_counter`` seconds."""
@@ -39,7 +38,7 @@ def search_neighbourhoods(
         free = _neighbourhood(rng, scheduler, found)
         horizon = max(lower, found.ticks - demand)
         model = OrderModel(streams, windows, lower, horizon, found.starts, free)
-        result = model.solve(min(_TRIAL_S, left), rng.randrange(2**30), num_workers)
+        result = model.solve(min(_TRIAL_S, left), rng.randrange(2**30))
         if result.starts is None:
             demand = max(1, demand // 2) if rng.random() < 0.5 else demand
             continue

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ortools.sat.python import cp_model
 
+from scaleacross.solvers.backends.cpsat import timed_solver
 from scaleacross.solvers.pipeline_order.greedy import Rule
 from scaleacross.solvers.pipeline_order.streams import Streams
 
@@ -19,12 +20,12 @@ _STRETCHES: Final = (1.0, 1.01, 1.03, 1.1, 1.3)
 """Periods that are tried, over the least."""
 
 
-def steady_rule(streams: Streams, time_limit_s: float, seed: int, num_workers: int) -> Rule | None:
+def steady_rule(streams: Streams, time_limit_s: float, seed: int) -> Rule | None:
     """The rule of the shortest periodic order found, None when there is none within the limits."""
     least = max(max(streams.work) // streams.count, *_link_work(streams).values(), 1)
     for stretch in _STRETCHES:
         period = round(least * stretch)
-        offsets = _solve(streams, period, time_limit_s / len(_STRETCHES), seed, num_workers)
+        offsets = _solve(streams, period, time_limit_s / len(_STRETCHES), seed)
         if offsets:
             return Rule(tuple(start / period for start in offsets), (1.0,) * len(offsets))
     return None
@@ -39,7 +40,7 @@ def _link_work(streams: Streams) -> dict[tuple[int, int], int]:
     return work
 
 
-def _solve(streams: Streams, period: int, time_limit_s: float, seed: int, num_workers: int) -> list[int] | None:
+def _solve(streams: Streams, period: int, time_limit_s: float, seed: int) -> list[int] | None:
     """Offsets of all streams that minimise the time of one micro-batch through the pipeline."""
     cp = cp_model.CpModel()
     longest = sum(s.ticks for s in streams.streams) + sum(a.occupancy + a.latency for a in streams.arcs)
@@ -70,10 +71,7 @@ def _solve(streams: Streams, period: int, time_limit_s: float, seed: int, num_wo
     for k, stream in enumerate(streams.streams):
         cp.add(end >= start[k] + stream.ticks)
     cp.minimize(end)
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = time_limit_s
-    solver.parameters.num_workers = num_workers
-    solver.parameters.random_seed = seed
+    solver = timed_solver(time_limit_s, seed)
     if solver.solve(cp) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return [solver.value(variable) for variable in start]
     return None
