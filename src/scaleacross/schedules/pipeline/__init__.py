@@ -23,6 +23,7 @@ from scaleacross.schedules.pipeline import (
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
 from scaleacross.schedules.pipeline.cells import from_rows
 from scaleacross.schedules.pipeline.check import check as prove
+from scaleacross.schedules.pipeline.shape import too_small
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 
@@ -43,7 +44,10 @@ __all__ = [
 
 class ScheduleFamily(NamedTuple):
     """A family of schedules: ``generate(p, m, v)``, ``refusal(p, m, v)`` with the reason why a shape has none, and where its
-    stages sit (as in ``PipelineSchedule``)."""
+    stages sit (as in ``PipelineSchedule``).
+
+    Neither is called without ranks, micro-batches or chunks, nor ``generate`` for a shape that is refused.
+    """
 
     generate: Callable[[int, int, int], PipelineSchedule]
     refusal: Callable[[int, int, int], str | None]
@@ -102,7 +106,8 @@ def refusal(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chunk
     Raises:
         InputError: no schedule of that name.
     """
-    return _family(name).refusal(num_ranks, num_microbatches, num_chunks)
+    family, shape = _family(name), (num_ranks, num_microbatches, num_chunks)
+    return too_small(name, *shape) or family.refusal(*shape)
 
 
 def is_legal(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chunks: int) -> bool:
@@ -122,6 +127,8 @@ def generate(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chun
     Raises:
         InputError: no schedule of that name, or ``refusal`` has a reason.
     """
+    if reason := refusal(name, num_ranks, num_microbatches, num_chunks):
+        raise InputError(reason)
     return _family(name).generate(num_ranks, num_microbatches, num_chunks)
 
 

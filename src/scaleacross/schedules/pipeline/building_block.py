@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
 from scaleacross.schedules.pipeline.check import held_after
-from scaleacross.schedules.pipeline.shape import needs_two_chunks, too_small
+from scaleacross.schedules.pipeline.shape import needs_two_chunks
 
 HALF, MIN = "VHalf", "VMin"
 _PERIOD = 6  # slots: F, I, W of two chunks
@@ -27,35 +26,23 @@ Offsets = tuple[int, int, int, int]
 
 def half_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
     """Why VHalf cannot run this shape, or None."""
-    return too_small(HALF, num_ranks, num_microbatches, num_chunks) or needs_two_chunks(HALF, num_chunks)
+    return needs_two_chunks(HALF, num_chunks)
 
 
 def min_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
     """Why VMin cannot run this shape, or None."""
-    return too_small(MIN, num_ranks, num_microbatches, num_chunks) or needs_two_chunks(MIN, num_chunks)
+    return needs_two_chunks(MIN, num_chunks)
 
 
 def generate_half(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:
-    """The VHalf schedule.
-
-    Raises:
-        InputError: ``half_refusal`` has a reason.
-    """
-    if reason := half_refusal(num_ranks, num_microbatches, num_chunks):
-        raise InputError(reason)
+    """The VHalf schedule."""
     p = num_ranks
     turn = 3 * p - 1 + (3 if p % 2 == 0 else 0)  # slots of the turn are moved so that no two actions fall into one
     return _generate(HALF, p, num_microbatches, lambda s: (2 * s, 3 * p - 2 - s, turn + 2 * s, turn + 3 * p - 1 - s))
 
 
 def generate_min(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:
-    """The VMin schedule.
-
-    Raises:
-        InputError: ``min_refusal`` has a reason.
-    """
-    if reason := min_refusal(num_ranks, num_microbatches, num_chunks):
-        raise InputError(reason)
+    """The VMin schedule."""
     p = num_ranks
     turn = 2 * p + (2 if p % 3 == 0 else 0)
     return _generate(MIN, p, num_microbatches, lambda s: (s, 2 * p - 1 - s, turn + s, turn + 2 * p - 1 - s))

@@ -10,16 +10,15 @@ A pair (F, B) is listed as F, then B. Running both at once is a matter of kernel
 
 from __future__ import annotations
 
-from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline.action import Action, PipelineSchedule
-from scaleacross.schedules.pipeline.shape import Row, needs_microbatches, needs_two_chunks, too_small
+from scaleacross.schedules.pipeline.shape import Row, needs_microbatches, needs_two_chunks
 
 BOTH_WAYS, FOLDED = "DualPipe", "DualPipeV"
 
 
 def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
     """Why DualPipe cannot run this shape, or None."""
-    reason = too_small(BOTH_WAYS, num_ranks, num_microbatches, num_chunks) or needs_two_chunks(BOTH_WAYS, num_chunks)
+    reason = needs_two_chunks(BOTH_WAYS, num_chunks)
     if reason is None and num_ranks % 2:
         reason = f"{BOTH_WAYS} needs an even number of ranks, got {num_ranks}"
     if reason is None and num_microbatches % 2:
@@ -29,21 +28,12 @@ def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | Non
 
 def folded_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
     """Why DualPipeV cannot run this shape, or None."""
-    return (
-        too_small(FOLDED, num_ranks, num_microbatches, num_chunks)
-        or needs_two_chunks(FOLDED, num_chunks)
-        or needs_microbatches(FOLDED, 2 * num_ranks, num_ranks, num_microbatches)
-    )
+    chunks = needs_two_chunks(FOLDED, num_chunks)
+    return chunks or needs_microbatches(FOLDED, 2 * num_ranks, num_ranks, num_microbatches)
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:
-    """The DualPipe schedule: copy 0 of the model runs micro-batches 0 … m/2−1 down the ranks, copy 1 the others up.
-
-    Raises:
-        InputError: ``refusal`` has a reason.
-    """
-    if reason := refusal(num_ranks, num_microbatches, num_chunks):
-        raise InputError(reason)
+    """The DualPipe schedule: copy 0 of the model runs micro-batches 0 … m/2−1 down the ranks, copy 1 the others up."""
     p, half = num_ranks, num_microbatches // 2
     rows = []
     for rank in range(p):
@@ -57,13 +47,7 @@ def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Pipe
 
 
 def generate_folded(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:
-    """The DualPipeV schedule.
-
-    Raises:
-        InputError: ``folded_refusal`` has a reason.
-    """
-    if reason := folded_refusal(num_ranks, num_microbatches, num_chunks):
-        raise InputError(reason)
+    """The DualPipeV schedule."""
     rows = tuple(tuple(_program(rank, num_ranks, num_microbatches)) for rank in range(num_ranks))
     return PipelineSchedule(FOLDED, num_ranks, num_microbatches, 2, rows, "v")
 

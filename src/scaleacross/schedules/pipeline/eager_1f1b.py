@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import one_f_one_b
 from scaleacross.schedules.pipeline.action import PipelineSchedule
+from scaleacross.schedules.pipeline.shape import too_small
 
 NAME = "Eager1F1B"
 
@@ -22,13 +23,7 @@ def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | Non
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
-    """Eager 1F1B with 2(p−s)−1 forwards ahead.
-
-    Raises:
-        InputError: ``refusal`` has a reason.
-    """
-    if reason := refusal(num_ranks, num_microbatches, num_chunks):
-        raise InputError(reason)
+    """Eager 1F1B with 2(p−s)−1 forwards ahead."""
     return with_extra(num_microbatches, [num_ranks - rank - 1 for rank in range(num_ranks)])
 
 
@@ -40,7 +35,7 @@ def with_extra(num_microbatches: int, extra: Sequence[int]) -> PipelineSchedule:
             the one that 1F1B takes back (the rank before would never send what the rank waits for).
     """
     p = len(extra)
-    if reason := refusal(p, num_microbatches, 1):
+    if reason := too_small(NAME, p, num_microbatches, 1) or refusal(p, num_microbatches, 1):
         raise InputError(reason)
     for rank, more in enumerate(extra):
         if more < 0 or (rank > 0 and more > extra[rank - 1] + 1):

@@ -7,20 +7,17 @@ In a round every chunk takes its R forwards in turn, chunk 0 first; backwards mi
 
 from __future__ import annotations
 
-from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
-from scaleacross.schedules.pipeline.shape import too_small
+from scaleacross.schedules.pipeline.shape import needs_several_chunks
 
 NAME = "Interleaved1F1B"
 
 
 def refusal(num_ranks: int, num_microbatches: int, num_chunks: int, name: str = NAME, flat: str = "1F1B") -> str | None:
     """Why Interleaved1F1B, or its relative ``name`` (``flat`` with one chunk), cannot run this shape, or None."""
-    p, m, v = num_ranks, num_microbatches, num_chunks
-    if reason := too_small(name, p, m, v):
+    p, m = num_ranks, num_microbatches
+    if reason := needs_several_chunks(name, num_chunks, flat):
         return reason
-    if v < 2:
-        return f"{name} holds at least 2 model chunks per rank, got {v}: use {flat} for one"
     rounds = max(1, m // p)
     if m % rounds:
         return (
@@ -43,13 +40,7 @@ def visits(num_ranks: int, num_microbatches: int, num_chunks: int) -> list[tuple
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int) -> PipelineSchedule:
-    """The interleaved 1F1B schedule, in the order of PyTorch and Megatron-LM.
-
-    Raises:
-        InputError: ``refusal`` has a reason.
-    """
-    if reason := refusal(num_ranks, num_microbatches, num_chunks):
-        raise InputError(reason)
+    """The interleaved 1F1B schedule, in the order of PyTorch and Megatron-LM."""
     p, m, v = num_ranks, num_microbatches, num_chunks
     per_round, order = microbatches_per_round(p, m), visits(p, m, v)
     forwards = [Action(Kind.F, i, chunk) for i, chunk in order]

@@ -7,30 +7,19 @@ PyTorch's ScheduleLoopedBFS does.
 
 from __future__ import annotations
 
-from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
-from scaleacross.schedules.pipeline.shape import too_small
+from scaleacross.schedules.pipeline.shape import needs_several_chunks
 
 NAME = "LoopedBFS"
 
 
 def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
     """Why the breadth-first schedule cannot run this shape, or None."""
-    if reason := too_small(NAME, num_ranks, num_microbatches, num_chunks):
-        return reason
-    if num_chunks < 2:
-        return f"{NAME} holds at least 2 model chunks per rank, got {num_chunks}: use GPipe for one"
-    return None
+    return needs_several_chunks(NAME, num_chunks, "GPipe")
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int) -> PipelineSchedule:
-    """The breadth-first schedule, in the order of PyTorch.
-
-    Raises:
-        InputError: ``refusal`` has a reason.
-    """
-    if reason := refusal(num_ranks, num_microbatches, num_chunks):
-        raise InputError(reason)
+    """The breadth-first schedule, in the order of PyTorch."""
     forwards = [Action(Kind.F, i, chunk) for chunk in range(num_chunks) for i in range(num_microbatches)]
     backwards = [Action(Kind.B, action.microbatch, action.chunk) for action in reversed(forwards)]
     row = (*forwards, *backwards)

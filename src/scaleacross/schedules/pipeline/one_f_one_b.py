@@ -4,30 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
-from scaleacross.schedules.pipeline.shape import needs_microbatches, too_small
+from scaleacross.schedules.pipeline.shape import needs_microbatches, needs_one_chunk
 
 NAME = "1F1B"
 
 
 def refusal(num_ranks: int, num_microbatches: int, num_chunks: int, name: str = NAME) -> str | None:
     """Why 1F1B, or its relative ``name``, cannot run this shape, or None. PyTorch's Schedule1F1B also demands m ≥ p."""
-    if reason := too_small(name, num_ranks, num_microbatches, num_chunks):
-        return reason
-    if num_chunks != 1:
-        return f"{name} holds 1 model chunk per rank, got {num_chunks}: use Interleaved1F1B for more"
-    return needs_microbatches(name, num_ranks, num_ranks, num_microbatches)
+    instead = needs_one_chunk(name, num_chunks, "Interleaved1F1B")
+    return instead or needs_microbatches(name, num_ranks, num_ranks, num_microbatches)
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
-    """The 1F1B schedule.
-
-    Raises:
-        InputError: ``refusal`` has a reason.
-    """
-    if reason := refusal(num_ranks, num_microbatches, num_chunks):
-        raise InputError(reason)
+    """The 1F1B schedule."""
     return with_ahead(NAME, num_microbatches, [num_ranks - rank for rank in range(num_ranks)])
 
 

@@ -27,6 +27,18 @@ def needs_microbatches(name: str, least: int, num_ranks: int, num_microbatches: 
     )
 
 
+def needs_one_chunk(name: str, num_chunks: int, instead: str) -> str | None:
+    """The reason to refuse any number of chunks but 1, which schedule ``instead`` has, or None."""
+    return None if num_chunks == 1 else f"{name} holds 1 model chunk per rank, got {num_chunks}: use {instead} for more"
+
+
+def needs_several_chunks(name: str, num_chunks: int, instead: str) -> str | None:
+    """The reason to refuse a single chunk, which schedule ``instead`` has, or None."""
+    if num_chunks >= 2:
+        return None
+    return f"{name} holds at least 2 model chunks per rank, got {num_chunks}: use {instead} for one"
+
+
 def needs_two_chunks(name: str, num_chunks: int) -> str | None:
     """The reason to refuse any number of chunks but 2, or None."""
     return None if num_chunks == 2 else f"{name} holds exactly 2 model chunks per rank, got {num_chunks}"

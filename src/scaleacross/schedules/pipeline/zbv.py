@@ -7,26 +7,19 @@ pipeline drains, input gradients go first and weight gradients fill.
 
 from __future__ import annotations
 
-from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
-from scaleacross.schedules.pipeline.shape import Row, needs_two_chunks, too_small
+from scaleacross.schedules.pipeline.shape import Row, needs_two_chunks
 
 NAME = "ZBVZeroBubble"
 
 
 def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
     """Why ZB-V cannot run this shape, or None."""
-    return too_small(NAME, num_ranks, num_microbatches, num_chunks) or needs_two_chunks(NAME, num_chunks)
+    return needs_two_chunks(NAME, num_chunks)
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:
-    """The ZB-V schedule.
-
-    Raises:
-        InputError: ``refusal`` has a reason.
-    """
-    if reason := refusal(num_ranks, num_microbatches, num_chunks):
-        raise InputError(reason)
+    """The ZB-V schedule."""
     rows = tuple(_row(rank, num_ranks, num_microbatches) for rank in range(num_ranks))
     return PipelineSchedule(NAME, num_ranks, num_microbatches, 2, rows, "v")
 

@@ -13,22 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import interleaved_1f1b
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
-from scaleacross.schedules.pipeline.shape import needs_microbatches, too_small
+from scaleacross.schedules.pipeline.shape import needs_microbatches, needs_one_chunk
 
 H1, H2, INTERLEAVED = "ZBH1", "ZBH2", "InterleavedZeroBubble"
 
 
 def h1_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
     """Why ZBH1 cannot run this shape, or None."""
-    return _refusal(H1, num_ranks, num_ranks, num_microbatches, num_chunks)
+    instead = needs_one_chunk(H1, num_chunks, INTERLEAVED)
+    return instead or needs_microbatches(H1, num_ranks, num_ranks, num_microbatches)
 
 
 def h2_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
     """Why ZBH2 cannot run this shape, or None."""
-    return _refusal(H2, 2 * num_ranks - 1, num_ranks, num_microbatches, num_chunks)
+    instead = needs_one_chunk(H2, num_chunks, INTERLEAVED)
+    return instead or needs_microbatches(H2, 2 * num_ranks - 1, num_ranks, num_microbatches)
 
 
 def interleaved_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
@@ -37,35 +38,17 @@ def interleaved_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) 
 
 
 def generate_h1(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
-    """The ZBH1 schedule.
-
-    Raises:
-        InputError: ``h1_refusal`` has a reason.
-    """
-    if reason := h1_refusal(num_ranks, num_microbatches, num_chunks):
-        raise InputError(reason)
+    """The ZBH1 schedule."""
     return _in_a_line(H1, num_ranks, num_microbatches, lambda rank: num_ranks - rank, lambda rank: rank)
 
 
 def generate_h2(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
-    """The ZBH2 schedule.
-
-    Raises:
-        InputError: ``h2_refusal`` has a reason.
-    """
-    if reason := h2_refusal(num_ranks, num_microbatches, num_chunks):
-        raise InputError(reason)
+    """The ZBH2 schedule."""
     return _in_a_line(H2, num_ranks, num_microbatches, lambda rank: 2 * (num_ranks - rank) - 1, lambda rank: 2 * rank)
 
 
 def generate_interleaved(num_ranks: int, num_microbatches: int, num_chunks: int) -> PipelineSchedule:
-    """The interleaved zero-bubble schedule, in the order of PyTorch.
-
-    Raises:
-        InputError: ``interleaved_refusal`` has a reason.
-    """
-    if reason := interleaved_refusal(num_ranks, num_microbatches, num_chunks):
-        raise InputError(reason)
+    """The interleaved zero-bubble schedule, in the order of PyTorch."""
     p, m, v = num_ranks, num_microbatches, num_chunks
     visits = interleaved_1f1b.visits(p, m, v)
     per_round = interleaved_1f1b.microbatches_per_round(p, m)
@@ -74,14 +57,6 @@ def generate_interleaved(num_ranks: int, num_microbatches: int, num_chunks: int)
         ahead = min(m * v, (v - 1) * per_round + p - 1 - rank)
         rows.append(_row(visits, [(i, v - 1 - chunk) for i, chunk in visits], ahead + 1, rank))
     return PipelineSchedule(INTERLEAVED, p, m, v, tuple(rows))
-
-
-def _refusal(name: str, least: int, num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
-    if reason := too_small(name, num_ranks, num_microbatches, num_chunks):
-        return reason
-    if num_chunks != 1:
-        return f"{name} holds 1 model chunk per rank, got {num_chunks}: use {INTERLEAVED} for more"
-    return needs_microbatches(name, least, num_ranks, num_microbatches)
 
 
 def _in_a_line(
