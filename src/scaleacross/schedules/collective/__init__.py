@@ -60,7 +60,20 @@ def flat(
     Raises:
         InputError: unknown algorithm or operation, no ranks or channels, or an order that is no permutation.
     """
-    return _rings(operation, algorithm, num_ranks, [range(num_ranks) if order is None else order] * num_channels, 1)
+    phases = _phases(algorithm)
+    members = range(num_ranks) if order is None else order
+    _require_permutation(members, num_ranks)
+    team, places = everybody(num_ranks, members), {rank: place for place, rank in enumerate(members)}
+    parts: Parts = [(member,) for member in members]
+
+    def program(rank: int, _: int) -> Steps:
+        if operation is not Operation.ALL_GATHER:
+            yield from phases.reduce_scatter(team, places[rank], parts)
+        if operation is not Operation.REDUCE_SCATTER:
+            yield from phases.all_gather(team, places[rank], parts)
+
+    sends = None if algorithm != "direct" else lambda s, d, _: direct.sends(operation, s, d)
+    return _schedule(algorithm, operation, num_ranks, num_ranks, program, num_channels, sends)
 
 
 def layered(
@@ -137,28 +150,6 @@ def all_to_all(buildings: Sequence[Sequence[int]], algorithm: str, num_channels:
         raise InputError(f"no all-to-all '{algorithm}': choose from {', '.join(programs)}")
     sends = None if algorithm == "two_level" else lambda s, d, _: exchange.direct_sends(num_ranks, s, d)
     return _schedule(algorithm, Operation.ALL_TO_ALL, num_ranks, num_ranks**2, programs[algorithm], num_channels, sends)
-
-
-def _rings(
-    operation: Operation, algorithm: str, num_ranks: int, orders: Sequence[Sequence[int]], num_parallel: int
-) -> CollectiveSchedule:
-    """A flat algorithm with an order per channel."""
-    phases = _phases(algorithm)
-    for order in orders:
-        _require_permutation(order, num_ranks)
-    teams = [everybody(num_ranks, order) for order in orders]
-    places = [{rank: place for place, rank in enumerate(order)} for order in orders]
-
-    def program(rank: int, channel: int) -> Steps:
-        team, me = teams[channel], places[channel][rank]
-        parts: Parts = [(member,) for member in team.members]
-        if operation is not Operation.ALL_GATHER:
-            yield from phases.reduce_scatter(team, me, parts)
-        if operation is not Operation.REDUCE_SCATTER:
-            yield from phases.all_gather(team, me, parts)
-
-    sends = None if algorithm != "direct" else lambda s, d, _: direct.sends(operation, s, d)
-    return _schedule(algorithm, operation, num_ranks, num_ranks, program, len(orders), sends, num_parallel)
 
 
 def _schedule(

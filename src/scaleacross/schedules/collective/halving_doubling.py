@@ -23,25 +23,19 @@ def reduce_scatter(team: Team, me: int, parts: Parts) -> Steps:
         return
     if fold.is_host(me):
         yield (recv_reduce(team.members[me + 1], blocks_of(parts), team.contributors[me + 1]),)
-    summed = [team.sum_of(fold.members(seat)) for seat in range(fold.seats)]
     seat = fold.seat(me)
-    # A seat has summed those seats whose bits agree with its own in what has not been exchanged yet.
     for first, half in fold.halves(seat):
         peer_seat = seat ^ half
-        kept = first + (seat & half)
-        given = first + (peer_seat & half)
-        span = 2 * half
+        peer = team.members[fold.member(peer_seat)]
+        kept, given = first + (seat & half), first + (peer_seat & half)
+        # A seat has summed those seats whose bits agree with its own in what has not been exchanged yet.
+        mine, theirs = (
+            team.sum_of(m for s in range(one % (2 * half), fold.seats, 2 * half) for m in fold.members(s))
+            for one in (seat, peer_seat)
+        )
         yield (
-            send(
-                team.members[fold.member(peer_seat)],
-                blocks_of(parts[m] for s in range(given, given + half) for m in fold.members(s)),
-                _sum(summed, seat, span),
-            ),
-            recv_reduce(
-                team.members[fold.member(peer_seat)],
-                blocks_of(parts[m] for s in range(kept, kept + half) for m in fold.members(s)),
-                _sum(summed, peer_seat, span),
-            ),
+            send(peer, blocks_of(parts[m] for s in range(given, given + half) for m in fold.members(s)), mine),
+            recv_reduce(peer, blocks_of(parts[m] for s in range(kept, kept + half) for m in fold.members(s)), theirs),
         )
     if fold.is_host(me):
         yield (send(team.members[me + 1], parts[me + 1], team.total),)
@@ -67,14 +61,6 @@ def all_gather(team: Team, me: int, parts: Parts) -> Steps:
         )
     if fold.is_host(me):
         yield (send(team.members[me + 1], blocks_of(part for member, part in enumerate(parts) if member != me + 1)),)
-
-
-def _sum(summed: list[int], seat: int, span: int) -> int:
-    """Contributors that ``seat`` holds before it exchanges over half a ``span``: every seat at a multiple of ``span`` from it."""
-    total = 0
-    for other in range(seat % span, len(summed), span):
-        total |= summed[other]
-    return total
 
 
 class _Fold:

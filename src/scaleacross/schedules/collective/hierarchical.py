@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from scaleacross.errors import InputError
-from scaleacross.schedules.collective.team import Phases, Team, blocks_of
+from scaleacross.schedules.collective.team import Phases, Team, blocks_of, everybody
 from scaleacross.schedules.collective.transfer import Steps, recv, send
 
 Layout: TypeAlias = "int | tuple[Layout, ...]"
@@ -85,7 +85,7 @@ def reduce_scatter(layout: Layout, rank: int, blocks: Mapping[int, Sequence[int]
 
 def _flat(layout: Layout, rank: int, blocks: Mapping[int, Sequence[int]]) -> tuple[Team, int, list[Sequence[int]]]:
     members = ranks_of(layout)
-    return Team(members, [1 << member for member in members]), members.index(rank), [blocks[m] for m in members]
+    return everybody(len(members), members), members.index(rank), [blocks[m] for m in members]
 
 
 class _Level(NamedTuple):
