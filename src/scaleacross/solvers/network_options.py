@@ -38,7 +38,7 @@ from scaleacross.cost_models.network.transport import channels_of, connected, st
 from scaleacross.cost_models.plan_traffic import time_of
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow
-from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.network import LINK_LEVELS, LinkLevel
 from scaleacross.spec.network_choice import (
     LIBRARY_OUTSTANDING,
     LIBRARY_SEGMENT_BYTES,
@@ -222,11 +222,11 @@ def _on_wires(
     every = {key: option for options in known for key, option in options.items()}
     for key, option in every.items():
         own = zip((options.get(key) for options in known), wires, strict=True)
-        yield option, [(one.time_s, one.busy_s) if one else _seconds(flow, option, wire) for one, wire in own]
+        yield option, [(one.time_s, one.busy_s) if one else _seconds(flow, option.choice, wire) for one, wire in own]
 
 
-def _seconds(flow: Flow, option: FlowOption, wire: Wire) -> Seconds:
-    timed = priced(flow, option.choice, wire)
+def _seconds(flow: Flow, choice: CommunicatorChoice, wire: Wire) -> Seconds:
+    timed = priced(flow, choice, wire)
     return float(timed.time_s[0]), float(timed.busy_s[0])
 
 
@@ -236,8 +236,7 @@ def _ways(flow: Flow, bare: CommunicatorChoice, wire: Wire) -> Iterator[tuple[Co
         inside = not crossed_beyond(wire.shape)
         plain: Algorithm = "point_to_point" if flow.op == "send" else "library" if inside else "pairwise"
         choice = bare.model_copy(update={"algorithm": plain})
-        timed = priced(flow, choice, wire)
-        yield choice, float(timed.time_s[0]), float(timed.busy_s[0])
+        yield choice, *_seconds(flow, choice, wire)
         return
     links = connected(wire.links, wire.shape, stated_settings(bare))
     for offer in (None, *(wire.offers if is_encodable(flow.op, flow.what) else ())):
@@ -278,24 +277,24 @@ def _settings(wire: Wire, beyond: list[int]) -> Iterator[tuple[tuple[Connection,
         yield (), 0
         return
     full = int(max(channels_of(wire.links.bandwidth)[level] for level in beyond))
-    seen = set()
     everybody = wire.shape.members
     few = np.minimum(everybody, everybody[RACK])
-    for headroom, lanes in ((HEADROOM, everybody), (HEADROOM, few), (1.0, everybody), (1.0, few), (0.0, everybody)):
-        for channels in sorted({full, 1}, reverse=True):
-            connections = tuple(_connection(wire, level, channels, headroom, lanes[level]) for level in beyond)
-            if (connections, channels) not in seen:
-                seen.add((connections, channels))
-                yield connections, channels
-    if wire.between == NOTHING_BETWEEN:
-        return
-    several = sorted({full, 1, *(each for each in wire.between.channels if each < full)}, reverse=True)
-    for spread, most in product((SPREAD, *wire.between.spreads), (math.inf, *wire.between.windows)):
-        for channels in several:
-            connections = tuple(_connection(wire, level, channels, 1.0, few[level], most, spread) for level in beyond)
-            if (connections, channels) not in seen:
-                seen.add((connections, channels))
-                yield connections, channels
+    windows = ((HEADROOM, everybody), (HEADROOM, few), (1.0, everybody), (1.0, few), (0.0, everybody))
+    tried = [
+        (channels, headroom, lanes, math.inf, SPREAD)
+        for headroom, lanes in windows
+        for channels in sorted({full, 1}, reverse=True)
+    ]
+    if wire.between != NOTHING_BETWEEN:
+        several = sorted({full, 1, *(each for each in wire.between.channels if each < full)}, reverse=True)
+        spreads, most_bytes = (SPREAD, *wire.between.spreads), (math.inf, *wire.between.windows)
+        tried += [
+            (channels, 1.0, few, most, spread) for spread, most, channels in product(spreads, most_bytes, several)
+        ]
+    yield from dict.fromkeys(
+        (tuple(_connection(wire, level, channels, headroom, lanes[level], most, spread) for level in beyond), channels)
+        for channels, headroom, lanes, most, spread in tried
+    )
 
 
 def _connection(
@@ -304,8 +303,8 @@ def _connection(
     channels: int,
     headroom: float,
     lanes: float,
-    most_bytes: float = math.inf,
-    spread: int = SPREAD,
+    most_bytes: float,
+    spread: int,
 ) -> Connection:
     """A connection across ``level`` with ``headroom`` times B·RTT in flight, one of ``lanes`` of a group; 0: the library's.
 
@@ -315,13 +314,7 @@ def _connection(
     rate = min(float(links.bandwidth[level]), float(links.capacity[level] / (shape.crossing[level] * lanes)))
     full = headroom * rate * 2 * float(links.latency[level])
     needed = min(full, most_bytes)
-    library = Connection(
-        level=LINK_LEVELS[level],
-        queue_pairs=channels,
-        segment_bytes=LIBRARY_SEGMENT_BYTES,
-        outstanding=LIBRARY_OUTSTANDING,
-        load_balancing="ecmp",
-    )
+    library = _library(LINK_LEVELS[level], channels)
     if not headroom or (not wire.hashed[level] and full <= library.window_bytes):
         return library
     whole = math.ceil if needed == full else math.floor  # a window that keeps to a budget is no wider than asked for
@@ -346,14 +339,20 @@ def library_option(options: Sequence[FlowOption], algorithm: str) -> FlowOption:
         if one.choice.algorithm in (algorithm, "library")
         and one.choice.driver == "multiprocessors"
         and one.choice.compression is None
-        and all(_is_default(each, one.choice.num_channels) for each in one.choice.connections)
+        and all(each == _library(each.level, one.choice.num_channels) for each in one.choice.connections)
     )
     return max(defaults, key=lambda one: one.choice.num_channels)
 
 
-def _is_default(one: Connection, channels: int) -> bool:
-    sent = one.queue_pairs, one.segment_bytes, one.outstanding, one.load_balancing
-    return sent == (channels, LIBRARY_SEGMENT_BYTES, LIBRARY_OUTSTANDING, "ecmp")
+def _library(level: LinkLevel, channels: int) -> Connection:
+    """The library's connection across a level."""
+    return Connection(
+        level=level,
+        queue_pairs=channels,
+        segment_bytes=LIBRARY_SEGMENT_BYTES,
+        outstanding=LIBRARY_OUTSTANDING,
+        load_balancing="ecmp",
+    )
 
 
 def hashed_levels(load_balancing: list[list[str]]) -> Bools:
