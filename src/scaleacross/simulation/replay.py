@@ -210,15 +210,20 @@ def _most_classes(plan: Plan) -> int:
     return max(LEAST_CLASSES * plan.degrees.pp, TASKS // each)
 
 
+def replicas_of(plan: Plan, position: Ints) -> Ints:
+    """Data-parallel replica of every position; dp_shard varies fastest over their numbers."""
+    degrees, stride = plan.degrees, strides(plan.degrees, plan.placement.axis_order)
+    replicated = position // stride["dp_replicate"] % degrees.dp_replicate
+    return replicated * degrees.dp_shard + position // stride["dp_shard"] % degrees.dp_shard
+
+
 def _micro_batches(plan: Plan, width: int) -> Ints:
     """Micro-batches of the replica of each block."""
     degrees, placement = plan.degrees, plan.placement
     position = np.arange(0, degrees.world_size, width)
     if plan.decision.batch_shares is None:
         return np.full(len(position), plan.num_micro_batches)
-    stride = strides(degrees, placement.axis_order)
-    replica = position // stride["dp_replicate"] % degrees.dp_replicate * degrees.dp_shard
-    replica += position // stride["dp_shard"] % degrees.dp_shard
+    replica = replicas_of(plan, position)
     ends = np.cumsum([share.num_accelerators for share in placement.fill])
     touched = np.zeros((degrees.dp, len(ends)), dtype=bool)
     touched[replica, np.searchsorted(ends, position, side="right")] = True

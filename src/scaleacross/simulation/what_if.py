@@ -21,9 +21,8 @@ import numpy as np
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.simulation.fabric import Slowdown
-from scaleacross.simulation.replay import Disturbance
+from scaleacross.simulation.replay import Disturbance, replicas_of
 from scaleacross.spec.network import LINK_LEVELS
-from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Topology
 
@@ -121,10 +120,7 @@ def _lost_rack(option: str, value: str, plan: Plan, topology: Topology) -> int:
         held = math.ceil(share.num_accelerators / size)
         raise InputError(f"what-if '{option}': the plan uses racks 0 to {held - 1} of '{name}'")
     position = base + np.arange(rack * size, min((rack + 1) * size, share.num_accelerators))
-    stride = strides(degrees, plan.placement.axis_order)
-    replica = position // stride["dp_replicate"] % degrees.dp_replicate * degrees.dp_shard
-    replica += position // stride["dp_shard"] % degrees.dp_shard
-    left = degrees.dp - len(np.unique(replica))
+    left = degrees.dp - len(np.unique(replicas_of(plan, position)))
     if left <= 0:
         raise InputError(
             f"what-if '{option}': all {degrees.dp} data-parallel replicas have an accelerator in that rack"

@@ -177,9 +177,9 @@ class Placer:
         """Link figures of a fill."""
         return self.on(fill).levels
 
-    def fills_of(self, candidates: Candidates, row: int = 0) -> list[Fill]:
-        """The fills that hold a candidate."""
-        degrees = candidates.decision(row).degrees
+    def fills_of(self, candidates: Candidates) -> list[Fill]:
+        """The fills that hold a single candidate."""
+        degrees = candidates.decision(0).degrees
         if degrees not in self._fills:
             self._fills[degrees] = self.fleet.fills_of(degrees)
         return self._fills[degrees]

@@ -162,8 +162,8 @@ def poisson_tail(mean: float, at_most: int) -> float:
     return max(0.0, 1 - math.fsum(terms))
 
 
-def spares_needed(mean: float, covered: float = COVERED) -> int:
-    """Least S with P(Poisson(mean) > S) ≤ 1 − covered; beyond MANY by two terms of Cornish and Fisher, to one host.
+def spares_needed(mean: float) -> int:
+    """Least S with P(Poisson(mean) > S) ≤ 1 − COVERED; beyond MANY by two terms of Cornish and Fisher, to one host.
 
     Raises:
         InputError: the mean is no number that hosts can have.
@@ -173,13 +173,13 @@ def spares_needed(mean: float, covered: float = COVERED) -> int:
             f"{mean:.3g} hosts would be in repair at a time: state longer times between failures or a shorter repair_hours"
         )
     if mean > MANY:
-        z = NormalDist().inv_cdf(covered)
+        z = NormalDist().inv_cdf(COVERED)
         return math.ceil(mean + z * math.sqrt(mean) + (z * z - 1) / 6)
     spares, below = 0, math.exp(-mean)
     if mean > 500:  # exp underflows: start near the quantile
         spares = int(mean)
         below = 1 - poisson_tail(mean, spares)
-    while below < covered:
+    while below < COVERED:
         spares += 1
         below += math.exp(spares * math.log(mean) - mean - math.lgamma(spares + 1))
     return spares

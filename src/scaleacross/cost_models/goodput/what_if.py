@@ -39,15 +39,15 @@ def units_break_even(model: FaultModel) -> tuple[UnitsBreakEven, ...]:
     )
 
 
-def paying_rate_factor(model: FaultModel, longer: float = ALLOWED_LONGER) -> float | None:
-    """The failure rate, of the plan's own, beyond which twice the units pay for a step longer by ``longer``; None: at none.
+def paying_rate_factor(model: FaultModel) -> float | None:
+    """The failure rate, of the plan's own, beyond which twice the units pay for a step longer by ALLOWED_LONGER; None: at none.
 
     Looked for up to the rate at which a third of the time is lost: beyond it the closed form is not used.
     """
     twice = with_units(model, 2 * model.num_units)
 
     def pays(factor: float) -> bool:
-        return useful_share(twice.scaled(factor))[0] > (1 + longer) * useful_share(model.scaled(factor))[0]
+        return useful_share(twice.scaled(factor))[0] > (1 + ALLOWED_LONGER) * useful_share(model.scaled(factor))[0]
 
     low, high = 0.0, 1.0
     while not pays(high):

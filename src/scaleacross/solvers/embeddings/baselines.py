@@ -18,6 +18,7 @@ import numpy as np
 from scaleacross.cost_models.candidates import Ints
 from scaleacross.cost_models.embedding.options import LOOKUP, Assignment, Option, ShardingProblem, fits, holders
 from scaleacross.cost_models.embedding.torchrec import column_width
+from scaleacross.solvers.backends.cpsat import WORKERS
 from scaleacross.solvers.embeddings.exact import solve_part, whole_part
 from scaleacross.spec.recommendation import Sharding
 from scaleacross.workloads.recommendation import EmbeddingTable
@@ -333,7 +334,7 @@ def recshard(ours: ShardingProblem, _theirs: ShardingProblem | None, limit_s: fl
         ours.fleet,
     )
     upper = sum(max(float(o.seconds.max()) for o in own) for own in only.options)
-    solved = solve_part(only, whole_part(only), upper, limit_s, 0, gap=1e-3, workers=2)
+    solved = solve_part(only, whole_part(only), upper, limit_s, 0, gap=1e-3, workers=WORKERS)
     if solved.found is None:
         reason = "a whole table fits no rank" if solved.proved else "no plan within its time"
         return Outcome(None, reason, solved.proved)

@@ -12,6 +12,7 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest, fits, loads_of
+from scaleacross.solvers.backends.cpsat import WORKERS
 from scaleacross.solvers.embeddings.bound import Relaxation
 from scaleacross.solvers.embeddings.choices import Alike, alike_tables
 from scaleacross.solvers.embeddings.configurations import MOST_KINDS, Configurations
@@ -81,7 +82,6 @@ def shard_embeddings(
     incumbents: Sequence[Assignment] = (),
     report: Callable[[Progress], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
-    workers: int = 2,
 ) -> Found:
     """The plan with the least busy busiest rank that the time allows, and a bound on all plans.
 
@@ -89,7 +89,6 @@ def shard_embeddings(
         time_limit_s: seconds by ``clock``; the relaxation and the first plans are made whatever it says.
         gap_tolerance: relative gap at which the search stops.
         incumbents: plans that ours must not be slower than.
-        workers: threads of the constraint program of all tables.
     """
     begin, found = clock(), Found()
 
@@ -129,7 +128,7 @@ def shard_embeddings(
     if patterns is not None:
         ways.append(patterns.narrow)
     if small:
-        ways.append(lambda seconds: _exact(problem, found, seconds, seed, target, workers, clock))
+        ways.append(lambda seconds: _exact(problem, found, seconds, seed, target, clock))
     ways = _tried(ways, found, left, target)
     tell("placing", 2)
     proof_s = left() / 2 if ways else 0.0
@@ -216,13 +215,12 @@ def _exact(
     limit_s: float,
     seed: int,
     gap: float,
-    workers: int,
     clock: Callable[[], float],
 ) -> None:
     start = relabelled(problem, found.assignment) if found.assignment else None
     upper = found.objective_s if found.assignment else _worst(problem)
     solved = solve_part(
-        problem, whole_part(problem), upper, limit_s, seed, start, found.bound_s, gap, workers, clock=clock
+        problem, whole_part(problem), upper, limit_s, seed, start, found.bound_s, gap, WORKERS, clock=clock
     )
     if solved.found is not None:
         own = [solved.found[table] for table in range(len(problem.tables))]
