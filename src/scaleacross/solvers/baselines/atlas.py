@@ -24,36 +24,23 @@ import numpy as np
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.own_model import (
     Distance,
-    NothingFits,
+    Found,
     Rows,
     distance,
-    fitting_rows,
+    least_on_any_fleet,
     network_bytes_per_s,
     ring_sync_s,
 )
 from scaleacross.solvers.baselines.rules import MEGATRON_ORDER
-from scaleacross.solvers.fleets import Fill, Fleet, fleets, shares
+from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.spec.placement import Placement
-from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Building
 from scaleacross.workloads.problem import Problem
 
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
     """The walk with the least T."""
-    best: tuple[float, Decision] | None = None
-    reason = ""
-    for fleet in fleets(problem.topology):
-        rows = fitting_rows(problem, fleet)
-        if isinstance(rows, NothingFits):
-            reason = reason or rows.reason
-            continue
-        found = _fastest(fleet, rows, clock)
-        if found is not None and (best is None or found[0] < best[0]):
-            best = found
-    if best is None:
-        return Outcome(None, reason or "no data center holds a stage with all its replicas", complete=not clock.over)
-    return Outcome(best[1], complete=not clock.over)
+    return least_on_any_fleet(problem, clock, _fastest, "no data center holds a stage with all its replicas")
 
 
 def walk(buildings: Sequence[Building], num_stages: int, stage_size: int) -> Fill | None:
@@ -67,16 +54,16 @@ def walk(buildings: Sequence[Building], num_stages: int, stage_size: int) -> Fil
     return None if left else tuple(fill)
 
 
-def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> tuple[float, Decision] | None:
+def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> Found | None:
     s, rate = rows.candidates, network_bytes_per_s(fleet)
     latency = max(building.links.building.one_way_latency_s for building in fleet.buildings)
     fixed = (s.pp + s.num_micro_batches - 1) * rows.stage_s + rows.update_s + ring_sync_s(rows, latency, rate)
     far = {
         (a.name, b.name): distance(fleet, a.name, b.name) for a in fleet.buildings for b in fleet.buildings if a != b
     }
-    best: tuple[float, Decision] | None = None
+    best: Found | None = None
     for row in np.argsort(fixed, kind="stable"):
-        if (best is not None and fixed[row] >= best[0]) or clock.over:
+        if (best is not None and fixed[row] >= best[0][0]) or clock.over:
             break
         clock.count()
         stage_size = int(s.tp[row] * s.dp[row])
@@ -85,9 +72,9 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> tuple[float, Decision] |
             continue
         hops = [far[a, b] for (a, _), (b, _) in pairwise(fill)]
         total = float(fixed[row]) + _hops_s(rows, int(row), hops, stage_size * rate)
-        if best is None or total < best[0]:
+        if best is None or total < best[0][0]:
             placement = Placement(axis_order=MEGATRON_ORDER, fill=shares(fill))
-            best = (total, s.decision(int(row)).model_copy(update={"placement": placement}))
+            best = ((total,), s.decision(int(row)).model_copy(update={"placement": placement}))
     return best
 
 

@@ -7,6 +7,7 @@ because a decision that does not fit could not be priced.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +19,13 @@ from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.overlap import rounds
 from scaleacross.solvers.baselines.family import bases_that_fit
+from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.rules import allowed_schedules, one_data_parallel_group, whole_or_zero_1
 from scaleacross.solvers.candidates import Pricing
-from scaleacross.solvers.fleets import Fleet, shares
+from scaleacross.solvers.fleets import Fleet, fleets, shares
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import DegreeRequest, Job
+from scaleacross.spec.plan import Decision
 from scaleacross.units import human_bytes
 from scaleacross.workloads.problem import Problem
 
@@ -45,11 +48,24 @@ class Rows:
     update_s: Floats
 
 
-@dataclass(frozen=True)
-class NothingFits:
-    """Why there are no rows."""
+Found = tuple[tuple[float, ...], Decision]
+"""A decision behind its seconds by a rival's own model, and what else tells it from others."""
 
-    reason: str
+
+def least_on_any_fleet(
+    problem: Problem, clock: Clock, least: Callable[[Fleet, Rows, Clock], Found | None], otherwise: str
+) -> Outcome:
+    """What a rival decides: the ``least`` that it finds on any fleet; ``otherwise``: why it finds none where candidates fit."""
+    found, reason = [], ""
+    for fleet in fleets(problem.topology):
+        rows = fitting_rows(problem, fleet)
+        if isinstance(rows, str):
+            reason = reason or rows
+        elif (here := least(fleet, rows, clock)) is not None:
+            found.append(here)
+    if not found:
+        return Outcome(None, reason or otherwise, complete=not clock.over)
+    return Outcome(min(found, key=lambda one: one[0])[1], complete=not clock.over)
 
 
 def plain_job(job: Job) -> Job:
@@ -64,11 +80,12 @@ def plain_job(job: Job) -> Job:
     )
 
 
-def fitting_rows(problem: Problem, fleet: Fleet) -> Rows | NothingFits:
-    """Every candidate of ``plain_job`` that fits on a fleet, tp inside a scale-up domain (H1 of Sailor), one group of dp."""
+def fitting_rows(problem: Problem, fleet: Fleet) -> Rows | str:
+    """Every candidate of ``plain_job`` that fits on a fleet, tp inside a scale-up domain (H1 of Sailor), one group of dp; else
+    why there is none."""
     for axis in ("cp", "ep"):
         if not problem.job.degrees.allows(axis, 1):
-            return NothingFits(f"the job asks for {axis} {getattr(problem.job.degrees, axis)}, which it does not know")
+            return f"the job asks for {axis} {getattr(problem.job.degrees, axis)}, which it does not know"
     pricing = Pricing.on(fleet, plain_job(problem.job), problem.profile)
     candidates, least = _that_fit(pricing)
     if len(candidates):
@@ -76,7 +93,7 @@ def fitting_rows(problem: Problem, fleet: Fleet) -> Rows | NothingFits:
     short = (
         f"needs {human_bytes(least)} of {human_bytes(pricing.capacity_bytes)}" if np.isfinite(least) else "no degrees"
     )
-    return NothingFits(f"does not fit in memory without context and expert parallelism: {short}")
+    return f"does not fit in memory without context and expert parallelism: {short}"
 
 
 def _that_fit(pricing: Pricing) -> tuple[Candidates, float]:

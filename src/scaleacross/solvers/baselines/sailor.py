@@ -26,17 +26,16 @@ from scaleacross.cost_models.candidates import Floats
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.own_model import (
     Distance,
-    NothingFits,
+    Found,
     Rows,
     distance,
-    fitting_rows,
+    least_on_any_fleet,
     network_bytes_per_s,
     ring_sync_s,
 )
 from scaleacross.solvers.baselines.rules import MEGATRON_ORDER
-from scaleacross.solvers.fleets import Fill, Fleet, fleets, shares
+from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.spec.placement import Placement
-from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Building
 from scaleacross.workloads.problem import Problem
 
@@ -52,30 +51,18 @@ class Walk:
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
     """The plan with the least T."""
-    best: tuple[float, int, Decision] | None = None
-    reason = ""
-    for fleet in fleets(problem.topology):
-        rows = fitting_rows(problem, fleet)
-        if isinstance(rows, NothingFits):
-            reason = reason or rows.reason
-            continue
-        found = _fastest(fleet, rows, clock)
-        if found is not None and (best is None or found[:2] < best[:2]):
-            best = found
-    if best is None:
-        return Outcome(None, reason or "no region holds a stage with all its replicas", complete=not clock.over)
-    return Outcome(best[2], complete=not clock.over)
+    return least_on_any_fleet(problem, clock, _fastest, "no region holds a stage with all its replicas")
 
 
-def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> tuple[float, int, Decision] | None:
+def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> Found | None:
     regions = pools(fleet)
     rate = network_bytes_per_s(fleet)
     latency = max(building.links.building.one_way_latency_s for building in fleet.buildings)
     far = {pair: _between(fleet, *pair) for pair in ((a, b) for a in regions for b in regions if a != b)}
     fixed = _without_hops(rows, latency, rate)
-    best: tuple[float, int, Decision] | None = None
+    best: Found | None = None
     for row in smallest_tp(rows)[np.argsort(fixed[smallest_tp(rows)], kind="stable")]:
-        if (best is not None and fixed[row] > best[0]) or clock.over:
+        if (best is not None and fixed[row] > best[0][0]) or clock.over:
             break
         clock.count()
         at = rows.candidates.take(np.array([row]))
@@ -92,9 +79,9 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> tuple[float, int, Decisi
         inside = near * (pp - len(walk.stages))
         total = fixed[row] + inside + walk.sum_s + (float(at.num_micro_batches[0]) - 1) * hop
         key = (float(total), int(at.world_size[0]))
-        if best is None or key < best[:2]:
+        if best is None or key < best[0]:
             placement = Placement(axis_order=MEGATRON_ORDER, fill=shares(fill))
-            best = (*key, at.decision(0).model_copy(update={"placement": placement}))
+            best = (key, at.decision(0).model_copy(update={"placement": placement}))
     return best
 
 
