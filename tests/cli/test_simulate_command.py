@@ -151,6 +151,14 @@ def test_a_lost_rack_leaves_its_micro_batches_to_others(plan: Plan) -> None:
     )
 
 
+def test_without_copies_of_its_states_a_job_stops_with_a_rack() -> None:
+    """Each of four ranks of dp_shard holds a quarter of the states that nobody else has."""
+    degrees = {"pp": 2, "dp_replicate": 1, "tp": 2, "cp": 1, "dp_shard": 4}
+    job = instances.plain_job(2, 2, degrees=degrees, num_accelerators=16, shard=["optimizer"])
+    with pytest.raises(InputError, match="all fault units"):
+        sa.simulate(sa.plan(job, time_limit_s=10), what_if=["lost-rack=b0:0"])
+
+
 def test_jitter_follows_its_seed(plan: Plan) -> None:
     one, again, other = (sa.simulate(plan, what_if=["jitter=0.1", f"seed={seed}"]).step_s for seed in (1, 1, 2))
     assert one == again != other

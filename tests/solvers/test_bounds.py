@@ -62,6 +62,19 @@ def test_a_wide_cut_does_not_bind() -> None:
     assert bound.step_s == pytest.approx(compute_bound(problem).step_s)
 
 
+def test_accelerators_that_a_job_may_not_use_compute_nothing() -> None:
+    every, some = (compute_bound(problem_of(plain_job(2, 2, num_accelerators=number))) for number in (None, 8))
+    there = problem_of(plain_job(2, 2)).topology.num_accelerators
+    assert some.step_s == pytest.approx(every.step_s * there / 8)
+    ranged = compute_bound(problem_of(plain_job(2, 2, num_accelerators={"min": 4, "max": 8})))
+    assert ranged.step_s == some.step_s
+
+
+def test_a_gap_of_all_ends_with_the_first_plan() -> None:
+    found = search(problem_of(plain_job(2, 2)), time_limit_s=600, gap_tolerance=1.0)
+    assert found.best is not None and not found.out_of_time
+
+
 @each("seed", (10, 26), (4, 6, 13, 14, 23, 48, 50, 54, 61, 73), size=2)
 def test_no_plan_is_below_any_bound(seed: int) -> None:
     problem, best_s = instance(seed), fastest(seed).step_s

@@ -12,6 +12,7 @@ from instances import plain_job, plain_topology, plain_trunk
 from priced import MONEY
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.one_building import InOneBuilding
+from scaleacross.solvers.search_state import Search
 from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.workloads.problem import problem_of
 
@@ -32,6 +33,25 @@ def test_a_search_that_is_cut_short_is_no_slower_than_one_building() -> None:
     )
     assert cut_short.report.status == "time_limit"
     assert cut_short.cost.step_s <= alone.cost.step_s * 1.02
+
+
+def test_of_a_short_limit_it_gets_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fifth of two seconds would be too short for a plan that is worth keeping."""
+    given: list[float] = []
+
+    def recorded(*args: Any, time_limit_s: float, **options: Any) -> Search:
+        given.append(time_limit_s)
+        return search(*args, time_limit_s=time_limit_s, **options)
+
+    monkeypatch.setattr("scaleacross.solvers.one_building.search", recorded)
+    for limit_s in (0.5, 2.0, 40.0):
+        search(
+            problem_of(plain_job(**over_a_thin_link())),
+            time_limit_s=limit_s,
+            clock=lambda: 0.0,
+            probed=InOneBuilding().probe,
+        )
+    assert given == [0.5, 1.0, 8.0]
 
 
 def test_it_changes_neither_the_optimum_nor_the_bound() -> None:

@@ -290,7 +290,7 @@ def recommendation_simulation(step: SimulatedTables) -> RenderableType:
     """The simulated step beside the estimate, its phases, and links between and inside buildings that many share."""
     estimate = human_seconds(step.predicted_step_s)
     facts: list[tuple[str, str | Text]] = [
-        ("step", f"{human_seconds(step.step_s)}; the plan says {estimate} ({step.difference:+.1%})"),
+        ("step", f"{human_seconds(step.step_s)}; its estimate is {estimate} ({step.difference:+.1%})"),
         ("ranks", f"{count(step.num_ranks)}, each played; {count(step.num_tasks)} tasks"),
         *(("what if", cell(change)) for change in step.what_if),
     ]

@@ -70,7 +70,7 @@ def _facts(step: SimulatedStep) -> RenderableType:
         ("simulated", f"{step.plan_name}: {played}, {plural(step.num_tasks, 'task')}; {FOLDING[step.folding]}"),
         (
             "step",
-            f"{human_seconds(step.step_s)}; the plan says {human_seconds(step.predicted_step_s)} ({_signed(step.difference)})",
+            f"{human_seconds(step.step_s)}; its estimate is {human_seconds(step.predicted_step_s)} ({_signed(step.difference)})",
         ),
     ]
     if step.what_if:

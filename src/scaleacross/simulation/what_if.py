@@ -6,7 +6,7 @@
 * ``straggler=POSITION:1.3``        the accelerator at a position computes 1.3 times as long (with the neighbours that are alike)
 * ``slow=zone:0.5``                 a link level is left with half of its capacity; ``slow=building-a/building-b:0.5`` a trunk
 * ``lost-plane=building``           one of the planes that the topology states for a level is lost
-* ``lost-rack=building-a:3``        replicas with an accelerator in the rack (from 0) stop, the others take over their
+* ``lost-rack=building-a:3``        fault units with an accelerator in the rack (from 0) stop, the others take over their
                                     micro-batches
 """
 
@@ -21,8 +21,9 @@ import numpy as np
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.simulation.fabric import Slowdown
-from scaleacross.simulation.replay import Disturbance, replicas_of
+from scaleacross.simulation.replay import Disturbance
 from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Topology
 
@@ -105,7 +106,7 @@ def _lost_plane(level: str, topology: Topology) -> dict[int, float]:
 
 
 def _lost_rack(option: str, value: str, plan: Plan, topology: Topology) -> int:
-    """Micro-batches of the replicas that are left."""
+    """Micro-batches of the fault units (``dp_replicate`` groups) that are left: states are complete only in whole groups."""
     name, _, number = value.partition(":")
     base, rack = 0, int(_number(option, number, 0, 1e9))
     for share in plan.placement.fill:
@@ -120,12 +121,14 @@ def _lost_rack(option: str, value: str, plan: Plan, topology: Topology) -> int:
         held = math.ceil(share.num_accelerators / size)
         raise InputError(f"what-if '{option}': the plan uses racks 0 to {held - 1} of '{name}'")
     position = base + np.arange(rack * size, min((rack + 1) * size, share.num_accelerators))
-    left = degrees.dp - len(np.unique(replicas_of(plan, position)))
+    units = position // strides(degrees, plan.placement.axis_order)["dp_replicate"] % degrees.dp_replicate
+    left = degrees.dp_replicate - len(np.unique(units))
     if left <= 0:
         raise InputError(
-            f"what-if '{option}': all {degrees.dp} data-parallel replicas have an accelerator in that rack"
+            f"what-if '{option}': all fault units (dp_replicate {degrees.dp_replicate}) have an accelerator in that rack, so the "
+            "job stops"
         )
-    needed = math.ceil(plan.num_micro_batches * degrees.dp / left)
+    needed = math.ceil(plan.num_micro_batches * degrees.dp_replicate / left)
     pipeline = plan.decision.pipeline
     while not is_legal(pipeline.schedule, degrees.pp, needed, pipeline.num_chunks):
         needed += 1

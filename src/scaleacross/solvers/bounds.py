@@ -55,10 +55,14 @@ _WHY: Final = {
 
 
 def compute_bound(problem: Problem) -> Bound:
-    """All accelerators of the topology busy with model FLOP alone."""
+    """All accelerators that the job may use, the fastest ones, busy with model FLOP alone."""
     flop = _step_flop(problem)
-    rate = sum(_attainable_flop_per_s(problem, building) for building in problem.topology.buildings)
-    why = f"{flop:.3g} model FLOP at {rate:.3g} FLOP/s, the best that any kernel reaches on all accelerators"
+    left, rate = problem.job.most_accelerators or problem.topology.num_accelerators, 0.0
+    used = min(left, problem.topology.num_accelerators)
+    for building in sorted(problem.topology.buildings, key=lambda one: -_flop_per_s_of_one(problem, one)):
+        rate += min(left, building.num_accelerators) * _flop_per_s_of_one(problem, building)
+        left = max(0, left - building.num_accelerators)
+    why = f"{flop:.3g} model FLOP at {rate:.3g} FLOP/s, the best that any kernel reaches on {used:,} accelerators"
     return Bound(name="compute", step_s=flop / rate, why=why)
 
 
@@ -181,4 +185,8 @@ def _step_flop(problem: Problem) -> float:
 
 
 def _attainable_flop_per_s(problem: Problem, building: Building) -> float:
-    return building.num_accelerators * attainable_flop_per_s(building.accelerator, problem.job.precision)
+    return building.num_accelerators * _flop_per_s_of_one(problem, building)
+
+
+def _flop_per_s_of_one(problem: Problem, building: Building) -> float:
+    return attainable_flop_per_s(building.accelerator, problem.job.precision)

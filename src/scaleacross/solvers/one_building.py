@@ -24,6 +24,8 @@ from scaleacross.workloads.problem import Problem
 LONGEST_S: Final = 10.0
 SHARE: Final = 0.2
 """Of what is left of a limit in seconds that the incumbent may take: a choice."""
+LEAST_S: Final = 1.0
+"""Or so many seconds of it, where that is more: short limits are for any good plan."""
 ENOUGH_GAP: Final = 0.02
 MANY_CANDIDATES: Final = 10_000_000
 """After the samples, or the end, of a search of more than these one building takes several seconds and is not searched; but it is
@@ -73,7 +75,8 @@ class InOneBuilding:
         problem = Problem(state.problem.job, state.problem.workload, alone, state.problem.profile)
         limit, clock = state.time_limit_s, another(state.clock)
         if clock is None:
-            limit, clock = min(LONGEST_S, (limit - state.elapsed_s) * share), state.clock
+            left = limit - state.elapsed_s
+            limit, clock = min(LONGEST_S, max(left * share, min(left, LEAST_S))), state.clock
         found = search(
             problem,
             time_limit_s=limit,

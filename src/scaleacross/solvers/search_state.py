@@ -132,7 +132,7 @@ class Search:
     @property
     def target_s(self) -> float:
         """Nothing with a bound of this or more is looked at: the incumbent less the gap that the user tolerates."""
-        return self.incumbent_s * (1 - self.gap_tolerance)
+        return self.incumbent_s * (1 - self.gap_tolerance) if np.isfinite(self.incumbent_s) else self.incumbent_s
 
     @property
     def bound_s(self) -> float:

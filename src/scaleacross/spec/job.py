@@ -280,6 +280,11 @@ class Job(Spec):
         wanted = self.num_accelerators
         return wanted is None or (wanted.allows(number) if isinstance(wanted, Range) else number == wanted)
 
+    @property
+    def most_accelerators(self) -> int | None:
+        """Accelerators that the job may use at most; None: as many as there are."""
+        return self.num_accelerators.max if isinstance(self.num_accelerators, Range) else self.num_accelerators
+
     @field_validator("schedules")
     @classmethod
     def _one_copy_of_the_model(cls, value: tuple[ScheduleName, ...]) -> tuple[ScheduleName, ...]:

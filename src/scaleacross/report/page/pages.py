@@ -93,7 +93,7 @@ def simulation_page(plan: Plan, step: SimulatedStep) -> Contents:
     facts = [
         (
             "step",
-            f"{human_seconds(step.step_s)}; the plan says {human_seconds(step.predicted_step_s)} ({step.difference:+.1%})",
+            f"{human_seconds(step.step_s)}; its estimate is {human_seconds(step.predicted_step_s)} ({step.difference:+.1%})",
         ),
         ("ranks", f"{count(step.num_ranks)} in {count(step.num_classes)} classes"),
     ]

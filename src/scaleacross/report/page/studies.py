@@ -217,7 +217,9 @@ def simulated_parts(step: SimulatedStep) -> Chart:
             "tooltip": tips(Part="part", From="from", Time="said"),
         },
     }
-    note = f"The plan says {human_seconds(step.predicted_step_s)}, the simulation {human_seconds(step.step_s)}."
+    note = (
+        f"The plan's estimate is {human_seconds(step.predicted_step_s)}, the simulation {human_seconds(step.step_s)}."
+    )
     return Chart("parts", "Parts of the step, planned and simulated", note, spec, rows)
 
 
