@@ -4,7 +4,8 @@ A simulation knows what an estimate leaves out, but takes seconds; so only final
 then the caller's incumbents, then what else the search placed, least estimate first; each with the network chosen for it. Where
 these are too few, the incumbents run on the library's defaults, too: by estimate no network is better than the chosen one, in
 simulation some are. Beyond the number of finalists, an incumbent is simulated as long as its estimate is below the fastest
-simulation: a plan that is better by its estimate alone does not win. Of equal estimates only the first is a finalist: the
+simulation: a plan that is better by its estimate alone does not win. So is the best in one building, whose estimate is the
+surest: other buildings may not bring what estimates say. Of equal estimates only the first is a finalist: the
 other is the same plan under another name (axes of degree 1 in another order, the schedule of a single stage). Bound and gap stay
 those of estimates.
 
@@ -68,12 +69,13 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
 
 def _challengers(state: Search, best: Choice, number: int, fastest_s: Callable[[], float]) -> Iterator[Choice]:
     """After the best: others whose estimates are within ``PRICE_RATIO`` of its own, ``number`` with it at most; then
-    incumbents at an estimate below ``fastest_s``, the fastest simulation of those before."""
+    incumbents, and the best in one building, at an estimate below ``fastest_s``, the fastest simulation of those before."""
     near_s = best[1].cost.cost.step_s * PRICE_RATIO
+    alone = min((one for one in state.pool if len(one.placement.fill) == 1), key=_estimate_s, default=None)
     ideal, prices = [best[0].step_s], [best[1].cost.cost.step_s]
     for placed, problem in _in_turn(state):
         most_s = near_s if len(prices) < number else 0.0
-        most_s = max(most_s, fastest_s()) if placed.brought else most_s
+        most_s = max(most_s, fastest_s()) if placed.brought or placed is alone else most_s
         again = problem is not state.problem
         same = not again and _is_among(placed.step_s, ideal)  # ideal: no estimate is below its own
         if placed.step_s > most_s or same:
@@ -94,6 +96,10 @@ def _in_turn(state: Search) -> Iterator[tuple[Placed, Problem]]:
     if request.max_trunk_fraction is None and request.compression is None:  # which the defaults might not keep to
         library = with_library_network(state.problem)
         yield from ((one, library) for one in ordered if one.brought)
+
+
+def _estimate_s(placed: Placed) -> float:
+    return placed.step_s
 
 
 def _is_among(price_s: float, others_s: Sequence[float]) -> bool:

@@ -30,7 +30,7 @@ REASONS: Final = ("more", "next best", "otherwise", "runner-up")
 """Facts that lose their last words before any other."""
 STATUS_WORDS: Final = {
     "optimal": "optimal",
-    "gap_tolerance": "searched to the gap that was asked for",
+    "gap_tolerance": "searched to the end but for the gap",
     "time_limit": "best found when the search ended, not proved",
     "evaluated": "as given, nothing was searched",
 }
