@@ -94,6 +94,8 @@ MEGATRON = (
     Case(DENSE, "tp4 pp2 dp4", recompute="core_attn+mlp"),
     Case(DENSE, "x32", shard="none"),
     Case(DENSE, "tp8 x4", shard="none", overrides=("optimizer.reduce_bytes=2",)),
+    Case(DENSE, "tp2 dp16", overrides=(
+        "optimizer.gradient_bytes=2", "optimizer.reduce_bytes=2", "optimizer.state_bytes=8")),
     Case(DENSE, "dp32", shard="parameters"),
     Case(DENSE, "tp2 dp8 x2", "1F1B b2", "full", "parameters"),
     Case(DENSE, "tp2 dp8 x2", "1F1B b2", shard="gradients"),

@@ -278,6 +278,15 @@ def test_max_connections(degrees: Degrees, accelerator: str, shard: Any, line: s
         ({"precision": "fp8", "conversion": {"moved": {}}}, "conversion.moved"),
         ({"optimizer": {"name": "lion"}}, "optimizer 'lion'"),
         ({"optimizer": {"reduce_bytes": 1.0}}, "gradients of 1 bytes"),
+        (
+            {"optimizer": {"gradient_bytes": 2.0}},
+            "gradient_bytes 2 with optimizer.reduce_bytes 4: .* set both to 2 or both",
+        ),
+        ({"optimizer": {"parameter_bytes": 4.0}}, "parameter_bytes 4: .* set 2"),
+        ({"optimizer": {"state_bytes": 9.0}}, "state_bytes 9: Megatron-LM's adam holds 12, 10, 8, 6 bytes"),
+        ({"optimizer": {"state_bytes": 8.0}, "precision": "fp16"}, "state_bytes 8: Megatron-LM's adam holds 12 bytes"),
+        ({"optimizer": {"name": "sgd"}}, "state_bytes 12: Megatron-LM's sgd holds 8 bytes"),
+        ({"optimizer": {"state_bytes": 8.0}, "shard": "none"}, "state_bytes 8 with shard 'none'.*set shard: optimizer"),
         ({"global_batch_sequences": 9}, "= 8 sequences; the job's global batch has 9"),
         ({"num_layers": 31}, "layers_per_stage holds 32 layers; the model has 31"),
     ],
@@ -291,6 +300,40 @@ def test_refused_by_name(changes: dict[str, Any], message: str) -> None:
         plan = plan.model_copy(update={"job": job})
     with pytest.raises(EmitError, match=message):
         EMITTERS["megatron"](plan)
+
+
+@pytest.mark.parametrize(
+    ("state_bytes", "first", "second"), [(10.0, "fp32", "fp32"), (8.0, "bf16", "fp32"), (6.0, "bf16", "bf16")]
+)
+@pytest.mark.parametrize("gradient_bytes", [2.0, 4.0])
+def test_bytes_of_states_and_gradients_are_held(
+    state_bytes: float, first: str, second: str, gradient_bytes: float
+) -> None:
+    optimizer = {"state_bytes": state_bytes, "gradient_bytes": gradient_bytes, "reduce_bytes": gradient_bytes}
+    plan = make_plan(Degrees(pp=2, dp_shard=2), optimizer=optimizer)
+    found = arguments(plan)
+    assert "--use-precision-aware-optimizer" in found
+    assert (found["--exp-avg-dtype"], found["--exp-avg-sq-dtype"]) == ([first], [second])
+    assert ("--grad-reduce-in-bf16" in found) == (gradient_bytes == 2.0)
+    assert found.get("--main-grads-dtype") == (["bf16"] if gradient_bytes == 2.0 else None)
+    bridge = EMITTERS["megatron"](plan)["megatron/bridge_recipe.py"]
+    assert f"cfg.optimizer.exp_avg_dtype = torch.{'bfloat16' if first == 'bf16' else 'float32'}\n" in bridge
+    assert "\nimport torch\n" in bridge
+
+
+def test_whole_states_need_no_option() -> None:
+    found = arguments(make_plan(Degrees(pp=2, dp_shard=2)))
+    assert not {"--use-precision-aware-optimizer", "--main-grads-dtype", "--grad-reduce-in-bf16"} & set(found)
+
+
+@pytest.mark.parametrize(("held", "reduced"), [(4.0, 4.0), (4.0, 2.0), (2.0, 2.0)])
+def test_megatron_fsdp_holds_gradients_as_it_is_told(held: float, reduced: float) -> None:
+    """It reads neither --grad-reduce-in-bf16 nor the default of fp32: untold, gradients are as wide as parameters."""
+    optimizer = {"gradient_bytes": held, "reduce_bytes": reduced}
+    found = arguments(make_plan(Degrees(dp_shard=4), shard="parameters", optimizer=optimizer))
+    words = {4.0: ["fp32"], 2.0: ["bf16"]}
+    assert found["--megatron-fsdp-main-grads-dtype"] == words[held]
+    assert found["--megatron-fsdp-grad-comm-dtype"] == words[reduced]
 
 
 def test_expert_groups_over_context_parallel_are_refused() -> None:

@@ -33,7 +33,8 @@ FIELDS = [
     "moe_flex_dispatcher_backend", "overlap_moe_expert_parallel_comm", "tp_comm_overlap", "gradient_accumulation_fusion",
     "rotary_base", "overlap_p2p_comm", "overlap_grad_reduce", "overlap_param_gather", "num_microbatches",
     "virtual_pipeline_model_parallel_size", "data_parallel_size", "cpu_offloading_num_layers", "optimizer_cpu_offload",
-    "optimizer_offload_fraction", "use_precision_aware_optimizer", "use_megatron_fsdp", "data_parallel_sharding_strategy",
+    "accumulate_allreduce_grads_in_fp32", "optimizer_offload_fraction", "use_precision_aware_optimizer", "use_megatron_fsdp",
+    "data_parallel_sharding_strategy",
 ]  # fmt: skip
 
 
@@ -100,7 +101,10 @@ def carries(told: dict[str, Any], plan: Plan) -> None:
         plan.decision.activation_offload * sum(map(sum, plan.layers_per_stage))
     )
     offloads = plan.decision.optimizer_offload > 0
-    assert (told["optimizer_cpu_offload"], told["use_precision_aware_optimizer"]) == (offloads, offloads)
+    narrow = job.optimizer.name == "adam" and job.optimizer.state_bytes < 12
+    assert (told["optimizer_cpu_offload"], told["use_precision_aware_optimizer"]) == (offloads, offloads or narrow)
+    half = job.optimizer.reduce_bytes == 2
+    assert told["accumulate_allreduce_grads_in_fp32"] != half
     assert told["optimizer_offload_fraction"] == (plan.decision.optimizer_offload or 1.0)
     strategies = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
     assert told["use_megatron_fsdp"] == (plan.decision.shard in strategies)

@@ -26,6 +26,7 @@ from scaleacross.emitters.shell import Launch, one_line
 from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, GridAxis, ShardLevel
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.recomputation import PARTS, modules_of
+from scaleacross.targets.megatron_bytes import narrow_moments
 
 CP_COMM_TYPES: Final[Mapping[ContextExchange, str]] = {
     "ring": "p2p",
@@ -117,7 +118,7 @@ def run_arguments(plan: Plan, mapping: list[str]) -> list[str]:
         *_precision(plan),
         *_data_parallel(plan),
         *_recompute(plan),
-        *_offload(plan),
+        *_states(plan),
         *_context(plan),
         *_overlap(plan),
         *expert_runtime(plan),
@@ -156,6 +157,10 @@ def _data_parallel(plan: Plan) -> list[str]:
     if shard in FSDP_STRATEGIES:
         out += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", FSDP_STRATEGIES[shard]]
         out += ["--outer-dp-sharding-strategy", "no_shard", "--ckpt-format", "fsdp_dtensor"]
+        # Its gradients are as wide as parameters unless it is told; --grad-reduce-in-bf16 is not read.
+        half, optimizer = "fp16" if plan.job.precision == "fp16" else "bf16", plan.job.optimizer
+        out += ["--megatron-fsdp-main-grads-dtype", "fp32" if optimizer.gradient_bytes == 4.0 else half]
+        out += ["--megatron-fsdp-grad-comm-dtype", "fp32" if optimizer.reduce_bytes == 4.0 else half]
     return out
 
 
@@ -170,8 +175,12 @@ def _recompute(plan: Plan) -> list[str]:
     return ["--recompute-granularity", "selective", "--recompute-modules", *modules] if modules else []
 
 
-def _offload(plan: Plan) -> list[str]:
+def _states(plan: Plan) -> list[str]:
+    """Types of moments and gradients, and what is on the host."""
     decision, out = plan.decision, list[str]()
+    if (moments := narrow_moments(plan.job)) is not None:
+        out += ["--use-precision-aware-optimizer", "--exp-avg-dtype", moments[0], "--exp-avg-sq-dtype", moments[1]]
+        out += ["--main-grads-dtype", "bf16"] if plan.job.optimizer.reduce_bytes == 2.0 else []
     if decision.activation_offload:
         layers = sum(map(sum, plan.layers_per_stage))
         out += ["--cpu-offloading-num-layers", str(round(decision.activation_offload * layers))]
@@ -232,6 +241,10 @@ def _arguments_file(plan: Plan, mapping: list[str]) -> str:
     notes = [_LEFT_TO_YOU, *model_notes(workload_of(plan).decoder())]
     if plan.decision.shard in FSDP_STRATEGIES and plan.job.optimizer.fused_accumulation:
         notes.append("Megatron-FSDP with fused gradient accumulation needs Transformer Engine 2.10 or later.")
+    if narrow_moments(plan.job) is not None:
+        notes.append(
+            "States of so few bytes need Transformer Engine 2.1 or later, which keeps half of the master weights."
+        )
     if plan.job.fine_tuning is not None and plan.job.fine_tuning.checkpoint:
         notes.append("--pretrained-checkpoint takes Megatron-LM's own format: convert other weights first.")
     comments = "".join(f"# {note}\n" for note in notes)

@@ -16,7 +16,7 @@ from scaleacross.errors import EmitError
 from scaleacross.spec.plan import Plan
 
 FILE: Final = "bridge_recipe.py"
-WHOLE, SHARE, TEXT, ON, OFF, WORDS, SIZES = "whole", "share", "text", "on", "off", "words", "sizes"
+WHOLE, SHARE, TEXT, ON, OFF, WORDS, SIZES, DTYPE = "whole", "share", "text", "on", "off", "words", "sizes", "dtype"
 FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "--tensor-model-parallel-size": (WHOLE, ("model.tensor_model_parallel_size",)),
     "--pipeline-model-parallel-size": (WHOLE, ("model.pipeline_model_parallel_size",)),
@@ -37,6 +37,9 @@ FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "--optimizer-cpu-offload": (ON, ("optimizer.optimizer_cpu_offload",)),
     "--optimizer-offload-fraction": (SHARE, ("optimizer.optimizer_offload_fraction",)),
     "--use-precision-aware-optimizer": (ON, ("optimizer.use_precision_aware_optimizer",)),
+    "--exp-avg-dtype": (DTYPE, ("optimizer.exp_avg_dtype",)),
+    "--exp-avg-sq-dtype": (DTYPE, ("optimizer.exp_avg_sq_dtype",)),
+    "--main-grads-dtype": (DTYPE, ("optimizer.main_grads_dtype",)),
     "--overlap-cpu-optimizer-d2h-h2d": (ON, ("optimizer.overlap_cpu_optimizer_d2h_h2d",)),
     "--cp-comm-type": (TEXT, ("model.cp_comm_type",)),
     "--hierarchical-context-parallel-sizes": (SIZES, ("model.hierarchical_context_parallel_sizes",)),
@@ -73,8 +76,24 @@ FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "--optimizer": (TEXT, ("optimizer.optimizer",)),
 }  # fmt: skip
 """Option of Megatron-LM -> kind of value, and the fields that it is here."""
-ELSEWHERE: Final = ("--num-layers-per-virtual-pipeline-stage", "--bf16", "--fp16")
-"""Options that ``bridge_recipe`` writes in another way."""
+ELSEWHERE: Final = (
+    "--num-layers-per-virtual-pipeline-stage", "--bf16", "--fp16", "--megatron-fsdp-main-grads-dtype",
+    "--megatron-fsdp-grad-comm-dtype",
+)  # fmt: skip
+"""Options that ``bridge_recipe`` writes in another way: that release reads grad_reduce_in_fp32 for Megatron-FSDP too."""
+DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+class Dtype(str):
+    """A type of torch by its name, which is written as code."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """The name in the module's words."""
+        return f"torch.{self}"
+
+
 BEFORE: Final = {
     "model.sequence_parallel": False, "model.pipeline_model_parallel_layout": None, "model.recompute_granularity": None,
     "model.recompute_method": None, "model.recompute_num_layers": None, "model.recompute_modules": None,
@@ -122,6 +141,7 @@ def bridge_recipe(plan: Plan, words: Sequence[str]) -> str:
         title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
         precision=PRESETS[plan.job.recipe or plan.job.precision],
         lines=lines,
+        imports="import torch\n" if any(isinstance(value, Dtype) for value in stated.values()) else "",
         communicators=COMMUNICATORS,
     )
     compile(text, FILE, "exec")
@@ -147,6 +167,8 @@ def _fields(option: str, values: list[str]) -> Iterator[tuple[str, Any]]:
         return
     kind, names = FIELDS[option]
     value: Any = {ON: True, OFF: False, WORDS: values}.get(kind)
+    if kind == DTYPE:
+        value = Dtype(DTYPES[values[0]])
     if kind == SIZES:
         value = [int(size) for size in values]
     if value is None:
@@ -162,7 +184,7 @@ Ranks are those of run_node.sh and hosts.txt beside this file. Data, tokenizer, 
 
 from pathlib import Path
 
-from megatron.bridge.training.comm_overlap import CommOverlapConfig
+{imports}from megatron.bridge.training.comm_overlap import CommOverlapConfig
 from megatron.bridge.training.config import ConfigContainer
 from megatron.bridge.training.mixed_precision import get_mixed_precision_config
 

@@ -16,6 +16,7 @@ from scaleacross.spec.parallelism import ScheduleName
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import BY_STAGE, MODULES, Recompute, modules_of, repeats_tokens
 from scaleacross.spec.recomputation import RECOMPUTES as EVERY_POLICY
+from scaleacross.targets import megatron_bytes
 from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
 from scaleacross.targets.law import (
     ALL_TO_ALL_RING,
@@ -43,7 +44,6 @@ TITLE: Final = "Megatron-LM"
 SCHEDULES: Final[tuple[ScheduleName, ...]] = ("1F1B", "Interleaved1F1B")
 RECOMPUTES: Final[tuple[Recompute, ...]] = tuple(p for p in EVERY_POLICY if p not in ("selective", BY_STAGE))
 OPTIMIZERS: Final = ("adam", "sgd")
-REDUCE_BYTES: Final = (2.0, 4.0)
 DISCARDED: Final = frozenset({"moe_act", "layernorm"})
 
 
@@ -154,12 +154,7 @@ JOB_LAWS: Final = (
         lambda s: s.job.optimizer.name in OPTIMIZERS,
         lambda s: f"optimizer '{s.job.optimizer.name}': the megatron target writes adam and sgd",
     ),
-    JobLaw(
-        lambda s: s.job.optimizer.reduce_bytes in REDUCE_BYTES,
-        lambda s: (
-            f"gradients of {s.job.optimizer.reduce_bytes:g} bytes on the wire: Megatron-LM reduces in fp32 or in bf16"
-        ),
-    ),
+    *megatron_bytes.JOB_LAWS,
     encodes_nothing(TITLE),
     trains_everything("Megatron-LM's pretrain_gpt.py"),
 )
@@ -277,6 +272,7 @@ LAWS: Final = (
             "offloads that with recipe delayed only; set shard: optimizer, optimizer_offload: 0, or narrow_parameters: false"
         ),
     ),
+    *megatron_bytes.LAWS,
     Law(
         "waiting messages",
         "base",

@@ -111,6 +111,16 @@ def _refused_accumulation(case: Case) -> str:
 RECIPES: Final[tuple[Recipe, ...]] = ("torchao_rowwise", "torchao_mxfp8", "torchao_nvfp4")
 """Recipes that its converters have; rowwise_with_gw_hp of Float8LinearConverter is not modelled."""
 
+FULL_SHARDS: Final = (2.0, 4.0, 12.0)
+"""Bytes of a gathered parameter, of its gradient and of master and moments: TrainingConfig's dtype and mixed_precision_param and
+_reduce, of which the module writes none."""
+
+
+def _bytes_of(subject: Subject) -> tuple[float, float, float]:
+    optimizer = subject.job.optimizer
+    return optimizer.parameter_bytes, optimizer.gradient_bytes, optimizer.state_bytes
+
+
 JOB_LAWS: Final = (
     JobLaw(
         lambda s: find_flavor(s.profile) is not None,
@@ -150,6 +160,13 @@ JOB_LAWS: Final = (
         lambda s: (
             f"gradients of {s.job.optimizer.reduce_bytes:g} bytes on the wire: torchtitan 0.3.0 reduces in "
             "float32 (4 bytes) only"
+        ),
+    ),
+    JobLaw(
+        lambda s: _bytes_of(s) == FULL_SHARDS,
+        lambda s: (
+            "optimizer.parameter_bytes, gradient_bytes, state_bytes {:g}, {:g}, {:g}: torchtitan 0.3.0 trains fp32 shards by "
+            "AdamW and gathers bf16; set {:g}, {:g}, {:g}".format(*_bytes_of(s), *FULL_SHARDS)
         ),
     ),
     encodes_nothing(TITLE),

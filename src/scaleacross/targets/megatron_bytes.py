@@ -1,0 +1,89 @@
+"""Bytes of a parameter that Megatron-LM can hold, and the data types that make it hold them (d98e8a64).
+
+Gradients are held in the buffer that is reduced, in fp32 or as wide as parameters (core/distributed/param_and_grad_buffer.py,
+``grad_dtype``); Megatron-FSDP has a type of its own for either (core/distributed/fsdp). Adam keeps an fp32 master and two fp32
+moments. With --use-precision-aware-optimizer, which asks for Adam over a distributed optimizer (core/optimizer/__init__.py),
+moments may be narrower, and of the master of a bf16 parameter the 16 bits are kept that the parameter lacks
+(``store_param_remainders``). SGD keeps a master and a momentum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from scaleacross.spec.job import Job
+from scaleacross.targets.law import SHARD_OPTIMIZER, Bools, Case, Columns, JobLaw, Law, Subject
+
+REDUCE_BYTES: Final = (2.0, 4.0)
+PARAMETER_BYTES: Final = 2.0
+WHOLE_STATES: Final[Mapping[str, float]] = {"adam": 12.0, "sgd": 8.0}
+MOMENTS: Final[Mapping[float, tuple[str, str]]] = {10.0: ("fp32", "fp32"), 8.0: ("bf16", "fp32"), 6.0: ("bf16", "bf16")}
+"""Bytes of states of the precision-aware optimizer -> --exp-avg-dtype, --exp-avg-sq-dtype; 2 bytes of them are the master's."""
+
+
+def narrow_moments(job: Job) -> tuple[str, str] | None:
+    """Types of the moments of the precision-aware optimizer; None where the job's states are whole."""
+    return MOMENTS.get(job.optimizer.state_bytes) if job.optimizer.name == "adam" else None
+
+
+def _held_states(job: Job) -> tuple[float, ...]:
+    """Bytes of states that some decision runs: narrow ones beside bf16 parameters, which fused kernels update."""
+    whole = WHOLE_STATES.get(job.optimizer.name)
+    if whole is None:
+        return (job.optimizer.state_bytes,)  # another law refuses the optimizer
+    beside_bf16 = job.precision != "fp16" and job.recipe in (None, "delayed") and not job.conversion.narrow_parameters
+    return (whole, *(MOMENTS if job.optimizer.name == "adam" and beside_bf16 else ()))
+
+
+def _refused_states(subject: Subject) -> str:
+    optimizer, held = subject.job.optimizer, _held_states(subject.job)
+    return (
+        f"optimizer.state_bytes {optimizer.state_bytes:g}: Megatron-LM's {optimizer.name} holds "
+        f"{', '.join(f'{size:g}' for size in held)} bytes a parameter here (an fp32 master and moments"
+        f"{', or --use-precision-aware-optimizer' if len(held) > 1 else ''}); set one of these"
+    )
+
+
+def _sharded_states(subject: Subject, rows: Columns) -> Bools:
+    """core/optimizer/__init__.py; states on the host are fp32 (core/optimizer/cpu_offloading), Megatron-FSDP's masters whole."""
+    whole = np.bool_(narrow_moments(subject.job) is None)
+    out: Bools = whole | ((rows.shard == SHARD_OPTIMIZER) & (rows.optimizer_offload == 0))
+    return out
+
+
+def _says_sharded_states(case: Case) -> str:
+    return (
+        f"optimizer.state_bytes {case.subject.job.optimizer.state_bytes:g} with shard '{case.decision.shard}', optimizer_offload "
+        f"{case.decision.optimizer_offload:g}: Megatron-LM's precision-aware optimizer holds that many in a distributed "
+        "optimizer on the accelerator; set shard: optimizer and optimizer_offload: 0, or optimizer.state_bytes: 12"
+    )
+
+
+JOB_LAWS: Final = (
+    JobLaw(
+        lambda s: s.job.optimizer.reduce_bytes in REDUCE_BYTES,
+        lambda s: (
+            f"gradients of {s.job.optimizer.reduce_bytes:g} bytes on the wire: Megatron-LM reduces in fp32 or in bf16"
+        ),
+    ),
+    JobLaw(  # settings that are read state reduce_bytes alone, so wider gradients than are reduced stay a cautious plan
+        lambda s: s.job.optimizer.gradient_bytes in (4.0, s.job.optimizer.reduce_bytes),
+        lambda s: (
+            f"optimizer.gradient_bytes {s.job.optimizer.gradient_bytes:g} with optimizer.reduce_bytes "
+            f"{s.job.optimizer.reduce_bytes:g}: Megatron-LM holds gradients as it reduces them, in fp32 or in bf16 "
+            "(--grad-reduce-in-bf16); set both to 2 or both to 4"
+        ),
+    ),
+    JobLaw(
+        lambda s: s.job.optimizer.parameter_bytes == PARAMETER_BYTES,
+        lambda s: (
+            f"optimizer.parameter_bytes {s.job.optimizer.parameter_bytes:g}: Megatron-LM computes with copies of 2 bytes beside "
+            "the fp32 master; set 2 (8 and 4 bit: conversion.narrow_parameters)"
+        ),
+    ),
+    JobLaw(lambda s: s.job.optimizer.state_bytes in _held_states(s.job), _refused_states),
+)
+LAWS: Final = (Law("narrow states", "split", _sharded_states, _says_sharded_states),)
