@@ -1,7 +1,8 @@
 """The model in Megatron-LM's words: shape and identity, from the workload's layer kinds.
 
 Option names: NVIDIA/Megatron-LM at d98e8a64, megatron/training/arguments.py and core/transformer/transformer_config.py. What a
-value of the workload has no option for is refused by name, or, where only far positions or ties change, said in a comment.
+value of the workload has no option for, ``targets.megatron_models`` refuses; where only far positions or ties change, a comment
+says it.
 """
 
 from __future__ import annotations
@@ -9,21 +10,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from scaleacross.emitters.model import workload_of
 from scaleacross.errors import EmitError
 from scaleacross.spec.plan import Plan
+from scaleacross.targets.megatron_models import (
+    ACTIVATIONS,
+    biases,
+    inexpressible,
+    lacks_positions,
+    mixers_of,
+    rope_of,
+    says_model,
+    says_positions,
+)
 from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.identity import Rope
 from scaleacross.workloads.layer_kinds import Attention, Experts, GatedDeltaNet, Latent, LayerKind, Mlp
 
-LLAMA3_SCALING: Final = (1.0, 4.0, 8192)
-"""Low and high frequency factor and original length that ``--use-rope-scaling`` is fixed to (models/common/embeddings)."""
 LATENT_YARN: Final = (32.0, 1.0, 4096)
 """beta_fast, beta_slow and original length of latent attention, which have no option (MLATransformerConfig)."""
-
-T = TypeVar("T")
 
 
 def model_arguments(plan: Plan) -> list[str]:
@@ -33,14 +40,11 @@ def model_arguments(plan: Plan) -> list[str]:
         EmitError: the model has something that pretrain_gpt.py has no option for; the message names it.
     """
     decoder = workload_of(plan).decoder()
-    for problem in inexpressible(decoder):
-        raise EmitError(f"model '{decoder.name}': {problem}; Megatron-LM's pretrain_gpt.py has no option for that")
     length = plan.job.sequence_length
-    if decoder.num_learned_positions and decoder.num_learned_positions < length:
-        raise EmitError(
-            f"{decoder.num_learned_positions} learned positions for sequences of {length} tokens: "
-            "Megatron-LM needs max-position-embeddings ≥ seq-length"
-        )
+    if problems := list(inexpressible(decoder)):
+        raise EmitError(says_model(decoder.name, problems))
+    if lacks_positions(decoder, length):
+        raise EmitError(says_positions(decoder, length))
     return [
         *("--num-layers", str(len(decoder.layers))),
         *("--hidden-size", str(decoder.hidden_size)),
@@ -63,7 +67,7 @@ def model_notes(decoder: Decoder) -> list[str]:
     out = []
     if decoder.norm_epsilon is None:
         out.append("The workload states no norm epsilon: Megatron-LM takes 1e-5.")
-    ropes = [rope for kind in decoder.kinds.values() if (rope := _rope_of(kind)) != "none"]
+    ropes = [rope for kind in decoder.kinds.values() if (rope := rope_of(kind)) != "none"]
     if any(rope is None for rope in ropes):
         out.append("The workload states no rotary base: Megatron-LM takes 10000.")
     if any(experts.router is None for experts in decoder.experts()):
@@ -77,79 +81,6 @@ def model_notes(decoder: Decoder) -> list[str]:
         out.append(f"Published weights are quantised ({decoder.published_quantization}): convert them to 16 bit first.")
     out += [f"Megatron-LM differs: {said}." for said in _deviations(decoder)]
     return out
-
-
-def inexpressible(decoder: Decoder) -> Iterator[str]:
-    """What pretrain_gpt.py has no option for, one phrase each."""
-    mixers, feeds = _mixers_of(decoder, Attention), [kind.feed_forward for kind in decoder.kinds.values()]
-    for name, kind in decoder.kinds.items():
-        if not isinstance(kind.mixer, Attention | Latent | GatedDeltaNet) or kind.feed_forward is None:
-            yield f"layers '{name}' are not attention (or a gated delta net) followed by a feed-forward"
-        if kind.norms != "before":
-            yield f"layers '{name}' normalise what sub-layers return (norms: {kind.norms})"
-        if kind.parallel:
-            yield f"layers '{name}' run attention and feed-forward in parallel"
-    for factor, value in decoder.multipliers.model_dump(exclude_none=True).items():
-        yield f"multiplier {factor} {value:g}"
-    for a in mixers:
-        if a.qk_norm == "full":
-            yield "q and k are normalised over all heads at once (qk_norm: full)"
-        if a.score_cap is not None:
-            yield f"attention scores are capped at {a.score_cap:g}"
-        if a.chunk is not None:
-            yield f"attention stays in chunks of {a.chunk} positions"
-        if a.softmax_scale is not None and not math.isclose(a.softmax_scale, a.head_dim**-0.5):
-            yield f"softmax scale {a.softmax_scale:g} is not 1/√head_dim"
-    yield from _unlike(decoder)
-    for feed in feeds:
-        if feed is not None and (feed.gated, feed.activation) not in _ACTIVATIONS:
-            yield f"{'gated' if feed.gated else 'plain'} feed-forward with {feed.activation}"
-    for experts in decoder.experts():
-        router = experts.router
-        if router and router.score_function == "sigmoid" and not router.normalized and experts.top_k > 1:
-            yield "sigmoid weights of several experts that are not normalised"
-
-
-def _unlike(decoder: Decoder) -> Iterator[str]:
-    """Values that options state once for all layers, and that layers of the model have different ones of."""
-    attention, feeds = _mixers_of(decoder, Attention), [kind.feed_forward for kind in decoder.kinds.values()]
-    several: dict[str, Sequence[Any]] = {
-        "numbers of heads": [(a.num_heads, a.num_kv_heads, a.head_dim) for a in attention],
-        "attention biases": [(a.qkv_bias, a.output_bias) for a in attention],
-        "windows": [a.window for a in attention if a.window is not None],
-        "norms of q and k": [a.qk_norm for a in attention if a.rope != "none"],
-        "rotary embeddings": [
-            rope.model_dump_json() for kind in decoder.kinds.values() if isinstance(rope := _rope_of(kind), Rope)
-        ],
-        "experts": list(decoder.experts()),
-        "feed-forward widths": [feed.width for feed in feeds if isinstance(feed, Mlp)],
-        "activations": [(feed.gated, feed.activation) for feed in feeds if feed is not None],
-        "kinds of attention": [kind.mixer.kind for kind in decoder.kinds.values() if isinstance(kind.mixer, Attention | Latent)],
-    }  # fmt: skip
-    for what, values in several.items():
-        if len(set(values)) > 1:
-            yield f"layers have different {what}"
-    if _biases(decoder) is None:
-        yield "biases of some projections only (qkv alone, or all of attention and feed-forward, can be said)"
-
-
-_ACTIVATIONS: Final[dict[tuple[bool, str], tuple[str, ...]]] = {
-    (True, "silu"): ("--swiglu",),
-    (True, "clamped_silu"): (
-        "--quick-geglu", "--glu-linear-offset", "1.0", "--activation-func-clamp-value", "7.0", "--no-bias-gelu-fusion"
-    ),
-    (False, "gelu"): ("--no-bias-gelu-fusion",),  # the fused kernel is the tanh approximation
-    (False, "gelu_tanh"): (),
-    (False, "relu2"): ("--squared-relu",),
-}  # fmt: skip
-
-
-def _mixers_of(decoder: Decoder, kind: type[T]) -> list[T]:
-    return [one.mixer for one in decoder.kinds.values() if isinstance(one.mixer, kind)]
-
-
-def _rope_of(kind: LayerKind) -> Any:
-    return kind.mixer.rope if isinstance(kind.mixer, Attention | Latent) else "none"
 
 
 def _flags(decoder: Decoder, test: Callable[[LayerKind], bool]) -> list[int]:
@@ -168,13 +99,13 @@ def _pattern(flags: Sequence[int]) -> str:
 
 
 def _mixers(decoder: Decoder) -> list[str]:
-    attention, latent = _mixers_of(decoder, Attention), _mixers_of(decoder, Latent)
+    attention, latent = mixers_of(decoder, Attention), mixers_of(decoder, Latent)
     out: list[str] = []
     if latent:
         out += _latent(latent[0])
     elif attention:
         out += _grouped_query(attention)
-    if linear := _mixers_of(decoder, GatedDeltaNet):
+    if linear := mixers_of(decoder, GatedDeltaNet):
         one = linear[0]
         out += ["--experimental-attention-variant", "gated_delta_net"]
         pattern = _pattern(_flags(decoder, lambda kind: isinstance(kind.mixer, GatedDeltaNet)))
@@ -222,7 +153,7 @@ def _feed_forwards(decoder: Decoder) -> list[str]:
             flags = _flags(decoder, lambda kind: isinstance(kind.feed_forward, Experts))
             out += ["--moe-layer-freq", _pattern(flags)]
         out += _experts(routed)
-    return [*out, *_ACTIVATIONS[first.gated, first.activation]]
+    return [*out, *ACTIVATIONS[first.gated, first.activation]]
 
 
 def _experts(model: Experts) -> list[str]:
@@ -246,22 +177,11 @@ def _experts(model: Experts) -> list[str]:
     return out
 
 
-def _biases(decoder: Decoder) -> list[str] | None:
-    """The options for biases, or None where they differ in a way that no option says."""
-    attention = _mixers_of(decoder, Attention)
-    feeds = {feed.bias for kind in decoder.kinds.values() if (feed := kind.feed_forward) is not None}
-    learned = {experts.router_bias == "learned" for experts in decoder.experts()}
-    stated = {a.qkv_bias for a in attention}, {a.output_bias for a in attention} | feeds | learned
-    if stated[1] <= {False}:
-        return ["--disable-bias-linear", *(["--add-qkv-bias"] if True in stated[0] else [])]
-    return [] if stated == ({True}, {True}) and not _mixers_of(decoder, Latent) else None
-
-
 def _everywhere(decoder: Decoder) -> list[str]:
     out = ["--normalization", "RMSNorm" if decoder.norm == "rmsnorm" else "LayerNorm"]
     out += ["--norm-epsilon", repr(decoder.norm_epsilon)] if decoder.norm_epsilon is not None else []
     out += ["--apply-layernorm-1p"] if decoder.unit_offset_norm else []
-    out += _biases(decoder) or []
+    out += biases(decoder) or []
     out += [] if decoder.tied_embedding else ["--untie-embeddings-and-output-weights"]
     out += [] if decoder.dropout else ["--hidden-dropout", "0.0", "--attention-dropout", "0.0"]
     return out + (["--init-method-std", repr(decoder.initializer_range)] if decoder.initializer_range else [])
@@ -271,7 +191,7 @@ def _positions(decoder: Decoder, length: int) -> list[str]:
     if decoder.num_learned_positions:
         table = str(decoder.num_learned_positions)
         return ["--position-embedding-type", "learned_absolute", "--max-position-embeddings", table]
-    stated = [_rope_of(kind) for kind in decoder.kinds.values() if not isinstance(kind.mixer, GatedDeltaNet)]
+    stated = [rope_of(kind) for kind in decoder.kinds.values() if not isinstance(kind.mixer, GatedDeltaNet)]
     longest = ["--max-position-embeddings", str(length)]
     if all(rope == "none" for rope in stated):
         return ["--position-embedding-type", "none", *longest]
@@ -279,7 +199,7 @@ def _positions(decoder: Decoder, length: int) -> list[str]:
     if rope is None:
         return ["--position-embedding-type", "rope", *longest]
     out = ["--rotary-base", str(round(rope.base))]
-    if _mixers_of(decoder, Latent):
+    if mixers_of(decoder, Latent):
         return ["--position-embedding-type", "rope", *longest, *out, *_latent_scaling(rope)]
     out += ["--rotary-percent", f"{rope.rotated_fraction:g}"] if rope.rotated_fraction != 1.0 else []
     out += ["--rotary-interleaved"] if rope.interleaved else []
@@ -291,31 +211,20 @@ def _latent_scaling(rope: Rope) -> list[str]:
     scaling = rope.scaling
     if scaling is None:
         return ["--rope-type", "rope", "--no-rope-fusion"]
-    if scaling.kind != "yarn":
-        raise EmitError(f"rotary scaling {scaling.kind} of latent attention: Megatron-LM has yarn there")
     out = ["--rotary-scaling-factor", f"{scaling.factor:g}"] if scaling.factor else []
     out += ["--mscale", f"{scaling.mscale:g}"] if scaling.mscale is not None else []
     return out + (["--mscale-all-dim", f"{scaling.mscale_all_dim:g}"] if scaling.mscale_all_dim is not None else [])
 
 
 def _scaling(rope: Rope) -> tuple[str, list[str]]:
-    """(position embedding type, options) of a scaled or plain rotary embedding. Raises EmitError."""
+    """(position embedding type, options) of a scaled or plain rotary embedding."""
     scaling = rope.scaling
     if scaling is None:
         return "rope", []
     if scaling.kind == "llama3":
-        fixed = (scaling.low_freq_factor, scaling.high_freq_factor, scaling.original_positions)
-        if fixed != LLAMA3_SCALING:
-            raise EmitError(
-                f"rotary scaling llama3 with low and high factor and original length {fixed}: Megatron-LM fixes {LLAMA3_SCALING}"
-            )
         return "rope", ["--use-rope-scaling", "--rope-scaling-factor", f"{scaling.factor or 1.0:g}"]
-    if scaling.kind == "linear" and scaling.factor and scaling.factor.is_integer():
+    if scaling.kind == "linear":
         return "rope", ["--rotary-seq-len-interpolation-factor", f"{scaling.factor:.0f}"]
-    if scaling.kind != "yarn":
-        raise EmitError(
-            f"rotary scaling {scaling.kind} {scaling.factor or ''}: Megatron-LM has llama3, yarn and whole linear ones"
-        )
     stated = {
         "--rotary-scaling-factor": scaling.factor,
         "--yarn-original-max-position-embeddings": scaling.original_positions,
@@ -330,7 +239,7 @@ def _scaling(rope: Rope) -> tuple[str, list[str]]:
 
 def _deviations(decoder: Decoder) -> Iterator[str]:
     """What Megatron-LM does otherwise without an option to change it, where the model's shape stays the same."""
-    for mixer in _mixers_of(decoder, Latent):
+    for mixer in mixers_of(decoder, Latent):
         scaling = mixer.rope.scaling if mixer.rope else None
         if scaling is not None and scaling.kind == "yarn":
             stated = (scaling.beta_fast or 32.0, scaling.beta_slow or 1.0, scaling.original_positions or 4096)

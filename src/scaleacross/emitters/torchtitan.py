@@ -138,16 +138,10 @@ def _converters(plan: Plan) -> str:
 
 
 def _starting_point(plan: Plan) -> str:
-    """The line that loads the job's checkpoint, if it names one.
-
-    Raises:
-        EmitError: a path that torchtitan does not take (torchtitan/components/checkpointer/base.py).
-    """
+    """The line that loads the job's checkpoint, if it names one."""
     path = plan.job.fine_tuning.checkpoint if plan.job.fine_tuning else None
     if path is None:
         return ""
-    if not path.startswith("/") and "://" not in path:
-        raise EmitError(f"fine_tuning.checkpoint {path!r}: torchtitan 0.3.0 takes absolute paths and URIs only")
     return (
         "        # Hugging Face safetensors; initial_load_in_hf=False for a checkpoint of torchtitan's own.\n"
         f"        checkpoint=CheckpointManager.Config(enable=True, initial_load_path={path!r}, initial_load_in_hf=True),\n"

@@ -6,15 +6,12 @@ module lays the workload's over them. Names: torchtitan/models/common/nn_modules
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from scaleacross.errors import EmitError
+from scaleacross.targets.torchtitan_models import ROPES, refused_scaling, rope_of
 from scaleacross.workloads.decoder import Decoder
-from scaleacross.workloads.identity import Rope, RopeScaling
-from scaleacross.workloads.layer_kinds import Attention, Latent
-
-ROPES: Final = {"llama3": "ComplexRoPE", "qwen3": "CosSinRoPE", "deepseek_v3": "ComplexRoPE"}
-"""Rotary embedding of each package."""
+from scaleacross.workloads.identity import RopeScaling
 
 
 def identity(decoder: Decoder, package: str) -> dict[str, dict[str, Any]]:
@@ -26,10 +23,11 @@ def identity(decoder: Decoder, package: str) -> dict[str, dict[str, Any]]:
     out: dict[str, dict[str, Any]] = {}
     if decoder.norm_epsilon is not None:
         out["RMSNorm"] = {"eps": decoder.norm_epsilon}
-    mixers = [kind.mixer for kind in decoder.kinds.values() if isinstance(kind.mixer, Attention | Latent)]
-    rope = next((mixer.rope for mixer in mixers if isinstance(mixer.rope, Rope)), None)
+    rope = rope_of(decoder)
     if rope is not None:
-        out[ROPES[package]] = {"theta": rope.base, **_scaling(rope.scaling, ROPES[package])}
+        if refused := refused_scaling(rope.scaling, package):
+            raise EmitError(refused)
+        out[ROPES[package]] = {"theta": rope.base, **_scaling(rope.scaling)}
     router = next((experts.router for experts in decoder.experts() if experts.router), None)
     if router is not None:
         grouped = router.num_groups > 1
@@ -43,18 +41,18 @@ def identity(decoder: Decoder, package: str) -> dict[str, dict[str, Any]]:
     return out
 
 
-def _scaling(scaling: RopeScaling | None, kind: str) -> dict[str, Any]:
+def _scaling(scaling: RopeScaling | None) -> dict[str, Any]:
     if scaling is None:
         return {"scaling": "none"}
     stated: dict[str, Any]
-    if scaling.kind == "llama3" and kind == "ComplexRoPE":
+    if scaling.kind == "llama3":
         stated = {
             "scaling_factor": scaling.factor,
             "low_freq_factor": scaling.low_freq_factor,
             "high_freq_factor": scaling.high_freq_factor,
             "original_max_position_embeddings": scaling.original_positions,
         }
-    elif scaling.kind == "yarn":
+    else:
         stated = {
             "rope_factor": scaling.factor,
             "beta_fast": scaling.beta_fast,
@@ -62,9 +60,5 @@ def _scaling(scaling: RopeScaling | None, kind: str) -> dict[str, Any]:
             "original_seq_len": scaling.original_positions,
             "truncate": scaling.rounded,
         }
-    else:
-        raise EmitError(
-            f"rotary scaling {scaling.kind}: torchtitan 0.3.0's {kind} has {'llama3 and ' * (kind == 'ComplexRoPE')}yarn"
-        )
     name = "llama" if scaling.kind == "llama3" else "yarn"
     return {"scaling": name, **{field: value for field, value in stated.items() if value is not None}}

@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
+from scaleacross.errors import InputError
+from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision
 from scaleacross.targets.law import JobLaw, Subject
+from scaleacross.workloads import FAMILIES
+from scaleacross.workloads.decoder import Decoder
+
+
+def decoder_of(job: Job) -> Decoder:
+    """The model of a job as layer kinds.
+
+    Raises:
+        InputError: the job names its workload instead of holding it, or the family is unknown or says its costs only.
+    """
+    if isinstance(job.workload, str):
+        raise InputError(f"job '{job.name}' names its workload ('{job.workload}'): resolve it first")
+    family = FAMILIES.get(str(job.workload.get("family")))
+    if family is None:
+        raise InputError(f"workload family '{job.workload.get('family')}' is unknown; there are {', '.join(FAMILIES)}")
+    return family.model_validate(job.workload).decoder()
 
 
 def encodes_nothing(title: str) -> JobLaw:

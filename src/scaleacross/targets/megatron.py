@@ -16,7 +16,7 @@ from scaleacross.spec.parallelism import ScheduleName
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import BY_STAGE, MODULES, Recompute, modules_of, repeats_tokens
 from scaleacross.spec.recomputation import RECOMPUTES as EVERY_POLICY
-from scaleacross.targets import megatron_bytes
+from scaleacross.targets import megatron_bytes, megatron_models
 from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
 from scaleacross.targets.law import (
     ALL_TO_ALL_RING,
@@ -125,6 +125,7 @@ def _optimizer_offload(subject: Subject, rows: Columns) -> Bools:
 
 
 JOB_LAWS: Final = (
+    *megatron_models.JOB_LAWS,
     JobLaw(
         lambda s: s.job.overlap.gradient_reduce or not s.job.overlap.parameter_gather,
         lambda s: (

@@ -16,6 +16,7 @@ from scaleacross.spec.conversion import Recipe
 from scaleacross.spec.parallelism import ScheduleName
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute
+from scaleacross.targets import torchtitan_models
 from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
 from scaleacross.targets.law import (
     GATHER,
@@ -35,7 +36,6 @@ from scaleacross.targets.law import (
     recompute_codes,
     schedule_codes,
 )
-from scaleacross.targets.torchtitan_models import find_flavor, missing_flavor
 
 TITLE: Final = "torchtitan 0.3.0"
 SCHEDULES: Final[tuple[ScheduleName, ...]] = (
@@ -122,10 +122,7 @@ def _bytes_of(subject: Subject) -> tuple[float, float, float]:
 
 
 JOB_LAWS: Final = (
-    JobLaw(
-        lambda s: find_flavor(s.profile) is not None,
-        lambda s: missing_flavor(s.profile),
-    ),
+    *torchtitan_models.JOB_LAWS,
     JobLaw(
         lambda s: s.job.precision != "fp16",
         lambda s: "precision fp16: the torchtitan target writes bf16, fp8 and nvfp4",

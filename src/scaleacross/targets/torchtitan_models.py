@@ -5,6 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from scaleacross.errors import InputError
+from scaleacross.targets.common import decoder_of
+from scaleacross.targets.law import JobLaw, Subject
+from scaleacross.workloads.decoder import Decoder
+from scaleacross.workloads.identity import Rope, RopeScaling
+from scaleacross.workloads.layer_kinds import Attention, Latent
 from scaleacross.workloads.layer_profile import ModelProfile
 
 # torchtitan does not train router biases, some counts include them: 256 · 58 of DeepSeek-V3's 671e9 parameters.
@@ -62,3 +68,49 @@ def missing_flavor(profile: ModelProfile) -> str:
         f"model '{profile.name}' ({profile.num_layers} layers × {profile.embedding.hidden_size}, "
         f"{profile.total_parameters:,} parameters) is none of torchtitan 0.3.0's: {known}"
     )
+
+
+ROPES: Final = {"llama3": "ComplexRoPE", "qwen3": "CosSinRoPE", "deepseek_v3": "ComplexRoPE"}
+"""Rotary embedding of each package (models/common/rope.py)."""
+
+
+def rope_of(decoder: Decoder) -> Rope | None:
+    """The rotary embedding that a workload states."""
+    mixers = [kind.mixer for kind in decoder.kinds.values() if isinstance(kind.mixer, Attention | Latent)]
+    return next((mixer.rope for mixer in mixers if isinstance(mixer.rope, Rope)), None)
+
+
+def refused_scaling(scaling: RopeScaling | None, package: str) -> str:
+    """What to say of a rotary scaling that a package has not; empty where it has it."""
+    rope = ROPES[package]
+    known = ("llama3", "yarn") if rope == "ComplexRoPE" else ("yarn",)
+    if scaling is None or scaling.kind in known:
+        return ""
+    return f"rotary scaling {scaling.kind}: torchtitan 0.3.0's {rope} has {' and '.join(known)}"
+
+
+def _refused_rope(subject: Subject) -> str:
+    flavor = find_flavor(subject.profile)
+    if flavor is None:
+        return ""  # said of the model
+    try:
+        rope = rope_of(decoder_of(subject.job))
+    except InputError as error:
+        return str(error)
+    return refused_scaling(rope.scaling if rope else None, flavor.package)
+
+
+def _refused_start(subject: Subject) -> str:
+    """components/checkpointer/base.py."""
+    tuning = subject.job.fine_tuning
+    path = tuning.checkpoint if tuning else None
+    if path is None or path.startswith("/") or "://" in path:
+        return ""
+    return f"fine_tuning.checkpoint {path!r}: torchtitan 0.3.0 takes absolute paths and URIs only"
+
+
+JOB_LAWS: Final = (
+    JobLaw(lambda s: find_flavor(s.profile) is not None, lambda s: missing_flavor(s.profile)),
+    JobLaw(lambda s: not _refused_rope(s), _refused_rope),
+    JobLaw(lambda s: not _refused_start(s), _refused_start),
+)
