@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.candidates import Candidates
 from scaleacross.emitters import EMITTERS
 from scaleacross.solvers.search_space import Refusals, SearchSpace
-from scaleacross.spec.plan import Plan
+from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, Degrees
+from scaleacross.spec.plan import Decision, Plan
 from scaleacross.targets import TARGETS, refused_by
 from scaleacross.targets.torchtitan_models import find_flavor
+from scaleacross.workloads.decoder import Decoder
 
 JOB = "llama3_8b_one_building"
 SMALL = ("num_accelerators={min: 16, max: 32}", "global_batch_sequences=64")
@@ -52,6 +55,33 @@ def test_the_search_keeps_what_the_words_allow(target: str, exchange: str) -> No
             seen, lost = seen + 1, lost + bool(refused)
     assert 0 < lost < seen
     assert any(name.startswith(f"target {target}: ") for name in refusals.counts)
+
+
+@pytest.mark.parametrize(
+    ("change", "able"),
+    [
+        ({"sinks": True}, {"all_to_all"}),
+        ({"sinks": True, "window": 128}, {"all_to_all"}),
+        ({"window": 128}, {"all_to_all", "gather"}),
+        ({}, {"all_to_all", "gather", "ring", "all_to_all_ring"}),
+    ],
+)
+def test_megatron_exchanges_what_transformer_engine_has(change: dict[str, Any], able: set[str]) -> None:
+    """facts of TE 2.20: learnable softmax over cp asks for a2a, windows for a2a or all_gather."""
+    problem = problem_of(JOB, (*SMALL, "sequence_length=8192"))
+    decoder = load_workload("llama3.1-8b").decoder().model_dump()
+    decoder["kinds"]["dense_block"]["mixer"] |= change
+    workload = Decoder.model_validate(decoder)
+    job = problem.job.model_copy(update={"workload": workload.model_dump(mode="json")})
+    for exchange in CONTEXT_EXCHANGES:
+        degrees = {"cp": 4, "dp_shard": 4, "cp_inner": 2 if exchange == "all_to_all_ring" else 1}
+        choice = {"context_exchange": exchange, "shard": "optimizer", "recompute": "none"}
+        decision = Decision.model_validate({"degrees": degrees, "pipeline": {"schedule": "1F1B"}, **choice})
+        refused = refused_by("megatron", job, workload.profile(), decision)
+        assert (not refused) == (exchange in able), refused
+        assert all("Transformer Engine has these with" in line for line in refused)
+        alone = decision.model_copy(update={"degrees": Degrees(dp_shard=16)})
+        assert not refused_by("megatron", job, workload.profile(), alone)
 
 
 def test_without_a_target_nothing_is_refused() -> None:

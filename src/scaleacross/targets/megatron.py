@@ -7,6 +7,7 @@ alone: ``layernorm`` frees nothing in a dense layer under Transformer Engine, wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,9 @@ from scaleacross.spec.recomputation import RECOMPUTES as EVERY_POLICY
 from scaleacross.targets import megatron_bytes, megatron_models
 from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
 from scaleacross.targets.law import (
+    ALL_TO_ALL,
     ALL_TO_ALL_RING,
+    GATHER,
     RING,
     SHARD_GRADIENTS,
     SHARD_NONE,
@@ -38,7 +41,7 @@ from scaleacross.targets.law import (
     recompute_codes,
     schedule_codes,
 )
-from scaleacross.workloads.layer_profile import ModelProfile
+from scaleacross.workloads.layer_profile import Attention, ModelProfile
 
 TITLE: Final = "Megatron-LM"
 SCHEDULES: Final[tuple[ScheduleName, ...]] = ("1F1B", "Interleaved1F1B")
@@ -161,9 +164,26 @@ JOB_LAWS: Final = (
 )
 
 
-def _has_windows(subject: Subject) -> bool:
-    blocks = (block.attention for block, _ in subject.profile.blocks)
-    return any(attention is not None and attention.window is not None for attention in blocks)
+def _attention(subject: Subject) -> Iterator[Attention]:
+    return (block.attention for block, _ in subject.profile.blocks if block.attention is not None)
+
+
+def _exchange(subject: Subject, rows: Columns) -> Bools:
+    """transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py, attn_forward_func_with_cp."""
+    windows = any(one.window is not None for one in _attention(subject))
+    sinks = any(one.sinks for one in _attention(subject))
+    able = {ALL_TO_ALL} if sinks else {GATHER, ALL_TO_ALL} if windows else {RING, GATHER, ALL_TO_ALL, ALL_TO_ALL_RING}
+    out: Bools = (rows.cp == 1) | in_codes(rows.context, able)
+    return out
+
+
+def _refused_exchange(case: Case) -> str:
+    sinks = any(one.sinks for one in _attention(case.subject))
+    what, able = ("attention sinks", "all_to_all") if sinks else ("sliding windows", "gather and all_to_all")
+    return (
+        f"cp {case.decision.degrees.cp} with context_exchange {case.decision.context_exchange} and {what}: Transformer Engine "
+        f"has these with {able} only; set context_exchange: {able.replace(' and ', ' or ')}, or cp 1"
+    )
 
 
 LAWS: Final = (
@@ -292,19 +312,7 @@ LAWS: Final = (
             "which Megatron-LM asks for"
         ),
     ),
-    Law(
-        "sliding window with cp",
-        "split",
-        lambda s, rows: (
-            (rows.cp == 1)
-            | ((rows.context != RING) & (rows.context != ALL_TO_ALL_RING))
-            | np.bool_(not _has_windows(s))
-        ),
-        lambda c: (
-            f"cp {c.decision.degrees.cp} with a ring and sliding windows: Transformer Engine has windows with "
-            "gather and all_to_all only"
-        ),
-    ),
+    Law("attention with cp", "split", _exchange, _refused_exchange),
     Law(
         "reshard after forward",
         "split",

@@ -55,7 +55,8 @@ class Attention:
 
     ``fused`` kernels skip the upper triangle and never store the s × s scores; unfused ones (before FlashAttention) do both,
     with dropout on the scores. ``rate_ratio``: speed over that of the accelerator's own attention efficiency (an older
-    kernel is slower). ``window``: positions that a query sees; ``chunk``: positions that attention stays among.
+    kernel is slower). ``window``: positions that a query sees; ``chunk``: positions that attention stays among; ``sinks``: a
+    learned logit per head takes part in the softmax.
     """
 
     num_heads: int
@@ -66,6 +67,7 @@ class Attention:
     rate_ratio: float = 1.0
     window: int | None = None
     chunk: int | None = None
+    sinks: bool = False
 
     def reach(self, sequence_length: int) -> float:
         """Length of the causal sequence whose triangle has as many scores per query: s, or less with a window or chunks.

@@ -157,7 +157,7 @@ def grouped_query_attention(
     """
     q, kv = num_heads * head_dim, num_kv_heads * head_dim
     projected = q + 2 * kv + (q if output_gate else 0)
-    core = _core(Attention(num_heads, num_kv_heads, head_dim, head_dim, window=window, chunk=chunk))
+    core = _core(Attention(num_heads, num_kv_heads, head_dim, head_dim, window=window, chunk=chunk, sinks=sinks))
     parts = [
         linear(Gemm("qkv", hidden_size, projected, "column"), bias=bias),
         replace(core, num_parameters=num_heads if sinks else 0),
