@@ -16,6 +16,7 @@ from test_group_settings import environment
 from interpreters import python_with
 from scaleacross.catalogue import load_topology
 from scaleacross.emitters import EMITTERS, emit
+from scaleacross.emitters.megatron_communicators import communicators
 from scaleacross.emitters.torchtitan_groups import group_options
 from scaleacross.errors import InputError
 from scaleacross.spec.network_choice import CommunicatorChoice, Connection
@@ -54,6 +55,22 @@ def test_rdma_names_no_network_and_keeps_its_queue_pairs(transport: str | None) 
     assert json.loads(files["ncclx/comm_hints.json"])["dp_replicate"]["ncclx::ibQpsPerConnection"] == "16"
     assert "NCCL_CTRAN_IB_QP_CONFIG_XDC" in environment(files["nccl.env"])
     assert ("not stated" in files["nccl_explain.md"]) == (transport is None)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "shard", "keys"),
+    [
+        (Degrees(dp_shard=8, dp_replicate=2, ep=2), "optimizer", {"intra_dp_cp", "intra_ep_dp", "inter_ep_dp"}),
+        (Degrees(dp_shard=16, ep=2), "optimizer", {"dp_cp", "ep_dp"}),
+        (Degrees(dp_shard=8, dp_replicate=2, ep=2), "none", {"dp_cp", "ep_dp"}),
+    ],
+)
+def test_channels_go_to_the_groups_that_reduce(degrees: Degrees, shard: Any, keys: set[str]) -> None:
+    """Megatron-Core's buckets: intra_expt_dp_group for experts, intra_dp_cp_group for the rest; one instance: all of dp."""
+    made = make_plan(degrees, topology=two_buildings((2, 2)), shard=shard)
+    network = tuple(choice(name, NEAR) for name in ("dp_shard", "dp_replicate", "expert"))
+    decided = made.model_copy(update={"decision": made.decision.model_copy(update={"network": network})})
+    assert {key for key, options in communicators(decided).items() if options.get("max_ctas") == 2} == keys
 
 
 def test_only_groups_that_cross_tcp_use_sockets() -> None:

@@ -46,11 +46,12 @@ AXES_OF: Final[Mapping[str, tuple[Axis, ...]]] = {
 def group_keys(plan: Plan) -> dict[str, str]:
     """Communicator of the plan -> the key of the group that carries its traffic.
 
-    Gradients run on ``dp_cp``; with several optimizer instances on ``intra_dp_cp`` inside one and on ``inter_ep_dp`` between
-    them, which is the one group between instances, of dense and of expert layers.
+    Gradients run on ``dp_cp``, those of experts on ``ep_dp``; with several optimizer instances on ``intra_dp_cp`` and
+    ``intra_ep_dp`` inside one (core/distributed/distributed_data_parallel.py) and on ``inter_ep_dp`` between them, which is the
+    one group between instances, of dense and of expert layers.
     """
     several = plan.degrees.dp_replicate > 1 and plan.decision.shard != "none"
-    shard, replicate = ("intra_dp_cp", "inter_ep_dp") if several else ("dp_cp", "dp_cp")
+    shard, expert, replicate = ("intra_dp_cp", "intra_ep_dp", "inter_ep_dp") if several else ("dp_cp", "ep_dp", "dp_cp")
     return {
         "tp": "tp",
         "cp": "cp",
@@ -60,7 +61,7 @@ def group_keys(plan: Plan) -> dict[str, str]:
         "ep": "ep",
         "dp_shard": shard,
         "dp_replicate": replicate,
-        "expert": "ep_dp",
+        "expert": expert,
     }
 
 
