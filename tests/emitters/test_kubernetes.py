@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 
 import pytest
 from hypothesis import given
+from plans import make_plan, two_buildings
 
 from emitters.test_launch_json import plans
-from scaleacross.emitters import hostfiles, kubernetes
+from scaleacross.emitters import EMITTERS, hostfiles, kubernetes
 from scaleacross.emitters.rank_order import rank_order
 from scaleacross.errors import EmitError
+from scaleacross.spec.network_choice import CommunicatorChoice, Connection
+from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.plan import Plan
 
 
@@ -47,6 +51,46 @@ def test_host_files_list_hosts_in_rank_order(plan: Plan) -> None:
     files = hostfiles.render(plan)
     hits = [re.fullmatch(r"(\S+)\s+slots=(\d+)", line) for line in files["hostfiles/deepspeed"].splitlines()]
     assert [(hit[1], int(hit[2])) for hit in hits if hit] == [(host.name, host.num_ranks) for host in order.hosts]
+
+
+def far() -> Plan:
+    """Replicas over a round trip of 4 ms, whose connection was decided to keep 64 MiB in flight."""
+    made = make_plan(Degrees(dp_shard=8, dp_replicate=2), topology=two_buildings((2, 2), latency_s=2e-3))
+    connection = Connection(level="campus", queue_pairs=16, segment_bytes=2**20, outstanding=4, load_balancing="spray")
+    choice = CommunicatorChoice(
+        communicator="dp_replicate", op="all_reduce", payload="gradients", algorithm="ring", chunk_bytes=1e6, num_channels=2,
+        connections=(connection,), traffic_class=200,
+    )  # fmt: skip
+    return made.model_copy(update={"decision": made.decision.model_copy(update={"network": (choice,)})})
+
+
+def test_every_launcher_hands_on_what_nccl_env_says() -> None:
+    plan = far()
+    lines = [line for line in EMITTERS["nccl"](plan)["nccl.env"].splitlines() if not line.startswith("#")]
+    assert len(lines) >= 3
+    made = json.loads(kubernetes.render(plan)["kubernetes/jobset.json"])
+    for job in made["spec"]["replicatedJobs"]:
+        (container,) = job["template"]["spec"]["template"]["spec"]["containers"]
+        assert [f"{one['name']}={one['value']}" for one in container["env"]][1:] == lines
+    words = hostfiles.render(plan)["hostfiles/SUBMIT.md"].partition("```bash\n")[2].partition("```")[0].splitlines()
+    deepspeed, openmpi, mpich = (shlex.split(line, comments=True) for line in words)
+    assert deepspeed[: deepspeed.index("deepspeed")] == lines
+    assert [openmpi[at + 1] for at, word in enumerate(openmpi) if word == "-x"] == lines
+    assert ["=".join(mpich[at + 1 : at + 3]) for at, word in enumerate(mpich) if word == "-genv"] == lines
+
+
+def test_a_train_job_hands_on_what_nccl_env_says() -> None:
+    made = far()
+    inside = make_plan(Degrees(dp_shard=8), topology=two_buildings((4, 2)))
+    network = tuple(
+        one.model_copy(update={"connections": (one.connections[0].model_copy(update={"level": "rack"}),)})
+        for one in made.decision.network or ()
+    )
+    plan = inside.model_copy(update={"decision": inside.decision.model_copy(update={"network": network})})
+    job = json.loads(kubernetes.render(plan)["kubernetes/trainjob.json"])
+    lines = [line for line in EMITTERS["nccl"](plan)["nccl.env"].splitlines() if not line.startswith("#")]
+    assert lines
+    assert [f"{one['name']}={one['value']}" for one in job["spec"]["trainer"]["env"]] == lines
 
 
 @given(plans())

@@ -1,13 +1,16 @@
 """Target ``hostfiles``: the hosts of the plan, in rank order, in the grammar of MPI launchers and DeepSpeed.
 
 DeepSpeed 0.19 reads ``host slots=n`` and keeps the order of the file (launcher/runner.py). Open MPI reads the same, slot by slot
-with ``--map-by slot``; MPICH and Intel MPI read ``host:n``.
+with ``--map-by slot``; MPICH and Intel MPI read ``host:n``. NCCL's settings are part of each command: DeepSpeed hands on every
+variable whose name begins with NCCL (runner.py), the others those that are named.
 """
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
+from scaleacross.emitters.nccl import environment
 from scaleacross.emitters.rank_order import rank_order
 from scaleacross.emitters.shell import one_line, plain
 from scaleacross.errors import EmitError
@@ -26,12 +29,19 @@ def render(plan: Plan) -> dict[str, str]:
         raise EmitError(
             f"the ranks of host {split} are not consecutive: a host file gives every host one block of ranks"
         )
+    settings = [(one.name, shlex.quote(one.value)) for one in environment(plan)]
     slots = "".join(f"{plain(host.name)} slots={host.num_ranks}\n" for host in order.hosts)
     return {
         "hostfiles/deepspeed": slots,
         "hostfiles/openmpi": slots,
         "hostfiles/mpich": "".join(f"{plain(host.name)}:{host.num_ranks}\n" for host in order.hosts),
-        "hostfiles/SUBMIT.md": _SUBMIT.format(name=one_line(plan.job.name), size=len(order)),
+        "hostfiles/SUBMIT.md": _SUBMIT.format(
+            name=one_line(plan.job.name),
+            size=len(order),
+            before="".join(f"{name}={value} " for name, value in settings),
+            exported="".join(f"-x {name}={value} " for name, value in settings),
+            stated="".join(f"-genv {name} {value} " for name, value in settings),
+        ),
     }
 
 
@@ -39,8 +49,8 @@ _SUBMIT: Final = """\
 # Run plan {name} with an MPI launcher or DeepSpeed: {size} processes in the plan's rank order
 
 ```bash
-deepspeed --hostfile deepspeed train.py
-mpirun --hostfile openmpi --map-by slot -n {size} python train.py      # Open MPI
-mpiexec -f mpich -n {size} python train.py                             # MPICH, Intel MPI
+{before}deepspeed --hostfile deepspeed train.py
+mpirun {exported}--hostfile openmpi --map-by slot -n {size} python train.py      # Open MPI
+mpiexec {stated}-f mpich -n {size} python train.py                             # MPICH, Intel MPI
 ```
 """

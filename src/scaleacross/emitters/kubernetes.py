@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final
 
+from scaleacross.emitters.nccl import environment
 from scaleacross.emitters.rank_order import Host, RankOrder, rank_order
 from scaleacross.emitters.recovery import restarts
 from scaleacross.emitters.shell import one_line
 from scaleacross.errors import EmitError
+from scaleacross.spec.launch import EnvVariable
 from scaleacross.spec.plan import Plan
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
@@ -41,21 +43,32 @@ def render(plan: Plan) -> dict[str, str]:
             f"the ranks of host {split} are not consecutive, and torchrun gives every pod one block of ranks"
         )
     name = _label(plan.job.name)
-    files = {"jobset.json": _text(jobset(order, name, restarts(plan.goodput)))}
+    settings = environment(plan)
+    files = {"jobset.json": _text(jobset(order, name, restarts(plan.goodput), settings))}
     parts = _segments(order)
     if len(parts) == 1:
-        files["trainjob.json"] = _text(_trainjob(parts[0], name))
+        files["trainjob.json"] = _text(_trainjob(parts[0], name, settings))
     files["SUBMIT.md"] = _SUBMIT.format(
-        name=name, title=one_line(plan.job.name), kinds=" or ".join(sorted(files)), parts=len(parts), image=IMAGE
+        name=name,
+        title=one_line(plan.job.name),
+        kinds=" or ".join(sorted(files)),
+        parts=len(parts),
+        image=IMAGE,
+        env=f"NCCL's settings of the plan are `env` of the containers: {', '.join(one.name for one in settings)}.\n"
+        if settings
+        else "",
     )
     return {f"kubernetes/{file}": text for file, text in files.items()}
 
 
-def jobset(order: RankOrder, name: str, max_restarts: int) -> dict[str, Any]:
+def jobset(order: RankOrder, name: str, max_restarts: int, settings: Sequence[EnvVariable]) -> dict[str, Any]:
     """The JobSet as plain data: a replicated job per run of equal hosts of one building, in rank order."""
-    jobs, first = [], 0
+    jobs, first, master = [], 0, f"{name}-part-0-0-0.{name}"
     for index, hosts in enumerate(_segments(order)):
-        jobs.append(_replicated_job(f"part-{index}", hosts, first, len(order.hosts), f"{name}-part-0-0-0.{name}"))
+        container = _container(
+            hosts, len(order.hosts), master, [{"name": "FIRST_NODE", "value": str(first)}, *_env(settings)]
+        )
+        jobs.append(_replicated_job(f"part-{index}", hosts, container))
         first += len(hosts)
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -74,13 +87,18 @@ def _segments(order: RankOrder) -> list[list[Host]]:
     return [list(run) for _, run in groupby(order.hosts, key=lambda host: (host.building, host.num_ranks))]
 
 
-def _replicated_job(name: str, hosts: Sequence[Host], first: int, num_nodes: int, master: str) -> dict[str, Any]:
+def _env(settings: Sequence[EnvVariable]) -> list[dict[str, str]]:
+    """NCCL's variables of the plan as a container takes them."""
+    return [{"name": one.name, "value": one.value} for one in settings]
+
+
+def _replicated_job(name: str, hosts: Sequence[Host], container: dict[str, Any]) -> dict[str, Any]:
     pods = {
         "metadata": {"annotations": {"kueue.x-k8s.io/podset-preferred-topology": HOST_LABEL}},
         "spec": {
             "restartPolicy": "Never",
             **_where(hosts),
-            "containers": [_container(hosts, first, num_nodes, master)],
+            "containers": [container],
         },
     }
     indexed = {"completionMode": "Indexed", "parallelism": len(hosts), "completions": len(hosts), "backoffLimit": 0}
@@ -97,7 +115,7 @@ def _where(hosts: Sequence[Host]) -> dict[str, Any]:
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
 
 
-def _container(hosts: Sequence[Host], first: int, num_nodes: int, master: str) -> dict[str, Any]:
+def _container(hosts: Sequence[Host], num_nodes: int, master: str, env: list[dict[str, str]]) -> dict[str, Any]:
     """The training container; its image and program are the user's to fill in."""
     size = hosts[0].num_ranks
     command = (
@@ -109,13 +127,13 @@ def _container(hosts: Sequence[Host], first: int, num_nodes: int, master: str) -
         "image": IMAGE,
         "command": ["bash", "-c", command, "node"],
         "args": ["train.py"],
-        "env": [{"name": "FIRST_NODE", "value": str(first)}],
+        "env": env,
         "ports": [{"containerPort": PORT}],
         "resources": {"limits": {"nvidia.com/gpu": str(size)}},
     }
 
 
-def _trainjob(hosts: Sequence[Host], name: str) -> dict[str, Any]:
+def _trainjob(hosts: Sequence[Host], name: str, settings: Sequence[EnvVariable]) -> dict[str, Any]:
     """The TrainJob of hosts of one building; node order is the completion index."""
     size = hosts[0].num_ranks
     pods = {"template": {"spec": _where(hosts)}}
@@ -130,6 +148,7 @@ def _trainjob(hosts: Sequence[Host], name: str) -> dict[str, Any]:
             "trainer": {
                 "image": IMAGE,
                 "command": ["torchrun", "train.py"],
+                **({"env": _env(settings)} if settings else {}),
                 "numNodes": len(hosts),
                 "numProcPerNode": size,
                 "resourcesPerNode": {"limits": {"nvidia.com/gpu": str(size)}},
@@ -161,4 +180,4 @@ kubectl get pods -l jobset.sigs.k8s.io/jobset-name={name}
 
 The JobSet has {parts} replicated job(s), in rank order. A pod stands on a host of its part; which host gets which index is
 the scheduler's choice. It needs JobSet v1alpha2; without Kueue, remove the queue label. Nothing here was run on a cluster.
-"""
+{env}"""
