@@ -18,8 +18,7 @@ from scaleacross.errors import InputError
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.search_state import decision_of
 from scaleacross.spec.plan import Plan
-from scaleacross.targets import fits
-from scaleacross.verification import verify
+from scaleacross.verification import target_fits, verify
 from scaleacross.workloads.problem import Problem, problem_of
 
 DEGREES = ((1, 1, 2), (2, 1, 2), (1, 2, 2), (1, 1, 4), (2, 1, 4), (1, 2, 4))
@@ -126,7 +125,7 @@ def test_it_verifies_and_what_is_wrong_is_named() -> None:
 
 def test_other_targets_refuse_it_by_name() -> None:
     plan = fixed(["per_stage"])
-    refused = {one.target: one.refused for one in fits(plan.job, problem_of(plan.job).profile, plan.decision)}
+    refused = {one.target: one.refused for one in target_fits(problem_of(plan.job), plan.decision)}
     assert not refused["scaleacross"]
     for target in ("megatron", "torchtitan"):
         assert any(line.startswith("recompute per_stage: ") for line in refused[target])

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import scaleacross as sa
+from decisions import DENSE, Case, decision_of, job_of
 from instances import plain_job
+from scaleacross.api.evaluation import evaluated
 from scaleacross.api.problems import problem_of
+from scaleacross.bundle import write_bundle
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.candidates import Candidates
 from scaleacross.emitters import EMITTERS
 from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, Degrees
 from scaleacross.spec.plan import Decision, Plan
-from scaleacross.targets import TARGETS, refused_by
+from scaleacross.targets import TARGETS, behaving, refused_by
 from scaleacross.targets.torchtitan_models import find_flavor
+from scaleacross.units import human_bytes
 from scaleacross.workloads.decoder import Decoder
 
 JOB = "llama3_8b_one_building"
@@ -122,6 +128,45 @@ def test_a_stated_verdict_must_follow_from_the_laws(free_plan: Plan) -> None:
     forged = [first, *(other.model_copy(update={"refused": ()}) for other in others)]
     with pytest.raises(sa.VerificationError, match="V10"):
         sa.verify(free_plan.model_copy(update={"targets": tuple(forged)}))
+
+
+@pytest.fixture(scope="module")
+def tight_plan() -> Plan:
+    """Megatron-LM has 77 of 80 GiB in use; torchtitan needs more for the loss and for gathered layers."""
+    case = Case(DENSE, "dp16", shard="parameters", overrides=("sequence_length=11264", "target=megatron"))
+    problem = problem_of(Job.model_validate(job_of(case)), ("network.settings=library", *case.overrides))
+    return evaluated(problem, decision_of(case), degraded=False)
+
+
+def test_a_target_without_the_memory_is_named(tight_plan: Plan, tmp_path: Path) -> None:
+    """What is said is what ``evaluate`` under that target counts, and its files are not written."""
+    verdicts = {fit.target: fit.refused for fit in tight_plan.targets}
+    assert verdicts["megatron"] == verdicts["scaleacross"] == ()
+    under = evaluated(problem_of(tight_plan.job, ("target=torchtitan",)), tight_plan.decision, degraded=False)
+    most = max(stage.total_bytes for stage in under.memory)
+    assert most > under.memory[0].capacity_bytes
+    (reason,) = verdicts["torchtitan"]
+    assert reason.startswith(f"memory: stage 0 needs {human_bytes(most)} of ")
+    written = write_bundle(tight_plan, tmp_path)
+    assert written.refused["torchtitan"] == reason
+    assert (tmp_path / "megatron").is_dir() and not (tmp_path / "torchtitan").exists()
+    with pytest.raises(sa.EmitError, match="memory: stage 0 needs"):
+        sa.emit(tight_plan, "torchtitan", tmp_path)
+
+
+def test_a_plan_that_does_not_fit_at_all_is_said_once(tight_plan: Plan) -> None:
+    """``evaluate`` notes it; the targets would say the same."""
+    under = evaluated(problem_of(tight_plan.job, ("target=torchtitan",)), tight_plan.decision, degraded=False)
+    assert not any(fit.refused for fit in under.targets)
+    assert any(note.startswith("does not fit") for note in under.report.notes)
+
+
+def test_what_one_target_fixes_does_not_stay_with_another() -> None:
+    """Targets count memory of the same plan, each in its own way, whichever of them it was planned for."""
+    titan = problem_of(JOB, ("target=torchtitan",)).job
+    assert (titan.kept.by, titan.optimizer.gathered_from_master) == ("pytorch", True)
+    megatron = behaving(titan.model_copy(update={"target": "megatron"}))
+    assert (megatron.kept.by, megatron.optimizer.gathered_from_master) == ("megatron", False)
 
 
 def test_a_target_is_planned_for_and_behaves() -> None:

@@ -13,7 +13,7 @@ from scaleacross.cost_models.step_interval import probability_faster, step_inter
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision, NetworkReport, Plan, SolveReport
 from scaleacross.spec.step_errors import StepInterval
-from scaleacross.targets import fits
+from scaleacross.verification import target_fits
 from scaleacross.workloads.problem import Problem
 
 REPORTED_VERSIONS = ("scaleacross", "ortools", "numpy", "pydantic")
@@ -51,7 +51,7 @@ def assemble(
         work=replayed_work(problem.job, problem.profile, problem.topology, decision),
         degraded=degraded_states(problem.job, problem.profile, problem.topology, decision) if degraded else (),
         network=network,
-        targets=fits(problem.job, problem.profile, decision),
+        targets=target_fits(problem, placed),
         report=report,
         goodput=goodput_of(problem, placed, cost.cost.step_s) if is_asked(problem) else None,
     )

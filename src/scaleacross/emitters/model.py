@@ -52,11 +52,12 @@ def check_stages(plan: Plan) -> None:
 
 
 def refuse(plan: Plan, target: str) -> None:
-    """Nothing, if ``target`` expresses the plan by its laws (``targets``).
+    """Nothing, if ``target`` expresses the plan by its laws (``targets``), and runs it in memory as the plan states.
 
     Raises:
-        EmitError: everything that it cannot express, by name and with the way out.
+        EmitError: everything that it cannot express, by name and with the way out, or the memory that it lacks.
     """
     refused = refused_by(target, plan.job, workload_of(plan).profile(), plan.decision)
+    refused = refused or [line for one in plan.targets if one.target == target for line in one.refused]
     if refused:
         raise EmitError("; ".join(refused))

@@ -340,7 +340,7 @@ class TargetFit(Spec):
 
     target: Name = Field(description="scaleacross | megatron | torchtitan")
     refused: tuple[str, ...] = Field(
-        default=(), description="what it cannot express; empty: it runs the plan as priced"
+        default=(), description="what it cannot express, or the memory that it lacks; empty: it runs the plan"
     )
 
 

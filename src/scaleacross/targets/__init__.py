@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from scaleacross.spec.job import Job
-from scaleacross.spec.plan import Decision, TargetFit
+from scaleacross.spec.plan import Decision
 from scaleacross.targets import megatron, torchtitan
 from scaleacross.targets.law import Bools, Columns, Scope, Subject, Target, job_refusals, refusals
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -71,11 +71,6 @@ def refused_job(job: Job, profile: ModelProfile) -> list[str]:
     """What the job asks of its target that no decision can mend: precision, optimizer, model."""
     target = target_of(job)
     return job_refusals(target, Subject(job, profile)) if target else []
-
-
-def fits(job: Job, profile: ModelProfile, decision: Decision) -> tuple[TargetFit, ...]:
-    """Every target with what it cannot express of a decision."""
-    return tuple(TargetFit(target=name, refused=tuple(refused_by(name, job, profile, decision))) for name in TARGETS)
 
 
 def behaving(job: Job) -> Job:

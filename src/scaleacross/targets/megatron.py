@@ -358,6 +358,11 @@ TARGET: Final = Target(
     LAWS,
     _details,
     equal_batches=True,
-    behaviour={"overlap.tp_reduce": True, "overlap.unchunked_messages": False},  # training/arguments.py, p2p of 1F1B
+    behaviour={
+        "overlap.tp_reduce": True,  # training/arguments.py
+        "overlap.unchunked_messages": False,  # p2p of 1F1B
+        "optimizer.gathered_from_master": False,
+        "kept.by": "megatron",
+    },
     groups=GROUPS,
 )

@@ -46,7 +46,7 @@ from scaleacross.spec.placement import Placement, devices
 from scaleacross.spec.plan import Decision, DegradedState, Plan
 from scaleacross.spec.recomputation import BY_STAGE, OF_STAGES, rerun_period
 from scaleacross.spec.topology import Topology
-from scaleacross.targets import fits, refused_by_own
+from scaleacross.targets import refused_by_own
 from scaleacross.verification.failures import v8_failures, v11_goodput
 from scaleacross.verification.figures import TOLERANCE, v5_figures, v6_proof
 from scaleacross.verification.groups import busiest_ways, counted_groups
@@ -54,6 +54,7 @@ from scaleacross.verification.memory import counted_memory, does_not_fit, takes_
 from scaleacross.verification.network import v9_network, v9_report, v9_trunks
 from scaleacross.verification.shares import counted_layout, refused, v2_batch_shares, v2_layers
 from scaleacross.verification.spending import v7_spending
+from scaleacross.verification.target_fits import target_fits
 from scaleacross.workloads.problem import Problem, problem_of
 
 CHECKS: Final[tuple[tuple[str, Literal["counted", "recomputed"], str], ...]] = (
@@ -88,6 +89,7 @@ __all__ = [
     "recompute",
     "refused_rules",
     "takes_headroom",
+    "target_fits",
     "verify",
 ]
 
@@ -103,10 +105,8 @@ def verify(plan: Plan) -> None:
     problem = problem_of(plan.job)
     wrong = list(illegal(problem, plan.decision))
     if not wrong:
-        shapes, layout = (
-            counted_shapes(problem.topology, plan.decision),
-            counted_layout(problem.topology, plan.decision),
-        )
+        topology = problem.topology
+        shapes, layout = counted_shapes(topology, plan.decision), counted_layout(topology, plan.decision)
         cost = _priced(problem, plan.decision, shapes, layout)
         used = accelerator_types([problem.topology.building(share.building) for share in plan.placement.fill])
         work = replayed_work(problem.job, problem.profile, problem.topology, plan.decision)
@@ -120,8 +120,8 @@ def verify(plan: Plan) -> None:
         wrong += v9_network(problem.job, plan.decision, cost, shapes, used)
         levels = build_levels(problem.topology, plan.placement.fill)
         wrong += v9_trunks(problem.job, plan.decision, cost, shapes, levels)
-        if plan.targets and plan.targets != fits(plan.job, problem.profile, plan.decision):
-            wrong.append("V10: what the plan states about targets is not what their laws say")
+        if plan.targets and plan.targets != target_fits(problem, plan.decision):
+            wrong.append("V10: what the plan states about targets is not what their laws and memory say")
         if plan.network is not None:
             library = _priced(problem, plan.decision.model_copy(update={"network": None}), shapes, layout)
             wrong += v9_report(plan, cost, library, shapes)

@@ -1,0 +1,52 @@
+"""V10: which targets run a plan: by their laws, and in the memory that each of them counts.
+
+A target fixes what it keeps beside parameters (``Target.behaviour``), so a plan that fits as its own job counts may not fit under
+another target: torchtitan keeps and allocates more for a layer and for the loss than Megatron-LM.
+"""
+
+from __future__ import annotations
+
+from scaleacross.cost_models.candidates import candidate_of
+from scaleacross.cost_models.layout import layout_of
+from scaleacross.cost_models.levels import accelerator_types
+from scaleacross.cost_models.plan_cost import stage_memory
+from scaleacross.spec.job import Job
+from scaleacross.spec.plan import Decision, TargetFit
+from scaleacross.targets import TARGETS, behaving, refused_by
+from scaleacross.verification.memory import does_not_fit
+from scaleacross.workloads.problem import Problem, profile_of
+
+
+def target_fits(problem: Problem, decision: Decision) -> tuple[TargetFit, ...]:
+    """Every target with what it cannot express of a placed decision, or with the memory that it lacks.
+
+    Of settings that do not fit as their own job counts (``evaluate``), V3 says so and the targets do not say it again.
+    """
+    fits = not _short_of_memory(problem, decision, problem.job)
+    out = []
+    for name, target in TARGETS.items():
+        refused = refused_by(name, problem.job, problem.profile, decision)
+        if fits and not refused:
+            behaves = behaving(problem.job.model_copy(update={"target": name}))
+            lacks = _short_of_memory(problem, decision, behaves)
+            refused = [
+                f"memory: {line} as {target.title} counts it; plan for it (target: {name})" for line in lacks[:1]
+            ]
+        out.append(TargetFit(target=name, refused=tuple(refused)))
+    return tuple(out)
+
+
+def _short_of_memory(problem: Problem, decision: Decision, job: Job) -> list[str]:
+    """Stages that need more than their accelerator has, as ``job`` counts, in words."""
+    placement, topology = decision.placement, problem.topology
+    if placement is None:
+        return []
+    stages = stage_memory(
+        job,
+        profile_of(job, problem.workload),
+        accelerator_types([topology.building(share.building) for share in placement.fill]),
+        decision,
+        candidate_of(decision, job.global_batch_sequences),
+        layout_of(topology, placement.fill, decision.degrees, placement.axis_order),
+    )
+    return [line.removeprefix("V3: ") for line in does_not_fit(stages)]
