@@ -75,7 +75,8 @@ def _challengers(state: Search, best: Choice, number: int, fastest_s: Callable[[
     ideal, prices = [best[0].step_s], [best[1].cost.cost.step_s]
     for placed, problem in _in_turn(state):
         most_s = near_s if len(prices) < number else 0.0
-        most_s = max(most_s, fastest_s()) if placed.brought or placed is alone else most_s
+        beyond = placed.brought or (placed is alone and math.isfinite(fastest_s()))
+        most_s = max(most_s, fastest_s()) if beyond else most_s
         again = problem is not state.problem
         same = not again and _is_among(placed.step_s, ideal)  # ideal: no estimate is below its own
         if placed.step_s > most_s or same:
