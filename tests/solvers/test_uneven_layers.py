@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from cases import each
 from instances import random_job, unexpected_notes
 from oracles.exhaustive import exhaustive
 from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.solvers import joint
 from scaleacross.solvers.bounds import search_bounds
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.search_state import decision_of
@@ -106,3 +108,18 @@ def test_too_many_candidates_leave_the_most_promising_of_unequal_stages(monkeypa
     assert found.open_bound_s >= equal.incumbent_s  # what is left out counts in no bound
     monkeypatch.setattr("scaleacross.solvers.joint.MOST_TRYING_UNEVEN", 1)
     assert search(problem, time_limit_s=600).incumbent_s == equal.incumbent_s
+
+
+def test_unequal_stages_that_take_the_rest_of_the_limit_end_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search of equal stages was over by then, and its proof stands."""
+    now, made = [0.0], joint.uneven_placers
+
+    def late(*args: Any) -> Any:
+        now[0] = 700.0
+        return made(*args)
+
+    monkeypatch.setattr(joint, "MOST_WITH_UNEVEN", 1)
+    monkeypatch.setattr(joint, "uneven_placers", late)
+    found = search(problem_of(heavy_head(0)), time_limit_s=600, clock=lambda: now[0])
+    assert now == [700.0] and found.best is not None
+    assert not found.out_of_time

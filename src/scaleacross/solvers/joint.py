@@ -151,11 +151,11 @@ def search(
     survivors += uneven
     below = ((priced.take(priced.bound_s < state.bound_s), placer.pricing) for priced, placer in survivors)
     state.unbounded = [(priced, pricing) for priced, pricing in below if len(priced.bound_s)]
-    if state.left_out and placer_on is None:
-        _try_uneven(state)
     if not np.isfinite(state.incumbent_s) and state.out_of_time:
         first_plan(state, placers, None if placer_on is None else FIRST_OF_GOAL)
     state.ended = state.out_of_time
+    if state.left_out and placer_on is None:
+        _try_uneven(state)
     return state
 
 
