@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from importers.sources import INFRAGRAPH, SOURCES, TREE
 from scaleacross.catalogue import load_topology
-from scaleacross.catalogue.yaml_source import Source
 from scaleacross.cli import app
-from scaleacross.importers import kubernetes, slurm
 from scaleacross.spec.hostlist import expand_hosts
 
 LINK = ("--trunk", "2x400G", "--km", "10")
@@ -161,26 +158,3 @@ def test_from_a_config_and_a_topology_conf_to_a_folder_to_submit(tmp_path: Path)
         "63 host names for 'east', of which the plan uses 64"
         in CliRunner().invoke(app, [*emit, str(tmp_path / "few.yaml")]).stderr
     )
-
-
-def test_hosts_out_of_use_are_left_out_and_named() -> None:
-    """Drained or dead for SLURM; cordoned or not ready for Kubernetes."""
-    states = {"n1": "MIXED", "n2": "DOWN+DRAIN", "n3": "IDLE*", "n4": "ALLOCATED+PLANNED"}
-    records = [
-        f"NodeName={name} Gres=gpu:h100:8\n   State={state} ThreadsPerCore=1\n" for name, state in states.items()
-    ]
-    found = slurm.read([Source("topology.conf", "SwitchName=s1 Nodes=n[1-4]\n"), Source("nodes.txt", "".join(records))])
-    assert [host.name for host in found.hosts] == ["n1", "n4"]
-    assert found.notes == (
-        "2 host(s) out of use are left out (n2 DOWN+DRAIN, n3 IDLE*); import again once they are back",
-    )
-
-    def node(name: str, ready: str, **spec: bool) -> dict[str, Any]:
-        labels = {"topology.kubernetes.io/zone": "z", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
-        status = {"capacity": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": ready}]}
-        return {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": status}
-
-    items = [node("n1", "True"), node("n2", "True", unschedulable=True), node("n3", "Unknown")]
-    found = kubernetes.read([Source("nodes.json", {"items": items})])
-    assert [host.name for host in found.hosts] == ["n1"]
-    assert "n2 unschedulable, n3 not ready" in found.notes[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,17 +30,6 @@ class Found:
     hosts: tuple[FoundHost, ...]
     origin: str
     notes: tuple[str, ...] = ()
-
-
-def left_out(out_of_use: Mapping[str, str]) -> list[str]:
-    """A note of the hosts that nothing can run on now, (name, state), and how to plan with them all the same."""
-    if not out_of_use:
-        return []
-    named = [f"{name} {state}" for name, state in out_of_use.items()]
-    more = f" and {len(named) - 5} more" if len(named) > 5 else ""
-    return [
-        f"{len(named)} host(s) out of use are left out ({', '.join(named[:5])}{more}); import again once they are back"
-    ]
 
 
 def records(source: Source, *keys: str) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from scaleacross.catalogue.yaml_source import Source
-from scaleacross.importers.found import Found, FoundHost, left_out, records, required, text_at
+from scaleacross.importers.found import Found, FoundHost, records, required, text_at
 
 REGION: Final = "topology.kubernetes.io/region"
 BUILDING: Final = "topology.kubernetes.io/zone"
@@ -32,20 +32,8 @@ PRODUCTS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator",
 
 def read(sources: Sequence[Source]) -> Found:
     """Nodes with accelerators. Raises InputError: no list of nodes, or none with accelerators."""
-    nodes = [(one, host) for source in sources for one in records(source, "items") if (host := _host(one)) is not None]
-    out_of_use = {host.name: state for one, host in nodes if (state := _out_of_use(one))}
-    hosts = [host for _, host in nodes if host.name not in out_of_use]
-    found = required(hosts, sources[0], "node with nvidia.com/gpu or amd.com/gpu that is ready")
-    return Found(found, f"nodes of {sources[0].label}", tuple(left_out(out_of_use)))
-
-
-def _out_of_use(node: dict[str, Any]) -> str:
-    """Why no pod can start on a node now; "" where one can."""
-    if (node.get("spec") or {}).get("unschedulable") is True:
-        return "unschedulable"
-    conditions = (node.get("status") or {}).get("conditions") or []
-    ready = [one.get("status") for one in conditions if isinstance(one, dict) and one.get("type") == "Ready"]
-    return "" if all(one == "True" for one in ready) else "not ready"
+    hosts = [host for source in sources for one in records(source, "items") if (host := _host(one)) is not None]
+    return Found(required(hosts, sources[0], "node with nvidia.com/gpu or amd.com/gpu"), f"nodes of {sources[0].label}")
 
 
 def _host(node: dict[str, Any]) -> FoundHost | None:

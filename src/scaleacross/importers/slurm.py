@@ -10,17 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from scaleacross.catalogue.yaml_source import Source, parse_yaml
 from scaleacross.errors import InputError
-from scaleacross.importers.found import Found, FoundHost, left_out, required
+from scaleacross.importers.found import Found, FoundHost, required
 from scaleacross.spec.hostlist import expand_hosts
 
 ONE_BUILDING = "building-a"
 MAX_LEVELS = 16
-OUT_OF_USE: Final = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "INVAL", "NOT_RESPONDING"})
-"""States, and flags of states, of nodes that get no job."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +36,10 @@ def read(sources: Sequence[Source]) -> Found:
         InputError: no topology among the files, or one that contradicts itself.
     """
     gres: dict[str, tuple[str, int]] = {}
-    out_of_use: dict[str, str] = {}
     hosts: list[FoundHost] = []
     for source in sources:
         if "NodeName=" in source.data:
             gres |= _gres(source.data)
-            out_of_use |= _out_of_use(source.data)
         else:
             hosts += _hosts(source)
     found = required(hosts, sources[0], "host of a topology.conf or topology.yaml")
@@ -59,8 +55,7 @@ def read(sources: Sequence[Source]) -> Found:
         if without
         else []
     )
-    kept = [host for host in named if (not gres or host.name in gres) and host.name not in out_of_use]
-    notes += left_out({host.name: out_of_use[host.name] for host in found if host.name in out_of_use})
+    kept = [host for host in named if not gres or host.name in gres]
     return Found(required(kept, sources[0], "host with GPUs"), f"SLURM topology of {sources[0].label}", tuple(notes))
 
 
@@ -75,12 +70,6 @@ def _gres(text: str) -> dict[str, tuple[str, int]]:
         if name and gpu:
             out[name[1]] = (gpu[1] or "", int(gpu[2]))
     return out
-
-
-def _out_of_use(text: str) -> dict[str, str]:
-    """Host -> state of those on which SLURM starts no job: scontrol(1), node states; ``*``: it does not respond."""
-    stated = re.findall(r"(?m)^NodeName=(\S+)(?:(?!^NodeName=).|\n)*?\bState=(\S+)", text)
-    return {name: state for name, state in stated if "*" in state or OUT_OF_USE & set(re.split(r"\W", state.upper()))}
 
 
 def _hosts(source: Source) -> list[FoundHost]:

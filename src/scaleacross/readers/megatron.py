@@ -7,20 +7,19 @@ NVIDIA/Megatron-LM megatron/training/arguments.py (d98e8a64).
 from __future__ import annotations
 
 import re
+import shlex
 from fractions import Fraction
 from typing import Any, Final
 
 from scaleacross.emitters.megatron import CP_COMM_TYPES, DP_OUTERMOST, FSDP_STRATEGIES, PP_OUTERMOST
 from scaleacross.emitters.megatron_layout import GROUP_SIZE
 from scaleacross.errors import InputError
-from scaleacross.readers.megatron_words import words
 from scaleacross.readers.settings import Reading, data_parallel, folded, stages
 from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
 from scaleacross.spec.conversion import RECIPE_PRECISION, Recipe
 from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, Degrees, PipelineChoice, ShardLevel, has_chunks
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute, spelled
-from scaleacross.targets.megatron_bytes import MOMENTS, WHOLE_STATES
 
 REFUSED: Final = {
     "--num-virtual-stages-per-pipeline-rank": "state --num-layers-per-virtual-pipeline-stage or a layout",
@@ -34,24 +33,44 @@ REFUSED: Final = {
     "--fp8-output-proj": "the output projection is modelled in 16 bit; leave it out",
     "--fp8-dot-product-attention": "attention is modelled in 16 bit; leave it out",
     "--te-precision-config-file": "precisions by module are not modelled; leave it out",
-    "--mtp-num-layers": "multi-token prediction is not modelled; leave it out",
-    "--moe-expert-capacity-factor": "experts that drop tokens are not modelled; leave it out",
-    "--moe-layer-recompute": "state --recompute-granularity selective --recompute-modules moe",
-    "--rampup-batch-size": "a plan is for one batch size; leave it out",
 }
-IMPLEMENTATIONS: Final = {
-    "--transformer-impl": ("transformer_engine",),
-    "--attention-backend": ("auto", "flash", "fused"),
-}
-"""Options of which some values alone are modelled: attention that keeps no matrix of scores, in fused layers."""
 SHARES: Final = {
     "--tp-comm-overlap": "overlap.tp_fraction",
     "--overlap-moe-expert-parallel-comm": "experts.overlap_fraction",
 }
 """Switches of what the job states as a share."""
-MOMENT_TYPES: Final = ("--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-grads-dtype", "--main-params-dtype")
-"""Types of the precision-aware optimizer, fp32 where nothing is stated."""
 MODEL: Final = {"--num-layers": "num_layers", "--hidden-size": "hidden_size", "--num-experts": "num_experts"}
+
+
+def words(text: str, name: str) -> dict[str, list[str]]:
+    """Option -> its values, from a bash array or a command line.
+
+    Raises:
+        InputError: no option at all, a quote left open, or a value that only a shell could expand.
+    """
+    array = re.search(r"\w+=\(\n?(.*?)\n?\s*\)\s*(\n|$)", text, re.S)
+    try:
+        found = shlex.split(array[1] if array else text.replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from error
+    out: dict[str, list[str]] = {}
+    option: str | None = None
+    for word in found:
+        if word.startswith("--"):
+            option, _, value = word.partition("=")
+            out[option] = [value] if value else []
+        elif option is not None:
+            out[option].append(word)
+    if "--num-layers" not in out and "--tensor-model-parallel-size" not in out:
+        raise InputError(
+            f"{name}: no Megatron-LM arguments found; give a file with an array MEGATRON_ARGS=( … ) or a command line"
+        )
+    for option, values in out.items():
+        if any("$" in value for value in values):
+            raise InputError(f"{name}: {option} {' '.join(values)} needs a shell; write the value itself")
+    if "--nccl-communicator-config-path" in text:
+        out.setdefault("--nccl-communicator-config-path", [])
+    return out
 
 
 def read(text: str, name: str, world: int, num_layers: int) -> Reading:
@@ -65,12 +84,6 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         if option in found:
             raise InputError(f"{name}: {option}: {why}")
 
-    for option, modelled in IMPLEMENTATIONS.items():
-        if option in found and (found[option] or [""])[0] not in modelled:
-            raise InputError(
-                f"{name}: {option} {' '.join(found[option])} is not modelled: {' and '.join(modelled)} are"
-            )
-
     def number(option: str, default: int | None = None) -> int:
         values = found.get(option)
         if values is None and default is not None:
@@ -81,10 +94,6 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
 
     tp, pp, cp = (number(f"--{axis}-parallel-size", 1) for axis in ("tensor-model", "pipeline-model", "context"))
     dp = data_parallel(name, world, tp * pp * cp)
-    if tp > 1 and "--sequence-parallel" not in found:
-        raise InputError(
-            f"{name}: tp {tp} without --sequence-parallel keeps activations whole, which is not modelled; add it"
-        )
     shard = _shard(found)
     ep, lanes, divided = number("--expert-model-parallel-size", 1), 1, number("--expert-tensor-parallel-size", tp)
     if divided not in (1, tp):
@@ -287,8 +296,6 @@ def _job(found: dict[str, list[str]], name: str) -> dict[str, Any]:
         "conversion.narrow_parameters": bool(narrow and {"--fp8-param-gather", "--fp4-param-gather"} & found.keys()),
         "optimizer.name": (found.get("--optimizer") or ["adam"])[0],
         "optimizer.reduce_bytes": 4.0 if in_fp32 else 2.0,
-        "optimizer.gradient_bytes": 4.0 if in_fp32 else 2.0,
-        **_states(found, name, in_fp32),
         "optimizer.fused_accumulation": "--no-gradient-accumulation-fusion" not in found,
         **{field: 0.0 for option, field in SHARES.items() if option not in found},
     }
@@ -298,27 +305,6 @@ def _job(found: dict[str, list[str]], name: str) -> dict[str, Any]:
     if "--ddp-bucket-size" in found:
         out["overlap.bucket_parameters"] = int(found["--ddp-bucket-size"][0])
     return out
-
-
-def _states(found: dict[str, list[str]], name: str, in_fp32: bool) -> dict[str, float]:
-    """Bytes of optimizer states, of an optimizer that is modelled; ``in_fp32``: gradients are reduced so.
-
-    Raises:
-        InputError: types that no plan can say.
-    """
-    if "--use-precision-aware-optimizer" not in found or "--optimizer-cpu-offload" in found:
-        whole_bytes = WHOLE_STATES.get((found.get("--optimizer") or ["adam"])[0])
-        return {} if whole_bytes is None else {"optimizer.state_bytes": whole_bytes}
-    kinds = {option: (found.get(option) or ["fp32"])[0] for option in MOMENT_TYPES}
-    moments, held = (kinds["--exp-avg-dtype"], kinds["--exp-avg-sq-dtype"]), "fp32" if in_fp32 else "bf16"
-    whole = (kinds["--main-grads-dtype"], kinds["--main-params-dtype"]) == (held, "fp32")
-    size = next((size for size, types in MOMENTS.items() if types == moments), None)
-    if size is None or not whole:
-        raise InputError(
-            f"{name}: {', '.join(' '.join(one) for one in kinds.items())} is not modelled: gradients as they are "
-            f"reduced, masters in fp32 are, and moments in {', '.join(' and '.join(types) for types in MOMENTS.values())}"
-        )
-    return {"optimizer.state_bytes": size}
 
 
 def _overlap(found: dict[str, list[str]], decision: Decision) -> dict[str, Any]:
