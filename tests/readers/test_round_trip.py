@@ -16,7 +16,9 @@ from scaleacross.api.problems import problem_of
 from scaleacross.api.reading import evaluate_settings
 from scaleacross.emitters import emit
 from scaleacross.readers import READERS
-from scaleacross.readers.megatron import expand, words
+from scaleacross.readers.megatron import expand
+from scaleacross.readers.megatron_arguments import arguments
+from scaleacross.spec.improvement import OF_SETTINGS
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
 
@@ -64,6 +66,7 @@ def test_files_alone_say_what_was_planned(target: str, case: Case, tmp_path: Pat
         assert back.layers_per_stage == planned.layers_per_stage
         remarks = [line for line in settings.read_text().splitlines() if line.lstrip().startswith("#")]
         assert not [line for line in remarks if OTHERWISE.search(line)]
+        assert not [note for note in back.report.notes if note.startswith(OF_SETTINGS)]
 
 
 def test_both_targets_have_twenty_round_trips() -> None:
@@ -73,7 +76,8 @@ def test_both_targets_have_twenty_round_trips() -> None:
 
 def test_a_switch_without_its_share_is_refused(tmp_path: Path) -> None:
     text = (
-        "--num-layers 32 --tensor-model-parallel-size 2 --micro-batch-size 1 --seq-length 4096 --global-batch-size 32"
+        "--num-layers 32 --tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --seq-length 4096 "
+        "--global-batch-size 32"
     )
     (tmp_path / "args.sh").write_text(f"{text} --tp-comm-overlap")
     with pytest.raises(sa.InputError, match=r"--tp-comm-overlap hides a share .* overlap.tp_fraction 0"):
@@ -102,7 +106,7 @@ def test_layouts_expand_as_megatron_core_reads_them() -> None:
 
 def test_a_command_line_is_read_like_an_array() -> None:
     text = "torchrun pretrain_gpt.py --num-layers 4 --seq-length=128 \\\n  --bf16  # half\n"
-    assert words(text, "x") == {"--num-layers": ["4"], "--seq-length": ["128"], "--bf16": []}
+    assert arguments(text, "x").found == {"--num-layers": ["4"], "--seq-length": ["128"], "--bf16": []}
 
 
 @pytest.mark.parametrize(

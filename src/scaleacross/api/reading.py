@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from scaleacross.api.evaluation import evaluated
 from scaleacross.api.problems import problem_of
-from scaleacross.api.stated import stated
+from scaleacross.api.stated import noted, stated
 from scaleacross.errors import InputError
 from scaleacross.readers import READERS
 from scaleacross.readers.hosts import placement_of, read_hosts
 from scaleacross.readers.settings import Reading
 from scaleacross.solvers.network_of_plan import with_network
+from scaleacross.spec.improvement import OF_SETTINGS
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.workloads.problem import Problem
@@ -101,7 +102,10 @@ def present_settings(
     found = evaluated(problem, decision, degraded=not tuned)
     if tuned:
         found = evaluated(problem, with_network(problem, found.decision, 0).decision)
-    return Present(stated(found, problem), job, meant, tuple(overrides), listed is not None)
+    plan = stated(found, problem)
+    for note in reading.notes:
+        plan = noted(plan, f"{OF_SETTINGS}{note}")
+    return Present(plan, job, meant, tuple(overrides), listed is not None)
 
 
 def _pins(decision: Decision) -> list[str]:

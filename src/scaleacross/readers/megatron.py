@@ -1,19 +1,20 @@
 """Megatron-LM arguments -> settings: the inverse of ``emitters.megatron``, and of what users write by hand.
 
-The file is read, never run: words of a bash array or of a command line, with quotes and comments. Option names and defaults:
-NVIDIA/Megatron-LM megatron/training/arguments.py (d98e8a64).
+The file is read, never run (``shell``, ``megatron_arguments``). Option names and defaults: NVIDIA/Megatron-LM
+megatron/training/arguments.py (d98e8a64).
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 from fractions import Fraction
 from typing import Any, Final
 
 from scaleacross.emitters.megatron import CP_COMM_TYPES, DP_OUTERMOST, FSDP_STRATEGIES, PP_OUTERMOST
 from scaleacross.emitters.megatron_layout import GROUP_SIZE
 from scaleacross.errors import InputError
+from scaleacross.readers.megatron_arguments import arguments
+from scaleacross.readers.megatron_options import COMMUNICATORS
 from scaleacross.readers.settings import Reading, data_parallel, folded, stages
 from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
 from scaleacross.spec.conversion import RECIPE_PRECISION, Recipe
@@ -21,19 +22,6 @@ from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, Degrees,
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute, spelled
 
-REFUSED: Final = {
-    "--num-virtual-stages-per-pipeline-rank": "state --num-layers-per-virtual-pipeline-stage or a layout",
-    "--decoder-first-pipeline-num-layers": "state --pipeline-model-parallel-layout",
-    "--decoder-last-pipeline-num-layers": "state --pipeline-model-parallel-layout",
-    "--account-for-embedding-in-pipeline-split": "state --pipeline-model-parallel-layout",
-    "--account-for-loss-in-pipeline-split": "state --pipeline-model-parallel-layout",
-    "--fine-grained-activation-offloading": "offloading by module is not modelled; state --cpu-offloading-num-layers",
-    "--use-torch-fsdp2": "state --use-megatron-fsdp",
-    "--first-last-layers-bf16": "layers in 16 bit beside others in 8 or 4 are not modelled; leave it out",
-    "--fp8-output-proj": "the output projection is modelled in 16 bit; leave it out",
-    "--fp8-dot-product-attention": "attention is modelled in 16 bit; leave it out",
-    "--te-precision-config-file": "precisions by module are not modelled; leave it out",
-}
 SHARES: Final = {
     "--tp-comm-overlap": "overlap.tp_fraction",
     "--overlap-moe-expert-parallel-comm": "experts.overlap_fraction",
@@ -42,47 +30,13 @@ SHARES: Final = {
 MODEL: Final = {"--num-layers": "num_layers", "--hidden-size": "hidden_size", "--num-experts": "num_experts"}
 
 
-def words(text: str, name: str) -> dict[str, list[str]]:
-    """Option -> its values, from a bash array or a command line.
-
-    Raises:
-        InputError: no option at all, a quote left open, or a value that only a shell could expand.
-    """
-    array = re.search(r"\w+=\(\n?(.*?)\n?\s*\)\s*(\n|$)", text, re.S)
-    try:
-        found = shlex.split(array[1] if array else text.replace("\\\n", " "), comments=True)
-    except ValueError as error:
-        raise InputError(f"{name}: {error}") from error
-    out: dict[str, list[str]] = {}
-    option: str | None = None
-    for word in found:
-        if word.startswith("--"):
-            option, _, value = word.partition("=")
-            out[option] = [value] if value else []
-        elif option is not None:
-            out[option].append(word)
-    if "--num-layers" not in out and "--tensor-model-parallel-size" not in out:
-        raise InputError(
-            f"{name}: no Megatron-LM arguments found; give a file with an array MEGATRON_ARGS=( … ) or a command line"
-        )
-    for option, values in out.items():
-        if any("$" in value for value in values):
-            raise InputError(f"{name}: {option} {' '.join(values)} needs a shell; write the value itself")
-    if "--nccl-communicator-config-path" in text:
-        out.setdefault("--nccl-communicator-config-path", [])
-    return out
-
-
 def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     """Arguments of ``world`` processes that train a model of ``num_layers`` layers.
 
     Raises:
         InputError: a value that is missing, no number, or means something that no plan can say.
     """
-    found = words(text, name)
-    for option, why in REFUSED.items():
-        if option in found:
-            raise InputError(f"{name}: {option}: {why}")
+    found, notes = arguments(text, name)
 
     def number(option: str, default: int | None = None) -> int:
         values = found.get(option)
@@ -142,7 +96,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     model = {label: number(option) for option, label in MODEL.items() if option in found}
     order = DP_OUTERMOST if "--use-tp-pp-dp-mapping" in found else PP_OUTERMOST
     unsaid = {field: option for option, field in SHARES.items() if option in found}
-    return Reading(decision, job, model, order, tuned="--nccl-communicator-config-path" in found, unsaid=unsaid)
+    return Reading(decision, job, model, order, tuned=COMMUNICATORS in found, unsaid=unsaid, notes=notes)
 
 
 def _inner(found: dict[str, list[str]], name: str, cp: int) -> int:

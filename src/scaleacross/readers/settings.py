@@ -23,6 +23,7 @@ class Reading:
         tuned: they hand over settings of communicators.
         unsaid: fields of a job that must be above 0 there, because the settings switch on what they say no amount of; with
             the option that does.
+        notes: what they say that was not read, or was read under an assumption.
     """
 
     decision: Decision
@@ -31,6 +32,7 @@ class Reading:
     order: tuple[GridAxis, ...]
     tuned: bool = False
     unsaid: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def data_parallel(name: str, world: int, model_parallel: int) -> int:

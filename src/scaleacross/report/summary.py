@@ -13,6 +13,7 @@ from scaleacross.report.cost import expectation, refereed
 from scaleacross.report.folding import folded_at_words
 from scaleacross.report.format import LABEL_STYLE, cell, count, gib, large, percent, plural
 from scaleacross.spec.explanation import Sensitivity
+from scaleacross.spec.improvement import OF_SETTINGS
 from scaleacross.spec.parallelism import GRID_AXES, Axis
 from scaleacross.spec.plan import Plan, SolveReport
 from scaleacross.spec.summary import PlanSummary, TokenCost
@@ -100,6 +101,7 @@ def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
         ("buildings", buildings(plan)),
         ("bottleneck", _bottleneck(found.bottlenecks)),
         *_next_best(plan),
+        *(("settings", note.removeprefix(OF_SETTINGS)) for note in plan.report.notes if note.startswith(OF_SETTINGS)),
         ("proof", proof_words(plan.report)),
         *([("referee", refereed(plan.report.finalists))] if plan.report.finalists else []),
         *([("cost", _cost(found.money))] if found.money else []),

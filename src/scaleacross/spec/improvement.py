@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import Field
 
 from scaleacross.spec.base import Spec
 from scaleacross.spec.plan import Plan
+
+OF_SETTINGS: Final = "of the settings: "
+"""Beginning of a note on what a framework's settings say and the plan does not."""
 
 
 class Change(Spec):

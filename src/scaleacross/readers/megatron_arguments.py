@@ -1,0 +1,107 @@
+"""Megatron-LM's options and their values, from a launch script, a file of arrays, or a command line. Nothing of it is run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from scaleacross.errors import InputError
+from scaleacross.readers.megatron_options import READ, REFUSED
+from scaleacross.readers.shell import Script, read_script
+
+Options = Mapping[str, Sequence[str]]
+_UNKNOWN_WORDS: Final = re.compile(r"\$[@*]|\$\{\w+\[[@*]\]\}")
+"""What stands for any number of words that the file does not say."""
+
+
+class Arguments(NamedTuple):
+    """Option -> its values, and what the reader of a result should know of those that were not read."""
+
+    found: dict[str, list[str]]
+    notes: tuple[str, ...]
+
+
+def arguments(text: str, name: str) -> Arguments:
+    """The options that ``text`` hands to Megatron-LM: those of the command that has some, or of all arrays if none is visible.
+
+    Raises:
+        InputError: no option at all, a quote left open, a value that only a shell could expand, one option with two values, or
+            an option that no plan can say.
+    """
+    script, unknown, out = read_script(text, name), dict[str, None](), dict[str, list[str]]()
+    for words in _runs(script):
+        known = [word for word in words if not _UNKNOWN_WORDS.fullmatch(word)]
+        unknown |= dict.fromkeys(word for word in words if _UNKNOWN_WORDS.fullmatch(word))
+        for option, values in _options(known):
+            if out.get(option, values) != values and option in READ:
+                both = " and ".join(" ".join(each) or "nothing" for each in (out[option], values))
+                raise InputError(f"{name}: {option} is stated twice, with {both}: leave the one that holds")
+            out[option] = values
+    if "--num-layers" not in out and "--tensor-model-parallel-size" not in out:
+        raise InputError(
+            f"{name}: no Megatron-LM arguments found; give a file with an array MEGATRON_ARGS=( … ) or a command line"
+        )
+    for option in READ & out.keys():
+        if any("$" in value or "`" in value for value in out[option]):
+            raise InputError(f"{name}: {option} {' '.join(out[option])} needs a shell; write the value itself")
+    _refuse(out, name)
+    return Arguments(out, tuple(_notes(out, script, list(unknown))))
+
+
+def _runs(script: Script) -> list[list[str]]:
+    """Words of every command that Megatron-LM's options stand in, those behind its program; else of all arrays and strings."""
+    bare = next((index for index, words in enumerate(script.commands) if words and words[0].startswith("--")), None)
+    if bare is not None:  # options and nothing else, one or more a line
+        return [[word for words in script.commands[bare:] for word in words]]
+    commands = [[part for word in words for part in _nested(word)] for words in script.commands]
+    runs = [words for words in commands if _has_options(words)]
+    if not runs:
+        texts = [text.split() for text in script.strings.values() if text]
+        return [*script.arrays.values(), *(words for words in texts if _has_options(words))]
+    programs = [next((at for at, word in enumerate(words) if word.endswith(".py")), -1) for words in runs]
+    return [words[program + 1 :] for words, program in zip(runs, programs, strict=True)]
+
+
+def _has_options(words: Sequence[str]) -> bool:
+    return any(word.partition("=")[0] in READ for word in words)
+
+
+def _nested(word: str) -> list[str]:
+    """``word``, or the words of a command inside it (``bash -c "torchrun …"``)."""
+    inner = word.split()
+    return inner if len(inner) > 1 and _has_options(inner) else [word]
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    option, values = "", list[str]()
+    for word in words:
+        if not word.startswith("--"):
+            values.append(word)
+            continue
+        if option:
+            yield option, values
+        option, _, value = word.partition("=")
+        values = [value] if value else []
+    if option:
+        yield option, values
+
+
+def _refuse(found: Options, name: str) -> None:
+    for option, why in REFUSED.items():
+        if option in found:
+            raise InputError(f"{name}: {option}: {why}")
+
+
+def _notes(found: Options, script: Script, unknown: Sequence[str]) -> Iterator[str]:
+    branches = [
+        word for words in script.conditional.values() for option, _ in _options(_parts(words)) for word in [option]
+    ]
+    if assumed := [option for option in dict.fromkeys(branches) if option in READ and option in found]:
+        yield f"the script states these under a condition, which is taken to hold: {', '.join(assumed)}"
+    if unknown:
+        yield f"words that only the shell knows were not read: {' '.join(unknown)}"
+
+
+def _parts(words: Sequence[str]) -> list[str]:
+    return [part for word in words for part in word.split()]

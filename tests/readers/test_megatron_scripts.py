@@ -1,0 +1,105 @@
+"""Launch scripts as people write them: which words of them Megatron-LM gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import scaleacross as sa
+from scaleacross.api.reading import evaluate_settings
+from scaleacross.readers.megatron_arguments import arguments
+from scaleacross.readers.shell import read_script
+
+JOB = "llama3_8b_one_building"
+BATCH = "--micro-batch-size 1 --global-batch-size 128 --seq-length 4096 --bf16"
+TWO_ARRAYS = f"""#!/bin/bash
+TRAINING_ARGS=(
+  --num-layers 32  # (all of them)
+  --hidden-size 4096 \\
+  {BATCH} --use-distributed-optimizer
+)
+UNUSED=(--tensor-model-parallel-size 8)
+MODEL_PARALLEL_ARGS=(
+  --tensor-model-parallel-size 2
+  --pipeline-model-parallel-size 4
+  --pipeline-model-parallel-layout "Et*8|(t*8|)*2,t*8L"
+  --sequence-parallel
+)
+"""
+LAUNCH = "torchrun --nproc-per-node 8 pretrain_gpt.py ${TRAINING_ARGS[@]} ${MODEL_PARALLEL_ARGS[@]}\n"
+
+
+def test_every_array_that_the_command_expands_is_read(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(TWO_ARRAYS + LAUNCH)
+    found = evaluate_settings("megatron", tmp_path / "run.sh", JOB, world=16)
+    degrees = found.degrees
+    assert (degrees.tp, degrees.pp, degrees.dp_shard) == (2, 4, 2)
+    assert found.layers_per_stage == ((8,), (8,), (8,), (8,))
+
+
+def test_all_arrays_are_read_where_no_command_is_visible() -> None:
+    text = TWO_ARRAYS.replace("UNUSED=(--tensor-model-parallel-size 8)", "MORE+=(--overlap-grad-reduce)")
+    found = arguments(text, "x").found
+    assert found["--num-layers"] == ["32"]
+    assert found["--tensor-model-parallel-size"] == ["2"]
+    assert found["--overlap-grad-reduce"] == []
+
+
+def test_contradicting_repeats_are_refused_and_equal_ones_are_not() -> None:
+    with pytest.raises(sa.InputError, match=r"--tensor-model-parallel-size is stated twice, with 8 and 2: leave"):
+        arguments(TWO_ARRAYS, "x")
+    with pytest.raises(sa.InputError, match=r"--micro-batch-size is stated twice, with 1 and 2"):
+        arguments(f"torchrun p.py --num-layers 4 {BATCH} --micro-batch-size 2", "x")
+    assert arguments(f"torchrun p.py --num-layers 4 {BATCH} --num-layers 4 --seed 1 --seed 2", "x").found["--seed"] == [
+        "2"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=(--bf16)\nB=(--num-layers 4)\nB+=(\"${A[@]}\")\npython -u pretrain_gpt.py ${B[@]}",
+        "LAYERS=4\nexport ARGS=\"--num-layers $LAYERS \\\n --bf16\"\ntorchrun pretrain_gpt.py $ARGS",
+        "B=(--num-layers=4)\nB+=(--bf16)\nsrun bash -c \"torchrun pretrain_gpt.py ${B[*]}\"",
+        "B=(\"--num-layers 4\" --bf16)\nrun() {\n  local X=1\n  torchrun pretrain_gpt.py ${B[@]}\n}\nrun\n",
+        "cat > note <<EOF\nit's --num-layers 8\nEOF\ntorchrun pretrain_gpt.py --num-layers 4 --bf16",
+        "--num-layers 4\n--bf16\n",
+        "OPTIONS=' --num-layers 4 --bf16'\nCMD=\"python pretrain_gpt.py ${OPTIONS}\"\nsrun sh -c \"${CMD}\"",
+    ],
+)  # fmt: skip
+def test_arrays_and_strings_are_followed_as_bash_does(text: str) -> None:
+    assert arguments(text, "x").found == {"--num-layers": ["4"], "--bf16": []}
+
+
+def test_what_a_condition_fills_is_named_and_branches_must_agree() -> None:
+    text = 'A=(--num-layers 4)\nif [ $1 ]; then\n  A+=(--bf16)\nfi\ntorchrun p.py ${A[@]} "$@"'
+    assert arguments(text, "x").notes == (
+        "the script states these under a condition, which is taken to hold: --bf16",
+        "words that only the shell knows were not read: $@",
+    )
+    either = "if [ $1 ]; then\n  A=(--num-layers 4)\nelse\n  A=(--num-layers 8)\nfi\ntorchrun p.py ${A[@]}"
+    with pytest.raises(sa.InputError, match="--num-layers is stated twice, with 4 and 8"):
+        arguments(either, "x")
+    with pytest.raises(sa.InputError, match=r"--num-layers \$N needs a shell"):
+        arguments("if [ $1 ]; then\n  N=4\nelse\n  N=8\nfi\ntorchrun p.py --num-layers $N", "x")
+
+
+def test_values_of_options_that_are_not_read_may_need_a_shell() -> None:
+    text = 'torchrun p.py --num-layers 4 --data-path ${DATA} --save "$(date +%s)/x" --lr `cat lr`'
+    assert arguments(text, "x").found["--num-layers"] == ["4"]
+    with pytest.raises(sa.InputError, match=r"--num-layers .* needs a shell"):
+        arguments("torchrun p.py --num-layers $(nproc)", "x")
+
+
+@pytest.mark.parametrize("text", ["A=(--num-layers 4", 'A="x', "echo ${X", "echo $(date"])
+def test_what_is_left_open_is_named_with_its_line(text: str) -> None:
+    with pytest.raises(sa.InputError, match="x: line 2: No closing quotation or bracket"):
+        read_script(f"\n{text}\n", "x")
+
+
+def test_scripts_that_no_reader_can_follow_end() -> None:
+    with pytest.raises(sa.InputError, match="brackets"):
+        read_script("A=" + "(" * 100_000, "x")
+    with pytest.raises(sa.InputError, match="variable A grows beyond"):
+        read_script('A="12345678"\n' + 'A="$A$A"\n' * 60, "x")
