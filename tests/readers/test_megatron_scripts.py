@@ -8,6 +8,7 @@ import pytest
 
 import scaleacross as sa
 from scaleacross.api.reading import evaluate_settings
+from scaleacross.readers.megatron import read
 from scaleacross.readers.megatron_arguments import arguments
 from scaleacross.readers.shell import read_script
 
@@ -103,3 +104,81 @@ def test_scripts_that_no_reader_can_follow_end() -> None:
         read_script("A=" + "(" * 100_000, "x")
     with pytest.raises(sa.InputError, match="variable A grows beyond"):
         read_script('A="12345678"\n' + 'A="$A$A"\n' * 60, "x")
+
+
+def plain(more: str, tp: int = 1) -> str:
+    return f"--num-layers 32 --tensor-model-parallel-size {tp} --use-distributed-optimizer {BATCH} {more}"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--mtp-num-layers 1", "prediction layers"),
+        ("--moe-expert-capacity-factor 1.25", "drop or pad tokens are not modelled; leave it out"),
+        ("--transformer-impl local", "layers of Transformer Engine are modelled"),
+        ("--attention-backend unfused", "state flash, fused or auto"),
+        ("--outer-dp-sharding-strategy optim", "state no_shard"),
+        ("--exp-avg-dtype bf16", "acts with --use-precision-aware-optimizer only"),
+        ("--use-precision-aware-optimizer --exp-avg-dtype int4", "one of fp32, fp16, bf16, fp8"),
+        ("--use-precision-aware-optimizer --optimizer sgd", "--optimizer adam only"),
+        ("--moe-layer-recompute --recompute-granularity full", "leave one of them out"),
+        ("--yaml-cfg x.yaml", "arguments of another file are not read"),
+    ],
+)
+def test_options_that_change_memory_or_work_are_refused_by_name(more: str, message: str) -> None:
+    with pytest.raises(sa.InputError, match=f"x: {more.split()[0]}.*{message}|x: {more.split()[-2]}.*{message}"):
+        read(plain(more), "x", 16, 32)
+
+
+def test_tp_without_sequence_parallelism_is_refused() -> None:
+    with pytest.raises(sa.InputError, match="tp 2 without --sequence-parallel"):
+        read(plain("", tp=2), "x", 16, 32)
+    assert read(plain("--sequence-parallel", tp=2), "x", 16, 32).decision.degrees.tp == 2
+
+
+def test_values_that_are_what_is_modelled_are_not_refused() -> None:
+    more = "--mtp-num-layers 0 --moe-expert-capacity-factor -1 --transformer-impl transformer_engine --attention-backend flash"
+    assert read(plain(more), "x", 16, 32).notes == ()
+
+
+def test_other_options_are_named_in_notes_and_harmless_ones_are_not() -> None:
+    more = "--foo 1 --use-nccl-ub --rampup-batch-size 16 8 3000 --data-path d --lr 1e-4 --log-interval 1 --vocab-size 128256"
+    assert read(plain(more), "x", 16, 32).notes == (
+        "options that were not read, and may change time or memory: --foo, --use-nccl-ub",
+        "--rampup-batch-size: the step is that of --global-batch-size; smaller steps of the ramp before it are not priced",
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "fields"),
+    [
+        ("", {}),
+        ("--use-precision-aware-optimizer", {"state_bytes": 10.0}),  # the master's other 16 bits, two fp32 moments
+        ("--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8", {"state_bytes": 5.0}),
+        ("--use-precision-aware-optimizer --main-grads-dtype bf16", {"state_bytes": 10.0, "gradient_bytes": 2.0}),
+        ("--use-precision-aware-optimizer --fp8-format hybrid", {"state_bytes": 10.0}),
+        ("--use-precision-aware-optimizer --fp8-format e4m3 --fp8-recipe mxfp8", {"state_bytes": 12.0}),
+        ("--use-precision-aware-optimizer --use-megatron-fsdp", {"state_bytes": 12.0}),
+        ("--use-precision-aware-optimizer --optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d", {}),
+    ],
+)
+def test_the_precision_aware_optimizer_states_bytes(more: str, fields: dict[str, float]) -> None:
+    job = read(plain(more), "x", 16, 32).job
+    stated = {
+        key.removeprefix("optimizer."): value
+        for key, value in job.items()
+        if key.endswith(("state_bytes", "gradient_bytes"))
+    }
+    assert stated == fields
+    assert job["optimizer.reduce_bytes"] == fields.get("gradient_bytes", 4.0)
+
+
+def test_moe_layer_recompute_is_the_module_moe() -> None:
+    experts = "--num-experts 8 --moe-layer-recompute --recompute-modules layernorm"
+    assert read(plain(experts), "x", 16, 32).decision.recompute == "layernorm+moe"
+
+
+def test_the_report_shows_what_was_not_read(tmp_path: Path) -> None:
+    (tmp_path / "args.sh").write_text(plain("--foo"))
+    found = evaluate_settings("megatron", tmp_path / "args.sh", JOB, world=16)
+    assert "of the settings: options that were not read, and may change time or memory: --foo" in found.report.notes

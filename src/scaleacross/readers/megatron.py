@@ -15,6 +15,7 @@ from scaleacross.emitters.megatron_layout import GROUP_SIZE
 from scaleacross.errors import InputError
 from scaleacross.readers.megatron_arguments import arguments
 from scaleacross.readers.megatron_options import COMMUNICATORS
+from scaleacross.readers.megatron_states import state_bytes
 from scaleacross.readers.settings import Reading, data_parallel, folded, stages
 from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
 from scaleacross.spec.conversion import RECIPE_PRECISION, Recipe
@@ -48,6 +49,11 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
 
     tp, pp, cp = (number(f"--{axis}-parallel-size", 1) for axis in ("tensor-model", "pipeline-model", "context"))
     dp = data_parallel(name, world, tp * pp * cp)
+    if tp > 1 and "--sequence-parallel" not in found:
+        raise InputError(
+            f"{name}: tp {tp} without --sequence-parallel, which keeps norms and residuals whole on every rank, is not modelled: "
+            "state --sequence-parallel, which computes the same with less memory"
+        )
     shard = _shard(found)
     ep, lanes, divided = number("--expert-model-parallel-size", 1), 1, number("--expert-tensor-parallel-size", tp)
     if divided not in (1, tp):
@@ -134,8 +140,11 @@ def _shard(found: dict[str, list[str]]) -> ShardLevel:
 
 def _recompute(found: dict[str, list[str]], name: str, num_layers: int, stages: int) -> Recompute:
     granularity = (found.get("--recompute-granularity") or ["none"])[0]
-    if granularity == "selective" or "--recompute-activations" in found:
-        modules = found.get("--recompute-modules", ["core_attn"])
+    whole_moe = ["moe"] if "--moe-layer-recompute" in found else []
+    if whole_moe and granularity == "full":
+        raise InputError(f"{name}: --moe-layer-recompute with full recomputation: leave one of them out")
+    if granularity == "selective" or whole_moe or "--recompute-activations" in found:
+        modules = list(dict.fromkeys([*found.get("--recompute-modules", ["core_attn"]), *whole_moe]))
         try:
             return spelled("+".join(modules))
         except ValueError as error:
@@ -244,6 +253,7 @@ def _job(found: dict[str, list[str]], name: str) -> dict[str, Any]:
     """
     half, narrow = "--fp16" in found, "--fp8-format" in found or "--fp4-format" in found
     in_fp32 = "--accumulate-allreduce-grads-in-fp32" in found if half else "--grad-reduce-in-bf16" not in found
+    in_fp32 = in_fp32 and found.get("--main-grads-dtype", ["fp32"]) == ["fp32"]
     out: dict[str, Any] = {
         "precision": "fp16" if half else "bf16",
         "conversion.recipe": "null",
@@ -252,6 +262,7 @@ def _job(found: dict[str, list[str]], name: str) -> dict[str, Any]:
         "optimizer.reduce_bytes": 4.0 if in_fp32 else 2.0,
         "optimizer.fused_accumulation": "--no-gradient-accumulation-fusion" not in found,
         **{field: 0.0 for option, field in SHARES.items() if option not in found},
+        **state_bytes(found, name),
     }
     if narrow:
         out["conversion.recipe"] = _recipe(found, name)

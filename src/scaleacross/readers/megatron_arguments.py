@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from scaleacross.errors import InputError
-from scaleacross.readers.megatron_options import READ, REFUSED
+from scaleacross.readers.megatron_options import COMMUNICATORS, HARMLESS, READ, REFUSED, REMARKS, is_silent
 from scaleacross.readers.shell import Script, read_script
 
 Options = Mapping[str, Sequence[str]]
@@ -34,7 +34,7 @@ def arguments(text: str, name: str) -> Arguments:
         known = [word for word in words if not _UNKNOWN_WORDS.fullmatch(word)]
         unknown |= dict.fromkeys(word for word in words if _UNKNOWN_WORDS.fullmatch(word))
         for option, values in _options(known):
-            if out.get(option, values) != values and option in READ:
+            if out.get(option, values) != values and (option in READ or option in HARMLESS):
                 both = " and ".join(" ".join(each) or "nothing" for each in (out[option], values))
                 raise InputError(f"{name}: {option} is stated twice, with {both}: leave the one that holds")
             out[option] = values
@@ -91,9 +91,16 @@ def _refuse(found: Options, name: str) -> None:
     for option, why in REFUSED.items():
         if option in found:
             raise InputError(f"{name}: {option}: {why}")
+    for option, (values, why) in HARMLESS.items():
+        if option in found and (len(found[option]) != 1 or found[option][0] not in values):
+            raise InputError(f"{name}: {' '.join([option, *found[option]])}: {why}")
 
 
 def _notes(found: Options, script: Script, unknown: Sequence[str]) -> Iterator[str]:
+    known = READ | HARMLESS.keys() | REMARKS.keys() | {COMMUNICATORS}
+    if rest := [option for option in found if option not in known and not is_silent(option)]:
+        yield f"options that were not read, and may change time or memory: {', '.join(rest)}"
+    yield from (f"{option}: {remark}" for option, remark in REMARKS.items() if option in found)
     branches = [
         word for words in script.conditional.values() for option, _ in _options(_parts(words)) for word in [option]
     ]

@@ -1,27 +1,30 @@
-"""Which Megatron-LM options are read, and which are refused by name.
+"""Which Megatron-LM options say what: read, refused by name, of no effect on time and memory, or neither.
 
-Option names: NVIDIA/Megatron-LM megatron/training/arguments.py (d98e8a64).
+Option names: NVIDIA/Megatron-LM megatron/training/arguments.py and the configuration classes that it turns into options
+(d98e8a64), 869 in all. What is in no list here is named in a note, whether Megatron knows it or not.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
 _READ = """
     --num-layers --hidden-size --num-experts --tensor-model-parallel-size --pipeline-model-parallel-size --context-parallel-size
-    --expert-model-parallel-size --expert-tensor-parallel-size --micro-batch-size --global-batch-size
+    --expert-model-parallel-size --expert-tensor-parallel-size --sequence-parallel --micro-batch-size --global-batch-size
     --seq-length --use-distributed-optimizer --num-distributed-optimizer-instances --use-megatron-fsdp
-    --data-parallel-sharding-strategy --hierarchical-context-parallel-sizes --cp-comm-type
+    --data-parallel-sharding-strategy --outer-dp-sharding-strategy --hierarchical-context-parallel-sizes --cp-comm-type
     --recompute-granularity --recompute-activations --recompute-modules --recompute-method --recompute-num-layers
-    --cpu-offloading-num-layers --optimizer-offload-fraction --optimizer-cpu-offload
+    --moe-layer-recompute --cpu-offloading-num-layers --optimizer-offload-fraction --optimizer-cpu-offload
     --overlap-cpu-optimizer-d2h-h2d --microbatch-group-size-per-virtual-pipeline-stage --pipeline-model-parallel-layout
     --num-layers-per-virtual-pipeline-stage --fp4-recipe --fp8-recipe --fp4-format --fp8-format --fp16 --bf16
     --accumulate-allreduce-grads-in-fp32 --grad-reduce-in-bf16 --fp8-param-gather --fp4-param-gather --optimizer
     --no-gradient-accumulation-fusion --ddp-bucket-size --overlap-grad-reduce --overlap-param-gather
     --no-overlap-p2p-communication --moe-permute-fusion --moe-shared-expert-intermediate-size --moe-shared-expert-overlap
     --moe-token-dispatcher-type --cuda-graph-impl --cuda-graph-modules --use-tp-pp-dp-mapping --tp-comm-overlap
-    --overlap-moe-expert-parallel-comm
+    --overlap-moe-expert-parallel-comm --use-precision-aware-optimizer --main-grads-dtype --main-params-dtype --exp-avg-dtype
+    --exp-avg-sq-dtype
 """
 READ: Final = frozenset(_READ.split())
 """Options whose values must be plain, and the same wherever they are repeated."""
@@ -41,5 +44,84 @@ REFUSED: Final[Mapping[str, str]] = {
     "--fp8-output-proj": "the output projection is modelled in 16 bit; leave it out",
     "--fp8-dot-product-attention": "attention is modelled in 16 bit; leave it out",
     "--te-precision-config-file": "precisions by module are not modelled; leave it out",
+    "--fp32-residual-connection": "residuals are modelled in 16 bit; leave it out",
+    "--distribute-saved-activations": "it works without sequence parallelism only, which is not modelled; leave it out",
+    "--hybrid-context-parallel": "context groups that change with the sequence are not modelled; leave it out",
+    "--checkpoint-activations": "Megatron-LM no longer takes it; state --recompute-granularity",
+    "--model-parallel-size": "Megatron-LM no longer takes it; state --tensor-model-parallel-size",
+    "--batch-size": "Megatron-LM no longer takes it; state --micro-batch-size",
+    "--enable-cuda-graph": "Megatron-LM deprecates it; state --cuda-graph-impl local",
+    "--external-cuda-graph": "Megatron-LM deprecates it; state --cuda-graph-impl transformer_engine",
+    "--yaml-cfg": "arguments of another file are not read; write them here",
+    "--use-checkpoint-args": "arguments of a checkpoint are not read; write them here",
+    "--use-mp-args-from-checkpoint-args": "arguments of a checkpoint are not read; write them here",
 }
 """Options that no plan can say, and the way out."""
+
+HARMLESS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "--transformer-impl": (
+        ("transformer_engine",),
+        "layers of Transformer Engine are modelled, others keep more for the backward pass; state transformer_engine",
+    ),
+    "--attention-backend": (
+        ("flash", "fused", "auto"), "attention that keeps no scores is modelled; state flash, fused or auto"
+    ),
+    "--mtp-num-layers": (("0",), "prediction layers (memory and time of the last stage) are not modelled; leave it out"),
+    "--moe-expert-capacity-factor": (
+        ("-1", "-1.0"), "experts that drop or pad tokens are not modelled; leave it out, and no token is dropped"
+    ),
+    "--outer-dp-sharding-strategy": (("no_shard",), "states sharded over replicas of shards are not modelled; state no_shard"),
+    "--tensor-parallel-num-weight-shards": (("1",), "weights sharded beside tp are not modelled; leave it out"),
+    "--expert-tensor-parallel-num-weight-shards": (("1",), "weights sharded beside tp are not modelled; leave it out"),
+}  # fmt: skip
+"""Options with the values that no plan needs to say, and the way out of all others."""
+
+REMARKS: Final[Mapping[str, str]] = {
+    "--rampup-batch-size": "the step is that of --global-batch-size; smaller steps of the ramp before it are not priced",
+    "--step-batch-size-schedule": "the step is that of --global-batch-size; other steps of the schedule are not priced",
+}
+"""Options that leave a step as it is priced, but not all of them."""
+
+_MODEL = """
+    --ffn-hidden-size --num-attention-heads --group-query-attention --num-query-groups --kv-channels --max-position-embeddings
+    --position-embedding-type --rotary-base --rotary-percent --rotary-interleaved --rotary-scaling-factor
+    --rotary-seq-len-interpolation-factor --use-rotary-position-embeddings --use-rope-scaling --rope-scaling-factor --rope-type
+    --no-rope-fusion --no-rope-freq --no-position-embedding --mscale --mscale-all-dim --yarn-beta-fast --yarn-beta-slow
+    --yarn-original-max-position-embeddings --no-yarn-correction-range-round-to-int --attention-dropout --hidden-dropout --swiglu
+    --quick-geglu --squared-relu --openai-gelu --glu-linear-offset --activation-func-clamp-value --no-bias-gelu-fusion
+    --normalization --norm-epsilon --apply-layernorm-1p --qk-layernorm --qk-l2-norm --init-method-std --embedding-init-method-std
+    --init-method-xavier-uniform --disable-bias-linear --add-qkv-bias --attention-output-gate
+    --untie-embeddings-and-output-weights --make-vocab-size-divisible-by --vocab-size --padded-vocab-size --softmax-type
+    --window-size --window-attn-skip-freq --experimental-attention-variant --linear-attention-freq --linear-conv-kernel-dim
+    --linear-key-head-dim --linear-num-key-heads --linear-num-value-heads --linear-value-head-dim --multi-latent-attention
+    --q-lora-rank --kv-lora-rank --qk-head-dim --qk-pos-emb-head-dim --v-head-dim --moe-ffn-hidden-size --moe-layer-freq
+    --moe-grouped-gemm --moe-apply-probs-on-input --moe-shared-expert-gate --moe-router-topk --moe-router-topk-scaling-factor
+    --moe-router-pre-softmax --moe-router-score-function --moe-router-dtype --moe-router-enable-expert-bias
+    --moe-router-bias-update-rate --moe-router-num-groups --moe-router-group-topk --moe-router-load-balancing-type
+    --moe-aux-loss-coeff --moe-z-loss-coeff --moe-flex-dispatcher-backend --moe-enable-deepep --pretrained-checkpoint
+    --reuse-grad-buf-for-mxfp8-param-ag
+"""
+MODEL: Final = frozenset(_MODEL.split())
+"""The model, which the job's workload says, and what the emitter writes to go with options that are read."""
+
+_SILENT: Final = re.compile(
+    r"--(?:(?:no-)?(?:save|load|log|logging|logits|ckpt|dist-ckpt|non-persistent|persistent|tensorboard|wandb|one-logger|otel|"
+    r"tokenizer|vocab|merge|data|dataloader(?!-inter)|num-dataset|train|valid|validation|test|eval|full-validation|lr|min-lr|"
+    r"decoupled|weight-decay|wd|adam|lion|sgd|profile|use-pytorch-profiler|pytorch-profiler|nvtx|record|memory-snapshot|exit|"
+    r"straggler|disable-straggler|inprocess|ft|calc-ft|fim|tiktoken|null-tokenizer|timing|flight-recorder|error-injection|"
+    r"fault-injector|app-tag|rerun|seed|mock|per-split|per-dataset|object-storage|mid-level|eod|split|num-workers|mmap|"
+    r"create-attention-mask|check-for|finetune|loss-scale|initial-loss|min-loss|hysteresis|clip-grad|start|end-weight|override|"
+    r"use-checkpoint-opt|async|use-dist-ckpt|use-persistent|auto-detect|distributed-timeout|trust-remote|chat-template|inference|"
+    r"iterations-to-skip|adlr|moe-per-layer-logging|moe-routing-trace)(?:[-_]\w+)*"
+    r"|(?:no-)?manual-gc[\w-]*|use-mcore-models|use-flash-attn|distributed-backend|local-rank|lazy-mpu-init|no-initialization"
+    r"|use-cpu-initialization|no-masked-softmax-fusion|cross-entropy-(?:loss-fusion|fusion-impl)|calculate-per-token-loss"
+    r"|disable-gloo-process-groups|fp8-(?:amax-[\w-]+|margin|interval)|verify-integrity|dump-param-to-param-group-map"
+    r"|(?:enable|disable)-msc|enable-ft-package|enable-experimental|no-barrier-with-level-1-timing"
+    r"|(?:nproc|nnodes|node|master|rdzv)(?:[-_]\w+)*|max[-_]restarts|standalone|tee|redirects|module)"
+)
+"""Data, tokenizer, optimizer constants, checkpoints, logs, launchers: neither time nor memory of a step."""
+
+
+def is_silent(option: str) -> bool:
+    """Whether an option changes neither time nor memory of a step beside what the job's workload says."""
+    return option in MODEL or _SILENT.fullmatch(option) is not None
