@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -67,6 +70,55 @@ def test_racks_of_different_sizes_are_never_joined(tmp_path: Path) -> None:
     (building,) = load_topology(tmp_path / "t.yaml").buildings
     pairs = [building.host_names[at : at + 2] for at in range(0, 12, 2)]
     assert all(one[0] == other[0] for one, other in pairs)  # a rack never holds hosts of two leaves
+
+
+OUT_OF_SERVICE = {
+    "slurm": ("State=DOWN*+DRAIN Reason=hbm", "State=IDLE+DRAIN", "State=MIXED*"),
+    "kubernetes": ({"spec": {"unschedulable": True}}, {"ready": "False"}, {"ready": "Unknown"}),
+    "gcp": ({"status": "TERMINATED"}, {"status": "SUSPENDED"}, {"status": "STOPPING"}),
+}
+IN_SERVICE = {"slurm": "State=MIXED+PLANNED", "kubernetes": {"ready": "True"}, "gcp": {"status": "RUNNING"}}
+
+
+def cluster(kind: str, states: Sequence[Any]) -> tuple[str, ...]:
+    """Hosts n0, n1, … of one building in these states, in the words of a source."""
+    if kind == "slurm":
+        nodes = "".join(f"NodeName=n{at} Gres=gpu:h100:8 {state}\n" for at, state in enumerate(states))
+        return f"SwitchName=s Nodes=n[0-{len(states) - 1}]\n", nodes
+    if kind == "gcp":
+        gpus = {"guestAccelerators": [{"acceleratorType": "nvidia-h100-80gb", "acceleratorCount": 8}], "zone": "a"}
+        return (json.dumps([{"name": f"n{at}", **gpus, **state} for at, state in enumerate(states)]),)
+    labels = {"topology.kubernetes.io/zone": "a", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    items = [
+        {
+            "metadata": {"name": f"n{at}", "labels": labels},
+            "spec": state.get("spec", {}),
+            "status": {
+                "allocatable": {"nvidia.com/gpu": "8"},
+                "conditions": [{"type": "Ready", "status": state.get("ready", "True")}],
+            },
+        }
+        for at, state in enumerate(states)
+    ]
+    return (json.dumps({"items": items}),)
+
+
+@pytest.mark.parametrize("kind", OUT_OF_SERVICE)
+def test_hosts_that_take_no_jobs_are_left_out_and_named(tmp_path: Path, kind: str) -> None:
+    texts = cluster(kind, [IN_SERVICE[kind], *OUT_OF_SERVICE[kind], IN_SERVICE[kind]])
+    result = imported(tmp_path, kind, texts, "-o", str(tmp_path / "t.yaml"))
+    assert result.exit_code == 0, result.output
+    assert load_topology(tmp_path / "t.yaml").buildings[0].host_names == ("n0", "n4")
+    told = " ".join(result.stderr.split())
+    assert "note: 3 host(s) that take no jobs now are left out (" in told
+    assert all(f": n{at}" in told for at in (1, 2, 3))
+    assert "--with-down brings them in" in told
+    result = imported(tmp_path, kind, texts, "--with-down", "-o", str(tmp_path / "all.yaml"))
+    assert load_topology(tmp_path / "all.yaml").buildings[0].hosts == 5
+    assert "left out" not in result.stderr
+    result = imported(tmp_path, kind, cluster(kind, OUT_OF_SERVICE[kind]))
+    assert result.exit_code == 2
+    assert "no host is left" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,9 @@ def import_command(
             "--building", metavar="NAME=HOSTS", help="These hosts are a building, e.g. east=node[001-064]. Repeatable."
         ),
     ] = None,
+    with_down: Annotated[
+        bool, typer.Option("--with-down", help="Also hosts that are down, drained, cordoned or not ready.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", dir_okay=False, help="Write here, not to stdout.")
     ] = None,
@@ -64,6 +67,7 @@ def import_command(
         trunk=trunk,
         km=km,
         buildings=dict(_named(text) for text in building or ()),
+        with_down=with_down,
     )
     load_topology(topology)  # nothing is written that cannot be read
     text = topology_text(topology, "\n".join(notes))

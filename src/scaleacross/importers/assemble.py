@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
-from typing import Any
+from typing import Any, Final
 
 from scaleacross.catalogue.quick_start import links_between, provenance, standard, standard_building, standard_link
 from scaleacross.errors import InputError
 from scaleacross.importers.found import Found, FoundHost
+
+NAMED: Final = 20
+"""Hosts of a state that a note names."""
 
 
 def topology_of(
@@ -21,6 +24,7 @@ def topology_of(
     trunk: str | None = None,
     km: float | None = None,
     buildings: Mapping[str, Sequence[str]] | None = None,
+    with_down: bool = False,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """A topology's mapping with real host names, and notes on what was understood how.
 
@@ -28,17 +32,23 @@ def topology_of(
         accelerator, accelerators_per_host: what the source does not state.
         trunk, km: the link between every two buildings, as ``--trunk`` and ``--km`` of ``plan``.
         buildings: name -> hosts, in place of the buildings of the source.
+        with_down: also hosts that take no jobs now.
 
     Raises:
-        InputError: accelerators or links that neither source nor arguments state, or hosts of one building that differ.
+        InputError: accelerators or links that neither source nor arguments state, hosts of one building that differ, or no host
+            that takes jobs.
     """
-    hosts = [replace(host, building=_plain(host.building)) for host in _assigned(found.hosts, buildings)]
+    placed = [replace(host, building=_plain(host.building)) for host in _assigned(found.hosts, buildings)]
+    down = [] if with_down else [host for host in placed if host.unusable]
+    hosts = [host for host in placed if with_down or not host.unusable]
+    if not hosts:
+        raise InputError(f"{found.origin}: {_down(down)}; no host is left")
     groups: dict[str, list[FoundHost]] = {}
     for host in hosts:
         groups.setdefault(host.building, []).append(host)
     link = standard_link(trunk, km, len(groups))
     made = {name: _building(name, own, accelerator, accelerators_per_host) for name, own in groups.items()}
-    notes = [*found.notes, *(note for _, own in made.values() for note in own)]
+    notes = [*found.notes, *([_down(down)] if down else []), *(note for _, own in made.values() for note in own)]
     regions: dict[str, list[dict[str, Any]]] = {}
     for name, (building, _) in made.items():
         regions.setdefault(_plain(groups[name][0].region or "region-1"), []).append(building)
@@ -58,6 +68,17 @@ def topology_of(
         "provenance": provenance(link) | origin,
     }
     return topology, tuple(notes)
+
+
+def _down(hosts: Sequence[FoundHost]) -> str:
+    """Which hosts are left out, by why they take no jobs."""
+    why: dict[str, list[str]] = {}
+    for host in hosts:
+        why.setdefault(host.unusable, []).append(host.name)
+    named = "; ".join(
+        f"{state}: {', '.join(names[:NAMED])}{' …' * (len(names) > NAMED)}" for state, names in why.items()
+    )
+    return f"{len(hosts):,} host(s) that take no jobs now are left out ({named}); --with-down brings them in"
 
 
 def _said(level: str) -> str:

@@ -35,6 +35,10 @@ def read_aws(sources: Sequence[Source]) -> Found:
     return Found(required(hosts, sources[0], "instance"), f"EC2 instance topology of {sources[0].label}")
 
 
+NOT_RUNNING: Final = frozenset({"STOPPING", "STOPPED", "SUSPENDING", "SUSPENDED", "TERMINATED"})
+"""States of a GCP instance that is no machine now."""
+
+
 def _aws(one: dict[str, Any]) -> FoundHost:
     nodes = [str(node) for node in one.get("NetworkNodes") or () if isinstance(node, str)]
     name, count = AWS_TYPES.get(text_at(one, "InstanceType").partition(".")[0], ("", None))
@@ -97,4 +101,5 @@ def _gcp(one: dict[str, Any]) -> FoundHost:
         re.sub(r"-[a-z]$", "", zone),
         int(count) if count.isdecimal() and len(count) < 5 else None,
         text_at(first, "acceleratorType").rpartition("/")[2],
+        state if (state := text_at(one, "status")) in NOT_RUNNING else "",
     )

@@ -12,7 +12,7 @@ from scaleacross.errors import InputError
 
 @dataclass(frozen=True)
 class FoundHost:
-    """A host and where it stands; "" where the source does not say."""
+    """A host and where it stands; "" where the source does not say. ``unusable``: why it takes no jobs now, "" where it does."""
 
     name: str
     building: str = ""
@@ -21,6 +21,7 @@ class FoundHost:
     region: str = ""
     num_accelerators: int | None = None
     accelerator: str = ""
+    unusable: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Kubernetes: ``kubectl get nodes -o json``, with the labels of the large clouds and of topograph.
 
+A node that is cordoned (``spec.unschedulable``) or whose condition Ready is not True takes no jobs.
 Building = ``topology.kubernetes.io/zone``. The labels below are the clouds' own names for what lies between a zone and a host.
 """
 
@@ -46,4 +47,15 @@ def _host(node: dict[str, Any]) -> FoundHost | None:
         return next((value for name in names if (value := text_at(node, "metadata", "labels", name))), "")
 
     name = label("kubernetes.io/hostname") or text_at(node, "metadata", "name")
-    return FoundHost(name, label(BUILDING), label(*ZONES), label(*RACKS), label(REGION), count, label(*PRODUCTS))
+    where = (label(BUILDING), label(*ZONES), label(*RACKS), label(REGION))
+    return FoundHost(name, *where, count, label(*PRODUCTS), _unusable(node))
+
+
+def _unusable(node: dict[str, Any]) -> str:
+    spec, status = node.get("spec"), node.get("status")
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    listed = conditions if isinstance(conditions, list) else []
+    ready = [text_at(one, "status") for one in listed if isinstance(one, dict) and one.get("type") == "Ready"]
+    if any(one != "True" for one in ready):
+        return f"Ready={ready[0]}"
+    return "unschedulable" if isinstance(spec, dict) and spec.get("unschedulable") is True else ""

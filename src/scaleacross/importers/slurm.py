@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from scaleacross.catalogue.yaml_source import Source, parse_yaml
 from scaleacross.errors import InputError
@@ -19,6 +19,11 @@ from scaleacross.spec.hostlist import expand_hosts
 
 ONE_BUILDING = "building-a"
 MAX_LEVELS = 16
+OUT_OF_SERVICE: Final = frozenset((
+    "DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "INVALID_REG", "MAINT",
+    "MAINTENANCE", "NOT_RESPONDING",
+))  # fmt: skip
+"""States and flags of scontrol(1) in which a node starts no job; "*" behind a state: it does not respond."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ def read(sources: Sequence[Source]) -> Found:
     Raises:
         InputError: no topology among the files, or one that contradicts itself.
     """
-    gres: dict[str, tuple[str, int]] = {}
+    gres: dict[str, tuple[str, int, str]] = {}
     hosts: list[FoundHost] = []
     for source in sources:
         if "NodeName=" in source.data:
@@ -44,8 +49,8 @@ def read(sources: Sequence[Source]) -> Found:
             hosts += _hosts(source)
     found = required(hosts, sources[0], "host of a topology.conf or topology.yaml")
     named = [
-        replace(host, accelerator=gres[host.name][0], num_accelerators=gres[host.name][1])
-        if host.name in gres
+        replace(host, accelerator=told[0], num_accelerators=told[1], unusable=told[2])
+        if (told := gres.get(host.name)) is not None
         else host
         for host in found
     ]
@@ -59,8 +64,8 @@ def read(sources: Sequence[Source]) -> Found:
     return Found(required(kept, sources[0], "host with GPUs"), f"SLURM topology of {sources[0].label}", tuple(notes))
 
 
-def _gres(text: str) -> dict[str, tuple[str, int]]:
-    """Host -> type and number of its accelerators, of ``Gres=gpu:h100:8(S:0-1)``."""
+def _gres(text: str) -> dict[str, tuple[str, int, str]]:
+    """Host -> type and number of its accelerators, of ``Gres=gpu:h100:8(S:0-1)``, and its state where it takes no jobs."""
     out = {}
     for record in re.split(r"(?m)^(?=NodeName=)", text):
         name, gpu = (
@@ -68,8 +73,15 @@ def _gres(text: str) -> dict[str, tuple[str, int]]:
             re.search(r"\bGres=\S*?gpu:(?:([A-Za-z][\w.-]*):)?(\d{1,4})", record),
         )
         if name and gpu:
-            out[name[1]] = (gpu[1] or "", int(gpu[2]))
+            state = re.search(r"\bState=(\S+)", record)
+            out[name[1]] = (gpu[1] or "", int(gpu[2]), _unusable(state[1] if state else ""))
     return out
+
+
+def _unusable(state: str) -> str:
+    """``state`` (``DOWN*+DRAIN``) where it keeps jobs away, else ""."""
+    words = re.split(r"[+,]", state.upper())
+    return state if any(word.endswith("*") or word.rstrip("*~#!%$@^-") in OUT_OF_SERVICE for word in words) else ""
 
 
 def _hosts(source: Source) -> list[FoundHost]:
