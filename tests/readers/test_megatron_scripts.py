@@ -158,7 +158,9 @@ def test_other_options_are_named_in_notes_and_harmless_ones_are_not() -> None:
         ("--use-precision-aware-optimizer --main-grads-dtype bf16", {"state_bytes": 10.0, "gradient_bytes": 2.0}),
         ("--use-precision-aware-optimizer --fp8-format hybrid", {"state_bytes": 10.0}),
         ("--use-precision-aware-optimizer --fp8-format e4m3 --fp8-recipe mxfp8", {"state_bytes": 12.0}),
-        ("--use-precision-aware-optimizer --use-megatron-fsdp", {"state_bytes": 12.0}),
+        ("--grad-reduce-in-bf16", {"gradient_bytes": 2.0}),
+        ("--use-megatron-fsdp --megatron-fsdp-main-grads-dtype fp32 --megatron-fsdp-grad-comm-dtype fp32", {}),
+        ("--use-precision-aware-optimizer --use-megatron-fsdp", {"state_bytes": 12.0, "gradient_bytes": 2.0}),
         ("--use-precision-aware-optimizer --optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d", {}),
     ],
 )
@@ -169,8 +171,8 @@ def test_the_precision_aware_optimizer_states_bytes(more: str, fields: dict[str,
         for key, value in job.items()
         if key.endswith(("state_bytes", "gradient_bytes"))
     }
-    assert stated == fields
-    assert job["optimizer.reduce_bytes"] == fields.get("gradient_bytes", 4.0)
+    assert stated == {"gradient_bytes": 4.0} | fields
+    assert job["optimizer.reduce_bytes"] == stated["gradient_bytes"]
 
 
 def test_moe_layer_recompute_is_the_module_moe() -> None:

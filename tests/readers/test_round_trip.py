@@ -40,7 +40,7 @@ def planned(target: str, degrees: dict[str, int], overrides: tuple[str, ...], fo
     return found
 
 
-UNSAID = ("optimizer.state_bytes", "optimizer.gradient_bytes", "overlap.tp_fraction", "experts.overlap_fraction")
+UNSAID = ("optimizer.state_bytes", "overlap.tp_fraction", "experts.overlap_fraction")
 """What no file of a framework says: shares and bytes that the job keeps stating."""
 OTHERWISE = re.compile(r"instead|differs|otherwise|\bNOT\b")
 

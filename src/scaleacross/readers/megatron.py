@@ -254,12 +254,17 @@ def _job(found: dict[str, list[str]], name: str) -> dict[str, Any]:
     half, narrow = "--fp16" in found, "--fp8-format" in found or "--fp4-format" in found
     in_fp32 = "--accumulate-allreduce-grads-in-fp32" in found if half else "--grad-reduce-in-bf16" not in found
     in_fp32 = in_fp32 and found.get("--main-grads-dtype", ["fp32"]) == ["fp32"]
+    held_in_fp32 = reduced_in_fp32 = in_fp32
+    if "--use-megatron-fsdp" in found:  # as wide as parameters where nothing is stated
+        held_in_fp32 = found.get("--megatron-fsdp-main-grads-dtype") == ["fp32"]
+        reduced_in_fp32 = found.get("--megatron-fsdp-grad-comm-dtype") == ["fp32"]
     out: dict[str, Any] = {
         "precision": "fp16" if half else "bf16",
         "conversion.recipe": "null",
         "conversion.narrow_parameters": bool(narrow and {"--fp8-param-gather", "--fp4-param-gather"} & found.keys()),
         "optimizer.name": (found.get("--optimizer") or ["adam"])[0],
-        "optimizer.reduce_bytes": 4.0 if in_fp32 else 2.0,
+        "optimizer.gradient_bytes": 4.0 if held_in_fp32 else 2.0,
+        "optimizer.reduce_bytes": 4.0 if reduced_in_fp32 else 2.0,
         "optimizer.fused_accumulation": "--no-gradient-accumulation-fusion" not in found,
         **{field: 0.0 for option, field in SHARES.items() if option not in found},
         **state_bytes(found, name),

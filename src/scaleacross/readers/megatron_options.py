@@ -24,7 +24,7 @@ _READ = """
     --no-overlap-p2p-communication --moe-permute-fusion --moe-shared-expert-intermediate-size --moe-shared-expert-overlap
     --moe-token-dispatcher-type --cuda-graph-impl --cuda-graph-modules --use-tp-pp-dp-mapping --tp-comm-overlap
     --overlap-moe-expert-parallel-comm --use-precision-aware-optimizer --main-grads-dtype --main-params-dtype --exp-avg-dtype
-    --exp-avg-sq-dtype
+    --exp-avg-sq-dtype --megatron-fsdp-main-grads-dtype --megatron-fsdp-grad-comm-dtype
 """
 READ: Final = frozenset(_READ.split())
 """Options whose values must be plain, and the same wherever they are repeated."""
