@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -267,16 +266,3 @@ def test_any_mapping_is_read_or_refused(data: Any) -> None:
     for load in (load_job, load_topology, load_workload):
         with pytest.raises(InputError):
             load(data)
-
-
-@pytest.mark.parametrize(
-    ("version", "words"),
-    [("inference-1", "no other command reads"), ("recommendation-1", "verify, simulate, explain and emit read")],
-)
-def test_plans_of_other_models_are_called_by_their_name(tmp_path: Path, version: str, words: str) -> None:
-    (tmp_path / "plan.json").write_text(
-        json.dumps({"schema_version": version, "job": {}, "decision": {}, "report": {}})
-    )
-    for load in (load_plan, load_plan_or_decision):
-        with pytest.raises(InputError, match=words):
-            load(tmp_path / "plan.json")

@@ -28,11 +28,6 @@ from scaleacross.workloads.problem import Problem, assembled
 FEW_ACCELERATORS: Final = 1024
 """Up to so many accelerators the step time is what a job wants, even where its failures are known."""
 PLAN_VERSION: Final = Plan.model_fields["schema_version"].default
-OTHER_PLANS: Final = {
-    "inference-": "inference cards, which 'scaleacross plan' makes from its job, and which no other command reads",
-    "recommendation-": "a recommendation model, which verify, simulate, explain and emit read",
-}
-"""How ``schema_version`` of plans of other models begins, and what reads them."""
 
 
 class DecisionFile(Spec):
@@ -149,7 +144,6 @@ def load_plan_or_decision(path: str | Path) -> Plan | tuple[Job, Decision]:
     """Whichever of the two the file holds. Raises InputError when it is neither."""
     source = read_file(find("plans", str(path)))
     keys = set(source.data) if isinstance(source.data, dict) else set()
-    _require_language_model(source)
     if {"job", "decision", "report"} <= keys and source.data.get("schema_version") != PLAN_VERSION:
         return _decision_from(replace(source, data={key: source.data[key] for key in ("job", "decision")}))
     if "layers_per_stage" in keys or "schema_version" in keys:
@@ -163,15 +157,7 @@ def load_plan_or_decision(path: str | Path) -> Plan | tuple[Job, Decision]:
     )
 
 
-def _require_language_model(source: Source) -> None:
-    version = str(source.data.get("schema_version")) if isinstance(source.data, dict) else ""
-    for begins, which in OTHER_PLANS.items():
-        if version.startswith(begins):
-            raise InputError(f"{source.label}: the plan of {which}; this command is for plans of language models")
-
-
 def _plan_from(source: Source) -> Plan:
-    _require_language_model(source)
     stated = source.data.get("schema_version") if isinstance(source.data, dict) else PLAN_VERSION
     if stated != PLAN_VERSION or isinstance(stated, bool):
         which = "states no schema_version" if stated is None else f"is of schema_version {str(stated)[:20]}"
