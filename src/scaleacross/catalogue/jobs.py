@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel, Field
 
 from scaleacross.catalogue.find import find
+from scaleacross.catalogue.kinds import require_kind
 from scaleacross.catalogue.load import EXTRA_KEYS, Reference, part, read, topology_under, workload_from
 from scaleacross.catalogue.overrides import Overrides, apply_overrides
 from scaleacross.catalogue.validation import validate
@@ -59,10 +60,7 @@ def job_from(source: Source, overrides: Overrides = ()) -> Job:
     """The self-contained job that ``source`` holds. Raises InputError."""
     if not isinstance(source.data, dict):
         raise InputError(f"{source.place(())}: a job is a mapping, not a {type(source.data).__name__}")
-    if {"decision", "layers_per_stage"} <= source.data.keys():
-        raise InputError(
-            f"{source.place(())}: a plan, not a job; its job stands under 'job'. evaluate and explain take plans"
-        )
+    require_kind(source, "training job")
     source = apply_overrides(source, overrides, Job, {"workload": _full_workload, "topology": _full_topology})
     job = validate(Job, source, EXTRA_KEYS)
     return _self_contained(job, _workload(source), topology_under(source))
@@ -143,6 +141,7 @@ def load_decision(path: str | Path) -> tuple[Job, Decision]:
 def load_plan_or_decision(path: str | Path) -> Plan | tuple[Job, Decision]:
     """Whichever of the two the file holds. Raises InputError when it is neither."""
     source = read_file(find("plans", str(path)))
+    require_kind(source, "training plan", "decision", "training job")
     keys = set(source.data) if isinstance(source.data, dict) else set()
     if {"job", "decision", "report"} <= keys and source.data.get("schema_version") != PLAN_VERSION:
         return _decision_from(replace(source, data={key: source.data[key] for key in ("job", "decision")}))
@@ -158,6 +157,7 @@ def load_plan_or_decision(path: str | Path) -> Plan | tuple[Job, Decision]:
 
 
 def _plan_from(source: Source) -> Plan:
+    require_kind(source, "training plan", "decision")
     stated = source.data.get("schema_version") if isinstance(source.data, dict) else PLAN_VERSION
     if stated != PLAN_VERSION or isinstance(stated, bool):
         which = "states no schema_version" if stated is None else f"is of schema_version {str(stated)[:20]}"

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from scaleacross.catalogue.codec_table import codec_rows
 from scaleacross.catalogue.find import find
+from scaleacross.catalogue.kinds import FAMILIES, kind_of, require_kind
 from scaleacross.catalogue.load import Reference, part, read, topology_under
 from scaleacross.catalogue.overrides import Overrides, apply_overrides
 from scaleacross.catalogue.validation import validate
@@ -23,8 +24,6 @@ from scaleacross.spec.topology import Topology
 from scaleacross.workloads.recommendation import Dlrm
 from scaleacross.workloads.sequences import Lengths
 
-_MARK: Final = "global_batch_samples"
-_FAMILIES: Final = ("dlrm", "sequence_rec")
 _COLUMNS: Final = ("name", "rows", "dimension", "pooling")
 
 
@@ -32,12 +31,7 @@ def is_recommendation(ref: object) -> bool:
     """Whether ``ref`` is a recommendation job or plan: an object, a mapping, or a file of one. False for what cannot be read."""
     if isinstance(ref, RecommendationJob | RecommendationPlan):
         return True
-    data = _peek(ref)
-    if "cards" in data:
-        return False
-    workload = data.get("workload")
-    named = isinstance(workload, Mapping) and workload.get("family") in _FAMILIES
-    return _MARK in data or named or data.get("schema_version") == "recommendation-1"
+    return kind_of(_peek(ref)) in ("recommendation job", "recommendation plan")
 
 
 def _peek(ref: object) -> Mapping[Any, Any]:
@@ -64,9 +58,9 @@ def _read_model(ref: Reference, folder: Path | None) -> Source:
 
 def _model_from(source: Source) -> Dlrm:
     data = source.data
-    if isinstance(data, dict) and data.get("family", "dlrm") not in _FAMILIES:
+    if isinstance(data, dict) and data.get("family", "dlrm") not in FAMILIES:
         raise InputError(
-            f"{source.place(('family',))}: no family '{data['family']}' of recommendation models: {', '.join(_FAMILIES)}"
+            f"{source.place(('family',))}: no family '{data['family']}' of recommendation models: {', '.join(FAMILIES)}"
         )
     if isinstance(data, dict) and isinstance(data.get("tables"), list | tuple):
         data = {**data, "tables": [_table(one) for one in data["tables"]]}
@@ -146,6 +140,7 @@ def load_recommendation_job(
 
 def recommendation_job_from(source: Source, overrides: Overrides = ()) -> tuple[RecommendationJob, Dlrm, Topology]:
     """The self-contained job that ``source`` holds, with its model and topology. Raises InputError."""
+    require_kind(source, "recommendation job")
     expand = {"workload": _full_model, "topology": _full_topology}
     source = _with_lengths(apply_overrides(source, overrides, RecommendationJob, expand))
     job = validate(RecommendationJob, _with_codecs(source))
@@ -224,7 +219,7 @@ def is_inference(ref: object) -> bool:
     """Whether ``ref`` is an inference job: an object, or a mapping or file with the key ``cards``."""
     if isinstance(ref, InferenceJob):
         return True
-    return {"cards", "workload"} <= _peek(ref).keys()
+    return kind_of(_peek(ref)) == "inference job"
 
 
 def load_inference_job(ref: Reference | InferenceJob, overrides: Overrides = ()) -> tuple[InferenceJob, Dlrm]:
@@ -242,4 +237,6 @@ def load_inference_job(ref: Reference | InferenceJob, overrides: Overrides = ())
 
 def load_recommendation_plan(path: str | Path) -> RecommendationPlan:
     """A plan that this package wrote. Raises InputError when the file is none."""
-    return validate(RecommendationPlan, read_file(find("plans", str(path))))
+    source = read_file(find("plans", str(path)))
+    require_kind(source, "recommendation plan")
+    return validate(RecommendationPlan, source)

@@ -11,6 +11,7 @@ from typing import Any
 
 from scaleacross.catalogue.find import find
 from scaleacross.catalogue.jobs import job_from, load_plan_or_decision
+from scaleacross.catalogue.kinds import require_kind
 from scaleacross.catalogue.load import Reference, read
 from scaleacross.catalogue.overrides import Overrides
 from scaleacross.catalogue.recommendation import is_recommendation, recommendation_job_from
@@ -51,6 +52,7 @@ def load_study(ref: Reference | Study) -> tuple[Study, Path | None]:
     source = read("studies", ref)
     if source.data.get("command") == "reproduce":
         raise InputError(f"{source.label} is a design space: run it with 'scaleacross reproduce'")
+    require_kind(source, "study")
     return validate(Study, source), source.folder
 
 

@@ -1,0 +1,63 @@
+"""What a mapping is (training, recommendation or inference; job or plan), and which commands take it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from scaleacross.catalogue.yaml_source import Source
+from scaleacross.errors import InputError
+
+Kind = Literal[
+    "training job", "training plan", "decision", "recommendation job", "recommendation plan", "inference job",
+    "inference plan", "study",
+]  # fmt: skip
+FAMILIES: Final = ("dlrm", "sequence_rec")
+"""Families of recommendation models."""
+_OWN_VERSIONS: Final[Mapping[str, Kind]] = {
+    "inference-1": "inference plan",
+    "recommendation-1": "recommendation plan",
+}
+_SAID: Final[Mapping[Kind, str]] = {
+    "training job": "a training job, not a plan; 'scaleacross plan JOB -o DIR' makes one of it",
+    "training plan": "a plan, not a job; its job stands under 'job'. evaluate, explain, verify, simulate, schedule and emit take "
+    "plans",
+    "decision": "settings (a job and a decision), which evaluate and explain take",
+    "recommendation job": "a recommendation job; plan, compare and explain take it, and sweep as the base of a study",
+    "recommendation plan": "a plan of a recommendation model; verify, simulate, explain and emit take it, and plan and compare "
+    "its job",
+    "inference job": "an inference job (cards); plan takes it, and no other command",
+    "inference plan": "a plan of inference cards, which no command reads; 'scaleacross plan JOB -o DIR' shows and writes it anew",
+    "study": "a study, which sweep takes",
+}
+
+
+def kind_of(data: object) -> Kind | None:
+    """What ``data`` is by its keys; None: not to be told."""
+    if not isinstance(data, Mapping):
+        return None
+    version, keys = data.get("schema_version"), data.keys()
+    if isinstance(version, str) and version in _OWN_VERSIONS:
+        return _OWN_VERSIONS[version]
+    if {"decision", "layers_per_stage"} <= keys:
+        return "training plan"
+    if {"job", "decision"} <= keys:
+        return "decision"
+    if "cards" in keys:
+        return "inference job"
+    if "global_batch_samples" in keys or _family(data.get("workload")) in FAMILIES:
+        return "recommendation job"
+    if "base" in keys and {"grid", "zipped"} & keys:
+        return "study"
+    return "training job" if {"workload", "topology"} <= keys else None
+
+
+def _family(workload: Any) -> Any:
+    return workload.get("family") if isinstance(workload, Mapping) else None
+
+
+def require_kind(source: Source, *kinds: Kind) -> None:
+    """Raise InputError where ``source`` is something else that is known, with the commands that take it."""
+    found = kind_of(source.data)
+    if found is not None and found not in kinds:
+        raise InputError(f"{source.place(())}: this is {_SAID[found]}")
