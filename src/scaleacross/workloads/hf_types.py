@@ -52,16 +52,6 @@ TYPES: Final[Mapping[str, Builder]] = {
 NESTED: Final[Mapping[str, str]] = {"llama4": "llama4_text", "gemma3": "gemma3_text"}
 """Types whose language model is the ``text_config`` of the file -> its type."""
 
-CLASS_DEFAULTS: Final[Mapping[str, Mapping[str, float]]] = {
-    "gemma3_text": {
-        "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
-        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096,
-        "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6, "initializer_range": 0.02,
-    },
-}  # fmt: skip
-"""Nested types -> what their ``text_config`` leaves out: transformers writes what differs from the defaults of the class alone
-(models/gemma3/configuration_gemma3.py, 008f5c8)."""
-
 TIED: Final = frozenset({"gemma2", "gemma3_text", "gpt2"})
 """Types whose embedding is the output matrix unless the config says otherwise."""
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from scaleacross.errors import InputError
 from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.hf_keys import Config, Keys
-from scaleacross.workloads.hf_types import CLASS_DEFAULTS, EPSILON_KEYS, NESTED, TIED, TYPES
+from scaleacross.workloads.hf_types import EPSILON_KEYS, NESTED, TIED, TYPES
 from scaleacross.workloads.layer_profile import MAX_LAYERS
 
 LAYER_KEYS: Final = ("num_hidden_layers", "n_layer")
@@ -33,8 +33,7 @@ def from_hf_config(config: Config, name: str, read_as: str | None = None) -> Dec
     nested = config.get("text_config")
     if isinstance(chosen, str) and chosen in NESTED and isinstance(nested, Mapping):
         inherited = {key: config[key] for key in ("quantization_config",) if key in config}
-        chosen = NESTED[chosen]
-        config = {**CLASS_DEFAULTS.get(chosen, {}), **inherited, **nested}
+        config, chosen = {**inherited, **nested}, NESTED[chosen]
     if not isinstance(chosen, str) or chosen not in TYPES:
         raise InputError(_unknown(config, chosen))
     keys = Keys(config)
