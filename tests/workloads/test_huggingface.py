@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,8 @@ from published import CONFIGS, COUNTED
 from scaleacross.catalogue import load_workload
 from scaleacross.errors import InputError
 from scaleacross.workloads.decoder import Decoder
-from scaleacross.workloads.hf_types import TYPES
+from scaleacross.workloads.hf_defaults import CLASS_DEFAULTS
+from scaleacross.workloads.hf_types import EPSILON_KEYS, TYPES
 from scaleacross.workloads.huggingface import from_hf_config
 from scaleacross.workloads.layer_kinds import Attention, Experts
 
@@ -49,6 +51,7 @@ def test_parameters_are_those_of_the_transformers_class(name: str) -> None:
 
 def test_every_type_has_a_published_config() -> None:
     assert {str(config["model_type"]) for config in CONFIGS.values()} == set(PUBLISHED_TYPES.split()) == set(TYPES)
+    assert set(CLASS_DEFAULTS) == set(TYPES)
 
 
 RECOUNT = """
@@ -173,6 +176,78 @@ def test_a_workload_may_name_a_config_and_how_to_read_it(tmp_path: Path) -> None
 def test_language_model_of_a_multimodal_config_is_read() -> None:
     config = {"model_type": "gemma3", "vision_config": {"hidden_size": 9}, "text_config": CONFIGS["gemma-3-1b"]}
     assert from_hf_config(config, "x") == from_hf_config(CONFIGS["gemma-3-1b"], "x")
+
+
+GEMMA3_27B = {
+    "model_type": "gemma3_text", "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 62,
+    "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128, "query_pre_attn_scalar": 168,
+    "sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+}  # fmt: skip
+GEMMA3_4B = {
+    "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+    "sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "stated"),
+    [
+        (GEMMA3_27B, GEMMA3_27B),
+        (GEMMA3_4B, {**GEMMA3_4B, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}),
+    ],
+)
+def test_a_text_model_leaves_out_what_its_class_says(text: dict[str, Any], stated: dict[str, Any]) -> None:
+    """The published files of Gemma 3: parameters by hand, from the shapes that they state and the class's 262,208 tokens."""
+    found = from_hf_config({"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}, "x")
+    h, heads, kv, d = (stated[key] for key in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"))
+    layer = 2 * h * d * (heads + kv) + 2 * d + 3 * h * stated["intermediate_size"] + 4 * h
+    assert found.profile().total_parameters == layer * stated["num_hidden_layers"] + 262_208 * h + h
+    full = {**stated, "vocab_size": 262_208, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+    scalar = {"query_pre_attn_scalar": 256, "tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh"}
+    assert found == from_hf_config({**scalar, **full}, "x")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_norm_without_epsilon_has_the_class_s(name: str) -> None:
+    config = {key: value for key, value in CONFIGS[name].items() if key not in EPSILON_KEYS}
+    kind = str(config["model_type"])
+    (epsilon,) = (value for key, value in CLASS_DEFAULTS[kind].items() if key in EPSILON_KEYS)
+    assert from_hf_config(config, name).norm_epsilon == epsilon
+    assert from_hf_config({**config, "norm_eps": 1e-3}, name).norm_epsilon == 1e-3
+
+
+def test_a_null_is_stated_and_a_missing_key_is_the_class_s() -> None:
+    config = {key: value for key, value in CONFIGS["Mistral-7B-v0.1"].items() if key != "sliding_window"}
+    windows = [
+        {kind.mixer.window for kind in from_hf_config(one, "x").kinds.values() if isinstance(kind.mixer, Attention)}
+        for one in (config, {**config, "sliding_window": None})
+    ]
+    assert windows == [{4096}, {None}]
+
+
+DEFAULTS = """
+import json, os
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+classes = {**dict(CONFIG_MAPPING.items()), "kimi_k2": CONFIG_MAPPING["deepseek_v3"]}
+found = {}
+for kind, keys in json.loads(os.environ["ASKED"]).items():
+    theta = getattr(classes[kind], "default_theta", None)
+    local = {"rope_local_base_freq": theta["local"]} if isinstance(theta, dict) else {}
+    found[kind] = {key: local[key] if key in local else getattr(classes[kind], key) for key in keys}
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.consumer
+def test_defaults_are_those_of_the_transformers_classes(tmp_path: Path) -> None:
+    python = python_with("transformers", "SCALEACROSS_TRANSFORMERS_PYTHON")
+    asked = json.dumps({kind: list(values) for kind, values in CLASS_DEFAULTS.items()})
+    env = {"HOME": str(tmp_path), "PATH": "", "ASKED": asked}
+    done = subprocess.run(
+        [python, "-c", DEFAULTS], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == CLASS_DEFAULTS
 
 
 def test_quantization_is_said() -> None:

@@ -41,10 +41,11 @@ _SCALINGS: Final = {"su": "longrope"}
 
 @dataclass(frozen=True)
 class Keys:
-    """The mapping of one file; ``seen`` collects the keys that were asked for."""
+    """The mapping of one file; ``seen`` collects the keys that were asked for, ``defaults`` holds what missing ones mean."""
 
     config: Config
     seen: set[str] = field(default_factory=set)
+    defaults: Config = field(default_factory=dict)
 
     @property
     def model_type(self) -> str:
@@ -56,9 +57,9 @@ class Keys:
         return InputError(f"config of model_type '{self.model_type}': {message}")
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, or the default where the key is missing or null."""
+        """The value, the class's where the key is missing, or the default where that says nothing or the value is null."""
         self.seen.add(key)
-        value = self.config.get(key)
+        value = self.config[key] if key in self.config else self.defaults.get(key)
         return default if value is None else value
 
     def need(self, key: str) -> Any:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from scaleacross.errors import InputError
 from scaleacross.workloads.decoder import Decoder
+from scaleacross.workloads.hf_defaults import CLASS_DEFAULTS
 from scaleacross.workloads.hf_keys import Config, Keys
 from scaleacross.workloads.hf_types import EPSILON_KEYS, NESTED, TIED, TYPES
 from scaleacross.workloads.layer_profile import MAX_LAYERS
@@ -36,7 +37,7 @@ def from_hf_config(config: Config, name: str, read_as: str | None = None) -> Dec
         config, chosen = {**inherited, **nested}, NESTED[chosen]
     if not isinstance(chosen, str) or chosen not in TYPES:
         raise InputError(_unknown(config, chosen))
-    keys = Keys(config)
+    keys = Keys(config, defaults=CLASS_DEFAULTS[chosen])
     for key in LAYER_KEYS:  # readers list the layers one by one
         if keys.get(key) is not None and keys.whole(key) > MAX_LAYERS:
             raise keys.fail(f"{key} {keys.whole(key):,}: at most {MAX_LAYERS:,} layers are planned")
@@ -52,7 +53,8 @@ def from_hf_config(config: Config, name: str, read_as: str | None = None) -> Dec
 
 def _shared(keys: Keys, name: str) -> dict[str, Any]:
     """The fields that every type states in the same way."""
-    epsilon = next((keys.number(key) for key in EPSILON_KEYS if keys.get(key) is not None), None)
+    known = [key for key in EPSILON_KEYS if keys.get(key) is not None]
+    epsilon = next((keys.number(key) for key in sorted(known, key=lambda key: key not in keys.config)), None)
     hidden = {} if keys.get("n_embd") is not None else {"hidden_size": keys.need("hidden_size")}
     return {
         "name": name,

@@ -1,0 +1,64 @@
+"""What the configuration classes of transformers 5.23.0 take where a ``config.json`` is silent.
+
+Files leave out what equals the class's default: of a text model inside a multimodal file (Gemma 3, Llama 4) also its shape.
+Shapes of other types are always stated in published files, so a missing one is an error there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_GEMMA2: Final[Mapping[str, Any]] = {
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "rms_norm_eps": 1e-6,
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
+}
+
+CLASS_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "llama": {"rms_norm_eps": 1e-6},
+    "mistral": {"rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096},
+    "qwen2": {"rms_norm_eps": 1e-6, "num_key_value_heads": 32, "sliding_window": 4096},
+    "qwen3": {"rms_norm_eps": 1e-6, "num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096},
+    "phi3": {"rms_norm_eps": 1e-5},
+    "gemma2": {**_GEMMA2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    "gemma3_text": {
+        **_GEMMA2,
+        "vocab_size": 262_208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "rope_local_base_freq": 10_000.0,
+    },
+    "olmo2": {"rms_norm_eps": 1e-5},
+    "granite": {"rms_norm_eps": 1e-6},
+    "mixtral": {"rms_norm_eps": 1e-5, "num_key_value_heads": 8},
+    "qwen3_moe": {"rms_norm_eps": 1e-6, "num_key_value_heads": 4},
+    "olmoe": {"rms_norm_eps": 1e-5},
+    "gpt_oss": {"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128},
+    "qwen3_next": {"rms_norm_eps": 1e-6, "num_key_value_heads": 2, "head_dim": 256},
+    "glm4_moe": {"rms_norm_eps": 1e-5, "num_key_value_heads": 8},
+    "deepseek_v2": {"rms_norm_eps": 1e-6},
+    "deepseek_v3": {"rms_norm_eps": 1e-6},
+    "kimi_k2": {"rms_norm_eps": 1e-6},
+    "llama4_text": {
+        "rms_norm_eps": 1e-5,
+        "vocab_size": 202_048,
+        "hidden_size": 5120,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16_384,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "num_local_experts": 16,
+        "num_experts_per_tok": 1,
+    },
+    "nemotron_h": {"layer_norm_epsilon": 1e-5, "num_key_value_heads": 8, "head_dim": 128},
+    "gpt_neox": {"layer_norm_eps": 1e-5},
+    "gpt2": {"layer_norm_epsilon": 1e-5},
+}
+"""Model type -> key -> value of its class. A key that the file states as null is not missing."""
