@@ -71,7 +71,7 @@ def _challengers(state: Search, best: Choice, number: int, fastest_s: Callable[[
     """After the best: others whose estimates are within ``PRICE_RATIO`` of its own, ``number`` with it at most; then
     incumbents, and the best in one building, at an estimate below ``fastest_s``, the fastest simulation of those before."""
     near_s = best[1].cost.cost.step_s * PRICE_RATIO
-    alone = min((one for one in state.pool if len(one.placement.fill) == 1), key=_estimate_s, default=None)
+    alone = min((one for one in state.pool if len(one.placement.fill) == 1), key=lambda one: one.step_s, default=None)
     ideal, prices = [best[0].step_s], [best[1].cost.cost.step_s]
     for placed, problem in _in_turn(state):
         most_s = near_s if len(prices) < number else 0.0
@@ -97,10 +97,6 @@ def _in_turn(state: Search) -> Iterator[tuple[Placed, Problem]]:
     if request.max_trunk_fraction is None and request.compression is None:  # which the defaults might not keep to
         library = with_library_network(state.problem)
         yield from ((one, library) for one in ordered if one.brought)
-
-
-def _estimate_s(placed: Placed) -> float:
-    return placed.step_s
 
 
 def _is_among(price_s: float, others_s: Sequence[float]) -> bool:

@@ -176,10 +176,9 @@ def _uneven_placers(state: Search) -> list[UnevenLayers] | None:
     problem = state.problem
     stages = problem.job.stages
     if stages == "auto" and state.num_candidates > MOST_WITH_UNEVEN:
-        tried = "the most promising" if state.num_candidates <= MOST_TRYING_UNEVEN else "none"
         state.left_out.append(
             f"{EQUAL_STAGES}, of which there are {state.num_candidates:,} candidates; of stages with unequal numbers of layers "
-            f"{tried} were tried; stages: any searches all"
+            "no more than the most promising were tried; stages: any searches all"
             + (", recompute per_stage too" if BY_STAGE in problem.job.recompute else "")
         )
     if stages == "equal" or state.left_out:
