@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test proofs docs consumers recsys-peers runtime gpu slice lint types format clean
+.PHONY: help demo test heavy proofs docs consumers recsys-peers runtime gpu slice lint types format clean
 
 # Bytecode is kept, whatever the shell says: every process that a test starts would compile the package again
 export PYTHONDONTWRITEBYTECODE :=
@@ -33,7 +33,10 @@ demo: $(VENV)/.installed ## plan Llama 3.1 405B on two unequal buildings; launch
 test: $(VENV)/.installed-dev ## run the test suite (PYTEST_ARGS="-k name" narrows it)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-proofs: $(VENV)/.installed-dev ## run the long proofs, which the test suite samples (PROOFS=0/16: a sixteenth of them, 1/16 the next)
+heavy: $(VENV)/.installed-dev ## run the tests that take a second of CPU and more, which make test leaves out
+	$(BIN)/python -m pytest -m "heavy and not slow" $(PYTEST_ARGS)
+
+proofs: $(VENV)/.installed-dev ## run the long proofs, of which make test and make heavy take a sample (PROOFS=0/16: a sixteenth of them, 1/16 the next)
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS:loadfile=worksteal) $(if $(PROOFS),--share $(PROOFS))
 
 docs: $(VENV)/.installed-docs ## build the documentation in build/site, run its commands and notebooks

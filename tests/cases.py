@@ -1,4 +1,4 @@
-"""Many values of one parameter in few test cases: a sample in ``make test``, all others in ``make proofs``."""
+"""Many values of one parameter in few test cases: a sample in ``make test`` or ``make heavy``, all others in ``make proofs``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 
 
-def each(name: str, quick: Collection[Any], proof: Collection[Any] = (), size: int = 5) -> Callable[..., Any]:
+def each(
+    name: str, quick: Collection[Any], proof: Collection[Any] = (), size: int = 5, heavy: Collection[Any] = ()
+) -> Callable[..., Any]:
     """Decorator: call a test once for every value of its parameter ``name``; a failure carries the value as a note.
 
     Args:
         quick: values of ``make test``.
         proof: further values, of the cases marked ``slow``; those that are quick too are left out.
         size: values of one case.
+        heavy: values of ``make heavy``.
     """
-    rest = [value for value in proof if value not in quick]
+    rest = [value for value in proof if value not in quick and value not in heavy]
 
     def decorate(test: Callable[..., None]) -> Any:
         def run(values: tuple[Any, ...], **others: Any) -> None:
@@ -33,8 +36,10 @@ def each(name: str, quick: Collection[Any], proof: Collection[Any] = (), size: i
         run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
         run.__signature__ = inspect.Signature([*(one for one in own if one.name != name), values])  # type: ignore[attr-defined]
         run.pytestmark = list(getattr(test, "pytestmark", ()))  # type: ignore[attr-defined]
-        blocks = [pytest.param(block, id=_id(block)) for block in _blocks(quick, size)]
-        blocks += [pytest.param(block, id=_id(block), marks=pytest.mark.slow) for block in _blocks(rest, size)]
+        marked = ((quick, ()), (heavy, pytest.mark.heavy), (rest, pytest.mark.slow))
+        blocks = [
+            pytest.param(block, id=_id(block), marks=marks) for some, marks in marked for block in _blocks(some, size)
+        ]
         return pytest.mark.parametrize("values", blocks)(run)
 
     return decorate

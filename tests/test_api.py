@@ -42,6 +42,11 @@ def narrow() -> Plan:
 
 
 @pytest.fixture(scope="module")
+def small() -> Plan:
+    return sa.plan(over(), alternatives=False)
+
+
+@pytest.fixture(scope="module")
 def far() -> Plan:
     return sa.plan(TWO_BUILDINGS, overrides=FAR_TRUNK, time_limit_s=900, clock=time.process_time)
 
@@ -49,6 +54,7 @@ def far() -> Plan:
 # --- plan -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_405b_on_two_unequal_buildings_is_verified_and_proved(plan: Plan) -> None:
     sa.verify(plan)
     assert plan.report.gap <= 1e-4
@@ -59,6 +65,7 @@ def test_405b_on_two_unequal_buildings_is_verified_and_proved(plan: Plan) -> Non
     assert plan.report.num_candidates > 100_000
 
 
+@pytest.mark.heavy
 def test_unequal_buildings_are_used_in_full(plan: Plan) -> None:
     assert plan.degrees.world_size == 16_384
     assert {s.building: s.num_accelerators for s in plan.placement.fill} == {"building-a": 10_000, "building-b": 6_384}
@@ -88,6 +95,7 @@ def over(**trunk: float) -> Job:
     return plain_job(topology=topology, degrees=degrees, schedules="1F1B", recompute="none", **sizes)
 
 
+@pytest.mark.heavy
 def test_a_small_trunk_decides_as_well() -> None:
     near, thin = sa.plan(over(), alternatives=False), sa.plan(over(gbyte_per_s=0.5), gap_tolerance=0.0)
     assert thin.decision != near.decision
@@ -169,6 +177,7 @@ def test_progress_is_told() -> None:
     assert last.bound_s <= last.incumbent_s
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", [2, 48])
 def test_no_limit_is_too_short_for_a_plan_where_something_fits(seed: int) -> None:
     """The constructed plan is legal, fits, and has a bound that holds; so has that of somebody who stops before there is any."""
@@ -237,9 +246,9 @@ def test_llama3_table_4(row: int, published_tflop_per_s: float, within: float) -
     sa.verify(found)
 
 
-def test_evaluating_a_plan_gives_its_own_figures(plan: Plan) -> None:
-    again = sa.evaluate(plan)
-    assert (again.cost, again.memory, again.traffic) == (plan.cost, plan.memory, plan.traffic)
+def test_evaluating_a_plan_gives_its_own_figures(small: Plan) -> None:
+    again = sa.evaluate(small)
+    assert (again.cost, again.memory, again.traffic) == (small.cost, small.memory, small.traffic)
     assert again.report.bound_s <= again.estimated.step_s
 
 
@@ -289,13 +298,14 @@ def test_settings_that_do_not_fit_in_memory_are_priced_with_a_note() -> None:
 # --- verify and emit ------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_emitted_unverified(plan: Plan, tmp_path: Path) -> None:
-    wrong = plan.model_copy(update={"cost": plan.cost.model_copy(update={"step_s": 1.0})})
+def test_nothing_is_emitted_unverified(small: Plan, tmp_path: Path) -> None:
+    wrong = small.model_copy(update={"cost": small.cost.model_copy(update={"step_s": 1.0})})
     with pytest.raises(sa.VerificationError, match=r"V5: the step is stated as 1\.0 s, its simulation as"):
         sa.emit(wrong, "launch", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.heavy
 def test_a_plan_goes_through_its_file_into_launch_files(tmp_path: Path) -> None:
     found = sa.plan(plain_job(2, 2, degrees={"pp": 2}, schedules="1F1B", recompute="none"))
     file = tmp_path / "plan.json"
@@ -329,6 +339,7 @@ def test_a_replay_loads_no_solver_and_no_cost_model() -> None:
     assert (result.stdout, result.stderr) == ("simulate []\n", "")
 
 
+@pytest.mark.heavy
 def test_the_compiler_is_loaded_when_something_is_simulated() -> None:
     """Importing it takes most of a second, which planning does not pay."""
     code = (

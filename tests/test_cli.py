@@ -181,6 +181,7 @@ def test_bad_input_is_code_2_with_a_message(arguments: tuple[str, ...]) -> None:
     assert "unexpected" not in result.stderr
 
 
+@pytest.mark.heavy
 def test_the_second_interrupt_aborts() -> None:
     """The first one asks for the best plan so far; here nothing listens to it."""
     code = (
@@ -209,6 +210,7 @@ def test_closed_pipe_is_silent() -> None:
 # --- streams --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_json_is_the_plan_and_nothing_else(planned: Plan, tmp_path: Path) -> None:
     result = run("plan", "job.yaml", "--json", "-o", str(tmp_path))
     assert result.exit_code == 0
@@ -314,6 +316,7 @@ def test_emit_writes_the_named_targets_only(planned: Plan, tmp_path: Path) -> No
 # --- end to end -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_plan_then_evaluate_agree(job: str, tmp_path: Path) -> None:
     made = run("plan", job, "--json", "-o", str(tmp_path))
     assert made.exit_code == 0, made.output
@@ -324,6 +327,7 @@ def test_plan_then_evaluate_agree(job: str, tmp_path: Path) -> None:
     assert second["report"]["status"] == "evaluated"
 
 
+@pytest.mark.heavy
 def test_report_of_a_real_plan(job: str) -> None:
     result = run("plan", job, "--full")
     assert result.exit_code == 0, result.output

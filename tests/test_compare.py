@@ -62,6 +62,7 @@ def test_ours_is_never_slower_and_ties_are_named(found: Comparison) -> None:
         assert rival.is_tie == (rival.speed_up is not None and rival.speed_up <= 1.005)
 
 
+@pytest.mark.heavy
 @each("seed", (10,), (4, 6, 13, 50))
 def test_ours_is_never_slower_on_random_problems(seed: int) -> None:
     found = sa.compare(instance(seed).job, gap_tolerance=0.0)
@@ -83,6 +84,7 @@ def test_a_rival_that_the_search_cannot_beat_is_our_plan(found: Comparison, monk
     assert rival(found, "oracle").is_tie
 
 
+@pytest.mark.heavy
 def test_an_illegal_decision_is_no_plan(found: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
     decision = found.plan.decision
     wrong = Baseline("no placement", "here", lambda *_: Outcome(decision.model_copy(update={"placement": None})))

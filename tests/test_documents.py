@@ -66,6 +66,7 @@ def test_targets_are_all_documented() -> None:
     assert set(re.findall(r"\w+", to.help)) == set(EMITTERS)
 
 
+@pytest.mark.heavy
 def test_functions_of_the_readme_stay_callable_once_everything_is_imported() -> None:
     """In a fresh interpreter, because a submodule's first import may take over a public name of the package."""
     names = sorted(set(re.findall(r"\bsa\.(\w+)\(", "\n".join(blocks("python")))) | {"verify"})

@@ -21,6 +21,7 @@ from scaleacross.spec.explanation import Explanation
 from scaleacross.workloads.problem import Problem
 
 
+@pytest.mark.heavy
 @each("seed", (10,), (41, 65), size=1)
 def test_runner_ups_are_those_of_brute_force(seed: int) -> None:
     problem = instance(seed)
@@ -74,6 +75,7 @@ def test_no_time_is_said_and_not_called_optimal() -> None:
     assert {row.status for row in rows if row.decision == "pp"} == {"not_tried"}
 
 
+@pytest.mark.heavy
 def test_a_pinned_choice_has_no_runner_up() -> None:
     rows = {
         row.decision: row
@@ -83,6 +85,7 @@ def test_a_pinned_choice_has_no_runner_up() -> None:
     assert rows["ep"].status == "none"  # a dense model has no experts
 
 
+@pytest.mark.heavy
 def test_settings_that_somebody_brings_may_be_beaten() -> None:
     job = plain_job(
         2, num_accelerators=8, schedules=["1F1B", "GPipe"], recompute=["none", "full"], micro_batch_sequences=1
@@ -107,6 +110,7 @@ def few_choices() -> sa.Job:
     return plain_job(2, 2, num_accelerators=16, degrees=degrees, schedules=["1F1B", "GPipe"], micro_batch_sequences=1)
 
 
+@pytest.mark.heavy
 def test_command_prints_tables_and_json(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(sa.plan(few_choices(), alternatives=False).model_dump_json())
@@ -120,6 +124,7 @@ def test_command_prints_tables_and_json(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["explain", "no-such-plan.json"]).exit_code == 2
 
 
+@pytest.mark.heavy
 def test_the_network_is_explained_where_it_was_decided() -> None:
     plan = sa.plan(plain_job(2, 2), alternatives=False)
     assert plan.network is not None

@@ -37,6 +37,7 @@ def test_adapters_need_memory_and_time_of_the_trainable_part() -> None:
     scaleacross.verify(lora)
 
 
+@pytest.mark.heavy
 def test_frozen_layers_save_time_and_adapters_fit_where_all_weights_do_not() -> None:
     frozen = planned(fine_tuning={"frozen": ["mixer", "feed_forward"]})
     assert frozen.cost.compute_s < 0.9 * planned().cost.compute_s

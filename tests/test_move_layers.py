@@ -40,6 +40,7 @@ def moved() -> Plan:
     return sa.plan(job(), alternatives=False)
 
 
+@pytest.mark.heavy
 def test_a_plan_is_no_slower_than_the_published_layout(moved: Plan) -> None:
     published = moved.decision.model_copy(update={"layers_per_stage": PUBLISHED})
     assert moved.estimated.step_s <= sa.evaluate((moved.job, published)).estimated.step_s
@@ -47,6 +48,7 @@ def test_a_plan_is_no_slower_than_the_published_layout(moved: Plan) -> None:
     sa.verify(moved)
 
 
+@pytest.mark.heavy
 def test_the_note_says_what_the_proof_is_about(moved: Plan) -> None:
     equal = sa.plan(job(stages="equal"), alternatives=False)
     assert moved.estimated.step_s < equal.estimated.step_s
@@ -62,6 +64,7 @@ def test_who_leaves_a_gap_keeps_the_chunks_of_the_search() -> None:
     assert not any("moved" in note for note in found.report.notes)
 
 
+@pytest.mark.heavy
 def test_unlike_accelerators_hold_unlike_chunks() -> None:
     """64 H100 and 32 B200, 2.3 times as fast: chunks as equal as possible leave the pipeline idle for longer
     than light first chunks on the slow ranks do."""

@@ -69,6 +69,7 @@ def test_two_different_objectives_are_needed(objectives: tuple[str, ...]) -> Non
         sa.pareto(two("step_time"), ("step_time", MONEY), points=1)
 
 
+@pytest.mark.heavy
 def test_command_writes_table_csv_json_and_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "can_draw", lambda: False)
     path = tmp_path / "job.json"
@@ -88,6 +89,7 @@ def test_command_writes_table_csv_json_and_plans(tmp_path: Path, monkeypatch: py
     assert CliRunner().invoke(app, ["pareto", str(path), "--objectives", "joy,step_time"]).exit_code == 2
 
 
+@pytest.mark.heavy
 def test_a_front_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches that were finished before an interruption are not run again, and the front is the same."""
     monkeypatch.setattr(html, "can_draw", lambda: False)
@@ -155,6 +157,7 @@ def test_a_front_by_work_is_the_same_again() -> None:
     assert len(first.points) >= 2
 
 
+@pytest.mark.heavy
 def test_points_say_what_tokens_cost_used_and_as_owned() -> None:
     front = sa.pareto(two("step_time", **SMALL), ("step_time", MONEY), points=2, work_limit=20)
     for row, point in zip(pareto_rows(front), front.points, strict=True):

@@ -20,6 +20,7 @@ def rows() -> dict[str, PublishedRow]:
     return {row.setting: row for row in published_goodput(draws=40)}
 
 
+@pytest.mark.heavy
 def test_ft_hsdp_evenly_spaced(rows: dict[str, PublishedRow]) -> None:
     """arXiv 2602.00277: 44 % and 80 %; (18 - 10)/18, and ((18 - 10) + 7·11/12)/18."""
     for setting, share in (("restart all", 8 / 18), ("12 fault units", (8 + 7 * 11 / 12) / 18)):

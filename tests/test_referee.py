@@ -57,6 +57,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     return out
 
 
+@pytest.mark.heavy
 def test_finalists_are_the_best_by_price_each_with_its_replay(alone: Plan) -> None:
     found = sa.plan(JOB, referee=3)
     played = found.report.finalists
@@ -74,6 +75,7 @@ def test_finalists_are_the_best_by_price_each_with_its_replay(alone: Plan) -> No
     assert found.report.num_placed > 3
 
 
+@pytest.mark.heavy
 def test_one_building_is_a_finalist_where_links_are_worse_than_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its rank among the estimates, as long as it may be faster than the fastest simulation."""
 
@@ -88,6 +90,7 @@ def test_one_building_is_a_finalist_where_links_are_worse_than_estimated(monkeyp
     assert first.replayed_s is not None and second.replayed_s is not None and first.replayed_s < second.replayed_s
 
 
+@pytest.mark.heavy
 def test_the_fastest_in_the_replay_is_the_plan_with_its_own_gap(alone: Plan, replays: list[Plan]) -> None:
     found = sa.plan(JOB, referee=4)
     assert len(replays) == 5  # four, and the best in one building
@@ -121,6 +124,7 @@ def test_a_best_whose_simulation_is_late_meets_three_others(alone: Plan, monkeyp
     assert [len(one.decision.placement.fill) for one in only if one.decision.placement] == [1, 2]
 
 
+@pytest.mark.heavy
 def test_simulations_take_no_time_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
 
@@ -143,6 +147,7 @@ def test_what_the_caller_brought_comes_before_other_runners_up(alone: Plan, repl
     assert several[2].network is None  # beyond two: its price is below all replays
 
 
+@pytest.mark.heavy
 def test_no_plan_that_the_caller_brought_is_priced_below_the_fastest_replay(
     alone: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +163,7 @@ def test_no_plan_that_the_caller_brought_is_priced_below_the_fastest_replay(
     assert len(once.report.finalists) == 1
 
 
+@pytest.mark.heavy
 def test_what_the_caller_brought_runs_on_the_defaults_too_where_finalists_are_few(
     alone: Plan, replays: list[Plan]
 ) -> None:
@@ -169,6 +175,7 @@ def test_what_the_caller_brought_runs_on_the_defaults_too_where_finalists_are_fe
     assert replays and all(plan.decision.network is not None for plan in replays)
 
 
+@pytest.mark.heavy
 def test_a_finalist_that_the_simulator_refuses_is_named(alone: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse_best(plan: Plan, _: Problem) -> Played:
         if plan.cost.step_s == alone.estimated.step_s:
@@ -192,6 +199,7 @@ def test_a_referee_of_nobody_or_of_another_objective_is_refused() -> None:
         sa.plan(two(POWER), referee=2)
 
 
+@pytest.mark.heavy
 def test_cli_says_what_the_referee_chose(replays: list[Plan], tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(instances.plain_job(2, degrees={"cp": 1}, schedules=["1F1B"]).model_dump_json())

@@ -29,6 +29,7 @@ def plan_with(schedule: str, **job: object) -> Plan:
     return sa.evaluate((allowed, found.decision))
 
 
+@pytest.mark.heavy
 def test_a_better_order_is_priced_and_verified() -> None:
     plan = plan_with("1F1B")
     refined = api.refine_schedule(plan, 2.0)
@@ -48,6 +49,7 @@ def test_nothing_better_gives_the_same_plan() -> None:
     assert api.refine_schedule(refined, 1.0) == refined
 
 
+@pytest.mark.heavy
 def test_command(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(plan_with("1F1B").model_dump_json(), encoding="utf-8")

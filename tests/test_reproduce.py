@@ -134,6 +134,7 @@ def test_a_design_space_is_no_sweep() -> None:
 # --- who contends ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_ours_is_never_slower_and_one_dimension_never_loses_to_production(found: Reproduction) -> None:
     assert {row["status"] for row in found.rows} <= {"gap_tolerance", "optimal"}
     assert lost(found) == []
@@ -147,6 +148,7 @@ def test_ours_is_never_slower_and_one_dimension_never_loses_to_production(found:
         assert gains["joint"] >= max(gains.values()) * (1 - 1e-9)
 
 
+@pytest.mark.heavy
 def test_axes_keep_their_names_in_the_table(found: Reproduction) -> None:
     """Plans may leave accelerators idle; the axis is the fleet."""
     assert {row["accelerators"] for row in found.rows} == {32}
@@ -155,6 +157,7 @@ def test_axes_keep_their_names_in_the_table(found: Reproduction) -> None:
     )
 
 
+@pytest.mark.heavy
 def test_each_ablation_changes_its_own_dimension_only(folder: Path, found: Reproduction) -> None:
     for line in (folder / "points.jsonl").read_text().splitlines():
         chosen = {name: Decision.model_validate(one) for name, one in json.loads(line)["decisions"].items()}
@@ -179,6 +182,7 @@ def test_the_best_schedule_is_found_where_there_is_a_pipeline() -> None:
 # --- what is kept ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_a_second_run_runs_nothing_and_a_wider_one_only_what_is_new(
     folder: Path, found: Reproduction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +199,7 @@ def test_a_second_run_runs_nothing_and_a_wider_one_only_what_is_new(
         sa.reproduce(SMALL, directory=folder / "elsewhere", run=False)
 
 
+@pytest.mark.heavy
 def test_the_page_states_what_the_rows_say(found: Reproduction) -> None:
     page = design_page(found, "scaleacross reproduce small", date(2030, 1, 2))
     assert "small: 2 of 2 combinations" in page
@@ -207,6 +212,7 @@ def test_the_page_states_what_the_rows_say(found: Reproduction) -> None:
     assert svg.count("<polyline") == 2 and svg.endswith("</svg>\n")
 
 
+@pytest.mark.heavy
 def test_the_referee_replays_what_the_records_name(folder: Path, found: Reproduction) -> None:
     assert not any("ours_simulated_s" in row for row in found.rows)
     assert "was replayed yet" in design_page(found, "", date(2030, 1, 2))
@@ -231,6 +237,7 @@ def test_the_referee_replays_what_the_records_name(folder: Path, found: Reproduc
     assert ["ours_simulated_s" in row for row in again.rows] == [True, False]
 
 
+@pytest.mark.heavy
 def test_a_plan_that_the_simulator_refuses_has_no_time_and_says_why(
     found: Reproduction, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +253,7 @@ def test_a_plan_that_the_simulator_refuses_has_no_time_and_says_why(
     assert design_replay.contest_of(contest.job, {"status": "infeasible"}) is None
 
 
+@pytest.mark.heavy
 def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) -> None:
     """Losses by its clock, prices that are far off, plans that it refuses, and rivals without a plan."""
     rows = [dict(row) for row in found.rows]
@@ -270,6 +278,7 @@ def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) ->
     assert "Baselines without a plan: 1\n- atlas, 1 point: no rows of racks" in page
 
 
+@pytest.mark.heavy
 def test_the_referee_chooses_our_plan_among_the_finalists_of_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dearest finalist is the fastest by this clock: our plan costs more than the best price, which loses to nobody.
 
@@ -305,6 +314,7 @@ def test_fields_of_a_space_can_be_overridden() -> None:
         load_design_space("scale_across", ["acelerators=[1024]"])
 
 
+@pytest.mark.heavy
 def test_the_page_tells_rivals_that_were_cut_short_from_others(found: Reproduction) -> None:
     rows = [dict(row) | {f"{name}_complete": True for name in RIVALS} for row in found.rows]
     rows[0]["production_complete"] = False
@@ -319,6 +329,7 @@ def test_the_page_tells_rivals_that_were_cut_short_from_others(found: Reproducti
     assert "came to their end within 40 step times" in design_page(by_work, "", date(2030, 1, 2))
 
 
+@pytest.mark.heavy
 def test_a_loss_is_reported(found: Reproduction) -> None:
     worse = [dict(row) for row in found.rows]
     worse[0]["atlas_s"] = worse[0]["ours_s"] * 0.9
@@ -327,6 +338,7 @@ def test_a_loss_is_reported(found: Reproduction) -> None:
     assert "than the best that our search found: 1" in design_page(tampered, "", date(2030, 1, 2))
 
 
+@pytest.mark.heavy
 def test_cli(folder: Path, found: Reproduction, tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     path.write_text(json.dumps(SMALL))

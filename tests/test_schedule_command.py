@@ -133,6 +133,7 @@ JOB = {
 }  # fmt: skip
 
 
+@pytest.mark.heavy
 def test_schedule_of_a_plan(tmp_path: Path) -> None:
     plan = sa.plan(sa.load_job(JOB | {"schedules": "ZBVZeroBubble"}), alternatives=False)
     (tmp_path / "plan.json").write_text(plan.model_dump_json())

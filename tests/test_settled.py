@@ -19,6 +19,7 @@ from scaleacross.spec.plan import Decision
 from scaleacross.workloads.problem import Problem, problem_of
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_faster_alternative_takes_the_plans_place(is_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best decision of the search has no network but one that triples its step, and the search placed no other. Then its

@@ -35,6 +35,7 @@ def confirmed() -> Plan:
     return sa.plan(JOB)
 
 
+@pytest.mark.heavy
 def test_a_plan_states_its_simulation_and_proves_its_estimate(confirmed: Plan) -> None:
     assert confirmed.cost.step_s == confirmed.simulated_s == pytest.approx(sa.simulate(confirmed).step_s)
     assert confirmed.estimate is not None and confirmed.estimated is confirmed.estimate
@@ -59,6 +60,7 @@ def test_an_estimate_that_is_far_off_is_noted(far_off: Plan) -> None:
     assert "the estimate of" in report.notes[-1]
 
 
+@pytest.mark.heavy
 def test_both_verify_and_are_read_back(far_off: Plan) -> None:
     assert Plan.model_validate_json(far_off.model_dump_json()) == far_off
     verified = sa.verify(far_off, deep=True, max_difference=1e-9)
@@ -81,6 +83,7 @@ def test_a_changed_figure_does_not_verify(
         sa.verify(far_off.model_copy(update=changed(far_off)))
 
 
+@pytest.mark.heavy
 def test_what_the_simulation_refuses_keeps_its_estimate_and_says_so() -> None:
     refused = mock.Mock(side_effect=sa.InputError("no link"))
     with mock.patch.object(module, "stepped", refused), mock.patch.object(refereeing, "stepped", refused):
@@ -96,6 +99,7 @@ def test_searches_leave_the_simulation_out_where_asked() -> None:
     assert plan.simulated_s is None and plan.estimated is plan.cost
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("slower", [1.2, pytest.param(0.8, marks=pytest.mark.slow)])
 def test_a_plan_says_what_its_estimate_is_off(slower: float) -> None:
     def played(plan: Plan, problem: Problem) -> SimpleNamespace:

@@ -34,6 +34,7 @@ def test_as_owned_every_accelerator_of_the_topology_is_paid_for() -> None:
     assert money.owned == pytest.approx(hourly / 3600 * plan.cost.step_s / (plan.job.tokens_per_step / 1e6))
 
 
+@pytest.mark.heavy
 def test_bottlenecks_are_those_of_the_explanation_largest_first() -> None:
     plan = sa.plan(plain_job(2, 2), alternatives=False)
     found = sa.summarise(plan)

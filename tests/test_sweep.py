@@ -101,6 +101,7 @@ def test_equal_points_have_one_key_and_run_once() -> None:
 # --- results --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_figures_are_those_of_plan(tmp_path: Path) -> None:
     result = sa.sweep(study(), directory=tmp_path)
     for row, batch in zip(result.rows, (8, 16), strict=True):
@@ -113,6 +114,7 @@ def test_figures_are_those_of_plan(tmp_path: Path) -> None:
     assert sa.Decision.model_validate(kept[0]["decision"]).placement is not None
 
 
+@pytest.mark.heavy
 def test_refused_infeasible_and_failed_points_are_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data = study(grid={"global_batch_sequences": [8, "many"], "degrees.tp": [1, 3]})
     result = sa.sweep(data, directory=tmp_path)
@@ -162,6 +164,7 @@ def test_csv_keeps_every_column_and_writes_structures_as_json() -> None:
     assert text == 'a,b,c\n1,"{""min"": 2}",\n2,,"x,y"\n'
 
 
+@pytest.mark.heavy
 def test_parquet_holds_the_same_rows(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     result = sa.sweep(study(grid={"degrees.tp": [1, [1, 2], 3]}), directory=tmp_path)
@@ -199,6 +202,7 @@ def test_two_sweeps_do_not_write_one_file(tmp_path: Path) -> None:
 # --- processes ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_a_worker_that_dies_costs_its_point_only() -> None:
     loaded = Study.model_validate(study())
     point = points_of(loaded)[0]

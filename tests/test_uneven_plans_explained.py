@@ -46,6 +46,7 @@ def test_the_order_of_a_plan_stays_where_it_is_proved() -> None:
     assert order.objective_s == pytest.approx(pipe.actions.total_s, rel=1e-12)
 
 
+@pytest.mark.heavy
 def test_unequal_batches_have_no_single_order() -> None:
     plan = plan_of(37)
     assert plan.decision.batch_shares is not None
@@ -53,6 +54,7 @@ def test_unequal_batches_have_no_single_order() -> None:
         api.refine_schedule(plan, 2.0)
 
 
+@pytest.mark.heavy
 @each("seed", (9,), (37,))
 def test_no_placement_of_the_same_shares_is_faster(seed: int) -> None:
     plan = plan_of(seed)

@@ -55,6 +55,7 @@ def test_a_plan_as_it_was_found_passes(plan: Plan) -> None:
     assert len(plan.placement.fill) == 2
 
 
+@pytest.mark.heavy
 def test_plans_of_every_kind_pass() -> None:
     for job in (
         plain_job(2),

@@ -23,6 +23,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.heavy
 def test_says_how_everything_was_checked(path: Path) -> None:
     done = RUN.invoke(app, ["verify", str(path), "--json"])
     assert done.exit_code == 0, done.stderr

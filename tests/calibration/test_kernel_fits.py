@@ -81,6 +81,7 @@ def test_a_fit_recovers_the_model_that_made_the_times() -> None:
     assert result.model.launch_s == pytest.approx(4e-6, rel=0.1)
 
 
+@pytest.mark.heavy
 def test_the_error_left_out_is_the_noise() -> None:
     # |N(0, 4 %)| has its median at 0.674 · 4 % = 2.7 %
     result = fit_gemm(timed(MODEL, shapes(500), noise=0.04), MACHINE, 2.0)

@@ -248,6 +248,7 @@ def test_reference_to_nothing(ref: str) -> None:
             load(ref)
 
 
+@pytest.mark.heavy
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

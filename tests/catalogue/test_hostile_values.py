@@ -119,6 +119,7 @@ CASES = [(path, value) for path in PLACES for value in HOSTILE]
 DRAWN = random.Random(25).sample(range(len(CASES)), 220)
 
 
+@pytest.mark.heavy
 @each("case", quick=DRAWN[:20], proof=DRAWN, size=20)
 def test_what_is_read_plans_or_is_refused_with_nothing_written(case: int, tmp_path: Path) -> None:
     """A drawn part of the same cases through the command line."""

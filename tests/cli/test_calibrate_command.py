@@ -59,6 +59,7 @@ def sample(name: str, label: str, every: int, folder: Path) -> Path:
 # --- calibrate ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_entries_are_written_and_used(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = tmp_path / "fleet"
     done = run("calibrate", "--attention", calls, "-o", fleet)

@@ -32,6 +32,7 @@ def run(*arguments: str, text: str | None = None) -> Result:
     return CliRunner().invoke(app, list(arguments), input=text)
 
 
+@pytest.mark.heavy
 def test_plan_without_a_file_says_that_buildings_are_standard() -> None:
     result = run("plan", *FLAGS, "--time-limit", "5", "--gap", "0.1", "--set", "schedules=[1F1B]")
     assert result.exit_code == 0, result.output

@@ -27,6 +27,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(file)
 
 
+@pytest.mark.heavy
 def test_weeks_by_rates(path: str) -> None:
     found = RUNNER.invoke(app, ["simulate", path, "--days", "30", "--draws", "20"])
     assert found.exit_code == 0, found.output

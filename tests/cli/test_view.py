@@ -31,6 +31,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> Iterator[Plan]:
     yield plan
 
 
+@pytest.mark.heavy
 def test_plan_prints_first_lines_sections_or_one_line(
     planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -260,6 +260,7 @@ def test_fills_with_and_without_curves_side_by_side() -> None:
     assert both.algorithm[1] == MEASURED
 
 
+@pytest.mark.heavy
 @examples(max_examples=100, deadline=None)
 @given(
     st.sampled_from([(d, s) for d in range(2, 33) for s in range(1, 17) if 48 % (d * s) == 0]),

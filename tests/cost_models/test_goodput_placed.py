@@ -91,6 +91,7 @@ def test_who_takes_over_takes_whole_micro_batches() -> None:
     assert unit_loss(keep, 1, 5) == 1
 
 
+@pytest.mark.heavy
 def test_goodput_of_a_plan_names_what_it_assumes() -> None:
     topology = plain_topology(2, 2) | {"reliability": {"host_mtbf_hours": 10}}
     problem = problem_of(plain_job(topology=topology, reliability={"detect_s": 5}))

@@ -112,6 +112,7 @@ def axes(draw: st.DrawFn) -> tuple[Topology, tuple[BuildingShare, ...], int, int
     return fleet, shares, degree, extent // degree
 
 
+@pytest.mark.heavy
 @settings(max_examples=200)
 @given(axes())
 def test_exact_shape_equals_two_literal_counts(axis: tuple[Topology, tuple[BuildingShare, ...], int, int]) -> None:
@@ -179,6 +180,7 @@ def test_relaxed_shape_is_never_worse(axis: tuple[Topology, tuple[BuildingShare,
         assert relaxed.spacing[0] >= exact.spacing
 
 
+@pytest.mark.heavy
 @settings(max_examples=150)
 @given(axes(), st.floats(0, 1e9))
 def test_relaxed_shape_prices_no_collective_above_the_exact_one(

@@ -77,6 +77,7 @@ def test_elasticities_add_up_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0.97 <= total <= curvature + 1e-6
 
 
+@pytest.mark.heavy
 def test_the_original_is_untouched_and_the_step_is_the_plans() -> None:
     plan = sa.plan(plain_job(2, 2), alternatives=False)
     problem = problem_of(plan.job)

@@ -70,6 +70,7 @@ def priced(profile: Any, candidates: Candidates) -> tuple[Volumes, list[Terms]]:
     return volumes, [axis_terms(a, volumes, shapes[a], links, expert, ep) for a in GRID_AXES]
 
 
+@pytest.mark.heavy
 @examples(max_examples=30)
 @given(st.lists(rows(), min_size=2, max_size=6), st.sampled_from(PROFILES))
 def test_n_candidates_at_once_equal_n_single_calls(columns: list[dict[str, int]], profile: Any) -> None:

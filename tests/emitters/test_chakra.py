@@ -176,6 +176,7 @@ def test_traces_run_to_their_end_one_communication_at_a_time() -> None:
     assert set(crossed) == {COMP, SEND, RECV, COLL}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seeds", [(10,), pytest.param((0, 1, 2), marks=pytest.mark.slow)], ids=str)
 def test_every_rank_computes_what_its_plan_says(seeds: tuple[int, ...]) -> None:
     """The busiest rank's seconds are those of the replay, up to a microsecond per node."""

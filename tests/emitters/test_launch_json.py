@@ -74,6 +74,7 @@ def test_ranks_are_positions_and_devices_a_bijection(plan: Plan) -> None:
         assert config.ranks[rank][1] == device.local
 
 
+@pytest.mark.heavy
 @given(plans())
 def test_rings_enter_every_unit_once(plan: Plan) -> None:
     """A closed ring over u ≥ 2 units needs u crossings between them; one unit needs none."""
@@ -87,6 +88,7 @@ def test_rings_enter_every_unit_once(plan: Plan) -> None:
                 assert crossings == (len(set(units)) if len(set(units)) > 1 else 0)
 
 
+@pytest.mark.heavy
 @given(plans())
 def test_levels_are_those_of_the_placement(plan: Plan) -> None:
     """Axis levels agree with an independent count; each group's level is the smallest unit that holds it."""

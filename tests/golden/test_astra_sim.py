@@ -65,6 +65,7 @@ def simulated_ns(row: dict[str, Any], size: float) -> float:
     return links.run().total_s * 1e9
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("row", rows("astra_sim"))
 def test_collectives_take_what_astra_sim_says(row: dict[str, Any]) -> None:
     for size_kib, published in zip(row["sizes_kib"], row["published_ns"], strict=True):

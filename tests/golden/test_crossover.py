@@ -53,6 +53,7 @@ def bytes_across(workload: Any, degrees: Degrees, num_sequences: int) -> float:
     return sum(next(level for level in traffic if level.level == "campus").bytes_per_step.values())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("row", TABLE["rows"], ids=lambda row: f"{row['published']:.3g}")
 def test_crossover_is_parameters_over_hidden_size(row: dict[str, Any]) -> None:
     """Sequences per step, by bisection, at which the pipeline begins to move more than data parallelism."""

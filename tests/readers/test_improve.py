@@ -44,6 +44,7 @@ def step_of(text: str, folder: Path) -> float:
     return evaluate_settings("megatron", folder / "changed.sh", JOB, world=WORLD).cost.step_s
 
 
+@pytest.mark.heavy
 def test_each_change_alone_is_what_the_changed_arguments_cost(found: Improvement, tmp_path: Path) -> None:
     alone = {change.what: change.step_s for change in found.changes}
     assert found.present.cost.step_s == pytest.approx(step_of(ARGS + RECOMPUTE, tmp_path))
@@ -91,6 +92,7 @@ def test_the_report_names_every_change(found: Improvement) -> None:
         assert words in text
 
 
+@pytest.mark.heavy
 def test_json_and_files_come_from_the_command_line(args: Path, tmp_path: Path) -> None:
     words = ["plan", JOB, "--improve", str(args), "--from", "megatron", "--world", "16", "--gap", "0.3", "--json"]
     done = CliRunner().invoke(app, [*words, "-o", str(tmp_path), "--emit", "megatron"])

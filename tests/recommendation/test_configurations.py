@@ -38,6 +38,7 @@ def full_problem() -> ShardingProblem:
     return ShardingProblem(tables, tuple(options), fleet_of(8, 4, 34e9, 175e9))
 
 
+@pytest.mark.heavy
 def test_plans_where_rounding_finds_no_room() -> None:
     problem = full_problem()
     groups = alike_tables(problem)

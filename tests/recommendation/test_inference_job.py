@@ -70,6 +70,7 @@ def test_verification_recounts_memory_and_tables(plan: InferencePlan) -> None:
         verify_inference(changed(transfers="host"))
 
 
+@pytest.mark.heavy
 def test_what_cannot_be() -> None:
     with pytest.raises(InfeasibleError, match=r"fp16 / peer / replicated: no plan answers a request within 0\.1 ms"):
         plan_inference(EXAMPLE, time_limit_s=1, overrides=["latency_bound_ms=0.1"])

@@ -23,6 +23,7 @@ def raised(problem: ShardingProblem, low_s: float, high_s: float) -> float:
     return search.narrowed(low_s, high_s, lambda: 1.0)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1))])
 def test_never_above_the_optimum(seed: int) -> None:
     problem = torchrec_problem(random_tables(7, seed), 4, 2)

@@ -105,6 +105,7 @@ def test_shards_tile_the_table(sharding: Any, ranks: tuple[int, ...], width: int
     assert sorted(cells) == [(row, column) for row in range(10) for column in range(8)]
 
 
+@pytest.mark.heavy
 def test_twelve_trillion_parameters_fit_only_in_fp16_with_state_per_row() -> None:
     job = EXAMPLES / "twelve_trillion.yaml"
     assert load_recommendation_job(str(job))[1].embedding_parameters == 12 * 10**12
@@ -165,6 +166,7 @@ def test_hosts_without_memory_are_said() -> None:
         planned(topology="one_building", workload="synthetic-jumbo")
 
 
+@pytest.mark.heavy
 def test_buildings_and_cards_that_differ() -> None:
     plan = planned(topology="h100_and_b200", num_accelerators=None, global_batch_samples=2**20)
     problem = embedding_problem(*load_recommendation_job(plan.job))
@@ -189,6 +191,7 @@ def test_explanation_names_what_binds(plan: RecommendationPlan) -> None:
     assert all(then is not None and then <= plan.cost.busiest_rank_s for then in more)
 
 
+@pytest.mark.heavy
 def test_explanation_says_what_a_third_building_changes() -> None:
     job = EXAMPLES / "third_building.yaml"
     planned_once = plan_recommendation(job, time_limit_s=6, gap_tolerance=0.2, clock=time.process_time)
@@ -260,6 +263,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert wrong.exit_code == 2 and "num_accelerators" in wrong.output
 
 
+@pytest.mark.heavy
 def test_command_keeps_to_cpu_seconds_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     """--cpu-limit once went unread: a limit of 20 ended at the 60 s of --time-limit."""
     job = str(EXAMPLES / "mlperf_dcnv2.yaml")

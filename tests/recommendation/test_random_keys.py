@@ -47,6 +47,7 @@ def test_finds_the_best_of_all_plans(seed: int, hbm_bytes: float, slower: float)
     assert seconds[-1] == pytest.approx(best_by_trying(problem), rel=1e-9)
 
 
+@pytest.mark.heavy
 def test_packs_options_that_sums_do_not_tell_apart() -> None:
     tables = tuple(load_recommendation("mlperf-dlrm-dcnv2").expanded())
     seconds = seconds_of_plans(torchrec_problem(tables, 8, 8, 8192, 0.85 * 80 * 2**30), 250)

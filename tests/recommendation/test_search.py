@@ -63,6 +63,7 @@ def mlperf(num_ranks: int) -> ShardingProblem:
     return torchrec_problem(tables, num_ranks, 8, 65536 // num_ranks, 0.85 * 80 * 2**30)
 
 
+@pytest.mark.heavy
 def test_mlperf_on_eight_ranks_is_the_known_optimum() -> None:
     # 3.0052 ms, proved optimal by an exact search on TorchRec's own option costs; its default planner: 3.218 ms
     found = shard_embeddings(mlperf(8), time_limit_s=30, gap_tolerance=0.005)

@@ -190,6 +190,7 @@ def study(**grid: Any) -> Any:
     return sa.sweep({"name": "small", "base": [job], "grid": grid})
 
 
+@pytest.mark.heavy
 def test_a_study_of_two_paths_is_a_map_and_of_one_is_bars() -> None:
     result = two_paths()
     (chart,) = sweep_charts(result)
@@ -199,6 +200,7 @@ def test_a_study_of_two_paths_is_a_map_and_of_one_is_bars() -> None:
     assert [row["label"] for row in drawn(bars)] == ["8", "16"]
 
 
+@pytest.mark.heavy
 def test_the_front_shows_the_bound_of_every_point() -> None:
     rows = drawn(front_chart(front()))
     assert [row["step_time"] for row in rows] == [point.values[0] for point in front().points]
@@ -210,6 +212,7 @@ def test_the_front_shows_the_bound_of_every_point() -> None:
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @can_draw
 def test_names_are_escaped_and_nothing_is_fetched(plan: Plan) -> None:
     job = plan.job.model_copy(update={"name": "</script><script>alert(1)</script>"})
@@ -288,6 +291,7 @@ def every_chart() -> list[Chart]:
     return [Chart(f"{index}-{one.name}", one.title, one.note, one.spec, one.rows) for index, one in enumerate(charts)]
 
 
+@pytest.mark.heavy
 @can_draw
 @pytest.mark.skipif(BROWSER is None, reason="no chromium: apt-get install chromium")
 @pytest.mark.parametrize("width", [400, 1400])
@@ -313,6 +317,7 @@ def test_a_browser_draws_every_chart_without_a_word(every_chart: list[Chart], tm
     assert wide is not None and int(wide[1]) <= max(width, 500)
 
 
+@pytest.mark.heavy
 @can_draw
 def test_every_specification_compiles(every_chart: list[Chart]) -> None:
     import vl_convert
@@ -321,6 +326,7 @@ def test_every_specification_compiles(every_chart: list[Chart]) -> None:
         assert vl_convert.vegalite_to_svg(whole_spec(chart, 600)).startswith("<svg"), chart.name
 
 
+@pytest.mark.heavy
 @can_draw
 def test_charts_are_written_as_pictures_and_tables(every_chart: list[Chart], tmp_path: Path) -> None:
     some = every_chart[:3]
@@ -332,6 +338,7 @@ def test_charts_are_written_as_pictures_and_tables(every_chart: list[Chart], tmp
         assert len(list(csv.DictReader(io.StringIO(str(files[f"{chart.name}.csv"]))))) == len(chart.rows)
 
 
+@pytest.mark.heavy
 @can_draw
 def test_commands_that_read_a_plan_write_its_charts(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"

@@ -65,6 +65,7 @@ def reports() -> Mapping[str, Callable[[], RenderableType]]:
     }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["explain", "first lines", "plan", "simulate", "verify", "compare"])
 def test_reports_of_plans_fold_between_words(
     reports: Mapping[str, Callable[[], RenderableType]], render: Render, name: str

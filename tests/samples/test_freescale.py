@@ -8,6 +8,7 @@ import pytest
 from scaleacross.api.published_balance import as_they_come, freescale, wait
 
 
+@pytest.mark.heavy
 def test_published_figures() -> None:
     # arXiv 2604.24073 (as read by a third party): 9x at batch 128, 4 to 9x over batch sizes, idle above 20 % at 8 K
     study = freescale()

@@ -28,6 +28,7 @@ def test_registry_holds_exactly_the_names_of_the_spec() -> None:
     assert tuple(SCHEDULES) == SCHEDULE_NAMES
 
 
+@pytest.mark.heavy
 def test_all_small_shapes_are_legal() -> None:
     assert len(SHAPES) > 500
     for shape in SHAPES:

@@ -21,6 +21,7 @@ def planned(job: Job, *overrides: str) -> Plan:
     return sa.plan(job, time_limit_s=20, alternatives=False, overrides=["schedules=1F1B", *overrides])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("model", "regions", "dp", "shard", "bucket", "calls"),
     [
@@ -47,6 +48,7 @@ def test_buckets_across_regions_pay_their_latency(
     assert abs(step.difference) < WITHIN, (plan.cost.step_s, step.step_s)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("fields", "decision"),
     [
@@ -310,6 +312,7 @@ def test_gradients_and_parameters_come_to_the_trunks_one_rank_after_another(
     assert abs(step.difference) < WITHIN, (plan.cost.step_s, step.step_s)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("fields", "decision"),
     [

@@ -42,6 +42,7 @@ def waits(graph: StepGraph) -> list[list[int]]:
     return [graph.waits_of(number) for number in range(len(graph.of))]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", ROWS)
 def test_records_that_are_repeated_make_the_graph_of_every_action(
     number: int, steps: dict[int, tuple[Plan, Replay]], monkeypatch: pytest.MonkeyPatch
@@ -127,6 +128,7 @@ def test_lanes_are_chains(number: int, steps: dict[int, tuple[Plan, Replay]]) ->
             assert all(before in waits for before, waits in zip(nodes[:-1], waited[1:], strict=True))
 
 
+@pytest.mark.heavy
 def test_every_action_has_its_own_pace() -> None:
     """Jitter: an action that takes longer is of a sort of its own."""
     row, job = next((row, job) for number, row, job in decisions() if number == 117)

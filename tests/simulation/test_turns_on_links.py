@@ -13,6 +13,7 @@ from scaleacross.spec.plan import Decision
 WITHIN = 0.05
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("fields", "decision"),
     [

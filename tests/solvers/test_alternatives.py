@@ -32,9 +32,14 @@ def planned(**trunk: float) -> Plan:
     return sa.plan(job(**trunk), gap_tolerance=0.0)
 
 
-@pytest.fixture(
-    scope="module", params=[{}, {"latency_us": 5000.0}, {"gbyte_per_s": 0.5}], ids=["plain", "far", "narrow"]
-)
+TRUNKS = [
+    pytest.param({}, id="plain"),
+    pytest.param({"latency_us": 5000.0}, id="far", marks=pytest.mark.heavy),
+    pytest.param({"gbyte_per_s": 0.5}, id="narrow", marks=pytest.mark.heavy),
+]
+
+
+@pytest.fixture(scope="module", params=TRUNKS)
 def plan(request: pytest.FixtureRequest) -> Plan:
     return planned(**request.param)
 
@@ -109,6 +114,7 @@ def test_a_reason_says_where_the_loser_crosses() -> None:
     assert "crosses campus" in reasons
 
 
+@pytest.mark.heavy
 def test_the_largest_building_alone() -> None:
     free = sa.plan(plain_job(4, 2, global_batch_sequences=24, sequence_length=6144), gap_tolerance=0.0)
     alone = [a for a in free.report.alternatives if a.label == "b0 alone"]

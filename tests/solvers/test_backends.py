@@ -54,6 +54,7 @@ def test_infeasible_is_called_infeasible(sense: str) -> None:
     assert (solution.status, solution.values) == ("infeasible", ())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("time_limit_s", [0.01, 1.5])
 def test_a_time_limit_proves_nothing(time_limit_s: float) -> None:
     """A cover that takes minutes to prove, stopped before and after a first solution."""

@@ -185,6 +185,7 @@ def test_tuning_finds_the_fastest_member_of_a_family(seed: int, farthest: dict[s
     assert priced(where, found).cost.step_s == pytest.approx(best, rel=1e-9)
 
 
+@pytest.mark.heavy
 def test_every_fleet_is_sampled_before_a_rival_goes_on_with_any(monkeypatch: pytest.MonkeyPatch) -> None:
     """So no clock leaves a rival with the fleet of all types alone."""
     seen, on_bases, num_fleets = list[tuple[str, ...]](), family._Tuning._on_bases, []

@@ -45,6 +45,7 @@ def plans(problem: Problem, fleet: Fleet, seed: int) -> list[Plan]:
     return out
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("make", "seeds"),
     [

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import numpy as np
+import pytest
 from arranged import arranged
 
 from cases import each
@@ -139,6 +140,7 @@ def test_no_bound_is_above_the_exact_price(seed: int) -> None:
     assert apart > 0
 
 
+@pytest.mark.heavy
 @each("types_and_seeds", ((1, 1),), ((1, 2), (1, 5), (2, 5)), size=1)
 def test_no_bound_on_the_librarys_network_is_above_its_price(types_and_seeds: tuple[int, int]) -> None:
     """Windows of its connections bind over far trunks; without them these bounds are lower."""
@@ -167,6 +169,7 @@ def test_no_bound_on_the_librarys_network_is_above_its_price(types_and_seeds: tu
     assert higher > 0
 
 
+@pytest.mark.heavy
 @each("seed", (0,), range(6), size=3)
 def test_no_bound_on_two_types_is_above_the_exact_price(seed: int) -> None:
     problem, rng, apart = problem_of(straddling_job(seed, types=2)), np.random.default_rng(seed), 0

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from cases import each
 from instances import moe, plain_job, plain_topology, plain_trunk
@@ -48,6 +49,7 @@ def passing_job(seed: int) -> Job:
     return Job.model_validate(data)
 
 
+@pytest.mark.heavy
 @each("seed", QUICK[::2], range(24), size=4)
 def test_no_bound_is_above_an_exact_step(seed: int) -> None:
     problem, rng = problem_of(passing_job(seed)), np.random.default_rng(seed)

@@ -71,6 +71,7 @@ def some_of(pricing: Pricing, rng: np.random.Generator) -> Candidates | None:
     return rows.take(rng.permutation(len(rows))[:CANDIDATES])
 
 
+@pytest.mark.heavy
 @each("seed", tuple(SEEDS)[::8], tuple(SEEDS), size=4)
 def test_bounds_are_never_above_the_exact_price(seed: int) -> None:
     problem, rng, compared = problem_of(unlike_job(seed)), np.random.default_rng(seed), 0
@@ -129,6 +130,7 @@ def waiting_job(seed: int) -> Job:
     return plain_job(topology=topology, degrees=degrees, **({"workload": experts} if experts else {}), **choices)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("seed", "job"),
     [

@@ -62,6 +62,7 @@ def along(message: Boundary, pp: int) -> Floats:
     return inside * near + message.num_between * between + message.num_far * np.maximum(near, far)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("coarse", [False, True], ids=["tight", "coarse: any stride"])
 @each("seed", (6, 9), range(0, 120, 3))
 def test_on_random_topologies(seed: int, coarse: bool) -> None:
@@ -78,6 +79,7 @@ def links(rates: list[float], latencies: list[float], narrow: list[float]) -> di
 FOUR = {"min_size": 4, "max_size": 4}
 
 
+@pytest.mark.heavy
 @settings(max_examples=12)
 @given(
     rates=st.lists(st.sampled_from([1.0, 3.0, 10.0, 100.0]), **FOUR),

@@ -157,6 +157,7 @@ def test_the_replay_plays_it(trunk: float) -> None:
     assert bool(encoded(plan)) == (saved > 0)
 
 
+@pytest.mark.heavy
 @each("seed", (8, 10, 11), (4,))
 def test_search_equals_brute_force_with_codecs(seed: int) -> None:
     """Random instances whose gradients may be encoded on every level: the search finds what trying every plan finds."""

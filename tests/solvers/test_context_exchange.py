@@ -44,11 +44,13 @@ def test_the_search_equals_brute_force(seed: int) -> None:
     equals_brute_force(problem_of(with_context(random_job(seed))))
 
 
+@pytest.mark.heavy
 @each("seed", (6,), (2,), size=1)
 def test_so_does_that_of_two_types(seed: int) -> None:
     equals_brute_force(problem_of(with_context(mixed_job(seed))))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("seed", "chosen"), [(10, "ring"), (4, "gather"), (6, "all_to_all")])
 def test_each_exchange_is_the_best_somewhere(seed: int, chosen: str) -> None:
     """And forbidding it makes the plan slower."""

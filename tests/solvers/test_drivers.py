@@ -52,6 +52,7 @@ def otherwise(decision: Decision) -> Iterator[tuple[CommunicatorChoice, ...]]:
         yield tuple(one.model_copy(update={"driver": driver}) for one, driver in zip(chosen, drivers, strict=True))
 
 
+@pytest.mark.heavy
 @each("seed", (10, 30), (2, 4, 7, 9, 12, 16, 19, 26, 29, 31, 116, 119, 133))
 def test_no_other_driver_makes_a_shorter_step(seed: int) -> None:
     """Brute force over drivers, each priced with the whole step; the bound lies below all of them."""
@@ -93,6 +94,7 @@ def engines(**network: object) -> Plan:
     )
 
 
+@pytest.mark.heavy
 def test_copy_engines_give_computation_back_and_are_explained() -> None:
     """The simulation plays the same plan with kernels more slowly; V9 refuses what no job allows or no engine runs."""
     plan = engines(drivers='["multiprocessors","copy_engines"]')
@@ -140,6 +142,7 @@ def tokens_by(plan: Plan) -> Driver:
     return next(one.driver for one in plan.decision.network or () if one.op == "all_to_all")
 
 
+@pytest.mark.heavy
 def test_copy_engines_move_tokens_that_overlap_with_computation() -> None:
     """Kernels take multiprocessors from the micro-batch that overlaps: estimate and simulation lose as much. All-to-alls that
     overlap with nothing stay with kernels."""

@@ -46,6 +46,7 @@ def with_folding(job: Job, seed: int) -> Job:
     return job.model_copy(update=changes)
 
 
+@pytest.mark.heavy
 @each("seed", (41,), (3, 4, 7, 10, 15), size=1)
 def test_the_search_equals_brute_force(seed: int) -> None:
     equals_brute_force(problem_of(with_folding(random_job(seed), seed)))
@@ -56,6 +57,7 @@ def test_so_does_that_of_two_types(seed: int) -> None:
     equals_brute_force(problem_of(with_folding(mixed_job(seed), seed)))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("seed", "lanes"), [pytest.param(14, 4, marks=pytest.mark.slow), (3, 2)])
 def test_folding_is_the_best_somewhere(seed: int, lanes: int) -> None:
     """And forbidding it makes the plan slower."""

@@ -53,6 +53,7 @@ def test_counting_by_arithmetic_equals_counting_rank_by_rank() -> None:
         assert found == max(map(len, counted.values()))
 
 
+@pytest.mark.heavy
 def test_too_strict_says_what_a_plan_would_lose() -> None:
     with pytest.raises(
         sa.InfeasibleError, match=r"at most 1 replicas .* one building.*max_replicas_lost: \d"

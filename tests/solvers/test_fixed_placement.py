@@ -73,6 +73,7 @@ def test_what_placements_share_is_remembered(seed: int) -> None:
     assert compared >= 8
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("model", "accelerators", "order", "dp_shard"),
     [

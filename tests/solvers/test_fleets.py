@@ -206,6 +206,7 @@ def test_must_cross_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
     assert (decided > 0) == (len(num_hosts) > 1)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("num_hosts", [(4, 4, 2), (2, 3, 2, 2), MANY])
 def test_must_cross_regions_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
     """The first half of the buildings is one region, the rest another; buildings of a region may lie apart in a fill."""

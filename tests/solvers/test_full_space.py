@@ -38,6 +38,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_policies, "CLOSED_TOGETHER", 4)
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("opened")
 def test_an_interrupt_while_policies_are_chosen_gives_the_best_plan_with_its_gap() -> None:
     """SIGINT at the first blocks that are closed: a plan, the reason, and a bound that the whole search confirms."""
@@ -75,6 +76,7 @@ def test_a_limit_in_work_gives_the_same_plan_twice(work_limit: int, monkeypatch:
     assert any("work limit" in note for note in first.report.notes)
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("opened")
 def test_compare_refuses_a_space_that_baselines_cannot_enumerate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -35,6 +35,7 @@ def full() -> Plan:
     return sa.plan(job_of(0.0), gap_tolerance=0.0, alternatives=False)
 
 
+@pytest.mark.heavy
 def test_a_plan_leaves_the_headroom_free(full: Plan) -> None:
     """Just more headroom than the fastest plan leaves: another plan, that of brute force, and what that costs at most."""
     assert full.report.headroom is None
@@ -50,6 +51,7 @@ def test_a_plan_leaves_the_headroom_free(full: Plan) -> None:
     )  # never more than what it does cost
 
 
+@pytest.mark.heavy
 @each("seed", (4,), (6, 7, 13, 41, 48, 54), size=2)
 @pytest.mark.parametrize("headroom", [0.1, 0.3])
 def test_the_search_equals_brute_force_with_headroom(seed: int, headroom: float) -> None:

@@ -42,6 +42,7 @@ TOO_LARGE = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("job", TOO_LARGE, ids=range(len(TOO_LARGE)))
 def test_too_large_names_the_closest_candidate(job: Job) -> None:
     said = message(job)
@@ -73,6 +74,7 @@ def test_the_closest_candidate_is_the_closest() -> None:
     assert needs[closest.decision.model_dump_json()] == pytest.approx(closest.needed_bytes, rel=1e-12)
 
 
+@pytest.mark.heavy
 @each("number", (0,), range(5), size=1)
 def test_every_way_out_that_is_named_gives_a_plan_and_no_other_does(number: int) -> None:
     job = TOO_LARGE[number]
@@ -88,6 +90,7 @@ def test_every_way_out_that_is_named_gives_a_plan_and_no_other_does(number: int)
     assert bool(named) == (job is not TOO_LARGE[-1])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("changes", "rule", "way_out"),
     [

@@ -38,7 +38,7 @@ QUICK = (9, 19, 26, 44, 54)
 """Those of the cheapest to try in full: one to three buildings, three levels of sharding, two schedules, one without a plan."""
 
 
-@each("seed", QUICK, INSTANCES)
+@each("seed", QUICK[:1], INSTANCES, heavy=QUICK[1:])
 def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
     problem, oracle = instance(seed), fastest(seed)
     found = search(problem, time_limit_s=600, gap_tolerance=0.0)
@@ -66,6 +66,7 @@ def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
     assert plan.estimated.step_s <= plan.network.library_step_s * (1 + 1e-9)  # never slower than the library's defaults
 
 
+@pytest.mark.heavy
 @each("seed", (10,), (4, 41, 50), size=1)
 @pytest.mark.parametrize("schedules", [("1F1B", "ZBH1", "ZBVZeroBubble"), ("Eager1F1B", "LoopedBFS", "VHalf", "VMin")])
 def test_timed_schedules_equal_brute_force_too(seed: int, schedules: tuple[ScheduleName, ...]) -> None:
@@ -80,6 +81,7 @@ def test_timed_schedules_equal_brute_force_too(seed: int, schedules: tuple[Sched
         assert plan.report.bound_s <= oracle.step_s * (1 + 1e-9)
 
 
+@pytest.mark.heavy
 @each("seed", (54,), (4, 6, 7, 10, 13, 41, 50))
 def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fleets of many buildings try their fills in blocks; without a gap tolerance none of them is spared."""
@@ -91,6 +93,7 @@ def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.bound_s == pytest.approx(found.best.step_s, rel=1e-9)
 
 
+@pytest.mark.heavy
 @each("seed", (54,), (4, 6, 10, 13, 50))
 def test_incumbents_of_the_caller_and_a_sample_leave_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the caller brings: the optimum, a slow plan, or a fill (buildings backwards) that the space lacks."""
@@ -135,6 +138,7 @@ BOUNDED = (*range(100, 125), 223, 254, 265, 306, 312)
 """The last five hide some of their communication nowhere (``job.overlap``)."""
 
 
+@pytest.mark.heavy
 @each("seed", (100, 120), BOUNDED)
 def test_no_bound_exceeds_any_placement(seed: int) -> None:
     """floor ≤ exact and base ≤ coarse ≤ tight ≤ exact for all candidates, relaxed ≤ exact terms for arcs of a few."""

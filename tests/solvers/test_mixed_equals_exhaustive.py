@@ -28,6 +28,7 @@ IDEAL_ONLY = {17}
 """The oracle's network is ideal in every window at once; one choice of settings misses that here, and the gap says so."""
 
 
+@pytest.mark.heavy
 @each("seed", QUICK, SEEDS)
 def test_search_equals_brute_force_and_verifies(seed: int) -> None:
     problem = mixed_instance(seed)

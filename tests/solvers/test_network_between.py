@@ -45,6 +45,7 @@ PIPELINE = {"tp": 4, "pp": 2, "dp_replicate": 4}
 REPLICAS = {"tp": 4, "pp": 1, "dp_replicate": 8}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("degrees", [PIPELINE, REPLICAS], ids=["pipeline", "replicas"])
 def test_buffers_bend_the_step(degrees: dict[str, int]) -> None:
     """Half the bytes in flight cost at most twice the step, and no budget is slower than a smaller one."""
@@ -65,6 +66,7 @@ def test_pairs_and_channels_bend_the_step(name: str) -> None:
     assert all(less <= 2 * more * (1 + FINEST) for more, less in pairwise(steps))
 
 
+@pytest.mark.heavy
 def test_distance_has_no_cliff() -> None:
     """Twice as far: at most twice the step, where a fixed budget first holds full rate and then does not."""
     steps = [far(PIPELINE, FAR_US * 2.0**log, max_buffer_bytes=GIB).cost.cost.step_s for log in range(-4, 3)]

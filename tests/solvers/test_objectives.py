@@ -129,6 +129,7 @@ def test_no_bound_on_spending_exceeds_a_placement(seed: int, objective: Objectiv
                         assert placer.place(one.candidates, one.work, Wanted(cutoff_s=reached + 1e-9)) == placed
 
 
+@pytest.mark.heavy
 @each("seed", (4, 54), (6, 13, 41, 50))
 def test_groups_across_buildings_are_those_counted_rank_by_rank(seed: int) -> None:
     placed = sa.plan(instance(seed, "step_time").job, gap_tolerance=0.5, alternatives=False, simulated=False)

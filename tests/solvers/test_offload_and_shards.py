@@ -51,6 +51,7 @@ def widened(seed: int) -> Problem:
     return problem_of(with_host(job, host=host, **shares, **pins))
 
 
+@pytest.mark.heavy
 @each("seed", (5, 9, 26, 32), range(40))
 def test_the_search_equals_brute_force(seed: int) -> None:
     equals_brute_force(widened(seed))
@@ -132,6 +133,7 @@ def test_levels_send_and_hold_what_they_say() -> None:
     assert held["parameters_once"].buffers_bytes > held["parameters"].buffers_bytes
 
 
+@pytest.mark.heavy
 def test_what_fits_only_with_offload_or_sharded_gradients_gets_a_plan() -> None:
     """Memory between what the plain decision needs and what the wider space needs."""
     full = fixed()

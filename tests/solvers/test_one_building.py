@@ -25,6 +25,7 @@ def over_a_thin_link(**changes: Any) -> dict[str, Any]:
     return {"topology": topology, "schedules": ["1F1B"], "recompute": ["none"]} | changes
 
 
+@pytest.mark.heavy
 def test_a_search_that_is_cut_short_is_no_slower_than_one_building() -> None:
     """Two buildings 80 km and 100 Gbit/s apart: of all placements over both few are timed within the limit."""
     cut_short = sa.plan(str(TUTORIAL), work_limit=3, alternatives=False, simulated=False)
@@ -35,6 +36,7 @@ def test_a_search_that_is_cut_short_is_no_slower_than_one_building() -> None:
     assert cut_short.cost.step_s <= alone.cost.step_s * 1.02
 
 
+@pytest.mark.heavy
 def test_of_a_short_limit_it_gets_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fifth of two seconds would be too short for a plan that is worth keeping."""
     given: list[float] = []
@@ -75,6 +77,7 @@ def test_where_all_buildings_are_faster_nothing_is_remembered() -> None:
     assert alone.found.best.step_s > best.incumbent_s
 
 
+@pytest.mark.heavy
 def test_hourly_prices_of_buildings_count_in_bounds() -> None:
     """A building costs 20 times an accelerator: few accelerators in it are not the cheapest, and their bounds show it."""
     plan = sa.plan(str(TUTORIAL), work_limit=10, alternatives=False, simulated=False, overrides=[f"objective={MONEY}"])

@@ -53,6 +53,7 @@ def varied(seed: int) -> Problem:
     return problem_of(with_host(Job.model_validate(data), host=host, **(shares if rng.random() < 0.6 else {})))
 
 
+@pytest.mark.heavy
 @each("seed", (2, 4), range(150))
 def test_no_bound_of_a_block_exceeds_one_of_its_candidates(seed: int) -> None:
     """Memory, floor, base, coarse and tight bound, whatever the policy; computation stays below the bound of the base."""
@@ -105,6 +106,7 @@ def few(seed: int) -> Problem:
     return problem_of(job.model_copy(update={"recompute": ("none", "full")}))
 
 
+@pytest.mark.heavy
 @each("seed", (3, 8), range(40))
 def test_a_search_that_chooses_policies_last_finds_the_same(seed: int) -> None:
     """Equal step times, and a bound that is proved, on problems with several policies."""
@@ -123,6 +125,7 @@ def test_a_search_that_chooses_policies_last_finds_the_same(seed: int) -> None:
     assert later.bound_violation_s <= 1e-12
 
 
+@pytest.mark.heavy
 def test_what_nobody_closed_counts_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock stops the search before any block is closed but to find a first plan: its bound is below the best plan."""
     problem, now = few(0), [0.0]

@@ -108,6 +108,7 @@ def test_order_is_legal_fits_and_times_to_the_objective(problem: OrderProblem) -
     assert found.bound_s >= problem.work_s.max() * (1 - 1e-5)
 
 
+@pytest.mark.heavy
 @settings(max_examples=10)
 @given(problems())
 def test_bound_is_below_what_cp_sat_finds(problem: OrderProblem) -> None:

@@ -47,6 +47,7 @@ def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
     assert found.bound_s <= found.best.step_s
 
 
+@pytest.mark.heavy
 def test_a_module_is_taken_where_it_is_what_fits_best() -> None:
     problem = with_modules(62)
     plan = sa.plan(problem.job, gap_tolerance=0.0)  # verifies itself

@@ -37,6 +37,7 @@ def in_chunks(drawn: Problem, batch: int) -> Problem:
     return problem_of(drawn.job.model_copy(update=update))
 
 
+@pytest.mark.heavy
 @each("seed", (13, 23, 41), (0, 7, 8, 11, 38, 50, 57), size=3)
 @pytest.mark.parametrize("batch", [6, 10])
 def test_no_bound_exceeds_a_step_of_unequal_rounds(seed: int, batch: int) -> None:
@@ -66,6 +67,7 @@ def test_no_bound_exceeds_a_step_of_unequal_rounds(seed: int, batch: int) -> Non
     assert critical_path_bound(problem).step_s <= fastest * (1 + 1e-12)
 
 
+@pytest.mark.heavy
 def test_one_micro_batch_passes_all_stages_with_all_that_it_waits_for() -> None:
     """With fewer micro-batches than ranks that path is most of the step: without it the bound was 58 % of the step."""
     pins = ("degrees.tp=4", "degrees.cp=1", "degrees.pp=2", "degrees.dp_shard=256", "degrees.dp_replicate=60")

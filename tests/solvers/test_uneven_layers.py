@@ -40,6 +40,7 @@ def heavy_head(seed: int) -> Job:
     return Job.model_validate({key: value for key, value in data.items() if value is not None})
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("seed", "uneven"),
     [(0, True), pytest.param(3, False, marks=pytest.mark.slow), pytest.param(5, True, marks=pytest.mark.slow)],
@@ -54,6 +55,7 @@ def test_search_equals_brute_force_over_uneven_stages(seed: int, uneven: bool) -
     assert (decision_of(found.best).layers_per_stage is not None) == uneven
 
 
+@pytest.mark.heavy
 @each("seed", (3,), (0, 5))
 def test_no_number_of_layers_per_rank_is_below_any_layers(seed: int) -> None:
     """Every decision of brute force once more with every way to split its layers over its ranks, one chunk each."""
@@ -92,6 +94,7 @@ def test_llama_on_32_gives_the_last_stage_fewer_layers() -> None:
     assert not unexpected_notes(plan)
 
 
+@pytest.mark.heavy
 def test_too_many_candidates_leave_the_most_promising_of_unequal_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are tried, and the note says that the bound is one on equal stages."""
     problem = problem_of(heavy_head(0))

@@ -26,6 +26,7 @@ def failing(job: Job) -> Job:
     return Job.model_validate(data | {"topology": topology, "reliability": RECOVERY})
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("seed", "name"),
     [
@@ -50,6 +51,7 @@ def test_search_finds_the_best_of_brute_force(seed: int, name: ObjectiveName) ->
     assert value.spent_bound_per_step <= oracle.step_s * (1 + 1e-9)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", [PER_MEGAWATT, PER_CURRENCY])
 def test_failures_spend_what_waiting_spends(name: ObjectiveName) -> None:
     plan = sa.plan(failing(two(name)), alternatives=False)

@@ -121,6 +121,7 @@ def test_no_placement_has_a_higher_share_than_the_bound(seed: int) -> None:
     assert checked > 20
 
 
+@pytest.mark.heavy
 def test_failures_decide_how_many_replicas() -> None:
     """The same machine: with failures every few minutes more fault units than without."""
     chosen = {}

@@ -31,6 +31,7 @@ def planned(work_limit: int, **how: Any) -> Plan:
     return sa.plan(JOB, work_limit=work_limit, **how)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("work_limit", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_slow_machine_has_the_same_plan(work_limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = planned(work_limit)
@@ -42,6 +43,7 @@ def test_a_slow_machine_has_the_same_plan(work_limit: int, monkeypatch: pytest.M
     assert any("work limit" in note for note in slow.report.notes)
 
 
+@pytest.mark.heavy
 def test_the_limit_counts_step_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """More work is never worse, and no candidate is placed once the limit is reached."""
     placed: list[int] = []
@@ -64,6 +66,7 @@ def test_the_limit_counts_step_times(monkeypatch: pytest.MonkeyPatch) -> None:
     assert steps == sorted(steps, reverse=True)
 
 
+@pytest.mark.heavy
 def test_baselines_count_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine, every baseline computes what the limit allows; too little work finds less, never more."""
     job = plain_job(

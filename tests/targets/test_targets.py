@@ -186,6 +186,7 @@ def test_a_job_that_its_target_cannot_run_is_refused_at_once() -> None:
         sa.plan(JOB, overrides=("target=torchtitan", "optimizer.reduce_bytes=2"))
 
 
+@pytest.mark.heavy
 def test_a_target_that_leaves_nothing_is_named() -> None:
     asked = ("target=megatron", "recompute=selective")
     with pytest.raises(sa.InfeasibleError, match="target megatron") as caught:
@@ -211,6 +212,7 @@ def test_torchtitans_model_has_the_workloads_parameters(name: str, flavor: str, 
     assert (found.name, found.num_parameters) == (flavor, profile.total_parameters - untrained)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("schedule", "chunks", "waits"), [("1F1B", 1, True), ("Interleaved1F1B", 2, False)])
 def test_megatron_waits_for_the_messages_of_plain_1f1b_only(schedule: str, chunks: int, waits: bool) -> None:
     """Step time, lower bound and simulation alike; no option of Megatron-LM overlaps them (training/arguments.py)."""

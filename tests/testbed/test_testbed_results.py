@@ -188,6 +188,7 @@ def test_measured_figures_replace_stated_ones_and_say_so() -> None:
     assert measured.provenance["trunks.one_way_latency_s"].source == "here, today"
 
 
+@pytest.mark.heavy
 def test_fitted_accelerator_gives_back_the_runs_that_it_was_fitted_to() -> None:
     known = resolved(EXAMPLES / "job.yaml")
     runs = [Alone(8, 1, 0.36, 0.14), Alone(8, 2, 0.70, 0.14), Alone(4, 1, 0.19, 0.08)]

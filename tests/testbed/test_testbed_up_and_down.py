@@ -84,6 +84,7 @@ def test_buildings_without_a_trunk_of_their_own_meet_over_a_third() -> None:
         assert 8e-3 < probe(testbed, "east-h00000", "north-h00000", 0.1)["least_round_trip_s"] < 9.9e-3
 
 
+@pytest.mark.heavy
 def test_command_line_from_up_to_down() -> None:
     made = scaleacross("testbed", "up", str(EXAMPLES / "two_buildings.yaml"), "--name", NAME)
     try:

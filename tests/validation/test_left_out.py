@@ -76,6 +76,7 @@ def test_errors_are_told_by_class() -> None:
     assert (classes["accelerator and precision seen"], classes["accelerator and precision never seen"]) == (4, 3)
 
 
+@pytest.mark.heavy
 def test_intervals_hold_on_sources_that_they_have_not_seen() -> None:
     rows = made()
     found = coverage(rows)
@@ -95,6 +96,7 @@ def test_intervals_need_sources() -> None:
     assert sources_left_out(few).coverage == {}
 
 
+@pytest.mark.heavy
 def test_own_runs_take_the_offset_of_a_fleet_away() -> None:
     rows = made(spread=0.01)
     before, after = (
@@ -129,6 +131,7 @@ def test_drift_is_the_slope_over_scale() -> None:
     assert {source: len(each) for source, each in slopes(slower).items()} == {f"s{index}": 1 for index in range(5)}
 
 
+@pytest.mark.heavy
 def test_command_reports_and_writes_constants(tmp_path: Path) -> None:
     file, table = tmp_path / "runs.csv", tmp_path / "errors.yaml"
     others = [f"{row.replace('n1,dgxc', f'a{index},s{index}')}" for index in range(5) for row in TEXT.splitlines()[3:4]]

@@ -34,11 +34,13 @@ def scored(request: pytest.FixtureRequest) -> Validation:
     return validate_runs(read_runs(FILE)[:: request.param])
 
 
+@pytest.mark.heavy
 def test_few_rows_are_skipped(scored: Validation) -> None:
     meant = [run for run, _ in scored.skipped if not run.exclude_from_fit]
     assert len(meant) <= 0.1 * (len(meant) + len(scored.scored))
 
 
+@pytest.mark.heavy
 def test_errors_stay_within_what_is_stated(scored: Validation) -> None:
     ours, baseline = scored.overall.ours, scored.overall.baseline
     assert ours.median_abs <= 0.06
@@ -47,6 +49,7 @@ def test_errors_stay_within_what_is_stated(scored: Validation) -> None:
     assert ours.mean_abs < baseline.mean_abs
 
 
+@pytest.mark.heavy
 def test_configurations_of_one_model_are_ranked(scored: Validation) -> None:
     assert len(scored.rankings) >= 3
     assert scored.overall.kendall >= 0.7

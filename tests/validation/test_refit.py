@@ -40,6 +40,7 @@ def _few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ITERATIONS", 2)
 
 
+@pytest.mark.heavy
 def test_a_slower_accelerator_is_found_from_its_step_times() -> None:
     own = load_accelerator("h100-sxm")
     ratios = {key: 0.7 * value for key, value in own.training_gemm_ratio.items()}
@@ -93,6 +94,7 @@ def test_one_run_moves_the_stated_figures_and_two_move_them_further() -> None:
     assert 0 < two < one < 0.5 * before
 
 
+@pytest.mark.heavy
 def test_runs_as_predicted_change_nothing() -> None:
     own = load_accelerator("h100-sxm")
     cases, _ = cases_on(timed(rows(), NOTHING)[:2], NOTHING)
