@@ -80,7 +80,7 @@ def test_where_all_buildings_are_faster_nothing_is_remembered() -> None:
 @pytest.mark.heavy
 def test_hourly_prices_of_buildings_count_in_bounds() -> None:
     """A building costs 20 times an accelerator: few accelerators in it are not the cheapest, and their bounds show it."""
-    plan = sa.plan(str(TUTORIAL), work_limit=10, alternatives=False, simulated=False, overrides=[f"objective={MONEY}"])
+    plan = sa.plan(str(TUTORIAL), work_limit=20, alternatives=False, simulated=False, overrides=[f"objective={MONEY}"])
     assert plan.report.status == "optimal"
     assert plan.degrees.world_size == 64
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import NOTHING, Candidates, Floats, Ints, concatenate
 from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.neighbours import climb
 from scaleacross.solvers.open_policies import narrowed, promising, stands_for
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.place_survivors import place_survivors
@@ -43,8 +44,10 @@ def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer]
     again = placer.least_stages > 1  # what a rule refuses, or memory, was counted with equal stages
     refusals = Refusals() if again else state.refusals
     enumerated = _enumerate(state, space, refusals, placer.least_stages)
+    every = [bases for bases, _ in enumerated]
     if not again:
         _probe(state, space, placer, enumerated)
+        climb(state, space, placer, every)
     yield None
     bases, bounds, counts = _bases(state, placer.pricing, enumerated)
     total = len(bases)
@@ -58,7 +61,10 @@ def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer]
             continue
         priced = placer.pricing.coarse(fitting)
         state.free_bound_s = min(state.free_bound_s, float(priced.free_s.min()))
+        best = state.best
         _place_most_promising(state, priced, placer)
+        if state.best is not best:
+            climb(state, space, placer, every)
         state.tell("pricing", total - len(bases), total)
         yield priced.take(state.keep(priced.bound_s, stands_for(job, priced.candidates))), placer
     state.drop(bounds, counts)

@@ -20,7 +20,7 @@ from typing import Final
 
 from scaleacross.cost_models.axes import network_of
 from scaleacross.cost_models.levels import build_levels
-from scaleacross.cost_models.plan_cost import groups_of, step_seconds
+from scaleacross.cost_models.plan_cost import groups_of, plan_cost, step_seconds
 from scaleacross.cost_models.step import exact_shapes
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.network_of_plan import Networked, with_network
@@ -79,33 +79,39 @@ def with_moved_layers(problem: Problem, found: Networked, seed: int, stopped: Ca
     fixed = problem.job.stages == "equal" or decision.stage_recompute or rerun_period(decision.recompute) > 1
     if fixed or decision.degrees.pp == 1 or pipeline.num_chunks == 1 or pipeline.order is not None:
         return None
-    best, moved = None, _moved(problem, found, seed, stopped)
-    while moved is not None:
-        best, moved = moved, _moved(problem, moved, seed, stopped)
+    best: Networked | None = None
+    while (split := _climbed(problem, best or found, stopped)) is not None:
+        moved = with_network(problem, decision.model_copy(update={"layers_per_stage": split}), seed)
+        if moved.cost.cost.step_s >= (best or found).cost.cost.step_s * (1 - TOLERANCE):
+            break
+        best = moved
     return best
 
 
-def _moved(problem: Problem, found: Networked, seed: int, stopped: Callable[[], bool]) -> Networked | None:
-    """The fastest neighbour that fits, if it is faster."""
-    placement, least_s = found.cost.placement, found.cost.cost.step_s * (1 - TOLERANCE)
-    levels = build_levels(problem.topology, placement.fill)
-    shapes = exact_shapes(found.decision.degrees, placement.axis_order, levels)
-    groups, timed = groups_of(shapes, levels, network_of(found.decision)), list[tuple[float, Decision]]()
-    split = found.cost.layers_per_stage
-    for layouts in (list(_one_moved(split, found.cost.pipeline.rank)), list(_columns_moved(split))):
-        for other in layouts[:: -(-len(layouts) // MOST_TRIED) or 1]:
-            if stopped():
-                break
-            one = found.decision.model_copy(update={"layers_per_stage": other})
-            step_s = step_seconds(problem.job, problem.profile, problem.topology, one, groups, levels, limit_s=least_s)
-            timed.append((step_s, one))
-    for step_s, one in sorted(timed, key=lambda pair: pair[0]):
-        if step_s >= least_s:
-            break
-        networked = with_network(problem, one, seed)
-        if networked.cost.cost.step_s < least_s and all(stage.fits for stage in networked.cost.memory):
-            return networked
-    return None
+def _climbed(problem: Problem, found: Networked, stopped: Callable[[], bool]) -> Split | None:
+    """The layout that moves lead to on the network of a decision, each to the fastest neighbour that fits; None: it stays."""
+    job, profile, topology = problem.job, problem.profile, problem.topology
+    levels = build_levels(topology, found.cost.placement.fill)
+    shapes = exact_shapes(found.decision.degrees, found.cost.placement.axis_order, levels)
+    groups, cost, split = groups_of(shapes, levels, network_of(found.decision)), found.cost, None
+    while True:
+        least_s, timed = cost.cost.step_s * (1 - TOLERANCE), list[tuple[float, Decision]]()
+        for layouts in (
+            list(_one_moved(cost.layers_per_stage, cost.pipeline.rank)),
+            list(_columns_moved(cost.layers_per_stage)),
+        ):
+            for other in layouts[:: -(-len(layouts) // MOST_TRIED) or 1]:
+                if stopped():
+                    break
+                one = found.decision.model_copy(update={"layers_per_stage": other})
+                step_s = step_seconds(job, profile, topology, one, groups, levels, limit_s=least_s)
+                timed.append((step_s, one))
+        faster = (one for step_s, one in sorted(timed, key=lambda pair: pair[0]) if step_s < least_s)
+        costs = (plan_cost(job, profile, topology, one, shapes=shapes, levels=levels) for one in faster)
+        fitting = next((one for one in costs if all(stage.fits for stage in one.memory)), None)
+        if fitting is None:
+            return split
+        cost, split = fitting, fitting.layers_per_stage
 
 
 def _one_moved(split: Split, busiest: int) -> Iterator[Split]:
