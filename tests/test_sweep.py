@@ -20,10 +20,11 @@ import scaleacross as sa
 from instances import plain_job
 from scaleacross.api import study_run, sweep_points
 from scaleacross.api.engines.local import _Worker
-from scaleacross.api.study_store import POINTS_FILE, Store, csv_text
+from scaleacross.api.study_store import POINTS_FILE, Store
 from scaleacross.api.sweep_points import key_of, run_point
 from scaleacross.catalogue import load_study, points_of
 from scaleacross.cli import app
+from scaleacross.spec.csv_table import csv_text
 from scaleacross.spec.study import Study
 
 SMALL: dict[str, Any] = {"degrees": {"tp": 1, "cp": 1}, "schedules": ["1F1B"], "recompute": ["none"]}

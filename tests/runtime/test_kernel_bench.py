@@ -21,8 +21,8 @@ from scaleacross.runtime.kernel_bench import (
     _bf16_call,
     _products,
     attention_rows,
+    bench_csv,
     bench_of,
-    csv_text,
     gemm_rows,
 )
 
@@ -33,8 +33,8 @@ def test_calibrate_reads_what_bench_writes(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     bench = replace(bench_of("cpu", "mine", lambda *one: told.append(one)), scale=1 / 64, most=2)
     gemm, attention = tmp_path / "gemm.csv", tmp_path / "attention.csv"
-    gemm.write_text(csv_text(gemm_rows(bench)))
-    attention.write_text(csv_text(attention_rows(bench)))
+    gemm.write_text(bench_csv(gemm_rows(bench)))
+    attention.write_text(bench_csv(attention_rows(bench)))
     products = read_gemm_times(gemm)
     assert set(products) == {("mine", "bf16")}
     assert len(products["mine", "bf16"].time_s) == 2 * 2 * 3

@@ -16,6 +16,7 @@ from scaleacross.errors import InputError, VerificationError
 from scaleacross.row_codec.message import RowCodec, read_rows
 from scaleacross.row_codec.quantiser import absolute_bound, checked_rows, distinct_rows, quantise
 from scaleacross.row_codec.stages import stages_here
+from scaleacross.spec.csv_table import csv_text
 from scaleacross.spec.exchange_codec import CodecFigures
 from scaleacross.spec.progress import Progress
 
@@ -143,9 +144,6 @@ def _raw(path: Path, data: bytes, width: int | None) -> NDArray[Any]:
 
 def figures_csv(found: Sequence[CodecFigures]) -> str:
     """What a job's ``compression: {measured: FILE}`` reads."""
-    rows = [",".join(_cell(getattr(one, name)) for name in COLUMNS) for one in found]
-    return "\n".join([",".join(COLUMNS), *rows]) + "\n"
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
+    rows = ({name: getattr(one, name) for name in COLUMNS} for one in found)
+    shown = [{name: f"{v:.9g}" if isinstance(v, float) else v for name, v in row.items()} for row in rows]
+    return csv_text(shown, COLUMNS)

@@ -6,20 +6,19 @@ taken away when the file is opened again; every other line must read.
 
 from __future__ import annotations
 
-import csv
 import fcntl
-import io
 import json
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from scaleacross.api.engines.outcome import Record
 from scaleacross.emitters import write_files
 from scaleacross.errors import InputError
+from scaleacross.spec.csv_table import csv_cell, csv_text
 
 POINTS_FILE: Final = "points.jsonl"
 TABLE_FILE: Final = "points.csv"
@@ -109,26 +108,13 @@ def write_tables(rows: Sequence[Record], directory: Path) -> tuple[list[Path], s
     return [*written, _write_parquet(rows, directory / PARQUET_FILE)], ""
 
 
-def csv_text(rows: Sequence[Record]) -> str:
-    """Rows as CSV; every column that any row has, in the order of first sight."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
-    return out.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple | bool) else value
-
-
 def _write_parquet(rows: Sequence[Record], path: Path) -> Path:
     """Columns whose values are of different types become text."""
     import pyarrow
     import pyarrow.parquet
 
     names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: [_cell(row.get(name)) for row in rows] for name in names}
+    columns = {name: [csv_cell(row.get(name)) for row in rows] for name in names}
     for name, values in columns.items():
         kinds = {type(value) for value in values if value is not None}
         if len(kinds) > 1:

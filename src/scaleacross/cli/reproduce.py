@@ -192,9 +192,9 @@ def _write_docs(found: Reproduction, folder: Path, command: str) -> list[Path]:
     """The page, its table and its plot."""
     from datetime import date
 
-    from scaleacross.api.study_store import csv_text
     from scaleacross.emitters import write_files
     from scaleacross.report.design_space_page import design_page, design_svg
+    from scaleacross.spec.csv_table import csv_text
 
     name, page = found.space.name, design_page(found, command, date.today())
     files = {f"{name}.md": page, f"{name}.svg": design_svg(found), f"{name}.csv": csv_text(found.rows)}

@@ -156,7 +156,7 @@ def bench_command(
 def _bench_kernels(gemm: bool, attention: bool, device: str | None, accelerator: str | None, output: Path) -> None:
     """Time this machine's kernels and write one CSV file each, whole or not at all."""
     from scaleacross.emitters import write_files
-    from scaleacross.runtime.kernel_bench import attention_rows, bench_of, csv_text, gemm_rows
+    from scaleacross.runtime.kernel_bench import attention_rows, bench_csv, bench_of, gemm_rows
 
     with typer.progressbar(length=1, label="timing kernels", file=sys.stderr) as bar:
 
@@ -165,8 +165,8 @@ def _bench_kernels(gemm: bool, attention: bool, device: str | None, accelerator:
             bar.update(done - bar.pos)
 
         bench = bench_of(device, accelerator, told)
-        files = {"gemm.csv": csv_text(gemm_rows(bench))} if gemm else {}
-        files |= {"attention.csv": csv_text(attention_rows(bench))} if attention else {}
+        files = {"gemm.csv": bench_csv(gemm_rows(bench))} if gemm else {}
+        files |= {"attention.csv": bench_csv(attention_rows(bench))} if attention else {}
     written = write_files(files, output)
     options = " ".join(f"--{path.stem} {path}" for path in written)
     typer.echo(

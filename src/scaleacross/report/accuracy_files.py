@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from xml.sax.saxutils import escape
 
-from scaleacross.report.format import csv_text
+from scaleacross.spec.csv_table import csv_text
 from scaleacross.validation.score import Group, GroupBy, Scored, Validation
 
 GIB = 2.0**30

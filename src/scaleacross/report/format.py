@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from rich import box
@@ -111,13 +109,3 @@ def section(title: str, *parts: RenderableType) -> RenderableType:
 def add(table: Table, *values: str | Text, style: str = "") -> None:
     """Append a row of safe cells."""
     table.add_row(*(cell(value) for value in values), style=style)
-
-
-def csv_text(rows: Sequence[Mapping[str, object]], heads: Sequence[str] = ()) -> str:
-    """Rows as CSV, a cell blank where a row has no such column; without ``heads`` all columns in the order of first sight."""
-    out = io.StringIO()
-    names = heads or list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()

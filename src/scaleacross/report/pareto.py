@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scaleacross.report.format import add, columns, csv_text, large, percent
+from scaleacross.report.format import add, columns, large, percent
+from scaleacross.spec.csv_table import csv_text
 from scaleacross.spec.parallelism import Axis
 from scaleacross.spec.summary import cost_columns
 from scaleacross.units import human_seconds

@@ -14,17 +14,16 @@ as the hardware wants them (TN, both converted beforehand), whichever gradient t
 
 from __future__ import annotations
 
-import csv
-import io
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleacross.errors import InputError
 from scaleacross.runtime.requirement import require_torch
+from scaleacross.spec.csv_table import csv_text
 
 if TYPE_CHECKING:
     import torch
@@ -204,14 +203,11 @@ def attention_rows(bench: Bench) -> list[AttentionRow]:
     return out
 
 
-def csv_text(rows: Sequence[GemmRow] | Sequence[AttentionRow]) -> str:
+def bench_csv(rows: Sequence[GemmRow] | Sequence[AttentionRow]) -> str:
     """The rows as CSV with a header line; times in microseconds, four digits."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(field.name for field in fields(rows[0]))
-    for row in rows:
-        writer.writerow("" if one is None else f"{one:.4g}" if isinstance(one, float) else one for one in astuple(row))
-    return out.getvalue()
+    return csv_text(
+        [{name: f"{one:.4g}" if isinstance(one, float) else one for name, one in vars(row).items()} for row in rows]
+    )
 
 
 def _gemm_row(bench: Bench, kind: str, shape: tuple[int, int, int], seconds: float, layout: str) -> GemmRow:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from scaleacross.errors import InputError
-from scaleacross.report.format import csv_text
 from scaleacross.report.page.chart import Chart, whole_spec
 from scaleacross.report.page.html import MISSING, can_draw
+from scaleacross.spec.csv_table import csv_text
 
 WIDTH: Final = 900
 """Pixels of a chart in a document."""
