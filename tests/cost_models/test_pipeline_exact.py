@@ -1,17 +1,32 @@
-"""Exact times: closed form and steady state against timing every action."""
+"""Exact times: steady state against timing every action."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
 from scaleacross.cost_models.pipeline import exact as pipeline_exact
 from scaleacross.cost_models.pipeline.compiled import CompiledSchedule, compile_schedule
-from scaleacross.cost_models.pipeline.exact import exact_time_s
+from scaleacross.cost_models.pipeline.exact import exact_ends
 from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import chosen, generate, is_legal
 from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
+
+
+def total_s(
+    name: ScheduleName,
+    p: int,
+    m: int,
+    v: int,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    latency_s: ArrayLike,
+    occupancy_s: ArrayLike,
+) -> float:
+    seconds = (forward_s, backward_s, *np.zeros((4, p * v)))
+    return exact_ends(PipelineChoice(schedule=name, num_chunks=v), p, m, seconds, latency_s, occupancy_s).total_s
 
 
 @pytest.mark.parametrize("name", ["GPipe", "1F1B", "Interleaved1F1B"])
@@ -26,7 +41,7 @@ def test_short_runs_equal_timing(name: ScheduleName) -> None:
             for row in (latency, occupancy)
         ]
         timed = time_schedule(generate(name, p, m, v), forward, backward, *virtual).total_s
-        assert exact_time_s(name, p, m, v, forward, backward, latency, occupancy) == pytest.approx(timed, rel=1e-12)
+        assert total_s(name, p, m, v, forward, backward, latency, occupancy) == pytest.approx(timed, rel=1e-12)
 
 
 @pytest.mark.parametrize("busy", [0.0, 0.4, 3.0], ids=["latency", "occupancy", "queues"])
@@ -49,7 +64,7 @@ def test_long_runs_equal_timing(v: int, busy: float, monkeypatch: pytest.MonkeyP
             return chosen(choice, p, m)
 
         monkeypatch.setattr(pipeline_exact, "chosen", counted)
-        found = exact_time_s(name, p, m, v, forward, backward, latency, occupancy)
+        found = total_s(name, p, m, v, forward, backward, latency, occupancy)
         virtual = [np.tile(np.resize(row, p), v)[: p * v - 1] for row in (latency, occupancy)]
         assert found == pytest.approx(
             time_schedule(generate(name, p, m, v), forward, backward, *virtual).total_s, rel=1e-11
@@ -71,7 +86,7 @@ def test_rounds_of_more_than_pp_repeat_too(monkeypatch: pytest.MonkeyPatch) -> N
         return compile_schedule(chosen(choice, p, m))
 
     monkeypatch.setattr(pipeline_exact, "compiled_schedule", counted)
-    assert exact_time_s("Interleaved1F1B", p, m, v, forward, backward, 0.3, 0.0) == pytest.approx(whole, rel=1e-11)
+    assert total_s("Interleaved1F1B", p, m, v, forward, backward, 0.3, 0.0) == pytest.approx(whole, rel=1e-11)
     assert timed and m not in timed
 
 
@@ -80,18 +95,18 @@ def test_thousands_of_microbatches() -> None:
     latency = np.zeros(15)
     latency[7] = 0.002
     law = (6000 + 15) * 0.09 + 0.002 * (2 + 2 * ((6000 - 8) // 2))
-    assert exact_time_s("1F1B", 16, 6000, 1, 0.03, 0.06, latency, 0.0) == pytest.approx(law, rel=1e-10)
+    assert total_s("1F1B", 16, 6000, 1, 0.03, 0.06, latency, 0.0) == pytest.approx(law, rel=1e-10)
 
 
 def test_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="7 on 8 ranks"):
-        exact_time_s("1F1B", 8, 7, 1, 1.0, 2.0, 0.0, 0.0)
+        total_s("1F1B", 8, 7, 1, 1.0, 2.0, 0.0, 0.0)
     with pytest.raises(
         InputError, match=r"latency_s has shape \(3,\).*each of 4 boundaries, the last for the loop-back"
     ):
-        exact_time_s("Interleaved1F1B", 4, 8, 2, 1.0, 2.0, [1.0] * 3, 0.0)
+        total_s("Interleaved1F1B", 4, 8, 2, 1.0, 2.0, [1.0] * 3, 0.0)
     with pytest.raises(InputError, match=r"forward_s has shape \(3,\)"):
-        exact_time_s("GPipe", 4, 8, 1, [1.0] * 3, 2.0, 0.0, 0.0)
+        total_s("GPipe", 4, 8, 1, [1.0] * 3, 2.0, 0.0, 0.0)
     monkeypatch.setattr(pipeline_exact, "MAX_ACTIONS", 100)
     with pytest.raises(InputError, match=r"128 actions.*at most 100 are timed: use at most 12 micro-batches"):
-        exact_time_s("1F1B", 4, 16, 1, 1.0, 2.0, 0.0, 0.0)
+        total_s("1F1B", 4, 16, 1, 1.0, 2.0, 0.0, 0.0)

@@ -9,13 +9,13 @@ import pytest
 
 from oracles.spans import longest_span_s
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
-from scaleacross.cost_models.pipeline.exact import exact_time_s
+from scaleacross.cost_models.pipeline.exact import exact_ends
 from scaleacross.cost_models.pipeline.timed_bounds import CLOSED
 from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.schedules.pipeline import SCHEDULES, generate, is_legal
 from scaleacross.schedules.pipeline.check import peak_in_flight
 from scaleacross.schedules.pipeline.eager_1f1b import with_extra
-from scaleacross.spec.parallelism import ScheduleName
+from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 
 OTHERS = [name for name in SCHEDULES if name not in CLOSED and name != "DualPipe"]
 
@@ -30,9 +30,12 @@ def test_in_flight_equals_the_count() -> None:
 def test_exact_time_follows_the_v() -> None:
     # p = 2, one micro-batch: down over the boundary, turn on rank 1, up over it again, and back; the path holds two weight
     # gradients, the one of rank 1 between its two input gradients and the last
-    assert exact_time_s("ZBVZeroBubble", 2, 1, 2, 1.0, 3.0, [5.0, 99.0], 0.0, weight_s=1.0) == 4 * 1 + 4 * 2 + 4 * 5 + 2
-    order = ("0F0,3F0,3B0,0B0", "1F0,2F0,2B0,1B0")
-    assert exact_time_s("ZBVZeroBubble", 2, 1, 2, 1.0, 3.0, [5.0, 99.0], 0.0, order=order) == 4 * 1 + 4 * 3 + 4 * 5
+    choice = PipelineChoice(schedule="ZBVZeroBubble", num_chunks=2)
+    split = exact_ends(choice, 2, 1, (1.0, 3.0, 2.0, 1.0, *np.zeros((2, 4))), [5.0, 99.0], 0.0)
+    assert split.total_s == 4 * 1 + 4 * 2 + 4 * 5 + 2
+    own = choice.model_copy(update={"order": ("0F0,3F0,3B0,0B0", "1F0,2F0,2B0,1B0")})
+    whole = exact_ends(own, 2, 1, (1.0, 3.0, 2.0, 1.0, *np.zeros((2, 4))), [5.0, 99.0], 0.0)
+    assert whole.total_s == 4 * 1 + 4 * 3 + 4 * 5
 
 
 @pytest.mark.parametrize(("name", "k"), [("ZBH1", 1), ("ZBH2", 2)])

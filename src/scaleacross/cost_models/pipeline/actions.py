@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from scaleacross.cost_models.candidates import Floats
-from scaleacross.cost_models.pipeline.exact import exact_ends, exact_time_s, virtual_boundaries
+from scaleacross.cost_models.pipeline.exact import exact_ends, virtual_boundaries
 from scaleacross.cost_models.pipeline.shared_links import States
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, chained_ends
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
@@ -49,15 +49,15 @@ class Actions:
 
     @property
     def total_s(self) -> float:
-        """Seconds of the pipeline. Raises InputError as ``exact_time_s``."""
-        return self._timed_ends.total_s if self._is_timed else _total_s(self)
+        """Seconds of the pipeline. Raises InputError as ``exact_ends``."""
+        return _ends(self).total_s
 
     @property
     def ends(self) -> StageEnds:
         """When its stages need their parameters and have their gradients: as timed, or at the earliest and at the latest where
         every rank has one chunk. Raises InputError as ``exact_ends``."""
-        if self._is_timed:
-            return self._timed_ends
+        if self.num_chunks > 1 or self.splits or self.order is not None or self.link_s is not None:
+            return _ends(self)
         return chained_ends(self.forward_s, self.backward_s, np.sum(self.between_stages(), axis=0))
 
     @property
@@ -69,15 +69,6 @@ class Actions:
     def splits(self) -> bool:
         """Whether weight gradients are computed apart from input gradients."""
         return self.schedule not in WHOLE
-
-    @property
-    def _is_timed(self) -> bool:
-        """Whether its actions are timed for its ends."""
-        return self.num_chunks > 1 or self.splits or self.order is not None or self.link_s is not None
-
-    @property
-    def _timed_ends(self) -> StageEnds:
-        return _ends(self)
 
     @cached_property
     def _key(self) -> tuple[object, ...]:
@@ -99,24 +90,6 @@ class Actions:
         return virtual_boundaries("latency_s", self.latency_s, *shape), virtual_boundaries(
             "occupancy_s", self.occupancy_s, *shape
         )
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _total_s(of: Actions) -> float:
-    return exact_time_s(
-        of.schedule,
-        of.num_ranks,
-        of.num_microbatches,
-        of.num_chunks,
-        of.forward_s,
-        of.backward_s,
-        of.latency_s,
-        of.occupancy_s,
-        weight_s=of.weight_s,
-        input_s=of.input_s,
-        outer_s=of.outer_s,
-        order=of.order,
-    )
 
 
 @lru_cache(maxsize=_REMEMBERED)

@@ -1,4 +1,4 @@
-"""The exact time of one pipeline, for the finalists of a search: a closed form, timing, or a proved steady state."""
+"""The exact times of one pipeline, for the finalists of a search: all of it timed, or a beginning that provably repeats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaleacross.cost_models.pipeline.shared_links import States
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, stage_ends
 from scaleacross.cost_models.pipeline.timing import PipelineTimes, time_schedule
 from scaleacross.errors import InputError
-from scaleacross.schedules.pipeline import SCHEDULES, chosen, refusal
+from scaleacross.schedules.pipeline import SCHEDULES, chosen
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 
@@ -32,77 +32,30 @@ _RELATIVE_TOLERANCE = 1e-12  # of the total: starts that differ by less are equa
 _MIN_WINDOW = 8  # actions per rank; any action waits only for actions of the last 4 positions
 
 
-def exact_time_s(
-    name: ScheduleName,
-    num_ranks: int,
-    num_microbatches: int,
-    num_chunks: int,
-    forward_s: ArrayLike,
-    backward_s: ArrayLike,
-    boundary_latency_s: ArrayLike,
-    boundary_occupancy_s: ArrayLike,
-    *,
-    weight_s: ArrayLike | None = None,
-    input_s: ArrayLike | None = None,
-    outer_s: ArrayLike = 0.0,
-    order: tuple[str, ...] | None = None,
-) -> float:
-    """Seconds of one step of schedule ``name``, exact for ranks and boundaries of any kind.
-
-    GPipe has a closed form: the sum over stages and boundaries plus m−1 times the slowest of them, forward and
-    backward. The others are timed action by action; of a long run only the beginning, when it provably repeats (see
-    ``_period``).
-
-    Args:
-        name: name of the schedule.
-        num_ranks, num_microbatches, num_chunks: p, m, v.
-        forward_s, backward_s: of one micro-batch on one virtual stage (one chunk of one rank), shape (p·v,) in model
-            order, or scalar.
-        boundary_latency_s, boundary_occupancy_s: per boundary between rank r and r+1, shape (p−1,) or scalar; with
-            v > 1 shape (p,), the last entry for the loop-back from rank p−1 to rank 0. ``pipeline.timing`` defines
-            both.
-        weight_s: seconds of the weight gradient, part of ``backward_s``, for schedules that split the backward.
-        input_s, outer_s: as in ``pipeline.timing.time_schedule``.
-        order: an order of the schedule's own (``PipelineChoice.order``).
-
-    Raises:
-        InputError: the shape is refused by the schedule, an array has the wrong shape or a negative entry, or the run
-            has more than ``MAX_ACTIONS`` actions and does not become periodic.
-    """
-    p, m, v = num_ranks, num_microbatches, num_chunks
-    if order is None and (reason := refusal(name, p, m, v)):
-        raise InputError(reason)
-    choice = PipelineChoice(schedule=name, num_chunks=v, order=order)
-    seconds = forward_s, backward_s, boundary_latency_s, boundary_occupancy_s
-    timed = _timer(choice, p, *seconds, weight_s=weight_s, input_s=input_s, outer_s=outer_s)
-    if name == "GPipe" and order is None and not np.any(outer_s):
-        # one micro-batch is the sum of all stages and messages; each further one follows at the pace of the slowest
-        busiest = np.max(boundary_occupancy_s, initial=0.0) if p > 1 else 0.0
-        return timed(1).total_s + (m - 1) * float(sum(max(np.max(times), busiest) for times in (forward_s, backward_s)))
-    played, skipped_s = _without_repeats(timed, choice, p, m)
-    return timed(played).total_s + skipped_s
-
-
 def exact_ends(
     choice: PipelineChoice,
     num_ranks: int,
     num_microbatches: int,
-    seconds: Iterable[Floats],
-    boundary_latency_s: Floats,
-    boundary_occupancy_s: Floats,
+    seconds: Iterable[ArrayLike],
+    boundary_latency_s: ArrayLike,
+    boundary_occupancy_s: ArrayLike,
     link_s: Floats | None = None,
     states: States | None = None,
 ) -> StageEnds:
-    """When every stage of a schedule begins and ends, timed as ``exact_time_s`` times.
+    """When every stage of a schedule begins and ends, exact for ranks and boundaries of any kind.
+
+    All is timed action by action; of a long run only the beginning, when it provably repeats (see ``_period``).
 
     Args:
         seconds: forward, whole backward, input gradient alone, weight gradient, first and last forward's and backward's more of
-            every virtual stage (``pipeline.timing.time_schedule``).
-        boundary_latency_s, boundary_occupancy_s: as of ``exact_time_s``.
+            every virtual stage (``pipeline.timing.time_schedule``), (p·v,) in model order.
+        boundary_latency_s, boundary_occupancy_s: per boundary between rank r and r+1, shape (p−1,) or scalar; with v > 1 shape
+            (p,), the last entry for the loop-back from rank p−1 to rank 0. ``pipeline.timing`` defines both.
         link_s, states: as of ``pipeline.timing.time_schedule``.
 
     Raises:
-        InputError: as ``exact_time_s``.
+        InputError: the shape is refused by the schedule, an array has the wrong shape or a negative entry, or the run has more
+            than ``MAX_ACTIONS`` actions and does not become periodic.
     """
     forward, backward, alone, weight, first, last = seconds
     shared: dict[str, Any] = {"link_s": link_s, "states": states, "outer_s": np.stack([first, last])}
@@ -210,7 +163,7 @@ def _period(times: PipelineTimes, num_microbatches: int, num_chunks: int, unit: 
 def virtual_boundaries(
     name: str, values: ArrayLike, num_ranks: int, num_chunks: int, placement: StagePlacement
 ) -> Floats:
-    """``values`` of the boundaries between ranks (as in ``exact_time_s``) for the p·v−1 boundaries between virtual stages.
+    """``values`` of the boundaries between ranks (as in ``exact_ends``) for the p·v−1 boundaries between virtual stages.
 
     Raises:
         InputError: wrong shape.
