@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from scaleacross.catalogue import load_job, load_plan, load_plan_or_decision, load_topology
 from scaleacross.catalogue.yaml_source import parse_yaml
 from scaleacross.cli import app
-from scaleacross.cost_models.pipeline.timed_bounds import in_flight
+from scaleacross.cost_models.pipeline.timed_bounds import max_in_flight
 from scaleacross.diagnosis.verdict import diagnosis
 from scaleacross.emitters import write_files
 from scaleacross.errors import InputError
@@ -93,7 +93,7 @@ def test_sizes_beyond_reason_are_refused(override: str) -> None:
 
 def test_a_schedule_without_a_law_of_memory_is_an_error() -> None:
     with pytest.raises(InputError, match="NewSchedule: its activations in flight are not stated"):
-        in_flight(np.array(["ZBH1", "NewSchedule"]), 4, 8, 1, 0)
+        max_in_flight(np.array(["ZBH1", "NewSchedule"]), 4, 8, 1, 0)
 
 
 @pytest.mark.parametrize("version", [None, 2, "1", True])

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleacross.cost_models.pipeline import closed_form as pipeline
-from scaleacross.cost_models.pipeline.closed_form import BoundaryDelays
 from scaleacross.cost_models.pipeline.compiled import CompiledSchedule, compile_schedule
+from scaleacross.cost_models.pipeline.delay import BoundaryDelays, microbatches_per_round
+from scaleacross.cost_models.pipeline.timed_bounds import max_in_flight
 from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.schedules.pipeline import generate, refusal
 from scaleacross.schedules.pipeline import interleaved_1f1b as interleaved
@@ -50,13 +51,13 @@ def _timed(compiled: CompiledSchedule, F: float, B: float, delay: np.ndarray | f
 def test_rounds_equal_the_generators() -> None:
     p, m = np.meshgrid(np.arange(1, 20), np.arange(1, 60))
     expected = [interleaved.microbatches_per_round(*pair) for pair in zip(p.flat, m.flat, strict=True)]
-    assert pipeline.microbatches_per_round(p, m).ravel().tolist() == expected
+    assert microbatches_per_round(p, m).ravel().tolist() == expected
 
 
 def test_in_flight_equals_the_count() -> None:
     for shape in LEGAL:
         counted = peak_in_flight(generate(*shape))
-        assert pipeline.max_in_flight(*shape, np.arange(shape[1])).tolist() == list(counted)
+        assert max_in_flight(*shape, np.arange(shape[1])).tolist() == list(counted)
 
 
 @pytest.mark.parametrize(

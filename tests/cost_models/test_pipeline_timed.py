@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from oracles.spans import longest_span_s
-from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.pipeline.exact import exact_ends
-from scaleacross.cost_models.pipeline.timed_bounds import CLOSED
+from scaleacross.cost_models.pipeline.timed_bounds import CLOSED, max_in_flight
 from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.schedules.pipeline import SCHEDULES, generate, is_legal
 from scaleacross.schedules.pipeline.check import peak_in_flight

@@ -6,7 +6,8 @@ import pytest
 
 import scaleacross as sa
 from instances import plain_job
-from scaleacross.cost_models.pipeline.closed_form import BoundaryDelays, lower_bound_s
+from scaleacross.cost_models.pipeline.closed_form import lower_bound_s
+from scaleacross.cost_models.pipeline.delay import BoundaryDelays
 from scaleacross.cost_models.pipeline.timeline import planned_pipeline
 from scaleacross.spec.parallelism import Degrees, PipelineChoice, ScheduleName
 from scaleacross.spec.placement import BuildingShare, Placement

@@ -22,9 +22,8 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.overlap import GRADIENTS, WINDOW_NAMES, Window
-from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.pipeline.delay import microbatches_per_round
-from scaleacross.cost_models.pipeline.timed_bounds import among
+from scaleacross.cost_models.pipeline.timed_bounds import among, max_in_flight
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import ROUNDS

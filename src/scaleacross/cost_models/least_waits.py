@@ -29,7 +29,8 @@ from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.early_gradients import BOTH_WAYS, early_backwards
 from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.overlap import computation_s
-from scaleacross.cost_models.pipeline.closed_form import BoundaryDelays, lower_bound_s
+from scaleacross.cost_models.pipeline.closed_form import lower_bound_s
+from scaleacross.cost_models.pipeline.delay import BoundaryDelays
 from scaleacross.cost_models.pipeline.timed_bounds import CLOSED, SPLIT, WHOLE, among, folded
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.parallelism import SCHEDULE_NAMES

@@ -33,7 +33,7 @@ from scaleacross.cost_models.offloading import (
     on_the_way_bytes,
     state_share,
 )
-from scaleacross.cost_models.pipeline.closed_form import max_in_flight
+from scaleacross.cost_models.pipeline.timed_bounds import max_in_flight
 from scaleacross.cost_models.recomputation import kept_bytes, rerun_bytes
 from scaleacross.cost_models.sharding import pass_gathers, reduced_every_pass
 from scaleacross.cost_models.stages import RankClasses, spread

@@ -35,8 +35,7 @@ from scaleacross.cost_models.least_waits import longest_s
 from scaleacross.cost_models.levels import CAMPUS, REGION
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.overlap import windows
-from scaleacross.cost_models.pipeline.closed_form import max_in_flight
-from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
+from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, max_in_flight
 from scaleacross.solvers.arcs import exposed_in_windows_s
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fleet

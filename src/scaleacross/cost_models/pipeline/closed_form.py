@@ -1,4 +1,4 @@
-"""Seconds and memory slots of pipeline schedules in closed form, for one plan or for arrays of candidates.
+"""Seconds of pipeline schedules in closed form, for one plan or for arrays of candidates.
 
 Every function broadcasts over its arguments, for legal shapes (``schedules.pipeline.is_legal``). Nothing here walks a schedule;
 ``pipeline.timing`` does, and the tests hold the two together.
@@ -25,22 +25,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleacross.cost_models.pipeline.delay import (
-    BoundaryDelays,
-    interleaved_time_s,
-    microbatches_per_round,
-    one_f_one_b_delay_s,
-)
-from scaleacross.cost_models.pipeline.timed_bounds import in_flight
+from scaleacross.cost_models.pipeline.delay import BoundaryDelays, interleaved_time_s, one_f_one_b_delay_s
 
 Floats = NDArray[np.float64]
-
-__all__ = [
-    "BoundaryDelays",
-    "lower_bound_s",
-    "max_in_flight",
-    "microbatches_per_round",
-]
 
 
 def lower_bound_s(
@@ -81,20 +68,3 @@ def lower_bound_s(
         looped = interleaved_time_s(p, m, v, F, B, delays)
     ordered = np.where(name == "1F1B", flat, looped)
     return np.asarray(np.where(name == "GPipe", gpipe, np.maximum(ordered, queue)), dtype=np.float64)
-
-
-def max_in_flight(
-    schedule: ArrayLike, num_ranks: ArrayLike, num_microbatches: ArrayLike, num_chunks: ArrayLike, rank: ArrayLike
-) -> NDArray[np.int64]:
-    """Largest number of chunk activations (1/v of a rank's layers, one micro-batch) that ``rank`` holds at once.
-
-    GPipe m; 1F1B min(m, p−s); Interleaved1F1B min(m·v, (v−1)·R + 2(p−s−1) + 1); the others: ``pipeline.timed_bounds.in_flight``.
-    """
-    name, p, m = np.asarray(schedule), np.asarray(num_ranks), np.asarray(num_microbatches)
-    v, s = np.asarray(num_chunks), np.asarray(rank)
-    one_f_one_b = np.minimum(m, p - s)
-    interleaved = np.minimum(m * v, (v - 1) * microbatches_per_round(p, m) + 2 * (p - s - 1) + 1)
-    gpipe, flat, looped = name == "GPipe", name == "1F1B", name == "Interleaved1F1B"
-    others = 0 if (gpipe | flat | looped).all() else in_flight(name, p, m, v, s)
-    held = np.where(gpipe, m, np.where(flat, one_f_one_b, np.where(looped, interleaved, others)))
-    return np.asarray(held, dtype=np.int64)

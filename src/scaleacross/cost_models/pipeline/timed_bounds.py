@@ -1,11 +1,11 @@
-"""Kinds of pipeline schedules, and memory slots of those whose time has no closed form here: they are timed once placed.
+"""Kinds of pipeline schedules, and their memory slots.
 
 ZBH1 without delay takes m(F+B) + (p−1)(F+B−2W) if W ≤ F (arXiv 2401.10241, tested); symbols as in ``closed_form``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -56,37 +56,45 @@ def idle_share(schedule: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike)
     return np.asarray(np.where(whole, 1.0, F / np.where(F + B > 0, F + B, 1.0)))
 
 
-def in_flight(
+def max_in_flight(
     schedule: ArrayLike, num_ranks: ArrayLike, num_microbatches: ArrayLike, num_chunks: ArrayLike, rank: ArrayLike
 ) -> Ints:
-    """Chunk activations that ``rank`` holds at once, weight gradients that wait included; at most m·v of them.
+    """Chunk activations (1/v of a rank's layers, one micro-batch) that ``rank`` holds at once, waiting weight gradients too.
 
-    Eager1F1B 2(p−s)−1; LoopedBFS m·v; ZBH1 p; ZBH2 2p−1; InterleavedZeroBubble (v−1)R + p; ZBVZeroBubble min(2p, m + 1 + s);
-    VHalf 2⌊p/2⌋ + 2; VMin 2⌊(p+1)/3⌋ + 2; DualPipe p + 1; DualPipeV 2p + 1. Equal to the count of the generated orders. What a
-    package adds is counted in its orders.
+    Equal to the count of the generated orders, in which those that packages add are counted; at most m·v.
 
     Raises:
         InputError: a schedule that is not in this table.
     """
     name, p, m, v = np.asarray(schedule), np.asarray(num_ranks), np.asarray(num_microbatches), np.asarray(num_chunks)
-    held = {
-        "Eager1F1B": 2 * (p - np.asarray(rank)) - 1,
-        "LoopedBFS": m * v,
-        "ZBH1": p,
-        "ZBH2": 2 * p - 1,
-        "InterleavedZeroBubble": (v - 1) * microbatches_per_round(p, m) + p,
-        "ZBVZeroBubble": np.minimum(2 * p, m + 1 + np.asarray(rank)),
-        "VHalf": 2 * (p // 2) + 2,
-        "VMin": 2 * ((p + 1) // 3) + 2,
-        "DualPipe": p + 1,
-        "DualPipeV": 2 * p + 1,
+    s, a_round = np.asarray(rank), microbatches_per_round(p, m)
+    table: dict[ScheduleName, Callable[[], Ints]] = {
+        "1F1B": lambda: p - s,
+        "Interleaved1F1B": lambda: (v - 1) * a_round + 2 * (p - s - 1) + 1,
+        "GPipe": lambda: m,
+        "Eager1F1B": lambda: 2 * (p - s) - 1,
+        "LoopedBFS": lambda: m * v,
+        "ZBH1": lambda: p,
+        "ZBH2": lambda: 2 * p - 1,
+        "InterleavedZeroBubble": lambda: (v - 1) * a_round + p,
+        "ZBVZeroBubble": lambda: np.minimum(2 * p, m + 1 + s),
+        "VHalf": lambda: 2 * (p // 2) + 2,
+        "VMin": lambda: 2 * ((p + 1) // 3) + 2,
+        "DualPipe": lambda: p + 1,
+        "DualPipeV": lambda: 2 * p + 1,
     }
-    known = np.isin(name, (*held, *CLOSED, *ADDED_SCHEDULES))
+    known, held = np.isin(name, ADDED_SCHEDULES), np.zeros((), dtype=np.int64)
+    if known.any():
+        held = _counted(name, p, m, v, s)
+    for key, slots in table.items():
+        if known.all():
+            break
+        here = name == key
+        known, held = known | here, np.where(here, slots(), held)
     if not known.all():
         unknown = name[~known].flat[0]
         raise InputError(f"schedule {unknown}: its activations in flight are not stated, so memory cannot be counted")
-    counted = 0 if not np.isin(name, ADDED_SCHEDULES).any() else _counted(name, p, m, v, np.asarray(rank))
-    return np.asarray(np.minimum(m * v, np.select([name == key for key in held], list(held.values()), counted)))
+    return np.asarray(np.minimum(m * v, held), dtype=np.int64)
 
 
 def _counted(*columns: NDArray[Any]) -> Ints:
