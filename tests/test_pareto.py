@@ -96,26 +96,26 @@ def test_a_front_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypat
     path, out = tmp_path / "job.json", tmp_path / "front"
     path.write_text(two("step_time", **SMALL).model_dump_json(exclude_none=True))
     arguments = ["pareto", str(path), "--points", "3", "-o", str(out), "--json"]
-    real, run = frontier.plan_problem, list[str]()
+    real, run = frontier.plan, list[str]()
 
-    def stopped(problem: Problem, *rest: object, **options: object) -> Plan:
+    def stopped(problem: Problem, **options: object) -> Plan:
         if len(run) == 2:
             raise KeyboardInterrupt
         run.append(problem.job.objective)
-        return real(problem, *rest, **options)  # type: ignore[arg-type]
+        return real(problem, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(frontier, "plan_problem", stopped)
+    monkeypatch.setattr(frontier, "plan", stopped)
     first = CliRunner().invoke(app, arguments)
     assert first.exit_code == 130
     assert f"finished points are kept in {out}; the same command continues" in first.stderr
     assert len((out / "searches.jsonl").read_text().splitlines()) == 2
     assert not (out / "pareto.csv").exists()
 
-    def counted(problem: Problem, *rest: object, **options: object) -> Plan:
+    def counted(problem: Problem, **options: object) -> Plan:
         run.append(problem.job.objective)
-        return real(problem, *rest, **options)  # type: ignore[arg-type]
+        return real(problem, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(frontier, "plan_problem", counted)
+    monkeypatch.setattr(frontier, "plan", counted)
     second = CliRunner().invoke(app, arguments)
     assert second.exit_code == 0, second.output
     whole = len(run)
@@ -137,15 +137,16 @@ def test_kept_searches_are_told_apart_by_all_that_decides_them() -> None:
         problem: Problem = problem,
         limits: float | None = None,
         how: tuple[float, int, float] = (9.0, 0, 0.0),
-        clock: Callable[[], float] | None = time.perf_counter,
+        clock: Callable[[], float] = time.perf_counter,
+        work: int | None = None,
     ) -> str:
         limit, *rest = how
-        front = frontier._Front(problem, ("step_time", MONEY), (limit, clock), *rest, None, None)
+        front = frontier._Front(problem, ("step_time", MONEY), (limit, clock, work), *rest, None, None)
         return front._key("step_time", {} if limits is None else {MONEY: limits})
 
     keys = [key(), key(other), key(limits=1.0), key(limits=2.0)]
     keys += [key(how=how) for how in ((8.0, 0, 0.0), (9.0, 1, 0.0), (9.0, 0, 0.1))]
-    keys += [key(clock=clock) for clock in (time.process_time, None)]
+    keys += [key(clock=time.process_time), key(work=9)]
     assert len(set(keys)) == len(keys) and key() == keys[0]
 
 

@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 
 from instances import plain_job, plain_topology, plain_trunk
-from scaleacross.api.planning import _settled
 from scaleacross.solvers import placed_networks
 from scaleacross.solvers.alternatives import alternatives
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.network_of_plan import Networked, with_network
 from scaleacross.solvers.placed_networks import PlacedNetworks
 from scaleacross.solvers.search_state import Search, decision_of
+from scaleacross.solvers.settle import settled
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.problem import Problem, problem_of
 
@@ -46,7 +46,7 @@ def test_a_faster_alternative_takes_the_plans_place(is_late: bool, monkeypatch: 
         monkeypatch.setattr(Search, "past_limit", property(lambda _: len(set(map(str, asked))) > 1))
     networks = PlacedNetworks(state)
     others_of = partial(alternatives, networks=networks)
-    placed, networked, others = _settled(state, best, networks, others_of, alone=False)
+    placed, networked, others = settled(state, best, networks, others_of, alone=False)
     assert placed is not best
     assert networked.cost.cost.step_s < 3 * best.step_s
     assert all(one.step_s is None or one.step_s >= networked.cost.cost.step_s for one in others)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,6 @@ from cases import each
 from instances import mixed_job, plain_job, random_job, unexpected_notes
 from oracles.exhaustive import exhaustive
 from priced import MONEY, POWER, priced, spent, two
-from scaleacross.api.planning import plan_problem
 from scaleacross.cost_models.egress import UnitPrices, axis_patterns, flow_price
 from scaleacross.cost_models.traffic import flows
 from scaleacross.solvers.candidates import Pricing
@@ -93,14 +90,13 @@ def test_a_limit_takes_away_what_exceeds_it_and_nothing_else(seed: int) -> None:
     tokens = problem.job.tokens_per_step
     most = least * 1.1
     oracle = exhaustive(problem, lambda d, c: c.cost.step_s if spent(problem, MONEY, d, c) <= most else np.inf)
-    options: Any = {"time_limit_s": 60, "seed": 0, "gap_tolerance": 0.0, "progress": None}
-    plan = plan_problem(problem, {MONEY: tokens / most}, **options)
+    plan = sa.plan(problem, limits={MONEY: tokens / most}, simulated=False)
     assert plan.estimated.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert plan.estimated.step_s >= fastest.step_s * (1 - 1e-9)
     assert plan.report.limits == {MONEY: tokens / most}
     assert plan.report.status == "optimal"
     with pytest.raises(sa.InfeasibleError, match="keeps to tokens_per_s_per_currency_unit"):
-        plan_problem(problem, {MONEY: tokens / (least * 0.9)}, **options)
+        sa.plan(problem, limits={MONEY: tokens / (least * 0.9)}, simulated=False)
 
 
 @pytest.mark.parametrize("objective", [POWER, MONEY])

@@ -13,14 +13,13 @@ from typing import Final
 
 from scaleacross.api.assemble import cost_of
 from scaleacross.api.objectives import Limits, value_of
-from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan_problem
+from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan
 from scaleacross.api.problems import problem_of
 from scaleacross.api.study_store import Store
 from scaleacross.api.summarising import token_costs
 from scaleacross.api.sweep_points import digest
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.solvers.objectives import Measure
-from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.spec.job import OBJECTIVE_NAMES, Job, ObjectiveName
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.progress import Progress
@@ -94,7 +93,7 @@ def pareto(
     for name in (first, second):
         Measure.of(problem.topology, name, problem)
     with Store(Path(directory), SEARCHES_FILE) if directory is not None else nullcontext() as store:
-        limit = (time_limit_s, clock) if work_limit is None else (work_limit, None)
+        limit = time_limit_s, clock, work_limit
         front = _Front(problem, (first, second), limit, seed, gap_tolerance, progress, store)
         best_first = front.solve(first, {})
         best_second = front.solve(second, {})
@@ -120,7 +119,7 @@ class _Front:
         self,
         problem: Problem,
         objectives: tuple[ObjectiveName, ObjectiveName],
-        limit: tuple[float, Callable[[], float] | None],
+        limit: tuple[float, Callable[[], float], int | None],
         seed: int,
         gap_tolerance: float,
         progress: Callable[[Progress], None] | None,
@@ -139,20 +138,22 @@ class _Front:
             return ParetoPoint(Plan.model_validate(kept["plan"]), (kept["values"][0], kept["values"][1]))
         job = self.problem.job.model_copy(update={"objective": objective})
         problem = Problem(job, self.problem.workload, self.problem.topology, self.problem.profile)
-        plan = plan_problem(
+        found = plan(
             problem,
-            limits,
+            limits=limits,
             time_limit_s=self.limit[0],
-            clock=self.limit[1] or WorkClock(),  # a search that is limited by work counts its own
+            clock=self.limit[1],
+            work_limit=self.limit[2],
             seed=self.seed,
             gap_tolerance=self.gap_tolerance,
             progress=self.progress,
+            simulated=False,
         )
-        cost = cost_of(problem, plan.decision)
-        first, second = (value_of(problem, name, cost, plan.decision) for name in self.objectives)
+        cost = cost_of(problem, found.decision)
+        first, second = (value_of(problem, name, cost, found.decision) for name in self.objectives)
         if self.store is not None:
-            self.store.append({"key": key, "values": [first, second], "plan": plan.model_dump(mode="json")})
-        return ParetoPoint(plan, (first, second))
+            self.store.append({"key": key, "values": [first, second], "plan": found.model_dump(mode="json")})
+        return ParetoPoint(found, (first, second))
 
     def _key(self, objective: ObjectiveName, limits: Limits) -> str:
         """Hash of everything that decides a search."""
@@ -161,7 +162,7 @@ class _Front:
                 "job": self.problem.job.model_dump(mode="json", exclude={"name", "objective"}),
                 "objectives": [objective, *self.objectives],
                 "limits": dict(limits),
-                "how": [self.limit[0], _unit(self.limit[1]), self.seed, self.gap_tolerance, version("scaleacross")],
+                "how": [*_counted(*self.limit), self.seed, self.gap_tolerance, version("scaleacross")],
             }
         )
 
@@ -186,9 +187,11 @@ class _Front:
                 yield found
 
 
-def _unit(clock: Callable[[], float] | None) -> str:
-    """What a limit counts."""
-    return "work" if clock is None else "CPU seconds" if clock is time.process_time else "seconds"
+def _counted(limit_s: float, clock: Callable[[], float], work_limit: int | None) -> tuple[float, str]:
+    """A limit and what it counts."""
+    if work_limit is not None:
+        return work_limit, "work"
+    return limit_s, "CPU seconds" if clock is time.process_time else "seconds"
 
 
 def _better(objective: ObjectiveName, value: float, than: float) -> bool:

@@ -10,13 +10,12 @@ from typing import Any, Final, NamedTuple
 
 from scaleacross import verification as checks
 from scaleacross.api.evaluation import evaluated
-from scaleacross.api.planning import plan_problem
+from scaleacross.api.planning import plan
 from scaleacross.api.problems import problem_of
 from scaleacross.api.reading import Present, present_settings
 from scaleacross.api.stated import stated
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.solvers.network_of_plan import with_network
-from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.spec.improvement import Change, Improvement
 from scaleacross.spec.job import Job
 from scaleacross.spec.offloading import OFFLOADS
@@ -69,11 +68,7 @@ def improve_settings(
     same = [one for one in now.stated if one.startswith(KEPT)]
     size = f"num_accelerators={now.plan.degrees.world_size}"
     problem = problem_of(job, (f"target={framework}", *same, size, *overrides))
-    given = {"time_limit_s": 60.0, "seed": 0, "gap_tolerance": 0.0, "progress": None, **search}
-    if (work_limit := given.pop("work_limit", None)) is not None:
-        given |= {"time_limit_s": float(work_limit), "clock": WorkClock()}
-    incumbents = _incumbents(problem, now.plan.decision)
-    planned = plan_problem(problem, {}, incumbents=incumbents, simulated=True, **given)
+    planned = plan(problem, incumbents=_incumbents(problem, now.plan.decision), **search)
     changes = [_alone(now, one) for one in _differences(now, planned)]
     changes.sort(key=lambda change: -1e300 if change.saved_s is None else change.saved_s, reverse=True)
     return Improvement(framework=framework, present=now.plan, planned=planned, changes=tuple(changes))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
 
 from scaleacross.cost_models.egress import axis_patterns
 from scaleacross.cost_models.goodput import useful_parts
@@ -16,6 +18,7 @@ from scaleacross.workloads.problem import Problem
 
 Limits = Mapping[ObjectiveName, float]
 """Step time in seconds at most; tokens/s per megawatt, or per currency unit and second, at least."""
+NO_LIMITS: Final[Limits] = MappingProxyType({})
 
 
 def goal_of(problem: Problem, limits: Limits) -> Goal | None:

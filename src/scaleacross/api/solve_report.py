@@ -1,0 +1,122 @@
+"""What a plan reports about its search: objective, bounds, gap, alternatives, and how it ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from scaleacross.api.assemble import cost_of, versions
+from scaleacross.api.objectives import Limits, objective_value, value_of
+from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
+from scaleacross.solvers.network_of_plan import Networked
+from scaleacross.solvers.objectives import Goal
+from scaleacross.solvers.search_state import Search
+from scaleacross.spec.plan import Alternative, Decision, Finalist, Headroom, ObjectiveValue, SolveReport
+from scaleacross.verification.figures import TOLERANCE
+from scaleacross.workloads.problem import Problem
+from scaleacross.workloads.space import left_out
+
+
+def _chunks(state: Search, decision: Decision, step_s: float) -> tuple[str, ...]:
+    """What no bound covers where ranks hold several chunks."""
+    if decision.pipeline.num_chunks == 1 or decision.degrees.pp == 1 or state.problem.job.stages == "equal":
+        return ()
+    note = "the bound is one on layouts whose chunks are as equal as possible"
+    if state.bound_s > step_s * (1 + TOLERANCE):
+        return (f"{note}, {state.bound_s:.4g} s; layers moved from the busiest rank make the step shorter than these",)
+    return (note,)
+
+
+def search_report(
+    state: Search,
+    networked: Networked,
+    others: tuple[Alternative, ...] = (),
+    finalists: tuple[Finalist, ...] = (),
+) -> SolveReport:
+    """The report of a search for the least step time."""
+    step_s = networked.cost.cost.step_s
+    bounds = search_bounds(state, step_s)
+    bound_s = min(step_s, max(bound.step_s for bound in bounds))
+    gap = (step_s - bound_s) / step_s
+    return SolveReport(
+        objective_s=step_s,
+        bound_s=bound_s,
+        gap=gap,
+        bounds=bounds,
+        alternatives=others,
+        finalists=finalists,
+        **_found(state, gap, timed=True, notes=_chunks(state, networked.decision, step_s)),
+    )
+
+
+def goal_report(
+    state: Search, goal: Goal, networked: Networked, limits: Limits, others: tuple[Alternative, ...]
+) -> SolveReport:
+    """The report of a search whose times are scores: its bound is one on spending, those on time are arithmetic."""
+    problem, cost, decision = state.problem, networked.cost, networked.decision
+    step_s = cost.cost.step_s
+    value = objective_value(problem, cost, decision, goal.measure.spent(state.bound_s))
+    bounds = arithmetic_bounds(problem)
+    bound_s = max(bound.step_s for bound in bounds)
+    if value is None:  # the step time within limits: the score is the step time
+        bound_s = state.bound_s
+        gap = (step_s - bound_s) / step_s
+    else:
+        gap = (value.spent_per_step - value.spent_bound_per_step) / value.spent_per_step
+    return SolveReport(
+        objective_s=step_s,
+        bound_s=bound_s,
+        gap=gap,
+        objective=value,
+        limits=dict(limits),
+        bounds=bounds,
+        alternatives=tuple(_with_value(problem, value, one) for one in others),
+        **_found(state, gap, timed=value is None),
+    )
+
+
+def _with_value(problem: Problem, won: ObjectiveValue | None, other: Alternative) -> Alternative:
+    """An alternative whose reason begins with what it loses of the objective."""
+    if won is None or other.step_s is None:
+        return other
+    lost = value_of(problem, won.name, cost_of(problem, other.decision), other.decision)
+    return other.model_copy(update={"reason": f"{1 - lost / won.value:.1%} less {won.name}; {other.reason}"})
+
+
+def _headroom(state: Search, timed: bool) -> Headroom | None:
+    """What the search knows of candidates that only the job's headroom rules out."""
+    fraction = state.problem.job.memory_headroom_fraction
+    if not fraction:
+        return None
+    bound_s = state.headroom_bound_s if timed and state.headroom_bound_s < math.inf else None
+    return Headroom(fraction=fraction, num_candidates=state.num_headroom, bound_s=bound_s)
+
+
+def _found(state: Search, gap: float, timed: bool, notes: Sequence[str] = ()) -> dict[str, Any]:
+    """What every report says about the search itself."""
+    problem = state.problem
+    narrow = left_out(problem.job, problem.profile, problem.topology)
+    told = [*notes, *state.left_out, *([narrow] if narrow else [])]
+    if state.work_limit is not None and state.out_of_time:
+        told.append(f"the work limit of {state.work_limit:,} computed step times ended the search")
+    elif state.past_limit and not state.stopped():
+        told.append("the limit came before every alternative had been tried: the next best may be others")
+    if state.stopped():
+        told.append("the search was stopped by hand: what it had not placed by then is what the gap leaves open")
+    if state.bound_violation_s > 1e-9:
+        told.append(
+            f"a relaxed bound exceeded an exact cost by {state.bound_violation_s:.3g} s: the gap is not a proof here"
+        )
+    return {
+        "status": "time_limit" if state.out_of_time else "optimal" if gap <= TOLERANCE else "gap_tolerance",
+        "num_candidates": state.num_candidates,
+        "num_infeasible": dict(state.refused),
+        "headroom": _headroom(state, timed),
+        "num_pruned": state.num_pruned,
+        "num_placed": len(state.pool),
+        "seconds": state.seconds,
+        "seed": state.seed,
+        "versions": versions(),
+        "notes": tuple(told),
+    }
