@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles.messages import Route, add_collective
-from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.collectives import RING, TREE, Group
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, SCALE_UP, ZONE
 from scaleacross.cost_models.links import Links
@@ -102,10 +102,12 @@ def test_the_library_keeps_the_network_busy_with_the_algorithm_that_it_runs(
     """The bytes of its tree, where that is faster, not those of a ring, which has more latencies and less to send."""
     shape, plain = group
     own = connected(plain, shape, library_settings(plain))
-    ways = [one for one in options("all_reduce", size, shape, own, LAUNCH_S) if one.algorithm != "hierarchical"]
+    best = Group(shape, own, LAUNCH_S)
+    ways = [best._way("all_reduce", np.array(size), 2, None, (code,)) for code in (RING, TREE)]
     timed = Group(shape, plain, LAUNCH_S, network="library").all_reduce(np.array(size))
-    assert float(timed.time_s) == pytest.approx(ways[0].time_s)
-    as_fast = [one.busy_s for one in ways if one.time_s == pytest.approx(ways[0].time_s)]
+    least_s = min(float(one.time_s) for one in ways)
+    assert float(timed.time_s) == pytest.approx(least_s)
+    as_fast = [float(one.busy_s) for one in ways if float(one.time_s) == pytest.approx(least_s)]
     assert any(float(timed.busy_s) == pytest.approx(busy) for busy in as_fast)
 
 

@@ -31,10 +31,9 @@ from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.codec import crosses, encodings_of, is_encodable
-from scaleacross.cost_models.network.options import Option
-from scaleacross.cost_models.network.options import options as ways_of
+from scaleacross.cost_models.network.options import Way, ways
 from scaleacross.cost_models.network.resources import Held, crossed_beyond, held
-from scaleacross.cost_models.network.transport import channels_of, connected, stated_settings
+from scaleacross.cost_models.network.transport import channels_of
 from scaleacross.cost_models.plan_traffic import time_of
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow
@@ -238,19 +237,18 @@ def _ways(flow: Flow, bare: CommunicatorChoice, wire: Wire) -> Iterator[tuple[Co
         choice = bare.model_copy(update={"algorithm": plain})
         yield choice, *_seconds(flow, choice, wire)
         return
-    links = connected(wire.links, wire.shape, stated_settings(bare))
     for offer in (None, *(wire.offers if is_encodable(flow.op, flow.what) else ())):
         if offer is not None and not crosses(wire.shape, offer.levels):
             continue
-        for way in ways_of(flow.op, flow.size_bytes, wire.shape, links, wire.launch_s, offer):
-            if way.algorithm is None:
-                continue
+        found = []
+        for way in ways(flow.op, flow.size_bytes, wire.shape, wire.links, offer):
             choice = _choice(bare, way)
             if offer is not None:
                 choice = _encoded(choice, offer, wire.shape)
                 if choice.compression and choice.compression.relative_error > wire.max_relative_error:
                     continue
-            yield choice, way.time_s, way.busy_s
+            found.append((choice, *_seconds(flow, choice, wire)))
+        yield from sorted(found, key=lambda one: one[1])
 
 
 def _encoded(choice: CommunicatorChoice, offer: Compression, shape: GroupShape) -> CommunicatorChoice:
@@ -261,7 +259,7 @@ def _encoded(choice: CommunicatorChoice, offer: Compression, shape: GroupShape) 
     return choice.model_copy(update={"compression": own})
 
 
-def _choice(bare: CommunicatorChoice, way: Option) -> CommunicatorChoice:
+def _choice(bare: CommunicatorChoice, way: Way) -> CommunicatorChoice:
     cut = {"num_chunks": way.num_chunks, "chunk_bytes": bare.chunk_bytes / way.num_chunks}
     return bare.model_copy(update={"algorithm": way.algorithm, "steps": way.steps, **cut})
 
