@@ -13,7 +13,7 @@ from instances import mixed_instance, plain_job, plain_topology
 from oracles.exhaustive import candidates, placements
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.candidates import candidate_of
-from scaleacross.cost_models.layer_seconds import times_by_type
+from scaleacross.cost_models.layer_seconds import TimedLayers
 from scaleacross.cost_models.layout import layout_of
 from scaleacross.cost_models.plan_cost import plan_cost, stage_memory
 from scaleacross.cost_models.stages import block_counts, equal_stages, layers_of_ranks
@@ -155,8 +155,8 @@ def test_layer_costs_are_those_of_the_rows_and_of_the_memory(seed: int) -> None:
     for fleet in (fleet for fleet in fleets(problem.topology) if len(fleet.accelerators) == 2):
         for candidate in list(candidates(problem, fleet))[:4]:
             settings = candidate_of(candidate, job.global_batch_sequences)
-            times = times_by_type(profile, job, fleet.accelerators, settings)
-            costs = layer_costs(profile, job, fleet.accelerators, settings, times)
+            timed = TimedLayers.of(profile, job, fleet.accelerators, settings)
+            costs = layer_costs(timed)
             split = equal_stages(profile.num_layers, candidate.degrees.pp, candidate.pipeline.num_chunks)
             table = layers_of_ranks(block_counts(profile), split)
             for placement in list(placements(fleet, candidate.degrees))[:6]:
@@ -164,7 +164,7 @@ def test_layer_costs_are_those_of_the_rows_and_of_the_memory(seed: int) -> None:
                 decision = candidate.model_copy(update={"placement": placement})
                 assert layout == counted_layout(problem.topology, decision)
                 same = (int(settings.num_micro_batches[0]),) * len(layout)
-                _, work, _ = uneven_rows(profile, job, fleet.accelerators, settings, times, layout, split, same)
+                _, work, _ = uneven_rows(timed, layout, split, same)
                 slowest = max(costs.slowest_pass_s(table, one.types).max() for one in layout)
                 assert (work.forward_s + work.backward_s).max() == pytest.approx(slowest)
                 stages = stage_memory(job, profile, fleet.accelerators, decision, settings, layout)

@@ -14,7 +14,7 @@ from math import gcd, isclose
 import numpy as np
 
 from scaleacross.cost_models.candidates import candidate_of
-from scaleacross.cost_models.layer_seconds import times_by_type
+from scaleacross.cost_models.layer_seconds import TimedLayers
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.stages import equal_stages, head_rank, layers_of_ranks
 from scaleacross.cost_models.uneven import LayerCosts, Split, layer_costs
@@ -73,8 +73,7 @@ class BruteBalancer:
             job, profile = self.problem.job, self.problem.profile
             decision = self.decision.model_copy(update={"recompute": policy})
             settings = candidate_of(decision, job.global_batch_sequences)
-            times = times_by_type(profile, job, self.fleet.accelerators, settings)
-            self._costs[policy] = layer_costs(profile, job, self.fleet.accelerators, settings, times)
+            self._costs[policy] = layer_costs(TimedLayers.of(profile, job, self.fleet.accelerators, settings))
         return self._costs[policy]
 
     @property

@@ -11,18 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import Candidates, Floats, Ints
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
-from scaleacross.cost_models.layer_seconds import StackedTimes, shared_seconds, times_by_type
+from scaleacross.cost_models.layer_seconds import StackedTimes, TimedLayers, shared_seconds
 from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.rank_seconds import LayerGathers, layer_counts, rank_times, update_s, with_accumulation
 from scaleacross.cost_models.recomputation import keys_again, on_rows, own, tokens_again
 from scaleacross.cost_models.stages import block_counts, placement_of, virtual_stages
 from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.accelerator import Accelerator
-from scaleacross.spec.job import Job
 from scaleacross.spec.step_work import ChunkWork, PipelineWork
-from scaleacross.workloads.layer_profile import ModelProfile
 
 Split = Sequence[Sequence[int]]
 """[pipeline rank][chunk] -> layers."""
@@ -61,73 +59,53 @@ class StageWork:
     expert_parameters: Floats
 
 
-def stage_work(
-    profile: ModelProfile, job: Job, accelerator: Accelerator, times: StackedTimes, candidates: Candidates, split: Split
-) -> StageWork:
-    """Work of one decision (``candidates`` as in ``uneven.rank_rows``) on one accelerator type with these layer ``times``.
+def stage_work(timed: TimedLayers, split: Split) -> dict[str, StageWork]:
+    """Work of a decision by accelerator type; ``split``: [pipeline rank][chunk] -> layers.
 
     Raises:
         ValueError: the split does not hold the layers of the model.
     """
+    profile, job, accelerators, candidates, times = timed
     classes, rank = virtual_stages(block_counts(profile), split, placement_of(candidates))
     table = classes.layers
     stages, candidates = np.arange(len(table)), on_rows(candidates, rank)
     held = held_parameters(profile, candidates, classes)
-    parts = with_accumulation(rank_times(times, candidates, classes), job, accelerator, candidates, held.total)
-    forward, backward, weight, attention = map(own, parts)
     counts = layer_counts(profile, LayerGathers.of(profile, candidates), classes, stages)
-    shared, shared_backward = shared_seconds(job, [times])
-    return StageWork(
-        rank=rank,
-        forward_s=forward,
-        backward_s=backward,
-        weight_s=weight,
-        attention_s=attention,
-        shared_s=np.broadcast_to(shared, len(stages)),
-        shared_backward_s=np.broadcast_to(shared_backward, len(stages)),
-        num_layers=table.sum(axis=1),
-        attention_layers=counts["layers"],
-        moe_layers=counts["moe_layers"],
-        tp_forward=counts["tp_forward"],
-        tp_backward=counts["tp_gathers"] / 2 - counts["tp_forward"],
-        keys_again=keys_again(profile, candidates),
-        tokens_again=tokens_again(candidates),
-        dense_parameters=held.dense[:, 0],
-        expert_parameters=held.expert[:, 0],
-    )
+
+    def on(accelerator: Accelerator, each: StackedTimes) -> StageWork:
+        parts = with_accumulation(rank_times(each, candidates, classes), job, accelerator, candidates, held.total)
+        forward, backward, weight, attention = map(own, parts)
+        shared, shared_backward = shared_seconds(job, [each])
+        return StageWork(
+            rank=rank,
+            forward_s=forward,
+            backward_s=backward,
+            weight_s=weight,
+            attention_s=attention,
+            shared_s=np.broadcast_to(shared, len(stages)),
+            shared_backward_s=np.broadcast_to(shared_backward, len(stages)),
+            num_layers=table.sum(axis=1),
+            attention_layers=counts["layers"],
+            moe_layers=counts["moe_layers"],
+            tp_forward=counts["tp_forward"],
+            tp_backward=counts["tp_gathers"] / 2 - counts["tp_forward"],
+            keys_again=keys_again(profile, candidates),
+            tokens_again=tokens_again(candidates),
+            dense_parameters=held.dense[:, 0],
+            expert_parameters=held.expert[:, 0],
+        )
+
+    return {one.name: on(one, each) for one, each in zip(accelerators, times, strict=True)}
 
 
-def chunk_work(
-    profile: ModelProfile,
-    job: Job,
-    accelerators: Sequence[Accelerator],
-    candidates: Candidates,
-    split: Split,
-) -> dict[str, PipelineWork]:
-    """Work of one decision (``candidates`` as in ``uneven.rank_rows``) by accelerator type.
-
-    Args:
-        split: [pipeline rank][chunk] -> layers.
-
-    Raises:
-        ValueError: the split does not hold the layers of the model.
-    """
-    times = times_by_type(profile, job, accelerators, candidates.take(np.zeros(1, dtype=np.int64)))
-    return {
-        one.name: _of_type(profile, job, one, each, candidates, split)
-        for one, each in zip(accelerators, times, strict=True)
-    }
+def chunk_work(timed: TimedLayers, split: Split) -> dict[str, PipelineWork]:
+    """Work of a decision by accelerator type, as a plan states it. Raises ValueError as ``stage_work`` does."""
+    works = stage_work(timed, split)
+    return {one.name: _of_type(timed, one, works[one.name], split) for one in timed.accelerators}
 
 
-def _of_type(
-    profile: ModelProfile,
-    job: Job,
-    accelerator: Accelerator,
-    times: StackedTimes,
-    candidates: Candidates,
-    split: Split,
-) -> PipelineWork:
-    work = stage_work(profile, job, accelerator, times, candidates, split)
+def _of_type(timed: TimedLayers, accelerator: Accelerator, work: StageWork, split: Split) -> PipelineWork:
+    candidates = timed.candidates
     pp, placement = len(split), placement_of(candidates)
     chunks = [
         ChunkWork(
@@ -161,6 +139,7 @@ def _of_type(
     dense, expert = of_ranks(work.dense_parameters), of_ranks(work.expert_parameters)
     candidates = candidates.take(np.zeros(1, dtype=np.int64))
     update = [
-        float(update_s(job, [accelerator], candidates, *held_by)[0, 0]) for held_by in zip(dense, expert, strict=True)
+        float(update_s(timed.job, [accelerator], candidates, *held_by)[0, 0])
+        for held_by in zip(dense, expert, strict=True)
     ]
     return PipelineWork(kinds=tuple(kinds), kind_of=tuple(map(tuple, kind_of)), optimizer_s=tuple(update))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,29 @@ StackedTimes = LayerTimes
 """Of [block types..., embedding, head], (types + 2, n)."""
 _MASKS: Final = np.array([*MASKS, 0])  # ANY_POLICY repeats nothing
 _REMEMBERED: Final = 16  # models on accelerators: of one problem, few; every exact price asks for the same rows again
+
+
+class TimedLayers(NamedTuple):
+    """The layers of a decision, timed on every accelerator type.
+
+    Attributes:
+        candidates: its row, or a row for every pipeline rank (``recomputation.on_ranks``).
+        times: of every accelerator type (``times_by_type``), for the first of these rows.
+    """
+
+    profile: ModelProfile
+    job: Job
+    accelerators: Sequence[Accelerator]
+    candidates: Candidates
+    times: Sequence[StackedTimes]
+
+    @classmethod
+    def of(
+        cls, profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator], candidates: Candidates
+    ) -> TimedLayers:
+        """With the times of the first of ``candidates``. Raises KeyError as ``times_by_type`` does."""
+        times = times_by_type(profile, job, accelerators, candidates.take(np.zeros(1, dtype=np.int64)))
+        return cls(profile, job, accelerators, candidates, times)
 
 
 def times_by_type(

@@ -16,6 +16,7 @@ from scaleacross.cost_models.candidates import Candidates, candidate_of
 from scaleacross.cost_models.chunk_work import chunk_work
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.layer_seconds import TimedLayers
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.levels import CAMPUS, Levels, accelerator_types, build_levels
 from scaleacross.cost_models.links import links_of
@@ -126,7 +127,7 @@ def replayed_work(job: Job, profile: ModelProfile, topology: Topology, decision:
     """Computation of a placed decision by accelerator type, as a plan states it. Raises ValueError as ``plan_cost`` does."""
     accelerators = accelerator_types([topology.building(share.building) for share in _placement(decision).fill])
     candidates = on_ranks(candidate_of(decision, job.global_batch_sequences), decision.stage_recompute)
-    return chunk_work(profile, job, accelerators, candidates, layers_per_stage(profile, decision))
+    return chunk_work(TimedLayers.of(profile, job, accelerators, candidates), layers_per_stage(profile, decision))
 
 
 def step_seconds(

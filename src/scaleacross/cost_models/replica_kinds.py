@@ -11,11 +11,12 @@ import numpy as np
 from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.beside_layers import BesideLayers, beside_layers, pieces_of_stages
 from scaleacross.cost_models.candidates import Floats, candidate_of
+from scaleacross.cost_models.chunk_work import stage_work
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.far_gradients import FarTraffic, Ranks, is_far, near_gradients
 from scaleacross.cost_models.far_shapes import slowest_apart
 from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.layer_seconds import times_by_type
+from scaleacross.cost_models.layer_seconds import TimedLayers
 from scaleacross.cost_models.layout import Axis, Layout
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.overlap import GRADIENTS as GRADIENTS_WINDOW
@@ -130,12 +131,12 @@ class Replicas:
         job, profile, accelerators, decision, layout, split, micro_batches = given
         candidates = on_ranks(candidate_of(decision, job.global_batch_sequences), decision.stage_recompute)
         first = np.zeros(1, dtype=np.int64)
-        times = times_by_type(profile, job, accelerators, candidates.take(first))
-        rows = rank_rows(profile, job, accelerators, candidates, times, layout, split, micro_batches)
+        timed = TimedLayers.of(profile, job, accelerators, candidates)
+        rows = rank_rows(timed, layout, split, micro_batches)
         launch_s = max(accelerator.collective_start_s for accelerator in accelerators)
         order = decision.pipeline.order
         volumes = Volumes(job, profile, candidates.take(first), rows.work.take(first), launch_s, order)
-        pipelines = UnplacedPipelines.of(volumes, accelerators, times, layout, split, micro_batches, candidates)
+        pipelines = UnplacedPipelines(volumes, stage_work(timed, split), layout, micro_batches)
         return cls(decision, volumes, rows, pipelines, split)
 
     def placed(self, placement: Placement, groups: Mapping[str, Group], levels: Levels) -> PlacedReplicas:

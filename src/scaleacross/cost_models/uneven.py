@@ -23,7 +23,7 @@ import numpy as np
 from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.columns import columns_of, concatenated
-from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds
+from scaleacross.cost_models.layer_seconds import TimedLayers, layer_pass_s, shared_seconds
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.memory import Held, bytes_by_layer, held_parameters
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
@@ -47,7 +47,6 @@ from scaleacross.cost_models.stages import (
     virtual_stages,
 )
 from scaleacross.cost_models.work import NO_WORK, ShardShares, Work
-from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import ModelProfile
 
@@ -123,14 +122,9 @@ class LayerCosts:
         return needed
 
 
-def layer_costs(
-    profile: ModelProfile,
-    job: Job,
-    accelerators: Sequence[Accelerator],
-    candidates: Candidates,
-    times: Sequence[StackedTimes],
-) -> LayerCosts:
-    """Costs of a single candidate (``candidates`` has one row) on every accelerator type (``layer_seconds.times_by_type``)."""
+def layer_costs(timed: TimedLayers) -> LayerCosts:
+    """Costs of a single candidate on every accelerator type."""
+    profile, job, accelerators, candidates, times = timed
     seconds = np.stack([layer_pass_s(each, candidates)[:, 0] for each in times])
     ranks, head = np.arange(candidates.pp[0]), head_rank_of(candidates)
     ends = (ranks == 0).astype(np.int64), (ranks == head).astype(np.int64)
@@ -146,48 +140,26 @@ def head_rank_of(candidates: Candidates) -> int:
     return head_rank(int(candidates.pp[0]), int(candidates.num_chunks[0]), placement_of(candidates))
 
 
-def uneven_rows(
-    profile: ModelProfile,
-    job: Job,
-    accelerators: Sequence[Accelerator],
-    candidates: Candidates,
-    times: Sequence[StackedTimes],
-    layout: Layout,
-    split: Split,
-    micro_batches: Sequence[int],
-) -> Rows:
+def uneven_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: Sequence[int]) -> Rows:
     """The distinct of ``rank_rows``."""
-    rows = rank_rows(profile, job, accelerators, candidates, times, layout, split, micro_batches)
+    rows = rank_rows(timed, layout, split, micro_batches)
     candidates, work = rows.candidates, columns_of(rows.work)
     columns = np.stack([candidates.num_micro_batches, candidates.recompute, rows.types, *work], axis=1)
     _, distinct = np.unique(columns, axis=0, return_index=True)
     return rows.take(distinct)
 
 
-def rank_rows(
-    profile: ModelProfile,
-    job: Job,
-    accelerators: Sequence[Accelerator],
-    candidates: Candidates,
-    times: Sequence[StackedTimes],
-    layout: Layout,
-    split: Split,
-    micro_batches: Sequence[int],
-) -> Rows:
-    """One row for every pipeline rank of every replica class of one decision.
-
-    Args:
-        candidates: its row, or a row for every pipeline rank (``recomputation.on_ranks``).
-        times: of every accelerator type (``layer_seconds.times_by_type``).
-        micro_batches: of every replica class of ``layout``.
+def rank_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: Sequence[int]) -> Rows:
+    """One row for every pipeline rank of every replica class of one decision; ``micro_batches`` of every class of ``layout``.
 
     Raises:
         ValueError: the split does not hold the layers of the model.
     """
+    profile, job, accelerators, candidates, times = timed
     table = layers_of_ranks(block_counts(profile), split, placement_of(candidates))
     classes = every_rank(table, head_rank_of(candidates))
     held = held_parameters(profile, candidates, classes)
-    longest = _longest_chunk_s(profile, job, accelerators, candidates, times, split)
+    longest = _longest_chunk_s(timed, split)
     by_type = [
         with_accumulation(rank_times(each, candidates, classes), job, accelerator, candidates, held.total)
         for accelerator, each in zip(accelerators, times, strict=True)
@@ -243,15 +215,9 @@ def rank_rows(
     return Rows(replace(rows, num_micro_batches=batches), work, kinds)
 
 
-def _longest_chunk_s(
-    profile: ModelProfile,
-    job: Job,
-    accelerators: Sequence[Accelerator],
-    candidates: Candidates,
-    times: Sequence[StackedTimes],
-    split: Split,
-) -> Floats:
+def _longest_chunk_s(timed: TimedLayers, split: Split) -> Floats:
     """Backward of the longest chunk of every rank on every type, (types, ranks)."""
+    profile, job, accelerators, candidates, times = timed
     stages, rank = virtual_stages(block_counts(profile), split, placement_of(candidates))
     candidates = on_rows(candidates, rank)
     held = held_parameters(profile, candidates, stages)

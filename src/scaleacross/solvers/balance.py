@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from scaleacross.cost_models.candidates import Candidates, Ints
-from scaleacross.cost_models.layer_seconds import StackedTimes
+from scaleacross.cost_models.layer_seconds import TimedLayers
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.memory import host_bytes
 from scaleacross.cost_models.offloading import host_room_bytes
@@ -37,14 +37,11 @@ from scaleacross.schedules.pipeline import legal_micro_batches
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.solvers.partition_stages import Reruns, partition_stages
 from scaleacross.solvers.share_batch import share_batch
-from scaleacross.spec.accelerator import Accelerator
-from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import SCHEDULE_NAMES
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import BatchShare, Decision
 from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.targets import needs_equal_batches
-from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.problem import Problem
 
 
@@ -83,15 +80,16 @@ class Balance:
 
 @dataclass(frozen=True)
 class Balancer:
-    """The balances of one candidate (``candidates`` has one row); ``times`` of its layers on every accelerator type."""
+    """The balances of one candidate."""
 
-    job: Job
-    profile: ModelProfile
-    accelerators: tuple[Accelerator, ...]
-    candidates: Candidates
-    times: list[StackedTimes]
+    timed: TimedLayers
     _fastest: dict[tuple[frozenset[str], ...], Split | None] = field(init=False, default_factory=dict)
     _costs: dict[int, LayerCosts] = field(init=False, default_factory=dict)
+
+    @property
+    def candidates(self) -> Candidates:
+        """Its row."""
+        return self.timed.candidates
 
     @property
     def placement(self) -> StagePlacement:
@@ -111,7 +109,7 @@ class Balancer:
     @cached_property
     def _equal_split(self) -> Split:
         pp, num_chunks = int(self.candidates.pp[0]), int(self.candidates.num_chunks[0])
-        return equal_stages(self.profile.num_layers, pp, num_chunks, self.placement)
+        return equal_stages(self.timed.profile.num_layers, pp, num_chunks, self.placement)
 
     def balances(self, layout: Layout) -> Iterator[Balance]:
         """B1–B3, the equal ones first."""
@@ -124,7 +122,7 @@ class Balancer:
     @cached_property
     def uneven_split(self) -> Split | None:
         """The split of ``partition_stages`` on a fleet of one type; None where that is the equal one, or none fits."""
-        types = [frozenset(one.name for one in self.accelerators)] * int(self.candidates.pp[0])
+        types = [frozenset(one.name for one in self.timed.accelerators)] * int(self.candidates.pp[0])
         split = partition_stages(self.costs, types, int(self.candidates.num_chunks[0]), self.placement)
         return None if split == self._equal_split else split
 
@@ -146,27 +144,20 @@ class Balancer:
                 yield replace(self.equal(layout), split=split, stage_recompute=policies)
 
     def _with(self, policy: str) -> Balancer:
-        return replace(self, candidates=replace(self.candidates, recompute=np.array([RECOMPUTES.index(policy)])))
+        return Balancer(self._timed(recompute=RECOMPUTES.index(policy)))
 
-    def ranks(self, balance: Balance) -> Candidates:
-        """The candidate's row, or a row for every pipeline rank where each has its own recompute policy."""
-        return on_ranks(self.candidates, balance.stage_recompute)
+    def _timed(self, **columns: int) -> TimedLayers:
+        """With other ``columns`` of the candidate."""
+        other = {name: np.array([value]) for name, value in columns.items()}
+        return self.timed._replace(candidates=replace(self.candidates, **other))
 
     def rows(self, balance: Balance) -> Rows:
         """The rows that price a balance: one where all ranks are alike, else one of every kind of rank."""
-        if len(self.accelerators) == 1 and balance.layers_per_stage is None and balance.stage_recompute is None:
-            work = work_of(self.profile, self.job, self.accelerators, self.candidates)
+        if len(self.timed.accelerators) == 1 and balance.layers_per_stage is None and balance.stage_recompute is None:
+            work = work_of(*self.timed[:4])
             return Rows(self.candidates, work, np.zeros(len(self.candidates), dtype=np.int64))
-        return uneven_rows(
-            self.profile,
-            self.job,
-            self.accelerators,
-            self.ranks(balance),
-            self.times,
-            balance.layout,
-            balance.split,
-            balance.micro_batches,
-        )
+        timed = self.timed._replace(candidates=on_ranks(self.candidates, balance.stage_recompute))
+        return uneven_rows(timed, balance.layout, balance.split, balance.micro_batches)
 
     def _splits(self, layout: Layout) -> list[Split]:
         types, equal = types_of_ranks(layout), self._equal_split
@@ -180,7 +171,7 @@ class Balancer:
         return [equal] if other is None or other == equal else [equal, other]
 
     def _shares(self, layout: Layout, split: Split) -> list[tuple[int, ...]]:
-        if len(layout) == 1 or needs_equal_batches(self.job):
+        if len(layout) == 1 or needs_equal_batches(self.timed.job):
             return []
         m, pp, num_chunks = (
             int(getattr(self.candidates, name)[0]) for name in ("num_micro_batches", "pp", "num_chunks")
@@ -205,20 +196,18 @@ class Balancer:
         """Whether host memory holds what every rank offloads."""
         if not (self.candidates.activation_offload.any() or self.candidates.optimizer_offload.any()):
             return True
-        candidates = replace(self.candidates, num_micro_batches=np.array([most]))
+        candidates = self._timed(num_micro_batches=most).candidates
         classes = every_rank(self._table(split), head_rank_of(candidates))
-        filled = host_bytes(self.profile, self.job, candidates, classes)[:, 0]
+        filled = host_bytes(self.timed.profile, self.timed.job, candidates, classes)[:, 0]
         rooms = [
-            host_room_bytes([one for one in self.accelerators if one.name in names]) for names in types_of_ranks(layout)
+            host_room_bytes([one for one in self.timed.accelerators if one.name in names])
+            for names in types_of_ranks(layout)
         ]
         return bool((filled <= rooms).all())
 
     def _costs_with(self, num_micro_batches: int) -> LayerCosts:
         if num_micro_batches not in self._costs:
-            candidates = replace(self.candidates, num_micro_batches=np.array([num_micro_batches]))
-            self._costs[num_micro_batches] = layer_costs(
-                self.profile, self.job, self.accelerators, candidates, self.times
-            )
+            self._costs[num_micro_batches] = layer_costs(self._timed(num_micro_batches=num_micro_batches))
         return self._costs[num_micro_batches]
 
     def _table(self, split: Sequence[Sequence[int]]) -> Ints:

@@ -22,7 +22,7 @@ from scaleacross.cost_models.axes import axis_terms, searched_network
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints, candidate_of
 from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.cost_models.groups import stacked_shapes
-from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, StackedTimes, times_by_type
+from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, StackedTimes, TimedLayers, times_by_type
 from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import stacked_links
@@ -159,8 +159,8 @@ class EveryPlacement(Placer):
         return sorted(out, key=lambda one: one.floor_s)
 
     def _balancer(self, candidates: Candidates) -> Balancer:
-        pricing = self.pricing
-        return Balancer(pricing.job, pricing.profile, pricing.accelerators, candidates, self._layer_times(candidates))
+        pricing, times = self.pricing, self._layer_times(candidates)
+        return Balancer(TimedLayers(pricing.profile, pricing.job, pricing.accelerators, candidates, times))
 
     def _balances(self, balancer: Balancer, layout: Layout) -> Iterable[Balance]:
         """The balances to try on a layout: the equal one alone where a share of every chunk's layers is recomputed."""

@@ -14,17 +14,15 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.axes import Calls, axis_calls, heads_s
-from scaleacross.cost_models.candidates import Candidates, Floats
-from scaleacross.cost_models.chunk_work import Split, StageWork, stage_work
+from scaleacross.cost_models.candidates import Floats
+from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.layer_seconds import StackedTimes
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.pipeline.placed import TimedPipeline, layers_busy_s, stage_seconds, timed_pipelines
 from scaleacross.cost_models.pipeline.shard_passes import ShardCalls, passes_busy_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.waiting_groups import RankGroups
 from scaleacross.cost_models.window_traffic import crosses_buildings, without_trunks
-from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.parallelism import GridAxis
 
 WAITED: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard")
@@ -41,7 +39,7 @@ class UnplacedPipelines:
 
     Attributes:
         volumes: of the decision, one row.
-        stages: work of its virtual stages by accelerator type.
+        stages: work of its virtual stages by accelerator type (``stage_work``).
         micro_batches: of every class of ``layout``.
     """
 
@@ -49,24 +47,6 @@ class UnplacedPipelines:
     stages: Mapping[str, StageWork]
     layout: Layout
     micro_batches: Sequence[int]
-
-    @classmethod
-    def of(
-        cls,
-        volumes: Volumes,
-        accelerators: Sequence[Accelerator],
-        times: Sequence[StackedTimes],
-        layout: Layout,
-        split: Split,
-        micro_batches: Sequence[int],
-        candidates: Candidates,
-    ) -> UnplacedPipelines:
-        """With ``times`` of every accelerator type and ``candidates`` as in ``stage_work``. Raises ValueError as it does."""
-        stages = {
-            one.name: stage_work(volumes.profile, volumes.job, one, each, candidates, split)
-            for one, each in zip(accelerators, times, strict=True)
-        }
-        return cls(volumes, stages, layout, micro_batches)
 
     @property
     def any_stages(self) -> StageWork:
