@@ -39,25 +39,12 @@ def communicators(
     Raises:
         ValueError: ``dp_shard`` without its expert groups.
     """
-    if axis in ("cp", "dp_shard"):
+    if axis in SHARDED:
         return tuple(_state_windows(volumes, *one) for one in _sharded(axis, volumes, group, expert_group))
     out = np.zeros((3, len(WINDOW_NAMES), len(volumes.candidates)))
     if axis == "dp_replicate":
         out[:, 0] = _replicas_s(volumes, group)
     return (out.reshape(TRAFFIC_ROWS, -1),)
-
-
-def gradients_s(
-    axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
-) -> tuple[Floats, ...]:
-    """Of gradients that are reduced once in a step in ``communicators`` the seconds, and those in which networks are busy, each
-    (2, n); nothing of an axis that reduces none. Raises ValueError as it does."""
-    if axis not in GRADIENT_AXES:
-        return ()
-    if axis == "dp_replicate":
-        return (_replicas_s(volumes, group)[:2],)
-    every = _sharded(axis, volumes, group, expert_group)
-    return tuple(np.where(one[0] <= 0, 0.0, _reductions_s(volumes, *one)[0][:2]) for one in every)
 
 
 def least_communicators(
@@ -108,11 +95,18 @@ def on_trunks(group: Group) -> Group:
 def trunks_apart_s(
     axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
 ) -> tuple[Floats, ...]:
-    """``gradients_s`` at least, where no other group stands in a group's way on trunks; of relaxed shapes nowhere, as they may
-    cross trunks in place of other links."""
+    """Of gradients that are reduced once in a step in ``communicators`` the seconds, and those in which networks are busy, each
+    (2, n), at least; nothing of an axis that reduces none. Raises ValueError as it does.
+
+    No other group stands in a group's way on trunks; of relaxed shapes nowhere, as they may cross trunks in place of other links.
+    """
     if axis not in GRADIENT_AXES:
         return ()
-    return gradients_s(axis, volumes, without_trunks(group), expert_group and without_trunks(expert_group))
+    group = without_trunks(group)
+    if axis == "dp_replicate":
+        return (_replicas_s(volumes, group)[:2],)
+    every = _sharded(axis, volumes, group, expert_group and without_trunks(expert_group))
+    return tuple(np.where(one[0] <= 0, 0.0, _reductions_s(volumes, *one)[0][:2]) for one in every)
 
 
 def windows_of(flow: Flow, shard: ShardLevel) -> tuple[int, ...]:
