@@ -11,18 +11,24 @@ those of estimates.
 
 Where nobody says how many finalists there are, the simulation of the best decides: one that takes longer than its estimate by
 more than ``AGREEMENT`` may lose to another, so ``AUTOMATIC`` are simulated.
+
+The order of buildings that a pipeline runs through is in no estimate: which messages meet on which trunk. So the best by estimate
+is simulated in other orders, too (``building_orders``), and so is the fastest of the others, should it not be the best.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from scaleacross.api.simulating import stepped
 from scaleacross.api.stated import AGREEMENT
-from scaleacross.errors import InputError
+from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.simulation.steady import SteadyStep
+from scaleacross.solvers.building_orders import other_orders
+from scaleacross.solvers.fleets import fill_of
 from scaleacross.solvers.network_of_plan import Networked, with_library_network, with_network
 from scaleacross.solvers.search_state import Placed, Search, decision_of
 from scaleacross.spec.plan import Finalist, Plan
@@ -56,7 +62,8 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
     """
     first, played = _simulated(planned(best[1]), state.problem)
     won, found = Refereed(best, played, ()), [first]
-    late = _simulated_s(first) > first.price_s * (1 + AGREEMENT) and played is not None
+    won, found = _in_other_orders(state, won, found, planned)
+    late = min(map(_simulated_s, found)) > first.price_s * (1 + AGREEMENT) and played is not None
     number = number or (AUTOMATIC if late and not state.stopped() else 1)  # who stops a search does not wait for four
     for choice in _challengers(state, best, number, lambda: min(map(_simulated_s, found))):
         state.tell("simulating", len(found), max(number, len(found) + 1))
@@ -64,7 +71,31 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
         if _simulated_s(one) < min(map(_simulated_s, found)):
             won = Refereed(choice, played, ())
         found.append(one)
+    if won.choice[0].candidates is not best[0].candidates:
+        won, found = _in_other_orders(state, won, found, planned)
     return won._replace(finalists=tuple(sorted(found, key=_simulated_s)))
+
+
+def _in_other_orders(
+    state: Search, won: Refereed, found: list[Finalist], planned: Callable[[Networked], Plan]
+) -> tuple[Refereed, list[Finalist]]:
+    """The fastest so far, with its buildings in the order of its fastest simulation, and all finalists."""
+    placed, networked = won.choice
+    orders = [] if won.played is None or state.stopped() else other_orders(state.problem, networked.decision)
+    for decision in orders:
+        state.tell("simulating other orders of buildings", len(found), len(found) + 1)
+        try:
+            other = with_network(state.problem, decision, state.seed)
+        except InfeasibleError:
+            continue  # no network of it keeps to the budgets
+        if not all(stage.fits for stage in other.cost.memory):
+            continue
+        one, played = _simulated(planned(other), state.problem)
+        if _simulated_s(one) < min(map(_simulated_s, found)):
+            placement = replace(placed.placement, fill=fill_of(other.cost.placement.fill))
+            won = Refereed((replace(placed, step_s=one.price_s, placement=placement), other), played, ())
+        found = [*found, one]
+    return won, found
 
 
 def _challengers(state: Search, best: Choice, number: int, fastest_s: Callable[[], float]) -> Iterator[Choice]:

@@ -188,8 +188,26 @@ def finalists(plan: Plan) -> RenderableType:
     for one in found:
         pipeline, degrees = one.decision.pipeline, one.decision.degrees
         replayed = f"refused: {one.reason}" if one.replayed_s is None else human_seconds(one.replayed_s)
-        add(table, str(degrees), f"{pipeline.schedule} x{pipeline.num_chunks}", human_seconds(one.price_s), replayed)
+        add(
+            table,
+            f"{degrees}{_in_order(one, found)}",
+            f"{pipeline.schedule} x{pipeline.num_chunks}",
+            human_seconds(one.price_s),
+            replayed,
+        )
     return section("Referee: the plan with the fastest simulation", table, Text(), Text(refereed(found)))
+
+
+def _in_order(one: Finalist, found: Sequence[Finalist]) -> str:
+    """The order of its buildings, where another finalist has the same ones in another order."""
+
+    def names(other: Finalist) -> tuple[str, ...]:
+        placement = other.decision.placement
+        return () if placement is None else tuple(share.building for share in placement.fill)
+
+    mine = names(one)
+    others = any(sorted(names(other)) == sorted(mine) and names(other) != mine for other in found)
+    return f"; {', '.join(mine)}" if others else ""
 
 
 def refereed(found: Sequence[Finalist]) -> str:

@@ -217,7 +217,7 @@ class Fleet:
         for granule in sorted({math.lcm(granule, self.unit) for granule in granules}, reverse=True):
             for sequence in self._sequences:
                 for fill in _spread(size, granule, sequence):
-                    signature = self._signature(fill)
+                    signature = self.signature(fill)
                     if signature not in seen and self._uses_all_types(fill):
                         seen.add(signature)
                         out[fill] = None
@@ -244,7 +244,7 @@ class Fleet:
             left.remove(here)
             yield here
 
-    def _signature(self, fill: Fill) -> tuple[object, ...]:
+    def signature(self, fill: Fill) -> tuple[object, ...]:
         """Fills with equal signatures cost the same: equal shares of alike buildings over alike trunks.
 
         Of regions only their borders count, so they are numbered as the fill meets them.
@@ -289,6 +289,11 @@ def fleets(topology: Topology) -> list[Fleet]:
 def shares(fill: Fill) -> tuple[BuildingShare, ...]:
     """A fill as the spec writes it."""
     return tuple(_share(name, count) for name, count in fill)
+
+
+def fill_of(placed: Sequence[BuildingShare]) -> Fill:
+    """The inverse of ``shares``."""
+    return tuple((share.building, share.num_accelerators) for share in placed)
 
 
 def _share(name: str, count: int) -> BuildingShare:

@@ -74,7 +74,7 @@ from scaleacross.solvers.balance import balance_of
 from scaleacross.solvers.every_placement import placer_on as step_placer_on
 from scaleacross.solvers.first_plan import first_plan
 from scaleacross.solvers.fleet_blocks import place_first, price_fleet, tighten
-from scaleacross.solvers.fleets import Fleet, fleets
+from scaleacross.solvers.fleets import Fleet, fill_of, fleets
 from scaleacross.solvers.open_policies import in_parts
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
 from scaleacross.solvers.place_survivors import place_survivors
@@ -243,7 +243,7 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
             network = searched_network(problem.job, fleet.accelerators)
             cost = plan_cost(problem.job, problem.profile, problem.topology, decision, network=network)
             step_s = cost.cost.step_s
-            fill = tuple((share.building, share.num_accelerators) for share in placement.fill)
+            fill = fill_of(placement.fill)
             exposed_s = step_s - float(priced.free_s[0])
             state.free_bound_s = min(state.free_bound_s, float(priced.free_s[0]))
             balance = balance_of(problem, decision, placement, priced.candidates)

@@ -1,0 +1,144 @@
+"""Other orders of the buildings of a found decision, where its pipelines run through three or more of them.
+
+An estimate knows how many messages cross and what a trunk carries in the mean, not which trunk the messages of which stage pass
+one after another. A simulation does, so the few orders below are for it to decide.
+
+Sets          O  permutations of the buildings of a fill that keep the accelerator type of every place, each building with its
+              share (up to MAX_PERMUTED buildings; beyond, the nearest-neighbour chains)
+Parameters    load(o)     seconds per byte of the busiest trunk, if every two neighbours of every pipeline (its last and first
+                          rank too, where chunks run in a loop) exchange one byte, on the paths of ``TrunkPaths``
+              latency(o)  sum of one-way latencies between all these neighbours, s
+Chosen        the o of least load (of these the least latency) and of least latency (of these the least load), as far as they
+              are below the present order, each with its reversal; orders that cost the same (``Fleet.signature``) once
+
+Where pp is the slowest axis, latency alone makes it a shortest Hamiltonian path, and load alone the bottleneck form of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import permutations
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.failures import replicas_lost
+from scaleacross.schedules.pipeline import SCHEDULES
+from scaleacross.solvers.fleets import Fill, Fleet, fill_of, shares
+from scaleacross.spec.placement import strides
+from scaleacross.spec.plan import Decision
+from scaleacross.spec.topology import attainable_trunk_bytes_per_s
+from scaleacross.workloads.problem import Problem
+
+MAX_PERMUTED: Final = 6
+"""Buildings whose orders are all looked at: 720 at most, some milliseconds each on the largest fleets."""
+LEAST_BUILDINGS: Final = 3
+"""Of two buildings both orders load the one path alike."""
+NEARER: Final = 1 - 1e-9
+"""Below the present order means below by more than rounding."""
+
+Figures = tuple[float, float]
+"""Load and latency."""
+Crossing = dict[tuple[int, int], int]
+"""How many neighbours of pipelines lie in two places of a fill."""
+
+
+def other_orders(problem: Problem, decision: Decision) -> list[Decision]:
+    """The decision with its buildings in other orders that promise a shorter step in simulation, four at most, without network
+    and spans; none where less than three buildings are used, or replicas have shares of the batch by building.
+
+    Raises:
+        ValueError: the decision has no placement.
+    """
+    placement = decision.placement
+    if placement is None:
+        raise ValueError("the decision has no placement")
+    topology, limit, present = problem.topology, problem.job.failure_domains, fill_of(placement.fill)
+    if decision.degrees.pp == 1 or len(present) < LEAST_BUILDINGS or decision.batch_shares is not None:
+        return []
+    fleet, out = Fleet(topology, tuple(topology.building(name) for name, _ in present)), []
+    for fill in _promising(fleet, present, partial(_figures, fleet, decision)):
+        other = placement.model_copy(update={"fill": shares(fill), "spans": {}})
+        apart = limit is None or (
+            replicas_lost(topology, other.fill, decision.degrees, other.axis_order, limit.level)
+            <= limit.max_replicas_lost
+        )
+        if apart:
+            out.append(decision.model_copy(update={"placement": other, "network": None}))
+    return out
+
+
+def _promising(fleet: Fleet, present: Fill, figures: Callable[[Fill], Figures]) -> Iterator[Fill]:
+    """The chosen orders, each once, and not the present one."""
+    of = {fill: figures(fill) for fill in _orders(fleet, present)}
+    seen = {fleet.signature(present)}
+    for first, second in ((0, 1), (1, 0)):
+        best = min(of, key=lambda fill: (of[fill][first], of[fill][second]))
+        if of[best][first] >= of[present][first] * NEARER:
+            continue
+        for fill in (best, best[::-1]):
+            if fill in of and fleet.signature(fill) not in seen:
+                seen.add(fleet.signature(fill))
+                yield fill
+
+
+def _orders(fleet: Fleet, present: Fill) -> list[Fill]:
+    """O, the present order first, in a deterministic order."""
+    types = [_type(fleet, name) for name, _ in present]
+    if len(present) <= MAX_PERMUTED:
+        every: Sequence[Fill] = list(permutations(present))
+    else:
+        chains = [_chain(fleet, present, start) for start in present]
+        every = [present, *chains, *(chain[::-1] for chain in chains)]
+    return [fill for fill in every if [_type(fleet, name) for name, _ in fill] == types]
+
+
+def _chain(fleet: Fleet, present: Fill, start: tuple[str, int]) -> Fill:
+    """From ``start`` always to the building at the least latency, of these over the widest path."""
+    chain, left = [start], [share for share in present if share != start]
+    while left:
+        here, paths = chain[-1][0], fleet.paths
+        nearest = min(left, key=lambda one: (paths.latency_s(here, one[0]), -paths.bytes_per_s(here, one[0]), one[0]))
+        chain.append(nearest)
+        left.remove(nearest)
+    return tuple(chain)
+
+
+def _figures(fleet: Fleet, decision: Decision, fill: Fill) -> Figures:
+    """Load and latency of an order."""
+    busy_s, latency_s = dict.fromkeys((trunk.between for trunk in fleet.topology.trunks), 0.0), 0.0
+    for (here, there), count in _crossing(decision, [number for _, number in fill]).items():
+        ends = fill[here][0], fill[there][0]
+        latency_s += count * fleet.paths.latency_s(*ends)
+        for trunk in fleet.paths.between(*ends).trunks:
+            busy_s[trunk.between] += count / attainable_trunk_bytes_per_s(fleet.topology, trunk)
+    return max(busy_s.values(), default=0.0), latency_s
+
+
+def _crossing(decision: Decision, sizes: Sequence[int]) -> Crossing:
+    """The pairs of places, as shares of ``sizes`` follow each other, between which pipelines cross, with how many do.
+
+    Positions within the stride of pp and between two cuts lie alike; one is looked at for all.
+    """
+    placement, pipeline, pp = decision.placement, decision.pipeline, decision.degrees.pp
+    if placement is None:
+        return {}
+    stride = strides(decision.degrees, placement.axis_order)["pp"]
+    unit = math.gcd(stride, *sizes)
+    place = np.repeat(np.arange(len(sizes)), [size // unit for size in sizes]).reshape(-1, pp, stride // unit)
+    pairs = [(place[:, :-1], place[:, 1:])]
+    if pipeline.num_chunks > 1 and SCHEDULES[pipeline.schedule].placement == "loop":
+        pairs.append((place[:, -1:], place[:, :1]))
+    out: Crossing = {}
+    for here, there in pairs:
+        ends, counts = np.unique(np.stack([here.ravel(), there.ravel()]), axis=1, return_counts=True)
+        for (one, other), count in zip(ends.T.tolist(), counts.tolist(), strict=True):
+            if one != other:
+                out[one, other] = out.get((one, other), 0) + count * unit
+    return out
+
+
+def _type(fleet: Fleet, building: str) -> str:
+    return fleet.topology.building(building).accelerator.name
