@@ -9,17 +9,19 @@ import pytest
 
 from scaleacross.api.published_goodput import ft_hsdp
 from scaleacross.cost_models.goodput.recovery import RecoveryTimes
+from scaleacross.cost_models.goodput.repair import waiting_units
 from scaleacross.cost_models.goodput.share import (
     best_interval_s,
-    erlang_loss,
+    most_useful_share,
     periodic_share,
     poisson_tail,
     spares_needed,
     stop_rate,
     useful_share,
+    waiting_loss,
 )
 from scaleacross.errors import InputError
-from scaleacross.spec.goodput import Strike
+from scaleacross.spec.goodput import FaultModel, Strike
 from scaleacross.spec.reliability import Recovery
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -96,6 +98,67 @@ def test_spares_by_the_quantile() -> None:
     assert spares_needed(0.0) == 0
     assert erlang_loss(1, 2.0) == pytest.approx(2 / 3)
     assert erlang_loss(2, 1.0) == pytest.approx(0.2)
+
+
+def erlang_loss(servers: int, load: float) -> float:
+    """Erlang's loss probability B(servers, load)."""
+    blocked = 1.0
+    for n in range(1, servers + 1):
+        blocked = load * blocked / (n + load * blocked)
+    return blocked
+
+
+def repaired(units: int, hosts: int | None, load: float, spares: int | None, **changes: Any) -> FaultModel:
+    """Units that fail by hosts, of which so many are in repair in the mean while all train."""
+    strike = Strike(cause="host", rate_per_s=load / (48 * HOUR), units_hit=1, host_swap_fraction=1.0)
+    times = {"recover_s": 900, "restart_s": 1200, "stall_s": 180, "repair_s": 48 * HOUR}
+    own = {"num_units": units, "num_hosts": hosts, "spares": spares, "strikes": (strike,), "unit_loss": 1 / units}
+    return FaultModel.model_validate(own | times | changes)
+
+
+def test_hosts_in_repair_by_the_laws_that_are_limits() -> None:
+    for spares in (0, 1, 5):
+        endless = waiting_units(repaired(1, None, 2.5, spares))
+        assert endless[1] == pytest.approx(poisson_tail(2.5, spares))
+        resting = waiting_units(repaired(1, None, 2.5, spares, idle_hosts_fail=False), 0.8)
+        assert resting[1] == pytest.approx(erlang_loss(spares + 1, 2.5 * 0.8))
+    engset = waiting_units(
+        repaired(6, 6, 3.0, 0)
+    )  # a host a unit and no spare: each is down for itself, ρ/(1 + ρ) of the time
+    down = 0.5 / 1.5
+    assert engset == pytest.approx([math.comb(6, u) * down**u * (1 - down) ** (6 - u) for u in range(7)])
+
+
+def test_repairs_by_balance_of_neighbouring_states() -> None:
+    """Six hosts in three units, one spare: by hand. Two hosts are lacked before a second unit cannot be filled."""
+    births = [1.0, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]
+    weights = [1.0]
+    for n, birth in enumerate(births):
+        weights.append(weights[-1] * birth * 4.0 / (n + 1))
+    by_unit = [sum(weights[:2]), sum(weights[2:4]), sum(weights[4:6]), sum(weights[6:])]
+    assert waiting_units(repaired(3, 6, 4.0, 1)) == pytest.approx([one / sum(weights) for one in by_unit])
+
+
+def test_few_spares_take_more_than_one_unit() -> None:
+    """Ten hosts in repair of sixteen and no spare: never was more than one unit of four counted, 25 % of the tokens."""
+    lost = waiting_loss(repaired(4, 16, 10.0, 0))
+    assert lost > 0.4
+    losses = [waiting_loss(repaired(4, 16, 10.0, spares)) for spares in range(40)]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 1e-4
+    assert waiting_loss(repaired(4, 16, 10.0, None)) == 0
+    assert waiting_loss(repaired(4, 16, 10.0, 0, idle_hosts_fail=False)) < lost
+    assert waiting_loss(repaired(4, 16, 1e7, 0)) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_most_useful_share_is_one_where_hosts_differ_in_size() -> None:
+    for units in (1, 2, 5):
+        for spares in (0, 3, 9):
+            model = repaired(units, 40, 8.0, spares)
+            assert most_useful_share(model, 40) == pytest.approx(useful_share(model)[0])
+            for hosts in (20, 30, 40):
+                for factor in (1.0, 1.5):
+                    other = model.model_copy(update={"num_hosts": hosts}).scaled(factor)
+                    assert most_useful_share(model, 20) >= useful_share(other)[0] - 1e-12
 
 
 def test_impossible_repairs_are_refused() -> None:

@@ -43,6 +43,63 @@ def test_near_the_closed_form_with_spares_and_checkpoints(units: int, spares: in
     assert mean(model, days=360) == pytest.approx(useful_share(model)[0], abs=0.01)
 
 
+REPAIRED: Any = {
+    "few hosts a unit": (4, 8, 3.0, 0),
+    "half the spares": (4, 40, 1.0, 20),
+    "half a host a unit": (8, 4, 10.0, 2),
+    "two hosts a unit": (16, 32, 1.0, 16),
+    "no whole number of hosts": (7, 40, 2.0, 3),
+    "all restart": (1, 64, 10.0, 2),
+}
+"""Units, hosts, hours between failures, spares: none of them chose anything."""
+
+
+@pytest.mark.parametrize("idle_hosts_fail", [True, False])
+@pytest.mark.parametrize(("units", "hosts", "between_h", "spares"), REPAIRED.values(), ids=REPAIRED)
+def test_near_the_closed_form_where_spares_run_out(
+    units: int, hosts: int, between_h: float, spares: int, idle_hosts_fail: bool
+) -> None:
+    model = FaultModel(
+        num_units=units,
+        num_hosts=hosts,
+        strikes=(Strike(cause="host", rate_per_s=1 / (between_h * 3600), units_hit=1, host_swap_fraction=0.6),),
+        recover_s=900,
+        restart_s=1200,
+        stall_s=180,
+        unit_loss=1 / units,
+        checkpoint_interval_s=1800,
+        checkpoint_blocking_s=10,
+        spares=spares,
+        repair_s=2 * DAY,
+        idle_hosts_fail=idle_hosts_fail,
+    )
+    run = long_run(model, days=300, draws=16, seed=3)
+    share, lost = useful_share(model)
+    assert run.goodput_fraction["mean"] == pytest.approx(share, abs=0.01)
+    assert run.lost["waiting_for_host"] == pytest.approx(lost["waiting_for_host"], abs=0.015)
+    assert sum(run.lost.values()) + run.goodput_fraction["mean"] == pytest.approx(1)
+
+
+def test_a_second_unit_waits_once_the_first_has_no_host_left_to_lend() -> None:
+    """Two units of two hosts, no spare, three hosts fail an hour apart: one unit waits from the first on, both from the third."""
+    model = FaultModel(
+        num_units=2,
+        num_hosts=4,
+        strikes=(Strike(cause="host", rate_per_s=0, units_hit=1, host_swap_fraction=1),),
+        recover_s=0,
+        restart_s=0,
+        stall_s=0,
+        unit_loss=0.5,
+        spares=0,
+        repair_s=6 * 3600,
+    )
+    trace = [TracedFailure(time_s=3600 * hour, host_swap=True) for hour in (1, 2, 3)]
+    run = long_run(model, days=1, draws=2, trace=trace)
+    # a unit waits from 1 to 9 h, the other from 3 (three hosts lacked) to 7 h (two of them)
+    assert run.lost["waiting_for_host"] * 24 == pytest.approx(8 * 0.5 + 4 * 0.5)
+    assert run.goodput_fraction["mean"] * 24 == pytest.approx(24 - 6)
+
+
 def test_one_failure_by_hand() -> None:
     """One day, one failure after 10 h 10 min: 10 min of work are lost, 20 min of restart, and 4 s of every 604 block."""
     model = FaultModel(

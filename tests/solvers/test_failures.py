@@ -200,3 +200,25 @@ def test_verification_counts_units_on_hosts() -> None:
     )
     with pytest.raises(sa.VerificationError, match=r"V11: goodput_fraction is stated as 0.5(?s:.)*hit 4 fault units"):
         verify(plan.model_copy(update={"goodput": wrong}))
+
+
+@pytest.mark.parametrize(("spares", "repair_hours"), [(0, 48), (200, 48)])
+def test_an_older_plan_that_let_one_unit_wait_is_refused_with_the_way_out(spares: int, repair_hours: float) -> None:
+    """A plan that does not say how many hosts its units have; where spares never run out it still verifies."""
+    topology = plain_topology(60, 60) | {"reliability": {"host_mtbf_hours": 400, "repair_hours": repair_hours}}
+    job = plain_job(
+        topology=topology,
+        degrees=FOUR_REPLICAS,
+        schedules="1F1B",
+        shard="none",
+        reliability={"spares": min(spares, 120), "recover_s": 60, "stall_s": 10},
+    )
+    plan = sa.plan(job, alternatives=False, work_limit=20, simulated=False)
+    assert plan.goodput is not None and "idle_hosts_fail" in plan.goodput.assumed
+    older = plan.goodput.model_copy(update={"model": plan.goodput.model.model_copy(update={"num_hosts": None})})
+    if spares:
+        verify(plan.model_copy(update={"goodput": older}))
+        return
+    one_waits = older.model_copy(update={"goodput_fraction": 0.8})
+    with pytest.raises(sa.VerificationError, match=r"older version(?s:.)*80\.0%(?s:.)*scaleacross evaluate"):
+        verify(plan.model_copy(update={"goodput": one_waits}))

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from scaleacross.report.format import add, columns, grid, large, percent, plural, section
-from scaleacross.spec.goodput import Goodput
+from scaleacross.spec.goodput import FaultModel, Goodput
 from scaleacross.spec.plan import Plan
 from scaleacross.units import human_seconds
 
@@ -43,7 +43,8 @@ def goodput(plan: Plan, found: Goodput) -> RenderableType:
             ("checkpoint", "none needed" if interval is None else f"every {duration(interval)} of training"),
             (
                 "spare hosts",
-                f"{found.hosts_in_repair:,.1f} in repair in the mean; {found.spares_advised:,} cover 99.9 % of the time",
+                f"{_spares(model)}; {found.hosts_in_repair:,.1f} in repair in the mean; {found.spares_advised:,} cover 99.9 % of "
+                "the time",
             ),
         ]
     )
@@ -54,6 +55,13 @@ def goodput(plan: Plan, found: Goodput) -> RenderableType:
         add(table, one.name, f"{one.failures_per_1000_node_days:g}", share, tokens)
     assumed = [Text(f"• assumed: {name} {origin}", style="dim") for name, origin in found.assumed.items()]
     return section("Goodput: useful tokens under failures", facts, Text(), table, *assumed)
+
+
+def _spares(model: FaultModel) -> str:
+    """The spare hosts that the goodput rests on, and what it counts where they run out."""
+    if model.spares is None:
+        return "none is ever waited for"
+    return f"{model.spares:,}, then {'units wait' if model.num_units > 1 else 'all wait'} for a repair"
 
 
 def duration(seconds: float) -> str:

@@ -9,8 +9,10 @@ saved. Between two failures the state changes only by time, so the useful part o
 Where spells slow all down (``slow_spells``) seconds at full speed stand for seconds.
 
 A failure takes its units for D and stalls the others for s; where none is left all go back to the last checkpoint. Later failures
-open their windows anew. A failed host takes a spare; the spare of failure k is free again when failure k − S is repaired. A unit
-that lacks a host lends its others, so that only one unit waits.
+open their windows anew. A failed host takes a spare; the spare of failure k is free again when failure k − S is repaired. Units
+that lack hosts lend theirs to one another, so that the fewest wait: u of R, while more than (u − 1)/R of the job's hosts are
+missing. Failures are drawn as of a job with all its hosts. One that falls on a missing host does not happen; one on a unit that
+waits takes a host and stalls nobody (``idle_hosts_fail``), or does not happen either.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ class Failings:
     strike: Ints
     first_unit: Ints
     swap: Bools
+    at: Floats
+    """Which of the job's hosts, from 0 to 1, the missing ones first, then those of units that wait; 1: of a unit that trains."""
 
 
 def long_run(
@@ -84,14 +88,21 @@ def long_run(
     speeds = Speeds.drawn(model.slow_spells, paces, end_s, draws, rng) if slow else None
     run = _Run(model, draws, end_s, speeds)
     total = failings.time_s.shape[1]
+    happened = np.zeros(failings.time_s.shape, dtype=bool)
     for event in range(total):
         at_s = failings.time_s[:, event]
         run.advance(np.minimum(at_s, end_s))
-        run.strike(at_s, failings.strike[:, event], failings.first_unit[:, event], failings.swap[:, event])
+        happened[:, event] = run.strike(
+            at_s,
+            failings.strike[:, event],
+            failings.first_unit[:, event],
+            failings.swap[:, event],
+            failings.at[:, event],
+        )
         if event % 256 == 0:
             progress(event, total)
     run.advance(np.full(draws, end_s))
-    return _result(model, run, failings, days, seed, closed_form)
+    return _result(model, run, happened, failings.strike, days, seed, closed_form)
 
 
 def drawn(model: FaultModel, end_s: float, draws: int, rng: np.random.Generator) -> Failings:
@@ -103,12 +114,14 @@ def drawn(model: FaultModel, end_s: float, draws: int, rng: np.random.Generator)
     times.sort(axis=1)
     if not model.rate_per_s:
         none = np.zeros(shape, dtype=np.int64)
-        return Failings(times, none, none, none.astype(bool))
+        return Failings(times, none, none, none.astype(bool), none.astype(np.float64))
     share = np.array([one.rate_per_s for one in model.strikes]) / model.rate_per_s
     strike = rng.choice(len(model.strikes), size=shape, p=share / share.sum())
     fraction = np.array([one.host_swap_fraction for one in model.strikes])
     swap = rng.random(shape) < fraction[strike]
-    return Failings(times, strike, rng.integers(0, model.num_units, shape), swap)
+    first_unit = rng.integers(0, model.num_units, shape)
+    at = np.ones(shape) if model.spares is None else rng.random(shape)
+    return Failings(times, strike, first_unit, swap, at)
 
 
 def traced(
@@ -142,7 +155,7 @@ def traced(
     for column, one in enumerate(inside):
         if one.unit is not None:
             first_unit[:, column] = one.unit
-    return Failings(times.reshape(shape), strike, first_unit, swap.reshape(shape))
+    return Failings(times.reshape(shape), strike, first_unit, swap.reshape(shape), np.ones(shape))
 
 
 @dataclass
@@ -160,24 +173,27 @@ class _Run:
     unsaved_s: Floats = field(init=False)
     phase_s: Floats = field(init=False)
     waiting_s: Floats = field(init=False)
-    absent: Ints = field(init=False)
     num_swaps: Ints = field(init=False)
     taken_s: Floats = field(init=False)
     lost: dict[LossCause, Floats] = field(init=False)
     first_draw: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])
 
     def __post_init__(self) -> None:
-        units, spares = self.model.num_units, self.model.spares or 0
+        units, spares, hosts = self.model.num_units, self.model.spares or 0, self.model.num_hosts
         self.back_s = np.zeros((self.draws, units))
-        self.taken_s = np.full((self.draws, max(spares, 1)), -np.inf)
-        for name in ("now_s", "stall_s", "useful_s", "unsaved_s", "phase_s", "waiting_s"):
+        self.waiting_s = np.full((self.draws, units), -np.inf)
+        spared = np.arange(units if hosts else 1) * (hosts or 0) // units
+        self._awaited: Ints = spares + spared
+        self.taken_s = np.full((self.draws, int(self._awaited[-1]) + 1 + (hosts or 0) // units), -np.inf)
+        for name in ("now_s", "stall_s", "useful_s", "unsaved_s", "phase_s"):
             setattr(self, name, np.zeros(self.draws))
-        self.absent, self.num_swaps = (np.zeros(self.draws, dtype=np.int64) for _ in range(2))
+        self.num_swaps = np.zeros(self.draws, dtype=np.int64)
         self.lost = {cause: np.zeros(self.draws) for cause in LOSS_CAUSES}
         missing = np.arange(units - 1, -1, -1)
         self._paces: Floats = np.where(missing > 0, self.model.short_pace, 1.0)
         self._rates: Floats = np.maximum(0.0, 1 - self.model.unit_loss * missing) * self._paces
         self._rows: Ints = np.arange(self.draws)
+        self._unit_loss = 1.0 if units == 1 else self.model.unit_loss
 
     def advance(self, to_s: Floats) -> None:
         """Time passes without a failure."""
@@ -190,18 +206,14 @@ class _Run:
         run, whole = to_s - begins[:, 0], (each * rates).sum(axis=1)
         raw = whole if self.speeds is None else (self.speeds.between(begins, to_s) * rates).sum(axis=1)
         down = np.clip(first, now, to_s) - now
-        waiting = np.clip(self.waiting_s, now, to_s) - now
+        each_waits = np.clip(self.waiting_s, now[:, None], to_s[:, None]) - now[:, None]
+        all_wait = np.minimum(each_waits.min(axis=1), down)
+        some_wait = np.clip(self._unit_loss * each_waits.sum(axis=1) - all_wait, 0.0, run - whole)
         blocked, useful = self._checkpoints(run, raw)
-        if self.model.num_units == 1:
-            waiting = np.minimum(waiting, down)
-            out = np.zeros(self.draws)
-        else:
-            waiting = np.minimum(waiting * self.model.unit_loss, run - whole)
-            out = run - whole - waiting
-        self.lost["waiting_for_host"] += waiting
-        self.lost["restart"] += down - (waiting if self.model.num_units == 1 else 0.0)
+        self.lost["waiting_for_host"] += all_wait + some_wait
+        self.lost["restart"] += down - all_wait
+        self.lost["units_out"] += run - whole - some_wait
         self.lost["stall"] += to_s - now - down - run
-        self.lost["units_out"] += out
         self.lost["slow_steps"] += whole - raw
         self.lost["checkpoint"] += blocked
         self.useful_s += useful
@@ -230,64 +242,93 @@ class _Run:
         self.phase_s = rest
         return rate * stops, useful
 
-    def strike(self, at_s: Floats, strike: Ints, first_unit: Ints, swap: Bools) -> None:
-        """A failure in every draw whose time is not over."""
+    def strike(self, at_s: Floats, strike: Ints, first_unit: Ints, swap: Bools, at: Floats) -> Bools:
+        """A failure in every draw whose time is not over; in which of them it happens."""
         model, units = self.model, self.model.num_units
         active = at_s < self.end_s
         if not model.idle_hosts_fail and units == 1:
             active &= self.back_s[:, 0] <= at_s
         if not active.any():
-            return
+            return active
         at_s = np.where(active, at_s, 0.0)
+        waits = self.waiting_s > at_s[:, None]
+        active, alone = self._falls_on(at_s, active, waits, at)
         number = np.array([one.units_hit for one in model.strikes])[strike]
         every = number == units
         after_s = np.where(every, model.restart_s, model.recover_s)
-        hit = ((np.arange(units) - first_unit[:, None]) % units < number[:, None]) & active[:, None]
+        first_unit = self._going(first_unit, waits)
+        hit = ((np.arange(units) - first_unit[:, None]) % units < number[:, None]) & (active & ~alone)[:, None]
         self.back_s = np.where(hit, (at_s + after_s)[:, None], self.back_s)
-        stalls = active & ~every
-        self.stall_s = np.where(stalls, at_s + min(model.stall_s, model.recover_s), self.stall_s)
+        self.stall_s = np.where(active & ~alone & ~every, at_s + min(model.stall_s, model.recover_s), self.stall_s)
         if model.spares is not None:
             self._take_hosts(at_s, active & swap, first_unit)
-        self._hold_absent(at_s, active, after_s)
+            self._hold_absent(at_s, active, after_s)
         stopped = active & (self.back_s > at_s[:, None]).all(axis=1)
         self.lost["lost_work"] += np.where(stopped, self.unsaved_s, 0.0)
         self.useful_s -= np.where(stopped, self.unsaved_s, 0.0)
         self.unsaved_s = np.where(stopped, 0.0, self.unsaved_s)
         self.phase_s = np.where(stopped, 0.0, self.phase_s)
+        return active
+
+    def _falls_on(self, at_s: Floats, active: Bools, waits: Bools, at: Floats) -> tuple[Bools, Bools]:
+        """Which failures happen, and which of these take a host of a unit that waits and so stall nobody."""
+        model, units = self.model, self.model.num_units
+        if model.spares is None:
+            return active, np.zeros_like(active)
+        in_repair = (self.taken_s + model.repair_s > at_s[:, None]).sum(axis=1)
+        missing = np.maximum(0, in_repair - model.spares) / (model.num_hosts or np.inf)
+        waiting = waits.sum(axis=1) / units
+        happens = active & (at >= (missing if model.idle_hosts_fail else waiting))
+        return happens, happens & (at < waiting)
+
+    def _going(self, unit: Ints, waits: Bools) -> Ints:
+        """The unit, or the next that does not wait."""
+        if not waits.any():
+            return unit
+        order = (unit[:, None] + np.arange(self.model.num_units)) % self.model.num_units
+        first: Ints = np.argmin(np.take_along_axis(waits, order, axis=1), axis=1)
+        return np.take_along_axis(order, first[:, None], axis=1)[:, 0]
 
     def _take_hosts(self, at_s: Floats, taken: Bools, unit: Ints) -> None:
-        """A spare for every failed host; where there is none, a unit waits for the next repair."""
-        spares, repair_s = self.model.spares or 0, self.model.repair_s
-        if spares:
-            slot = self.num_swaps % spares
-            free_s = self.taken_s[self._rows, slot] + repair_s
-            self.taken_s[self._rows[taken], slot[taken]] = at_s[taken]
-        else:
-            free_s = at_s + repair_s
+        """A spare for every failed host; where there is none, units wait for the next repairs: first those that wait already, the
+        longest first, then the unit that is hit."""
+        rows, size, units = self._rows[taken], self.taken_s.shape[1], self.model.num_units
+        self.taken_s[rows, self.num_swaps[rows] % size] = at_s[rows]
+        slots = (self.num_swaps[rows, None] - self._awaited) % size
+        until_s = self.taken_s[rows[:, None], slots] + self.model.repair_s
         self.num_swaps += taken
-        short = taken & (free_s > at_s)
-        self.absent = np.where(short & (self.waiting_s <= at_s), unit, self.absent)
-        self.waiting_s = np.where(short, np.maximum(self.waiting_s, free_s), self.waiting_s)
+        short = until_s[:, 0] > at_s[rows]
+        rows, until_s = rows[short], until_s[short]
+        turn = (np.arange(units) - unit[rows, None]) % units
+        waits = np.where(self.waiting_s[rows] > at_s[rows, None], self.waiting_s[rows], -np.inf)
+        order = np.lexsort((turn, -waits))[:, : until_s.shape[1]]
+        still_s = np.where(until_s > at_s[rows, None], until_s, -np.inf)
+        self.waiting_s[rows] = -np.inf
+        self.waiting_s[rows[:, None], order] = still_s
 
     def _hold_absent(self, at_s: Floats, active: Bools, after_s: Floats) -> None:
         """A unit that waits for a host is back no sooner than D after it has one."""
-        held = active & (self.waiting_s > at_s)
-        if held.any():
-            rows, unit = self._rows[held], self.absent[held]
-            least = self.waiting_s[held] + after_s[held]
-            self.back_s[rows, unit] = np.maximum(self.back_s[rows, unit], least)
+        waits = active[:, None] & (self.waiting_s > at_s[:, None])
+        if waits.any():
+            least = np.where(waits, self.waiting_s + after_s[:, None], -np.inf)
+            self.back_s = np.maximum(self.back_s, least)
 
 
 def _result(
-    model: FaultModel, run: _Run, failings: Failings, days: float, seed: int, closed_form: float | None
+    model: FaultModel,
+    run: _Run,
+    happened: Bools,
+    strike: Ints,
+    days: float,
+    seed: int,
+    closed_form: float | None,
 ) -> LongRun:
     share = run.useful_s / run.end_s
     p5, p50, p95 = np.percentile(share, [5, 50, 95])
-    happened = np.isfinite(failings.time_s)
     least, usual, most = np.percentile(happened.sum(axis=1), [5, 50, 95])
     by_cause: dict[str, float] = {}
     for index, one in enumerate(model.strikes):
-        number = float((happened & (failings.strike == index)).sum()) / run.draws
+        number = float((happened & (strike == index)).sum()) / run.draws
         by_cause[one.cause] = by_cause.get(one.cause, 0.0) + number
     when, useful = np.array(run.first_draw).T
     edges = np.linspace(0, run.end_s, PARTS + 1)

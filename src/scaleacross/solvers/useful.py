@@ -4,8 +4,9 @@ The score is T/G: seconds of the wall for the tokens of one step. A bound divide
 
 U1 share    for R fault units on N accelerators no placement, schedule or batch policy has a higher share than G*(R, N): every
             failure of a host or an accelerator hits one unit only (it hits one at least), no rack, zone, building or link fails,
-            a missing unit takes 1/R of the tokens, hosts are as small as the smallest of the fleet (states load fastest), and
-            with R > 1 checkpoints cost and lose nothing
+            a missing unit takes 1/R of the tokens, hosts are as small as the smallest of the fleet (states load fastest, and
+            most of them make up a unit), those in repair as rare as with the largest (``share.most_useful_share``), and with
+            R > 1 checkpoints cost and lose nothing
 U2 ratio    T/G ≥ (bound on T)/G*(R, N), because G ≤ G*(R, N) and both are positive
 U3 bases    a base stands for every R that divides dp: the greatest G*(R, N) of these counts
 
@@ -25,7 +26,7 @@ import numpy as np
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.goodput import fault_model, recovering
 from scaleacross.cost_models.goodput.recovery import recovery_times
-from scaleacross.cost_models.goodput.share import stop_rate, useful_share
+from scaleacross.cost_models.goodput.share import most_useful_share, stop_rate, useful_share
 from scaleacross.cost_models.goodput.strikes import Laid, fewest_strikes
 from scaleacross.solvers.fleets import Fill, shares
 from scaleacross.solvers.search_space import divisors
@@ -77,7 +78,8 @@ class UsefulShare:
     def _of(self, units: int, size: int) -> float:
         """G*(R, N)."""
         if (units, size) not in self._most:
-            self._most[units, size] = max(useful_share(self._best_case(units, size))[0], LEAST)
+            most = max(building.accelerators_per_host for building in self.problem.topology.buildings)
+            self._most[units, size] = max(most_useful_share(self._best_case(units, size), -(-size // most)), LEAST)
         return self._most[units, size]
 
     def _best_case(self, units: int, size: int) -> FaultModel:
@@ -87,7 +89,7 @@ class UsefulShare:
         hosts = [building.accelerators_per_host for building in topology.buildings]
         times = recovery_times(job, self.problem.profile, size, alone, min(hosts))
         strikes = fewest_strikes(failures, size, max(hosts))
-        model = recovering(alone, strikes, times, recovery, failures, 1 / alone)
+        model = recovering(alone, strikes, times, recovery, failures, 1 / alone, -(-size // min(hosts)))
         if alone > 1:
             return model
         return model.model_copy(update={"checkpoint_interval_s": times.interval_s(recovery, stop_rate(model))})

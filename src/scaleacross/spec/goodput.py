@@ -51,9 +51,13 @@ class FaultModel(Spec):
     )
     checkpoint_blocking_s: NonNegativeFloat = Field(default=0.0, description="a checkpoint stops training so long")
     spares: NonNegativeInt | None = Field(default=None, description="spare hosts; None: always enough")
+    num_hosts: PositiveInt | None = Field(
+        default=None, description="hosts of all units; None: so many that no more than one unit waits for a host"
+    )
     repair_s: NonNegativeFloat = Field(default=0.0, description="until a host that was taken is back")
     idle_hosts_fail: bool = Field(
-        default=True, description="hosts of a job that waits or restarts fail as often as those of one that trains"
+        default=True,
+        description="hosts of a job that waits or restarts, and of units that wait, fail as often as those that train",
     )
     slow_spells: tuple[SlowSpell, ...] = Field(default=(), description="of a long run; a plan's goodput has none")
     unit_shares: tuple[PositiveFloat, ...] = Field(

@@ -46,6 +46,14 @@ def v11_goodput(problem: Problem, plan: Plan, step_s: float, tolerance: float) -
     if stated is None:
         return
     found = goodput_of(problem, plan.decision, step_s)
+    older = stated.model.spares is not None and stated.model.num_hosts is None
+    if older and not math.isclose(stated.goodput_fraction, found.goodput_fraction, rel_tol=tolerance):
+        yield (
+            f"V11: a plan of an older version, whose goodput of {stated.goodput_fraction:.1%} counts one fault unit at most that "
+            f"waits for a repaired host; with {stated.model.spares} spare hosts it is {found.goodput_fraction:.1%}: plan again, "
+            "or `scaleacross evaluate PLAN.json -o DIR` for the same decision"
+        )
+        return
     for where in ("goodput_fraction", "useful_tokens_per_s"):
         left, right = getattr(stated, where), getattr(found, where)
         if not math.isclose(left, right, rel_tol=tolerance):

@@ -16,6 +16,10 @@ from scaleacross.spec.reliability import DEFAULTS, PUBLISHED_RATES, Failures, Re
 from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.problem import Problem
 
+WAITING_HOSTS: Final = (
+    "true (units that wait for a host lend theirs to one another; those left over are on and fail as often as the others, as "
+    "published rates count days of nodes; hosts in repair do not; assumed)"
+)
 LEAST_SHARE: Final = 1e-6
 """Less of the time than this trains nothing."""
 
@@ -46,7 +50,9 @@ def fault_model(
     strikes = strikes_of(failures, laid)
     if alone == 1:
         strikes = tuple(one.model_copy(update={"units_hit": 1}) for one in strikes)
-    model = recovering(alone, strikes, times, recovery, failures, unit_loss(recovery, alone, micro_batches))
+    model = recovering(
+        alone, strikes, times, recovery, failures, unit_loss(recovery, alone, micro_batches), hosts_of(laid)
+    )
     return model.model_copy(update={"checkpoint_interval_s": times.interval_s(recovery, stop_rate(model))})
 
 
@@ -57,6 +63,7 @@ def recovering(
     recovery: Recovery,
     failures: Failures,
     unit_loss: float,
+    num_hosts: int,
 ) -> FaultModel:
     """The model of so many fault units, without checkpoints."""
     repair_hours = default("repair_hours") if failures.repair_hours is None else failures.repair_hours
@@ -69,8 +76,15 @@ def recovering(
         unit_loss=unit_loss,
         checkpoint_blocking_s=times.blocking_s,
         spares=None if recovery.spares == "auto" else recovery.spares,
+        num_hosts=num_hosts,
         repair_s=repair_hours * 3600,
     )
+
+
+def hosts_of(laid: Laid) -> int:
+    """Hosts that a placement uses."""
+    sizes = laid.sizes("host")
+    return sum(-(-share.num_accelerators // size) for share, size in zip(laid.fill, sizes, strict=True))
 
 
 def unit_loss(recovery: Recovery, num_units: int, micro_batches: int) -> float:
@@ -157,6 +171,8 @@ def _assumed(failures: Failures | None, recovery: Recovery) -> dict[str, str]:
         covered |= recovery.checkpoint_interval_s != "auto" and name == "longest_checkpoint_interval_hours"
         if getattr(holder, name, None) is None and not covered:
             out[name] = f"{figure.value:.4g} ({figure.source}; {figure.status})"
+    if recovery.spares != "auto":
+        out["idle_hosts_fail"] = WAITING_HOSTS
     return out
 
 

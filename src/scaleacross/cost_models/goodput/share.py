@@ -11,15 +11,16 @@ Poisson       a strike that hits all units stops everybody for D_all; a strike t
               For ℓ = 1/R and stop-free windows this is exact.
 Checkpoints   stops at rate λ_s lose what was not saved (Daly 2006, doi 10.1016/j.future.2004.11.016):
                   C = λ_s·Δ / (e^{λ_s(Δ + w)} − 1)
-              λ_s = λ_all + the rate at which the last unit goes, R·λ_unit·p(1 − p)^{R−1} with p = e^{−λ_unit·D};
-              R − 1 units while one waits for a host
+              λ_s = λ_all + the rate at which the last unit goes, U·λ_unit·p(1 − p)^{U−1} with p = e^{−λ_unit·D} and the
+              U = R − u units that do not wait for a host
               best Δ: x + e^{−x} = 1 + λ_s·w with x = λ_s(Δ + w); Young's √(2w/λ_s) is its first term
-Spares        a host is missing with probability P(Poisson(ρ) > S); where hosts of a waiting job do not fail, with Erlang's
-              B(S + 1, ρ) instead. One unit waits; the whole job where R = 1.
+Spares        while more than S hosts are in repair, u units wait for a host with probability P(u) (``repair``). The others
+              go on: strikes on parts of the job fall to λ_part·(R − u)/R, u units are missing beside those out for D, and with
+              u = R nothing is trained
 Slow spells   Poisson, of a fixed length; the least speed v of those under way counts. None of class c is under way with
               probability e^{−rate·lasts} (M/G/∞), so V = Σ_c v_c · P(c under way, none slower) + P(none),
               exactly; failures do not change it
-Result        G = A · C · (1 − P_wait·ℓ) · V
+Result        G = Σ_u P(u) · (1 − ℓu) · A_u · C_u · V
 
 Where hosts do not fail while the job waits or restarts (``idle_hosts_fail`` False, R = 1), e^{−λD} becomes 1/(1 + λD).
 """
@@ -27,10 +28,12 @@ Where hosts do not fail while the job waits or restarts (``idle_hosts_fail`` Fal
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Final
 
+from scaleacross.cost_models.goodput.repair import waiting_units
 from scaleacross.errors import InputError
 from scaleacross.spec.goodput import FaultModel, LossCause, SlowSpell
 
@@ -57,28 +60,58 @@ def periodic_share(between_s: float, recover_s: float, stall_s: float, num_units
 
 def useful_share(model: FaultModel) -> tuple[float, dict[LossCause, float]]:
     """Expected useful share of the time under Poisson failures, and the share lost by cause; together they are 1."""
-    factors = _factors(model)
-    left, lost = 1.0, dict.fromkeys(factors, 0.0)
-    for cause, factor in factors.items():
-        lost[cause] = left * (1 - factor)
-        left *= factor
-    return left, lost
+    total, lost = 0.0, dict[LossCause, float]()
+    for waiting, chance in enumerate(waiting_units(model, _at_work(model)).tolist()):
+        left = chance
+        for cause, factor in _factors(model, waiting).items():
+            lost[cause] = lost.get(cause, 0.0) + left * (1 - factor)
+            left *= factor
+        total += left
+    return total, lost
 
 
-def _factors(model: FaultModel) -> dict[LossCause, float]:
+def most_useful_share(model: FaultModel, fewest_hosts: int) -> float:
+    """No model has a higher share that has no fewer failures, units hit and hosts than ``fewest_hosts``, no longer times to
+    repair, and no more hosts and spares than this.
+
+    Hosts in repair are stochastically fewest where fewest fail at each number of them, and so are waiting units; a share that
+    rises with these (fewer units stall more rarely) is held at its greatest beyond.
+    """
+    if model.spares is None:
+        return useful_share(model)[0]
+    shares = [math.prod(_factors(model, waiting).values()) for waiting in range(model.num_units + 1)]
+    most = [max(shares[waiting:]) for waiting in range(len(shares))]
+    chances = waiting_units(model, _at_work(model), fewest_hosts).tolist()
+    return sum(chance * most[waiting] for waiting, chance in enumerate(chances))
+
+
+def _at_work(model: FaultModel) -> float:
+    """Share of the time without anything missing in which hosts fail, where those of a job that restarts do not."""
+    return 1.0 if model.idle_hosts_fail else _restart_factor(model)
+
+
+def _restart_factor(model: FaultModel) -> float:
+    """What strikes that stop everybody leave."""
+    every = strike_rates(model)[0]
+    windows_nest = model.idle_hosts_fail or model.num_units > 1
+    return math.exp(-every * model.restart_s) if windows_nest else 1 / (1 + every * model.restart_s)
+
+
+def _factors(model: FaultModel, waiting: int) -> dict[LossCause, float]:
+    """What each cause leaves of what those before it left, while so many units wait for a host."""
     units = model.num_units
-    every, part, one = strike_rates(model)
+    going, lost = units - waiting, 1.0 if units == 1 else model.unit_loss
+    whole = max(0.0, 1 - lost * waiting) if going else 0.0
+    _, part, one = strike_rates(model)
     stall_s = min(model.stall_s, model.recover_s)
-    windows_nest = model.idle_hosts_fail or units > 1
-    restart = math.exp(-every * model.restart_s) if windows_nest else 1 / (1 + every * model.restart_s)
-    out = 1 - model.unit_loss * units * -math.expm1(-one * (model.recover_s - stall_s))
-    kept, blocked = _checkpoint_factors(stop_rate(model), model.checkpoint_interval_s, model.checkpoint_blocking_s)
-    lost = 1.0 if units == 1 else model.unit_loss
+    out = whole - model.unit_loss * going * -math.expm1(-one * (model.recover_s - stall_s))
+    stops_per_s = _stop_rate(model, going)
+    kept, blocked = _checkpoint_factors(stops_per_s, model.checkpoint_interval_s, model.checkpoint_blocking_s)
     return {
-        "waiting_for_host": 1 - lost * waiting_share(model, restart),
-        "restart": restart,
-        "stall": math.exp(-part * stall_s),
-        "units_out": max(out, 0.0),
+        "waiting_for_host": whole,
+        "restart": _restart_factor(model),
+        "stall": math.exp(-part * stall_s * going / units),
+        "units_out": max(out, 0.0) / whole if whole else 1.0,
         "checkpoint": blocked,
         "lost_work": kept,
         **({"slow_steps": mean_speed(model.slow_spells)} if model.slow_spells else {}),
@@ -104,17 +137,20 @@ def strike_rates(model: FaultModel) -> tuple[float, float, float]:
 
 
 def stop_rate(model: FaultModel) -> float:
-    """Times per second that no unit is left, so that all go back to the last checkpoint."""
+    """Times per second of training that no unit is left, so that all go back to the last checkpoint."""
+    chances = waiting_units(model, _at_work(model))[: model.num_units].tolist()
+    rates = [_stop_rate(model, model.num_units - waiting) for waiting in range(len(chances))]
+    trained = sum(chances)
+    return sum(map(operator.mul, chances, rates)) / trained if trained else strike_rates(model)[0]
+
+
+def _stop_rate(model: FaultModel, going: int) -> float:
+    """The same while so many units do not wait for a host."""
     every, part, one = strike_rates(model)
-    if not part:
+    if not part or not going:
         return every
     up = math.exp(-one * model.recover_s)
-
-    def last_goes(units: int) -> float:
-        return units * one * up * (1 - up) ** (units - 1) if units else 0.0
-
-    absent = waiting_share(model)
-    return every + min(part, (1 - absent) * last_goes(model.num_units) + absent * last_goes(model.num_units - 1))
+    return every + min(part, going * one * up * (1 - up) ** (going - 1))
 
 
 def _checkpoint_factors(stops_per_s: float, interval_s: float | None, blocking_s: float) -> tuple[float, float]:
@@ -141,17 +177,14 @@ def best_interval_s(stops_per_s: float, blocking_s: float) -> float | None:
     return x / stops_per_s - blocking_s
 
 
-def waiting_share(model: FaultModel, at_work: float = 1.0) -> float:
-    """Share of the time that a host is missing because all spares are being repaired.
-
-    ``at_work``: share of the rest of the time in which hosts can fail, where those of a job that waits do not.
-    """
-    if model.spares is None:
-        return 0.0
-    load = model.swaps_per_s * model.repair_s
-    if model.idle_hosts_fail or model.num_units > 1:
-        return poisson_tail(load, model.spares)
-    return erlang_loss(model.spares + 1, load * at_work)
+def waiting_loss(model: FaultModel) -> float:
+    """Share of the tokens that units lose which wait for a host because all spares are being repaired."""
+    lost = 1.0 if model.num_units == 1 else model.unit_loss
+    chances = waiting_units(model, _at_work(model)).tolist()
+    return sum(
+        chance * (1.0 if waiting == model.num_units else min(1.0, lost * waiting))
+        for waiting, chance in enumerate(chances)
+    )
 
 
 def poisson_tail(mean: float, at_most: int) -> float:
@@ -183,14 +216,6 @@ def spares_needed(mean: float) -> int:
         spares += 1
         below += math.exp(spares * math.log(mean) - mean - math.lgamma(spares + 1))
     return spares
-
-
-def erlang_loss(servers: int, load: float) -> float:
-    """Erlang's loss probability B(servers, load)."""
-    blocked = 1.0
-    for n in range(1, servers + 1):
-        blocked = load * blocked / (n + load * blocked)
-    return blocked
 
 
 def failures_until_group_lost(num_groups: int, copies: int) -> float:

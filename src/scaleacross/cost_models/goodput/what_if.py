@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from scaleacross.cost_models.goodput.share import useful_share, waiting_share
+from scaleacross.cost_models.goodput.share import useful_share, waiting_loss
 from scaleacross.spec.explanation import SpareBreakEven, UnitsBreakEven
 from scaleacross.spec.goodput import FaultModel
 
@@ -67,10 +67,9 @@ def spare_break_even(model: FaultModel, num_hosts: int) -> SpareBreakEven | None
     """
     if model.swaps_per_s * model.repair_s == 0:
         return None
-    lost = 1.0 if model.num_units == 1 else model.unit_loss
 
     def waits(spares: int) -> float:
-        return lost * waiting_share(model.model_copy(update={"spares": spares}))
+        return waiting_loss(model.model_copy(update={"spares": spares}))
 
     load = int(model.swaps_per_s * model.repair_s)
     spares = max(0, load)  # below the mean every spare takes off more than the one before
