@@ -12,7 +12,9 @@ import pytest
 
 import scaleacross as sa
 from instances import plain_job, plain_topology
+from scaleacross.api.summarising import summarise
 from scaleacross.cost_models.failures import degraded_states, replicas_lost
+from scaleacross.report.summary import plan_facts
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.placement import BuildingShare, Device, coordinates, devices
@@ -222,3 +224,20 @@ def test_an_older_plan_that_let_one_unit_wait_is_refused_with_the_way_out(spares
     one_waits = older.model_copy(update={"goodput_fraction": 0.8})
     with pytest.raises(sa.VerificationError, match=r"older version(?s:.)*80\.0%(?s:.)*scaleacross evaluate"):
         verify(plan.model_copy(update={"goodput": one_waits}))
+
+
+@pytest.mark.parametrize("spares", ["auto", 2])
+def test_spare_hosts_that_the_fleet_lacks_are_said(spares: object) -> None:
+    """Four hosts of a fleet of four and of one of eight, of which one is held back."""
+    own: dict[str, Any] = {"degrees": FOUR_REPLICAS, "schedules": "1F1B", "shard": "none"}
+    for hosts, held, free in ((2, {}, 0), (4, {"b0": 1}, 4)):
+        topology = plain_topology(hosts, hosts) | {"reliability": {"host_mtbf_hours": 2000, "repair_hours": 48}}
+        job = plain_job(topology=topology, reliability={"spares": spares}, spare_hosts=held, **own)
+        plan = sa.plan(job, alternatives=False, work_limit=20, simulated=False)
+        found = plan.goodput
+        assert found is not None and (found.model.num_hosts, found.hosts_free) == (4, free)
+        assert found.spares_taken == (2 if spares == 2 else found.spares_advised) > 0
+        assert found.spares_lacking == max(0, found.spares_taken - free)
+        assert ("spares" in found.assumed) == (free == 0)
+        told = "\n".join(text for _, text in plan_facts(plan, summarise(plan)))
+        assert ("with 2 spare hosts beyond the fleet" in told) == (free == 0)

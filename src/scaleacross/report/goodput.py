@@ -44,7 +44,7 @@ def goodput(plan: Plan, found: Goodput) -> RenderableType:
             (
                 "spare hosts",
                 f"{_spares(model)}; {found.hosts_in_repair:,.1f} in repair in the mean; {found.spares_advised:,} cover 99.9 % of "
-                "the time",
+                f"the time{_lacking(found)}",
             ),
         ]
     )
@@ -55,6 +55,10 @@ def goodput(plan: Plan, found: Goodput) -> RenderableType:
         add(table, one.name, f"{one.failures_per_1000_node_days:g}", share, tokens)
     assumed = [Text(f"• assumed: {name} {origin}", style="dim") for name, origin in found.assumed.items()]
     return section("Goodput: useful tokens under failures", facts, Text(), table, *assumed)
+
+
+def _lacking(found: Goodput) -> str:
+    return f"; the plan leaves {found.hosts_free:,} free" if found.spares_lacking else ""
 
 
 def _spares(model: FaultModel) -> str:

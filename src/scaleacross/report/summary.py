@@ -148,7 +148,9 @@ def _rates(plan: Plan) -> str:
     tokens = f"{large(plan.cost.tokens_per_s)} tokens/s"
     if plan.goodput is not None:
         share = percent(plan.goodput.goodput_fraction)
-        tokens = f"{large(plan.goodput.useful_tokens_per_s)} useful tokens/s ({tokens}, goodput {share})"
+        lacking = plan.goodput.spares_lacking
+        beyond = f" with {plural(lacking, 'spare host')} beyond the fleet" if lacking else ""
+        tokens = f"{large(plan.goodput.useful_tokens_per_s)} useful tokens/s ({tokens}, goodput {share}{beyond})"
     return f"{tokens} · MFU {percent(plan.cost.mfu)} · {large(plan.cost.model_flop_per_s)}FLOP/s each"
 
 

@@ -115,8 +115,22 @@ class Goodput(Spec):
     batch_policy: BatchPolicy
     hosts_in_repair: float = Field(description="mean number of hosts that are being repaired")
     spares_advised: int = Field(description="spare hosts that cover 99.9 % of the time")
+    hosts_free: int | None = Field(
+        default=None,
+        description="hosts of the topology that the plan does not use, spare_hosts included; None: unknown",
+    )
     at_published_rates: tuple[RateShare, ...] = Field(description="the same plan at every published rate")
     assumed: dict[str, str] = Field(description="figures that nobody stated: value and origin")
+
+    @property
+    def spares_taken(self) -> int:
+        """Spare hosts that the share rests on."""
+        return self.spares_advised if self.model.spares is None else self.model.spares
+
+    @property
+    def spares_lacking(self) -> int:
+        """Of these how many the topology does not have."""
+        return 0 if self.hosts_free is None else max(0, self.spares_taken - self.hosts_free)
 
 
 class LongRun(Spec):

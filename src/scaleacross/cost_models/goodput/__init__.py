@@ -125,7 +125,7 @@ def goodput_of(problem: Problem, decision: Decision, step_s: float) -> Goodput:
                 useful_tokens_per_s=there * tokens_per_s,
             )
         )
-    return Goodput(
+    found = Goodput(
         goodput_fraction=share,
         useful_tokens_per_s=share * tokens_per_s,
         mtbf_s=1 / model.rate_per_s if model.rate_per_s else None,
@@ -135,9 +135,28 @@ def goodput_of(problem: Problem, decision: Decision, step_s: float) -> Goodput:
         batch_policy=recovery.batch_policy,
         hosts_in_repair=in_repair,
         spares_advised=spares_needed(in_repair),
+        hosts_free=_hosts_free(problem, model),
         at_published_rates=tuple(rates),
         assumed=_assumed(problem.topology.reliability, recovery),
     )
+    return found.model_copy(update={"assumed": found.assumed | _spares_beyond(found)})
+
+
+def _hosts_free(problem: Problem, model: FaultModel) -> int:
+    """Hosts of the fleet, those held back included, that a placement does not use."""
+    left = sum(building.hosts for building in problem.topology.buildings)  # without those held back
+    return left + sum(problem.job.spare_hosts.values()) - (model.num_hosts or 0)
+
+
+def _spares_beyond(found: Goodput) -> dict[str, str]:
+    """What is assumed of spare hosts that the fleet does not have."""
+    if not found.spares_lacking:
+        return {}
+    by, free = found.spares_taken, found.hosts_free
+    return {
+        "spares": f"{by:,} hosts stand by (reliability.spares), and the plan leaves {free:,} of the fleet free: hold some back "
+        f"(spare_hosts), or state reliability.spares: {free} for the goodput without others"
+    }
 
 
 def useful_parts(problem: Problem, decision: Decision, step_s: float) -> dict[str, float]:
