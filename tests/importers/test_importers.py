@@ -72,6 +72,12 @@ def test_racks_of_different_sizes_are_never_joined(tmp_path: Path) -> None:
     assert all(one[0] == other[0] for one, other in pairs)  # a rack never holds hosts of two leaves
 
 
+def instance(name: str, accelerator: str = "nvidia-h100-80gb", **other: Any) -> dict[str, Any]:
+    """A GCP instance with eight accelerators."""
+    gpus = {"guestAccelerators": [{"acceleratorType": accelerator, "acceleratorCount": 8}]}
+    return {"name": name, "zone": "a", **gpus, **other}
+
+
 OUT_OF_SERVICE = {
     "slurm": ("State=DOWN*+DRAIN Reason=hbm", "State=IDLE+DRAIN", "State=MIXED*"),
     "kubernetes": ({"spec": {"unschedulable": True}}, {"ready": "False"}, {"ready": "Unknown"}),
@@ -124,6 +130,35 @@ def test_hosts_that_take_no_jobs_are_left_out_and_named(tmp_path: Path, kind: st
 @pytest.mark.parametrize(
     ("kind", "text", "options", "said"),
     [
+        (
+            "hosts",
+            "a slots=8\nb\n",
+            ("--accelerator", "h100"),
+            "building-a: the source states no number of accelerators of b: that",
+        ),
+        (
+            "hosts",
+            "a\nb\n",
+            ("--accelerator", "h100", "--building", "x=a"),
+            "1 host(s) of the source are in no --building and left out: b",
+        ),
+        (
+            "gcp",
+            json.dumps([instance("n0")]),
+            ("--accelerator", "h200"),
+            "the source says nvidia-h100-80gb; --accelerator h200 is taken",
+        ),
+    ],
+)
+def test_what_is_taken_over_is_noted(tmp_path: Path, kind: str, text: str, options: tuple[str, ...], said: str) -> None:
+    result = imported(tmp_path, kind, (text,), *options)
+    assert result.exit_code == 0, result.output
+    assert said in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "options", "said"),
+    [
         ("slurm", TREE, LINK, "add --accelerator"),
         ("slurm", TREE, ("--accelerator", "h100"), "state the link between them"),
         ("slurm", "", (), "neither SwitchName="),
@@ -141,7 +176,23 @@ def test_hosts_that_take_no_jobs_are_left_out_and_named(tmp_path: Path, kind: st
         ("oci", '{"data": 3}', (), "a list of objects"),
         ("hosts", "a b c d\n", (), "HOSTLIST [BUILDING [RACK]]"),
         ("hosts", "a\na\n", ("--accelerator", "h100"), "listed twice"),
+        ("hosts", "a x\na y\n", ("--accelerator", "h100", *LINK), "host 'a' is listed twice (buildings x, y)"),
+        ("hosts", "a x\nb\n", ("--accelerator", "h100", *LINK), "1 of 2 hosts are in no building (b)"),
+        ("hosts", "a x/1\nb x-1\n", ("--accelerator", "h100", *LINK), "both called 'x-1'"),
+        ("hosts", "a\na\n", ("--accelerator", "h100", "--building", "x=a"), "listed twice"),
+        (
+            "hosts",
+            "a\n",
+            ("--accelerator", "h100", "--building", "x=a", "--building", "y=a", *LINK),
+            "in two buildings",
+        ),
+        ("hosts", "a slots=4\nb slots=8\n", ("--accelerator", "h100", "--gpus-per-host", "8"), "a has 4 accelerators"),
         ("hosts", "a slots=8\nb slots=4\n", ("--accelerator", "h100"), "hosts of a building are alike"),
+        ("gcp", json.dumps([instance("n0", "nvidia-h100-pcie")]), (), "states types nvidia-h100-pcie"),
+        ("gcp", json.dumps([instance("n0", "NVIDIA-GH200-480GB")]), (), "states types NVIDIA-GH200-480GB"),
+        ("gcp", json.dumps([instance("n0", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb")]), (), "add --accelerator"),
+        ("gcp", json.dumps([instance("n0"), instance("n1", "nvidia-b200")]), (), "states types b200, h100"),
+        ("gcp", json.dumps([instance("")]), (), "a host has no name"),
         ("hosts", "a\n", ("--accelerator", "z80"), "no standard building"),
         ("hosts", "a\n", ("--accelerator", "h100", "--building", "x=b"), "not in the source"),
         ("hosts", "a\n", ("--building", "x"), "NAME=HOSTLIST"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 from typing import Any, Final
@@ -14,6 +14,8 @@ from scaleacross.importers.found import Found, FoundHost
 
 NAMED: Final = 20
 """Hosts of a state that a note names."""
+OTHER_PARTS: Final = frozenset(("pcie", "nvl", "mig", "shared", "40gb"))
+"""Words in names of accelerators that are no standard ones: cards, parts of one, less memory."""
 
 
 def topology_of(
@@ -38,7 +40,9 @@ def topology_of(
         InputError: accelerators or links that neither source nor arguments state, hosts of one building that differ, or no host
             that takes jobs.
     """
-    placed = [replace(host, building=_plain(host.building)) for host in _assigned(found.hosts, buildings)]
+    named = _distinct(found)
+    assigned = _assigned(named, buildings)
+    placed = _in_buildings(assigned)
     down = [] if with_down else [host for host in placed if host.unusable]
     hosts = [host for host in placed if with_down or not host.unusable]
     if not hosts:
@@ -48,7 +52,8 @@ def topology_of(
         groups.setdefault(host.building, []).append(host)
     link = standard_link(trunk, km, len(groups))
     made = {name: _building(name, own, accelerator, accelerators_per_host) for name, own in groups.items()}
-    notes = [*found.notes, *([_down(down)] if down else []), *(note for _, own in made.values() for note in own)]
+    beside = [*_beside(named, assigned), *([_down(down)] if down else [])]
+    notes = [*found.notes, *beside, *(note for _, own in made.values() for note in own)]
     regions: dict[str, list[dict[str, Any]]] = {}
     for name, (building, _) in made.items():
         regions.setdefault(_plain(groups[name][0].region or "region-1"), []).append(building)
@@ -70,14 +75,54 @@ def topology_of(
     return topology, tuple(notes)
 
 
+def _distinct(found: Found) -> tuple[FoundHost, ...]:
+    """The hosts of a source, each with a name of its own."""
+    seen: dict[str, FoundHost] = {}
+    for host in found.hosts:
+        if host.name in seen:
+            where = {one.building for one in (host, seen[host.name])} - {""}
+            at = f" (buildings {', '.join(sorted(where))})" if len(where) > 1 else ""
+            raise InputError(f"{found.origin}: host '{host.name}' is listed twice{at}: leave it in once")
+        seen[host.name] = host
+    return found.hosts
+
+
+def _in_buildings(hosts: Sequence[FoundHost]) -> list[FoundHost]:
+    """``hosts`` with names of buildings that files may have, where all or none of them are in one."""
+    without = [host.name for host in hosts if not host.building]
+    if without and len(without) < len(hosts):
+        raise InputError(
+            f"{len(without):,} of {len(hosts):,} hosts are in no building ({_listed(without)}): state theirs in the source, or "
+            "all of them with --building NAME=HOSTLIST"
+        )
+    plain: dict[str, str] = {}
+    for host in hosts:
+        other = plain.setdefault(_plain(host.building), host.building)
+        if other != host.building:
+            raise InputError(
+                f"buildings '{other}' and '{host.building}' are both called '{_plain(other)}' in a topology: name them with "
+                "--building NAME=HOSTLIST"
+            )
+    return [replace(host, building=_plain(host.building)) for host in hosts]
+
+
+def _beside(found: Sequence[FoundHost], assigned: Sequence[FoundHost]) -> list[str]:
+    """A note on hosts that no --building names."""
+    kept = {host.name for host in assigned}
+    left = [host.name for host in found if host.name not in kept]
+    return [f"{len(left):,} host(s) of the source are in no --building and left out: {_listed(left)}"] if left else []
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:NAMED])}{' …' * (len(names) > NAMED)}"
+
+
 def _down(hosts: Sequence[FoundHost]) -> str:
     """Which hosts are left out, by why they take no jobs."""
     why: dict[str, list[str]] = {}
     for host in hosts:
         why.setdefault(host.unusable, []).append(host.name)
-    named = "; ".join(
-        f"{state}: {', '.join(names[:NAMED])}{' …' * (len(names) > NAMED)}" for state, names in why.items()
-    )
+    named = "; ".join(f"{state}: {_listed(names)}" for state, names in why.items())
     return f"{len(hosts):,} host(s) that take no jobs now are left out ({named}); --with-down brings them in"
 
 
@@ -97,7 +142,9 @@ def _assigned(hosts: Iterable[FoundHost], buildings: Mapping[str, Sequence[str]]
     for building, names in buildings.items():
         for name in names:
             if name not in known:
-                raise InputError(f"--building {building}: host '{name}' is not in the source")
+                twice = any(name == host.name for host in out)
+                what = "is in two buildings, or twice in one" if twice else "is not in the source"
+                raise InputError(f"--building {building}: host '{name}' {what}")
             out.append(replace(known.pop(name), building=building))
     return out
 
@@ -106,9 +153,9 @@ def _building(
     name: str, hosts: list[FoundHost], accelerator: str | None, per_host: int | None
 ) -> tuple[dict[str, Any], list[str]]:
     """A building's mapping and notes; hosts sorted so that racks and zones are whole."""
-    if len(hosts) != len({host.name for host in hosts}):
-        raise InputError(f"building '{name}': a host is listed twice in the source")
     base = standard_building(accelerator or _type_of(name, hosts), "--accelerator")
+    if not all(host.name for host in hosts):
+        raise InputError(f"building '{name}': a host has no name in the source: every host needs one of its own")
     counts = {host.num_accelerators for host in hosts if host.num_accelerators is not None}
     if per_host is None and len(counts) > 1:
         raise InputError(
@@ -117,7 +164,13 @@ def _building(
         )
     zones = _grouped(hosts, lambda host: host.zone)
     racks = [rack for zone in zones for rack in _grouped(zone, lambda host: host.rack)]
-    notes = []
+    fewest = min((host for host in hosts if host.num_accelerators is not None), key=_number, default=None)
+    if per_host is not None and fewest is not None and _number(fewest) < per_host:
+        raise InputError(
+            f"building '{name}': host {fewest.name} has {_number(fewest)} accelerators in the source, less than --gpus-per-host "
+            f"{per_host}: leave it out with --building NAME=HOSTLIST, or state {_number(fewest)}"
+        )
+    notes = [*_taken_over(name, hosts, accelerator)]
     per_rack, whole = _unit([len(rack) for rack in racks], [len(zone) for zone in zones])
     if not any(host.rack for host in hosts):
         per_rack, whole = (int(base["hosts_per_rack"]), True) if base.get("scale_up_domain") == "rack" else (1, True)
@@ -133,17 +186,43 @@ def _building(
     return {"name": name, "hosts": names, **base, **own}, notes
 
 
+def _number(host: FoundHost) -> int:
+    return host.num_accelerators or 0
+
+
+def _taken_over(name: str, hosts: Sequence[FoundHost], accelerator: str | None) -> Iterator[str]:
+    """Notes on hosts of which the source says less than of others, or something else than the user."""
+    for what, silent in (
+        ("number", [host.name for host in hosts if host.num_accelerators is None]),
+        ("type", [host.name for host in hosts if not host.accelerator] if accelerator is None else []),
+    ):
+        if silent and len(silent) < len(hosts):
+            yield f"{name}: the source states no {what} of accelerators of {_listed(silent)}: that of the others is taken"
+    said = sorted(
+        {host.accelerator for host in hosts if host.accelerator and _kind_of(host.accelerator) != accelerator}
+    )
+    if accelerator is not None and said:
+        yield f"{name}: the source says {_listed(said)}; --accelerator {accelerator} is taken"
+
+
 def _type_of(building: str, hosts: list[FoundHost]) -> str:
     """The one standard type that the hosts' own names of it mention."""
-    texts = {host.accelerator.lower() for host in hosts if host.accelerator}
-    kinds = sorted(standard()["accelerators"], key=len, reverse=True)
-    found = {next((kind for kind in kinds if kind in text), text) for text in texts}
+    kinds = sorted(standard()["accelerators"])
+    found = {_kind_of(host.accelerator) or host.accelerator for host in hosts if host.accelerator}
     if len(found) != 1 or not found <= set(kinds):
         said = f"types {', '.join(sorted(found))}" if found else "no type"
         raise InputError(
-            f"building '{building}': the source states {said} of accelerator: add --accelerator ({', '.join(sorted(kinds))})"
+            f"building '{building}': the source states {said} of accelerator: add --accelerator ({', '.join(kinds)})"
         )
     return found.pop()
+
+
+def _kind_of(text: str) -> str | None:
+    """The standard type that a source's name of an accelerator mentions: whole modules with links of their own, so no cards,
+    slices or shares of them (``NVIDIA-H100-PCIe``, ``…-MIG-1g.10gb``, ``…-SHARED``)."""
+    words = re.findall(r"[a-z0-9]+", text.lower())
+    kinds = [kind for kind in standard()["accelerators"] if kind in words]
+    return kinds[0] if len(kinds) == 1 and not OTHER_PARTS.intersection(words) else None
 
 
 def _grouped(hosts: list[FoundHost], key: Any) -> list[list[FoundHost]]:
