@@ -176,6 +176,15 @@ def test_what_is_taken_over_is_noted(tmp_path: Path, kind: str, text: str, optio
         ("oci", '{"data": 3}', (), "a list of objects"),
         ("hosts", "a b c d\n", (), "HOSTLIST [BUILDING [RACK]]"),
         ("hosts", "a\na\n", ("--accelerator", "h100"), "listed twice"),
+        (
+            "slurm",
+            "SwitchName=a Nodes=n1\nSwitchName=b Switches=c Nodes=n2\nSwitchName=c Switches=b\n",
+            (),
+            "b is below itself",
+        ),
+        ("slurm", "tree: {switches: [{switch: a, nodes: n1}, {switch: a, nodes: n2}]}\n", (), "a is stated twice"),
+        ("slurm", "tree: {switches: [{switch: a, nodes: n1}, {name: b, nodes: n2}]}\n", (), "is no switch"),
+        ("slurm", "block: {blocks: [{block: a, nodes: n1}, n2]}\n", (), "is no block"),
         ("hosts", "a x\na y\n", ("--accelerator", "h100", *LINK), "host 'a' is listed twice (buildings x, y)"),
         ("hosts", "a x\nb\n", ("--accelerator", "h100", *LINK), "1 of 2 hosts are in no building (b)"),
         ("hosts", "a x/1\nb x-1\n", ("--accelerator", "h100", *LINK), "both called 'x-1'"),
@@ -207,6 +216,46 @@ def test_what_cannot_be_meant_is_refused(
     assert result.exit_code == 2, result.output
     assert said in result.stderr
     assert not (tmp_path / "t.yaml").exists()
+
+
+def nodes_of(tmp_path: Path, *gres: str, names: Sequence[str] = ()) -> Result:
+    """Nodes n0, n1, … of a single switch with these generic resources, in the words of scontrol."""
+    conf = f"SwitchName=s Nodes=n[0-{len(gres) - 1}]\n"
+    told = "".join(
+        f"NodeName={name} Gres={one} State=IDLE\n"
+        for name, one in zip(names or [f"n{at}" for at in range(len(gres))], gres, strict=True)
+    )
+    return imported(tmp_path, "slurm", (conf, told), "--accelerator", "h100", "-o", str(tmp_path / "t.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("gres", "number"),
+    [
+        ("gpu:8", 8),
+        ("gpu:h100:8(S:0-1)", 8),
+        ("gpu:h100:4(S:0),gpu:h100:4(S:1)", 8),
+        ("nic:mlx5:8,gpu:h100:no_consume:2", 2),
+    ],
+)
+def test_gpus_of_a_node_are_added_up(tmp_path: Path, gres: str, number: int) -> None:
+    result = nodes_of(tmp_path, gres)
+    assert result.exit_code == 0, result.output
+    assert load_topology(tmp_path / "t.yaml").buildings[0].accelerators_per_host == number
+
+
+@pytest.mark.parametrize("gres", ["gpu:1g.10gb:7(S:0)", "gpu:h100:many", "gpu:a100:4,gpu:h100:4", "gpu:h100:0"])
+def test_parts_of_gpus_and_mixed_nodes_are_left_out_and_named(tmp_path: Path, gres: str) -> None:
+    result = nodes_of(tmp_path, "gpu:8", gres)
+    assert result.exit_code == 0, result.output
+    assert load_topology(tmp_path / "t.yaml").buildings[0].host_names == ("n0",)
+    assert f"Gres={gres}: no whole GPUs of one type: n1" in " ".join(result.stderr.split())
+
+
+def test_nodes_of_slurm_conf_and_nodes_beside_the_topology(tmp_path: Path) -> None:
+    result = nodes_of(tmp_path, "gpu:8", "gpu:8", names=("n[0-1]", "x7"))
+    assert result.exit_code == 0, result.output
+    assert load_topology(tmp_path / "t.yaml").buildings[0].host_names == ("n0", "n1")
+    assert "1 hosts with GPUs that the topology does not name are left out: x7" in " ".join(result.stderr.split())
 
 
 def test_host_lists() -> None:

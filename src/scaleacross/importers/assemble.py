@@ -138,7 +138,7 @@ def _assigned(hosts: Iterable[FoundHost], buildings: Mapping[str, Sequence[str]]
     """``hosts`` in the buildings that the user states; those left out are not planned on."""
     if not buildings:
         return list(hosts)
-    known, out = {host.name: host for host in hosts}, []
+    known, out = {host.name: host for host in hosts}, list[FoundHost]()
     for building, names in buildings.items():
         for name in names:
             if name not in known:

@@ -8,9 +8,10 @@ Several roots are buildings. A flatter tree is one building.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from scaleacross.catalogue.yaml_source import Source, parse_yaml
 from scaleacross.errors import InputError
@@ -24,6 +25,14 @@ OUT_OF_SERVICE: Final = frozenset((
     "MAINTENANCE", "NOT_RESPONDING",
 ))  # fmt: skip
 """States and flags of scontrol(1) in which a node starts no job; "*" behind a state: it does not respond."""
+
+
+class Gpus(NamedTuple):
+    """A host's accelerators: type ("" where none is said), number, and why it takes no jobs."""
+
+    accelerator: str
+    number: int | None
+    unusable: str
 
 
 @dataclass(frozen=True)
@@ -40,42 +49,50 @@ def read(sources: Sequence[Source]) -> Found:
     Raises:
         InputError: no topology among the files, or one that contradicts itself.
     """
-    gres: dict[str, tuple[str, int, str]] = {}
+    gres: dict[str, Gpus] = {}
     hosts: list[FoundHost] = []
     for source in sources:
         if "NodeName=" in source.data:
-            gres |= _gres(source.data)
+            gres |= _gres(source)
         else:
             hosts += _hosts(source)
     found = required(hosts, sources[0], "host of a topology.conf or topology.yaml")
     named = [
-        replace(host, accelerator=told[0], num_accelerators=told[1], unusable=told[2])
+        replace(host, accelerator=told.accelerator, num_accelerators=told.number, unusable=told.unusable)
         if (told := gres.get(host.name)) is not None
         else host
         for host in found
     ]
     without = [host.name for host in found if gres and host.name not in gres]
-    notes = (
-        [f"{len(without)} hosts without GPUs in scontrol's output are left out: {', '.join(without[:5])}"]
-        if without
-        else []
-    )
+    beside = sorted(gres.keys() - {host.name for host in found})
+    left = ((without, "without GPUs in scontrol's output"), (beside, "with GPUs that the topology does not name"))
+    notes = [f"{len(names)} hosts {what} are left out: {', '.join(names[:5])}" for names, what in left if names]
     kept = [host for host in named if not gres or host.name in gres]
     return Found(required(kept, sources[0], "host with GPUs"), f"SLURM topology of {sources[0].label}", tuple(notes))
 
 
-def _gres(text: str) -> dict[str, tuple[str, int, str]]:
-    """Host -> type and number of its accelerators, of ``Gres=gpu:h100:8(S:0-1)``, and its state where it takes no jobs."""
-    out = {}
-    for record in re.split(r"(?m)^(?=NodeName=)", text):
-        name, gpu = (
-            re.match(r"NodeName=(\S+)", record),
-            re.search(r"\bGres=\S*?gpu:(?:([A-Za-z][\w.-]*):)?(\d{1,4})", record),
-        )
-        if name and gpu:
-            state = re.search(r"\bState=(\S+)", record)
-            out[name[1]] = (gpu[1] or "", int(gpu[2]), _unusable(state[1] if state else ""))
+def _gres(source: Source) -> dict[str, Gpus]:
+    """Host -> its accelerators, of ``Gres=gpu:h100:8(S:0-1)``."""
+    out: dict[str, Gpus] = {}
+    for record in re.split(r"(?m)^(?=NodeName=)", source.data):
+        name, gres = re.match(r"NodeName=(\S+)", record), re.search(r"\bGres=(\S+)", record)
+        state = re.search(r"\bState=(\S+)", record)
+        gpus = _gpus(gres[1], _unusable(state[1] if state else "")) if gres else None
+        if name is not None and gpus is not None and name[1] != "DEFAULT":
+            out |= dict.fromkeys(_names(name[1], source), gpus)
     return out
+
+
+def _gpus(gres: str, unusable: str) -> Gpus | None:
+    """What a node's generic resources say of GPUs; None: it has none. Parts of GPUs and mixed nodes are no hosts of a plan."""
+    plain = re.sub(r"\([^)]*\)", "", gres)
+    parts = [part.split(":")[1:] or ["1"] for part in plain.split(",") if re.match(r"gpu(:|$)", part)]
+    numbers = [int(words[-1]) if re.fullmatch(r"\d{1,4}", words[-1]) else 0 for words in parts]
+    kinds = {words[0] if len(words) > 1 else "" for words in parts}
+    whole = all(numbers) and len(kinds) == 1 and not any(re.match(r"\d", kind) for kind in kinds)
+    if parts and not whole:
+        return Gpus("", None, unusable or f"Gres={gres[:60]}: no whole GPUs of one type")
+    return Gpus(kinds.pop(), sum(numbers), unusable) if parts else None
 
 
 def _unusable(state: str) -> str:
@@ -94,11 +111,9 @@ def _hosts(source: Source) -> list[FoundHost]:
         if isinstance(one, dict) and isinstance(one.get("tree"), dict):
             return _tree(_switches(one["tree"], source), source)
         if isinstance(one, dict) and isinstance(one.get("block"), dict):
-            blocks = one["block"].get("blocks") or []
             return [
-                FoundHost(name, ONE_BUILDING, rack=str(block.get("block", "")))
-                for block in blocks
-                if isinstance(block, dict)
+                FoundHost(name, ONE_BUILDING, rack=str(block["block"]))
+                for block in _listed(one["block"].get("blocks"), "block", source)
                 for name in _names(str(block.get("nodes", "")), source)
             ]
     raise InputError(f"{source.label}: neither SwitchName=/BlockName= lines nor a tree: or block: of a topology.yaml")
@@ -125,7 +140,9 @@ def _of_conf(source: Source) -> list[FoundHost]:
 
 
 def _switches(tree: Mapping[str, Any], source: Source) -> dict[str, Switch]:
-    rows = [row for row in tree.get("switches") or () if isinstance(row, dict) and row.get("switch")]
+    rows = _listed(tree.get("switches"), "switch", source)
+    if twice := next((name for name, count in Counter(str(row["switch"]) for row in rows).items() if count > 1), None):
+        raise InputError(f"{source.label}: switch {twice} is stated twice")
     return {
         str(row["switch"]): Switch(
             _names(str(row["nodes"]), source) if row.get("nodes") else (),
@@ -133,6 +150,15 @@ def _switches(tree: Mapping[str, Any], source: Source) -> dict[str, Switch]:
         )
         for row in rows
     }
+
+
+def _listed(rows: Any, key: str, source: Source) -> list[dict[str, Any]]:
+    """The mappings of a list, each with ``key``."""
+    listed = rows if isinstance(rows, list) else []
+    wrong = next((row for row in listed if not isinstance(row, dict) or not row.get(key)), None)
+    if wrong is not None:
+        raise InputError(f"{source.label}: {str(wrong)[:60]!r} is no {key}: a mapping with {key}: NAME is expected")
+    return listed
 
 
 def _names(text: str, source: Source) -> tuple[str, ...]:
@@ -151,8 +177,14 @@ def _tree(switches: Mapping[str, Switch], source: Source) -> list[FoundHost]:
     if switches and not roots:
         raise InputError(f"{source.label}: every switch is below another one: the tree has a circle")
     found: list[FoundHost] = []
+    reached: set[str] = set()
     for root in roots:
-        found += [_placed(name, path, len(roots)) for name, path in _walk(root, (), switches, source)]
+        walked = _walk(root, (), switches, source)
+        reached |= {switch for _, path in walked for switch in path}
+        found += [_placed(name, path, len(roots)) for name, path in walked]
+    lost = [name for name, switch in switches.items() if switch.hosts and name not in reached]
+    if lost:
+        raise InputError(f"{source.label}: switch {lost[0]} is below itself: its hosts are in no tree")
     seen: set[str] = set()
     for host in found:
         if host.name in seen:
