@@ -185,6 +185,17 @@ def test_what_is_taken_over_is_noted(tmp_path: Path, kind: str, text: str, optio
         ("slurm", "tree: {switches: [{switch: a, nodes: n1}, {switch: a, nodes: n2}]}\n", (), "a is stated twice"),
         ("slurm", "tree: {switches: [{switch: a, nodes: n1}, {name: b, nodes: n2}]}\n", (), "is no switch"),
         ("slurm", "block: {blocks: [{block: a, nodes: n1}, n2]}\n", (), "is no block"),
+        ("hosts", "a slots=eight\n", ("--accelerator", "h100"), "no number of accelerators"),
+        ("hosts", "a slots=0\n", ("--accelerator", "h100"), "no number of accelerators"),
+        ("hosts", "a:x\n", ("--accelerator", "h100"), "no number of accelerators"),
+        ("hosts", "a gpus=4\n", ("--accelerator", "h100"), "'gpus=' says nothing here"),
+        ("infragraph", "devices: []\ninstances: [{name: a, device: dgx, count: 2}]", (), "not among the devices"),
+        (
+            "infragraph",
+            "devices: [{name: dgx, components: [{choice: xpu, count: eight}]}]\ninstances: []",
+            (),
+            "device 'dgx': count 'eight'",
+        ),
         ("hosts", "a x\na y\n", ("--accelerator", "h100", *LINK), "host 'a' is listed twice (buildings x, y)"),
         ("hosts", "a x\nb\n", ("--accelerator", "h100", *LINK), "1 of 2 hosts are in no building (b)"),
         ("hosts", "a x/1\nb x-1\n", ("--accelerator", "h100", *LINK), "both called 'x-1'"),
@@ -256,6 +267,58 @@ def test_nodes_of_slurm_conf_and_nodes_beside_the_topology(tmp_path: Path) -> No
     assert result.exit_code == 0, result.output
     assert load_topology(tmp_path / "t.yaml").buildings[0].host_names == ("n0", "n1")
     assert "1 hosts with GPUs that the topology does not name are left out: x7" in " ".join(result.stderr.split())
+
+
+def listed(kind: str, *hosts: dict[str, Any]) -> str:
+    """Hosts n0, n1, … in the words of a cloud."""
+    if kind == "aws":
+        return json.dumps(
+            {"Instances": [{"InstanceId": f"n{at}", "ZoneId": "a"} | own for at, own in enumerate(hosts)]}
+        )
+    if kind == "oci":
+        return json.dumps({"data": {"items": [{"display-name": f"n{at}"} | own for at, own in enumerate(hosts)]}})
+    if kind == "gcp":
+        return json.dumps([instance(f"n{at}") | own for at, own in enumerate(hosts)])
+    items = [{"metadata": {"name": f"n{at}"}, "status": own} for at, own in enumerate(hosts)]
+    return json.dumps({"items": items})
+
+
+def gpus(allocatable: int, capacity: int) -> dict[str, Any]:
+    return {"allocatable": {"nvidia.com/gpu": str(allocatable)}, "capacity": {"nvidia.com/gpu": str(capacity)}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "other", "usual", "said"),
+    [
+        ("aws", {"InstanceType": "p5.4xlarge"}, {"InstanceType": "p5.48xlarge"}, "p5.4xlarge: no type of 8 or 4"),
+        ("aws", {"InstanceType": "c7i.large"}, {"InstanceType": "p5.48xlarge"}, "c7i.large: no type of 8 or 4"),
+        ("oci", {"lifecycle-state": "REPAIR"}, {"shape": "BM.GPU.H100.8"}, "REPAIR: n1"),
+        ("oci", {"health": "UNHEALTHY"}, {"shape": "BM.GPU.H100.8"}, "UNHEALTHY: n1"),
+        ("gcp", {"status": "REPAIRING"}, {"status": "RUNNING"}, "REPAIRING: n1"),
+        ("gcp", {"guestAccelerators": []}, {}, "1 instances without accelerators are left out: n1"),
+        ("kubernetes", gpus(0, 8), gpus(8, 8), "0 of 8 accelerators allocatable: n1"),
+        ("kubernetes", gpus(7, 8), gpus(8, 8), "7 of 8 accelerators allocatable: n1"),
+    ],
+)
+def test_other_and_broken_hosts_of_clouds_are_left_out_and_named(
+    tmp_path: Path, kind: str, other: dict[str, Any], usual: dict[str, Any], said: str
+) -> None:
+    result = imported(
+        tmp_path, kind, (listed(kind, usual, other),), "--accelerator", "h100", "-o", str(tmp_path / "t.yaml")
+    )
+    assert result.exit_code == 0, result.output
+    (building,) = load_topology(tmp_path / "t.yaml").buildings
+    assert (building.host_names, building.accelerators_per_host) == (("n0",), 8)
+    assert said in " ".join(result.stderr.split())
+
+
+def test_host_files_of_mpi(tmp_path: Path) -> None:
+    result = imported(
+        tmp_path, "hosts", ("n1:4\nn2 slots=4 max_slots=8\n",), "--accelerator", "h100", "-o", str(tmp_path / "t.yaml")
+    )
+    assert result.exit_code == 0, result.output
+    (building,) = load_topology(tmp_path / "t.yaml").buildings
+    assert (building.host_names, building.accelerators_per_host) == (("n1", "n2"), 4)
 
 
 def test_host_lists() -> None:

@@ -17,16 +17,17 @@ from scaleacross.catalogue.yaml_source import Source
 from scaleacross.importers.found import Found, FoundHost, records, required, text_at
 
 AWS_TYPES: Final = {
-    "p4d": ("a100", 8),
-    "p4de": ("a100", 8),
-    "p5": ("h100", 8),
-    "p5e": ("h200", 8),
-    "p5en": ("h200", 8),
-    "p6-b200": ("b200", 8),
-    "p6-b300": ("b300", 8),
-    "p6e-gb200": ("gb200", 4),
+    "p4d.24xlarge": ("a100 40GB", 8),
+    "p4de.24xlarge": ("a100", 8),
+    "p5.48xlarge": ("h100", 8),
+    "p5e.48xlarge": ("h200", 8),
+    "p5en.48xlarge": ("h200", 8),
+    "p6-b200.48xlarge": ("b200", 8),
+    "p6-b300.48xlarge": ("b300", 8),
+    "p6e-gb200.36xlarge": ("gb200", 4),
 }
-"""Instance family -> accelerator and number per host (vendor's product pages); ``p5.4xlarge`` with one GPU is not planned on."""
+"""Instance type -> accelerator and number per host (vendor's product pages). Others (``p5.4xlarge``, with one GPU, those without)
+are not planned on."""
 
 
 def read_aws(sources: Sequence[Source]) -> Found:
@@ -35,13 +36,17 @@ def read_aws(sources: Sequence[Source]) -> Found:
     return Found(required(hosts, sources[0], "instance"), f"EC2 instance topology of {sources[0].label}")
 
 
-NOT_RUNNING: Final = frozenset({"STOPPING", "STOPPED", "SUSPENDING", "SUSPENDED", "TERMINATED"})
-"""States of a GCP instance that is no machine now."""
+OCI_SHAPE: Final = re.compile(r"BM\.GPU\.([A-Za-z]+[0-9]+[A-Za-z]*)(?:-v\d+)?\.(\d{1,2})")
+OCI_OUT: Final = frozenset(
+    ("PROVISIONING", "REPAIR", "UNAVAILABLE", "UNHEALTHY", "DELETING", "DELETED", "FAILED", "INACTIVE")
+)
+"""Lifecycle states and healths of an OCI host that takes no jobs."""
 
 
 def _aws(one: dict[str, Any]) -> FoundHost:
     nodes = [str(node) for node in one.get("NetworkNodes") or () if isinstance(node, str)]
-    name, count = AWS_TYPES.get(text_at(one, "InstanceType").partition(".")[0], ("", None))
+    kind = text_at(one, "InstanceType")
+    name, count = AWS_TYPES.get(kind, ("", None))
     zone_name = text_at(one, "ZoneId") or text_at(one, "AvailabilityZone")
     return FoundHost(
         text_at(one, "InstanceId"),
@@ -51,6 +56,7 @@ def _aws(one: dict[str, Any]) -> FoundHost:
         re.sub(r"[a-z]$", "", text_at(one, "AvailabilityZone")),
         count,
         name,
+        f"{kind}: no type of 8 or 4 known accelerators" if kind and not name else "",
     )
 
 
@@ -71,18 +77,27 @@ def _oci(one: dict[str, Any]) -> FoundHost:
         return text.rpartition(".")[2][-24:]
 
     name = text_at(one, "display-name") or last("instance-id", "instanceId", "id")
+    shape = OCI_SHAPE.fullmatch(text_at(one, "shape"))
+    states = [text_at(one, key).upper() for key in ("lifecycle-state", "lifecycleState", "health")]
     return FoundHost(
         name,
         last("compute-hpc-island-id", "hpc-island-id", "computeHpcIslandId"),
         last("compute-network-block-id", "network-block-id", "computeNetworkBlockId"),
         last("compute-local-block-id", "local-block-id", "computeLocalBlockId"),
+        "",
+        int(shape[2]) if shape else None,
+        shape[1] if shape else "",
+        next((state for state in states if state in OCI_OUT), ""),
     )
 
 
 def read_gcp(sources: Sequence[Source]) -> Found:
     """Instances; building = zone and cluster. Raises InputError."""
     hosts = [_gcp(one) for source in sources for one in records(source, "items")]
-    return Found(required(hosts, sources[0], "instance"), f"GCP instances of {sources[0].label}")
+    kept = [host for host in hosts if host.accelerator] or hosts
+    without = [host.name for host in hosts if host not in kept]
+    notes = [f"{len(without)} instances without accelerators are left out: {', '.join(without[:5])}"] if without else []
+    return Found(required(kept, sources[0], "instance"), f"GCP instances of {sources[0].label}", tuple(notes))
 
 
 def _gcp(one: dict[str, Any]) -> FoundHost:
@@ -101,5 +116,5 @@ def _gcp(one: dict[str, Any]) -> FoundHost:
         re.sub(r"-[a-z]$", "", zone),
         int(count) if count.isdecimal() and len(count) < 5 else None,
         text_at(first, "acceleratorType").rpartition("/")[2],
-        state if (state := text_at(one, "status")) in NOT_RUNNING else "",
+        state if (state := text_at(one, "status")) != "RUNNING" else "",
     )

@@ -1,14 +1,19 @@
-"""A plain list of hosts: ``HOSTLIST [BUILDING [RACK]]`` per line, ``#`` for comments, ``slots=8`` as in MPI's host files."""
+"""A plain list of hosts: ``HOSTLIST [BUILDING [RACK]]`` per line, ``#`` for comments, ``slots=8`` or ``HOST:8`` as in MPI's host
+files, whose ``max_slots`` says nothing."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from scaleacross.catalogue.yaml_source import Source
 from scaleacross.errors import InputError
 from scaleacross.importers.found import Found, FoundHost, required
 from scaleacross.spec.hostlist import expand_hosts
+
+MPI_WORDS: Final = frozenset(("max_slots", "max-slots"))
+"""What host files of MPI state besides slots."""
 
 
 def read(sources: Sequence[Source]) -> Found:
@@ -23,13 +28,19 @@ def read(sources: Sequence[Source]) -> Found:
 def _hosts(words: list[str], place: str) -> list[FoundHost]:
     if not words:
         return []
-    slots = next((re.fullmatch(r"slots=(\d{1,4})", word) for word in words if word.startswith("slots=")), None)
+    hosts, colon, after = words[0].partition(":")
+    stated = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+    slots = stated.pop("slots", after if colon else None)
+    if slots is not None and not re.fullmatch(r"[1-9]\d{0,3}", slots):
+        raise InputError(f"{place}: '{slots[:20]}' is no number of accelerators: write slots=8, or HOST:8")
+    if unknown := sorted(stated.keys() - MPI_WORDS):
+        raise InputError(f"{place}: '{unknown[0]}=' says nothing here; a line is HOSTLIST [BUILDING [RACK]] [slots=N]")
     rest = [word for word in words[1:] if "=" not in word]
     if len(rest) > 2:
         raise InputError(f"{place}: {len(rest) + 1} words; a line is HOSTLIST [BUILDING [RACK]] [slots=N]")
     building, rack = (*rest, "", "")[:2]
     try:
-        names = expand_hosts(words[0])
+        names = expand_hosts(hosts)
     except ValueError as error:
         raise InputError(f"{place}: {error}") from None
-    return [FoundHost(name, building, rack=rack, num_accelerators=int(slots[1]) if slots else None) for name in names]
+    return [FoundHost(name, building, rack=rack, num_accelerators=int(slots) if slots else None) for name in names]

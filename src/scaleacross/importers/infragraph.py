@@ -30,7 +30,11 @@ def read(sources: Sequence[Source]) -> Found:
                 raise InputError(
                     f"{source.label}: instance '{text_at(group, 'name')}': count {count!r} is no number of hosts"
                 )
-            name = text_at(group, "name")
+            name, device = text_at(group, "name"), text_at(group, "device")
+            if device not in xpus and int(count):
+                raise InputError(
+                    f"{source.label}: instance '{name}' is of device '{device}', which is not among the devices"
+                )
             hosts += [
                 FoundHost(f"{name}-{index}", name, num_accelerators=xpu) for index in range(int(count) if xpu else 0)
             ]
@@ -40,6 +44,10 @@ def read(sources: Sequence[Source]) -> Found:
 
 
 def _num_xpus(device: dict[str, Any]) -> int:
-    listed = Source("device", device.get("components") or [])
+    name = text_at(device, "name")
+    listed = Source(f"device '{name}'", device.get("components") or [])
     counts = [text_at(one, "count") for one in records(listed) if text_at(one, "choice") == "xpu" or "xpu" in one]
-    return sum(int(count) for count in counts if count.isdecimal() and len(count) < 5)
+    wrong = next((count for count in counts if not count.isdecimal() or len(count) > 4), None)
+    if wrong is not None:
+        raise InputError(f"device '{name}': count {wrong!r} is no number of xpu components")
+    return sum(map(int, counts))

@@ -1,6 +1,7 @@
 """Kubernetes: ``kubectl get nodes -o json``, with the labels of the large clouds and of topograph.
 
-A node that is cordoned (``spec.unschedulable``) or whose condition Ready is not True takes no jobs.
+A node that is cordoned (``spec.unschedulable``), whose condition Ready is not True or that does not offer all of its accelerators
+(``allocatable`` below ``capacity``: some are broken) takes no jobs.
 Building = ``topology.kubernetes.io/zone``. The labels below are the clouds' own names for what lies between a zone and a host.
 """
 
@@ -38,9 +39,8 @@ def read(sources: Sequence[Source]) -> Found:
 
 
 def _host(node: dict[str, Any]) -> FoundHost | None:
-    counts = [text_at(node, "status", kind, gpu) for gpu in GPUS for kind in ("allocatable", "capacity")]
-    count = next((int(one) for one in counts if one.isdecimal() and len(one) < 5 and int(one)), None)
-    if count is None:
+    offered, count = next((pair for gpu in GPUS if max(pair := _counts(node, gpu))), (0, 0))
+    if not count:
         return None
 
     def label(*names: str) -> str:
@@ -48,7 +48,15 @@ def _host(node: dict[str, Any]) -> FoundHost | None:
 
     name = label("kubernetes.io/hostname") or text_at(node, "metadata", "name")
     where = (label(BUILDING), label(*ZONES), label(*RACKS), label(REGION))
-    return FoundHost(name, *where, count, label(*PRODUCTS), _unusable(node))
+    broken = f"{offered} of {count} accelerators allocatable" if offered < count else ""
+    return FoundHost(name, *where, count, label(*PRODUCTS), _unusable(node) or broken)
+
+
+def _counts(node: dict[str, Any], gpu: str) -> tuple[int, int]:
+    """Accelerators that a node offers, and that it has."""
+    texts = [text_at(node, "status", kind, gpu) for kind in ("allocatable", "capacity")]
+    offered, has = (int(one) if one.isdecimal() and len(one) < 5 else None for one in texts)
+    return (has if offered is None else offered) or 0, max(offered or 0, has or 0)
 
 
 def _unusable(node: dict[str, Any]) -> str:
