@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -14,16 +16,18 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
 import scaleacross as sa
 from instances import plain_job
-from scaleacross.api import study_run, sweep_points
+from scaleacross.api import refereeing, stated, study_run, sweep_points
 from scaleacross.api.engines.local import _Worker
 from scaleacross.api.study_store import POINTS_FILE, Store
 from scaleacross.api.sweep_points import key_of, run_point
 from scaleacross.catalogue import load_study, points_of
 from scaleacross.cli import app
+from scaleacross.report.sweep import sweep_report
 from scaleacross.spec.csv_table import csv_text
 from scaleacross.spec.study import Study
 
@@ -109,6 +113,7 @@ def test_figures_are_those_of_plan(tmp_path: Path) -> None:
         plan = sa.plan(plain_job(2, **SMALL), overrides=[f"global_batch_sequences={batch}"])
         assert (row["step_s"], row["gap"], row["status"]) == (plan.cost.step_s, plan.report.gap, plan.report.status)
         assert row["pp"] == plan.degrees.pp
+        assert (row["step_of"], row["estimate_s"]) == ("simulation", plan.estimated.step_s)
     assert result.best == max(result.rows, key=lambda row: row["tokens_per_s"])
     kept = lines(tmp_path)
     assert {line["key"] for line in kept} and len(kept) == 2
@@ -146,6 +151,22 @@ def test_a_resumed_sweep_runs_only_what_is_new(monkeypatch: pytest.MonkeyPatch, 
         table = list(csv.DictReader(file))
     assert [row["global_batch_sequences"] for row in table] == ["8", "16", "24"]
     assert float(table[2]["step_s"]) == result.rows[2]["step_s"]
+
+
+def test_rows_say_whether_their_step_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise sa.InputError("too large")
+
+    for module in (refereeing, stated):
+        monkeypatch.setattr(module, "stepped", refuse)
+    result = sa.sweep(study())
+    for row in result.rows:
+        assert (row["step_of"], row["estimate_s"]) == ("estimate", row["step_s"])
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(sweep_report(result))
+    (header,) = [line for line in shown.getvalue().splitlines() if "estimate" in line]
+    assert header.split()[:3] == ["a", "step", "estimate"]
+    assert re.search(r"^ *8 +– +\S+ m?s", shown.getvalue(), re.MULTILINE)
 
 
 def test_evaluate_prices_settings(tmp_path: Path) -> None:

@@ -104,6 +104,8 @@ def figures_of(found: Plan | RecommendationPlan) -> dict[str, Any]:
     crossing = "+".join(axis for axis, level in spans.items() if level == farthest)
     return {
         "step_s": cost.step_s,
+        "step_of": "estimate" if found.simulated_s is None else "simulation",
+        "estimate_s": found.estimated.step_s,
         "bound_s": report.bound_s,
         "gap": report.gap,
         "tokens_per_s": cost.tokens_per_s,
@@ -136,6 +138,8 @@ def _table_figures(found: RecommendationPlan) -> dict[str, Any]:
     kinds = Counter(one.sharding for one in decision.tables), Counter(one.kernel for one in decision.tables)
     return {
         "step_s": cost.step_s,
+        "step_of": "estimate",
+        "estimate_s": cost.step_s,
         "busiest_rank_s": cost.busiest_rank_s,
         "busiest_rank_bound_s": found.report.bound_s,
         "gap": found.report.gap,

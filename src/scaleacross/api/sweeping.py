@@ -28,7 +28,7 @@ class SweepResult:
     Attributes:
         study: as it was run.
         rows: one per point, in the study's order: ``point``, ``base``, the varied paths, ``status``, ``reason``, figures of
-            the plan, ``seconds``.
+            the plan (``step_s`` is of what ``step_of`` says, ``gap`` of ``estimate_s``), ``seconds``.
         num_distinct: points that differ from each other in what decides their figures.
         num_run, num_reused: distinct points that were run now, and that stood in the directory already.
         files: what was written.

@@ -45,6 +45,9 @@ def sweep_command(
     Each finished point is a line of DIR/points.jsonl. The same command continues an interrupted study and runs only what is
     new; DIR/points.csv (and points.parquet, where pyarrow is installed) hold one row per point; DIR/report.html shows them.
 
+    Of a row, step_s and all rates are of the simulated step where step_of says simulation, else of the estimate (tables, and
+    what the simulation refuses). bound_s and gap refer to estimate_s.
+
     A running Dask or Ray cluster takes over with --engine and --address (pip install 'scaleacross[dask]' or
     'scaleacross[ray]', here and on its workers); results are kept in DIR on this machine all the same.
 

@@ -80,7 +80,7 @@ def _table(result: SweepResult, rows: Sequence[dict[str, Any]]) -> RenderableTyp
     currency = next((row["currency"] for row in result.rows if row.get("currency")), None)
     money = (f"{currency} per M tokens", "as owned") if currency else ()
     speed = speed_of(result.rows)
-    numbers = ("step", SPEEDS[speed], *(("MFU",) if speed == "tokens_per_s" else ()), "gap", *money)
+    numbers = ("step", "estimate", SPEEDS[speed], *(("MFU",) if speed == "tokens_per_s" else ()), "gap", *money)
     table = columns((*letters, *numbers, "status", "plan"), right=(*letters, *numbers), flexible=("plan",))
     for row in rows:
         fields = (row[path] if isinstance(row[path], str) else json.dumps(row[path]) for path in varied)
@@ -94,14 +94,14 @@ def _outcome(row: dict[str, Any], num_figures: int, num_prices: int) -> tuple[st
     if "samples_per_s" in row:
         split = ", ".join(f"{row[name]} {name}" for name in SHARDINGS if row[name])
         groups = f"{row['replica_groups']} groups: " if row["replica_groups"] > 1 else ""
-        figures = human_seconds(row["step_s"]), large(row["samples_per_s"]), percent(row["gap"])
+        figures = *_steps(row), large(row["samples_per_s"]), percent(row["gap"])
         return *figures, str(row["status"]), groups + split
     prices = (row.get(name) for name in ("cost_per_million_tokens", "owned_cost_per_million_tokens")[:num_prices])
     degrees = [f"{axis} {row[axis]}" for axis in (*GRID_AXES, "ep", "expert_lanes") if row[axis] > 1]
     crossing = row["crossing"].replace(":", ": ")
     plan = " ".join(degrees) + (f" ({crossing})" if crossing else "")
     return (
-        human_seconds(row["step_s"]),
+        *_steps(row),
         large(row["tokens_per_s"]),
         percent(row["mfu"]),
         percent(row["gap"]),
@@ -109,6 +109,12 @@ def _outcome(row: dict[str, Any], num_figures: int, num_prices: int) -> tuple[st
         str(row["status"]),
         plan,
     )
+
+
+def _steps(row: dict[str, Any]) -> tuple[str, str]:
+    """The simulated step, and the estimate, to which the gap refers; a row of an older version does not say which it has."""
+    estimate = human_seconds(row["estimate_s"]) if "estimate_s" in row else "–"
+    return "–" if row.get("step_of") == "estimate" else human_seconds(row["step_s"]), estimate
 
 
 def sweep_json(result: SweepResult, files: Sequence[object]) -> str:
