@@ -9,9 +9,10 @@ import pytest
 
 import scaleacross as sa
 from cases import each
-from instances import random_job, unexpected_notes
+from instances import plain_job, random_job, unexpected_notes
 from oracles.exhaustive import exhaustive
 from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.report.summary import proof_words
 from scaleacross.solvers import joint
 from scaleacross.solvers.bounds import search_bounds
 from scaleacross.solvers.joint import search
@@ -126,3 +127,23 @@ def test_unequal_stages_that_take_the_rest_of_the_limit_end_no_search(monkeypatc
     found = search(problem_of(heavy_head(0)), time_limit_s=600, clock=lambda: now[0])
     assert now == [700.0] and found.best is not None
     assert not found.out_of_time
+
+
+@pytest.mark.parametrize(
+    ("changes", "only"),
+    [
+        ({"schedules": ["1F1B"]}, ()),
+        ({"schedules": ["1F1B", "Interleaved1F1B"]}, ("equal chunks",)),
+        ({"schedules": ["1F1B", "Interleaved1F1B"], "stages": "equal"}, ()),
+        ({"schedules": ["1F1B"], "space": "quick"}, ("--space quick",)),
+        ({"schedules": ["1F1B"], "objective": "useful_tokens_per_s", "reliability": {}}, ("equal stages",)),
+        ({"schedules": ["1F1B"], "objective": "useful_tokens_per_s", "reliability": {}, "stages": "equal"}, ()),
+    ],
+)
+def test_the_report_says_what_alone_its_status_is_about(changes: dict[str, Any], only: tuple[str, ...]) -> None:
+    """In JSON and in the proof line alike, whatever the plan itself is."""
+    own: dict[str, Any] = {"space": "full", "degrees": {"tp": 1, "cp": 1, "pp": [1, 2]}, "num_chunks": [1, 2]}
+    plan = sa.plan(plain_job(2, 2, **own | changes), alternatives=False)
+    assert plan.report.within == only
+    assert sa.Plan.model_validate_json(plan.model_dump_json()).report.within == only
+    assert (f"({', '.join(only)})" in proof_words(plan.report)) == bool(only)

@@ -10,8 +10,9 @@ from scaleacross.cost_models.goodput import goodput_of, is_asked
 from scaleacross.cost_models.levels import accelerator_types
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
 from scaleacross.cost_models.step_interval import probability_faster, step_interval
+from scaleacross.spec.network_report import NetworkReport
 from scaleacross.spec.placement import Placement
-from scaleacross.spec.plan import Decision, NetworkReport, Plan, SolveReport
+from scaleacross.spec.plan import Decision, Plan, SolveReport
 from scaleacross.spec.step_errors import StepInterval
 from scaleacross.verification import target_fits
 from scaleacross.workloads.problem import Problem

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from scaleacross.api.assemble import cost_of, versions
@@ -12,20 +11,20 @@ from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
 from scaleacross.solvers.network_of_plan import Networked
 from scaleacross.solvers.objectives import Goal
 from scaleacross.solvers.search_state import Search
-from scaleacross.spec.plan import Alternative, Decision, Finalist, Headroom, ObjectiveValue, SolveReport
+from scaleacross.spec.plan import Alternative, Finalist, Headroom, ObjectiveValue, SolveReport
 from scaleacross.verification.figures import TOLERANCE
 from scaleacross.workloads.problem import Problem
-from scaleacross.workloads.space import left_out
+from scaleacross.workloads.space import EQUAL_CHUNKS, left_out, within
 
 
-def _chunks(state: Search, decision: Decision, step_s: float) -> tuple[str, ...]:
-    """What no bound covers where ranks hold several chunks."""
-    if decision.pipeline.num_chunks == 1 or decision.degrees.pp == 1 or state.problem.job.stages == "equal":
+def _chunks(state: Search, step_s: float, timed: bool) -> tuple[str, ...]:
+    """What no bound covers where ranks may hold several chunks."""
+    if not state.several_chunks or state.problem.job.stages == "equal":
         return ()
-    note = "the bound is one on layouts whose chunks are as equal as possible"
-    if state.bound_s > step_s * (1 + TOLERANCE):
-        return (f"{note}, {state.bound_s:.4g} s; layers moved from the busiest rank make the step shorter than these",)
-    return (note,)
+    if timed and state.bound_s > step_s * (1 + TOLERANCE):
+        moved = "layers moved from the busiest rank make the step shorter than these"
+        return (f"{EQUAL_CHUNKS}, {state.bound_s:.4g} s; {moved}",)
+    return (EQUAL_CHUNKS,)
 
 
 def search_report(
@@ -46,7 +45,7 @@ def search_report(
         bounds=bounds,
         alternatives=others,
         finalists=finalists,
-        **_found(state, gap, timed=True, notes=_chunks(state, networked.decision, step_s)),
+        **_found(state, gap, step_s, timed=True),
     )
 
 
@@ -72,7 +71,7 @@ def goal_report(
         limits=dict(limits),
         bounds=bounds,
         alternatives=tuple(_with_value(problem, value, one) for one in others),
-        **_found(state, gap, timed=value is None),
+        **_found(state, gap, step_s, timed=value is None),
     )
 
 
@@ -93,11 +92,11 @@ def _headroom(state: Search, timed: bool) -> Headroom | None:
     return Headroom(fraction=fraction, num_candidates=state.num_headroom, bound_s=bound_s)
 
 
-def _found(state: Search, gap: float, timed: bool, notes: Sequence[str] = ()) -> dict[str, Any]:
+def _found(state: Search, gap: float, step_s: float, timed: bool) -> dict[str, Any]:
     """What every report says about the search itself."""
     problem = state.problem
     narrow = left_out(problem.job, problem.profile, problem.topology)
-    told = [*notes, *state.left_out, *([narrow] if narrow else [])]
+    told = [*_chunks(state, step_s, timed), *state.left_out, *([narrow] if narrow else [])]
     if state.work_limit is not None and state.out_of_time:
         told.append(f"the work limit of {state.work_limit:,} computed step times ended the search")
     elif state.past_limit and not state.stopped():
@@ -110,6 +109,7 @@ def _found(state: Search, gap: float, timed: bool, notes: Sequence[str] = ()) ->
         )
     return {
         "status": "time_limit" if state.out_of_time else "optimal" if gap <= TOLERANCE else "gap_tolerance",
+        "within": within(told),
         "num_candidates": state.num_candidates,
         "num_infeasible": dict(state.refused),
         "headroom": _headroom(state, timed),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaleacross.spec.plan import CompressionReason
+from scaleacross.spec.network_report import CompressionReason
 from scaleacross.units import human_seconds
 
 

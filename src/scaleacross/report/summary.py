@@ -19,7 +19,7 @@ from scaleacross.spec.plan import Plan, SolveReport
 from scaleacross.spec.summary import PlanSummary, TokenCost
 from scaleacross.spec.topology import Topology
 from scaleacross.units import human_seconds
-from scaleacross.workloads.space import EQUAL_STAGES, QUICK
+from scaleacross.workloads.space import within
 
 MAX_LINES: Final = 15
 CUT: Final = " …"
@@ -221,9 +221,8 @@ def proof_words(report: SolveReport) -> str:
     words = STATUS_WORDS[report.status]
     if report.status == "evaluated":
         return words
-    narrow = {QUICK: "--space quick", EQUAL_STAGES: "equal stages"}
-    within = [what for begins, what in narrow.items() if any(note.startswith(begins) for note in report.notes)]
-    words += f" ({', '.join(within)})" if within else ""
+    only = report.within or within(report.notes)  # a plan of an older version has notes alone
+    words += f" ({', '.join(only)})" if only else ""
     value = report.objective
     if value is None:
         estimate, bound = human_seconds(report.objective_s), human_seconds(report.bound_s)

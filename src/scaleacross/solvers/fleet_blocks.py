@@ -80,6 +80,8 @@ def _enumerate(
             continue
         batches.append((bases, space.num_candidates(bases) * stands_for(space.job, bases)))
         state.num_candidates += int(batches[-1][1].sum())
+        state.several_stages |= bool((bases.pp > 1).any())
+        state.several_chunks |= bool(((bases.num_chunks > 1) & (bases.pp > 1)).any())
         state.tell("enumerating", state.num_candidates)
         if state.out_of_time:
             state.drop(np.zeros(1))  # of what comes next nothing is known

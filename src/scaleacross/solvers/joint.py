@@ -136,6 +136,10 @@ def search(
     probed(state)
     survivors: list[tuple[Priced, Placer]] = [one for turn in turns for one in turn if one is not None]
     others = None if placer_on else _uneven_placers(state)
+    if placer_on and state.several_stages and problem.job.stages != "equal":
+        state.left_out.append(
+            f"{EQUAL_STAGES} on one accelerator type: unequal ones are tried for the least step time alone"
+        )
     uneven: list[tuple[Priced, Placer]] = [
         one for placer in others or () for one in price_fleet(state, placer) if one is not None
     ]

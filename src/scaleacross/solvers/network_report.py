@@ -19,7 +19,7 @@ from scaleacross.solvers.network_options import FlowOption
 from scaleacross.solvers.pay_compression import reason
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.network_choice import MOVES, CommunicatorChoice
-from scaleacross.spec.plan import DriverReason, NetworkReport, NetworkTerm
+from scaleacross.spec.network_report import DriverReason, NetworkReport, NetworkTerm
 from scaleacross.workloads.problem import Problem
 
 ROUNDING: Final = 1e-12

@@ -16,7 +16,7 @@ from scaleacross.solvers.choose_network import NetworkProblem, NetworkSolution, 
 from scaleacross.solvers.network_options import FlowOption
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
-from scaleacross.spec.plan import CompressionReason
+from scaleacross.spec.network_report import CompressionReason
 
 Key = tuple[str, str, str]
 Options = Mapping[Key, Sequence[FlowOption]]

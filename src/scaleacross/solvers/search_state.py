@@ -63,6 +63,10 @@ class Search:
     pool: list[Placed] = field(default_factory=list)
     refusals: Refusals = field(default_factory=Refusals)
     num_candidates: int = 0
+    several_stages: bool = False
+    """Whether any of them has a pipeline."""
+    several_chunks: bool = False
+    """Whether any of them has pipeline ranks with several chunks."""
     num_too_large: int = 0
     num_headroom: int = 0
     """Of those too large, what fits without the job's headroom, and was not known to be slower."""

@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from scaleacross.spec.base import Spec
-from scaleacross.spec.plan import Decision, NetworkTerm
+from scaleacross.spec.network_report import NetworkTerm
+from scaleacross.spec.plan import Decision
 from scaleacross.spec.step_errors import StepInterval
 
 RunnerUpStatus = Literal["proved", "best_found", "none", "not_tried"]

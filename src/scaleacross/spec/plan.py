@@ -10,7 +10,8 @@ from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.goodput import Goodput
 from scaleacross.spec.job import Job, ObjectiveName
 from scaleacross.spec.network import LinkLevel
-from scaleacross.spec.network_choice import CodecName, CollectiveOp, Communicator, CommunicatorChoice, Driver
+from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.spec.network_report import NetworkReport
 from scaleacross.spec.offloading import OffloadShare
 from scaleacross.spec.parallelism import Axis, ContextExchange, Degrees, PipelineChoice, ShardLevel
 from scaleacross.spec.placement import Placement
@@ -235,6 +236,9 @@ class Headroom(Spec):
     )
 
 
+Within = Literal["--space quick", "equal stages", "equal chunks"]
+
+
 class SolveReport(Spec):
     """How the plan was found and what is proved about it."""
 
@@ -244,6 +248,10 @@ class SolveReport(Spec):
     objective_s: float = Field(description="step time; of a search the estimate, by which it compares")
     bound_s: float = Field(
         description="lower bound on the step time of every plan of the space; of a search on its estimate, of evaluated on any"
+    )
+    within: tuple[Within, ...] = Field(
+        default=(),
+        description="what alone status and bound are about, where the search has tried no more; notes say why",
     )
     gap: float = Field(description="(objective - bound) / objective; of spent_per_step where objective says so")
     objective: ObjectiveValue | None = Field(default=None, description="None: the step time is the objective")
@@ -267,72 +275,6 @@ class SolveReport(Spec):
         default=(), description="replayed, fastest first: the plan is the first; empty: the price alone chose it"
     )
     notes: tuple[str, ...] = ()
-
-
-CompressionVerdict = Literal["on", "saves_too_little", "slower", "error", "stays_near", "not_gradients", "not_fp32"]
-
-
-class CompressionReason(Spec):
-    """Why a collective travels encoded, or as it is, in a job that allows codecs; seconds of one call but ``saved_s``."""
-
-    verdict: CompressionVerdict = Field(
-        description="on, or why not: saves_too_little of the step, slower than as it is, no codec keeps the error, stays_near: "
-        "crosses none of the job's levels, not_gradients, not_fp32: gradients are not reduced in 4 bytes"
-    )
-    codec: CodecName | None = Field(default=None, description="the one that is used, or the best of those that are not")
-    levels: tuple[LinkLevel, ...] = ()
-    encoded_s: float | None = None
-    plain_s: float | None = None
-    saved_s: float | None = Field(default=None, description="seconds of the step that the codec saves")
-    relative_error: float | None = Field(
-        default=None, description="of all encodings of a result together; error: the least of any codec"
-    )
-
-
-class DriverReason(Spec):
-    """What moves the bytes of a collective, and what kernels in its place would take."""
-
-    driver: Driver
-    held_fraction: float = Field(description="of their speed that products lose while it runs concurrently")
-    kernels_s: float = Field(description="one call by kernels on the same connections")
-    kernels_held_fraction: float
-
-
-class NetworkTerm(Spec):
-    """Why one kind of collective runs as it does; seconds of one call, alone on the network."""
-
-    communicator: Communicator
-    op: CollectiveOp
-    payload: str
-    time_s: float
-    library_s: float = Field(description="under the library's defaults")
-    decided_by: str = Field(
-        description="what the time answers to: scale-up domain, network adapter, uplinks, latency or window of a level"
-    )
-    instead: str | None = Field(default=None, description="the best other algorithm; None: there is no other")
-    instead_s: float | None = Field(default=None, description="seconds of that one")
-    compression: CompressionReason | None = Field(default=None, description="None: the job allows no codec")
-    driver: DriverReason | None = Field(
-        default=None, description="what moves the bytes, and why; None: the job allows kernels only, or it adds up"
-    )
-
-
-class NetworkReport(Spec):
-    """How the network was decided for a placed plan."""
-
-    status: Literal["optimal", "feasible"] = Field(description="optimal: no choice among the options is faster")
-    step_s: float
-    bound_s: float = Field(description="no choice of the network makes this plan's step shorter")
-    library_step_s: float = Field(description="the same plan under the library's defaults")
-    library_kept: bool = Field(
-        default=False,
-        description="what the model chose is priced above the library's defaults, which the plan therefore states",
-    )
-    num_options: int = Field(description="combinations of options that the choice was made from")
-    held_channels: int = Field(description="blocks of threads on one accelerator, all communicators together")
-    held_queue_pairs: int
-    held_buffer_bytes: int
-    terms: tuple[NetworkTerm, ...]
 
 
 class TargetFit(Spec):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from scaleacross.spec.job import Job
 from scaleacross.spec.offloading import OFFLOADS
 from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, EXPERT_FOLDINGS, PASS_GATHERS, SHARD_LEVELS
+from scaleacross.spec.plan import Within
 from scaleacross.spec.recomputation import EVERY, PLAIN
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -52,6 +54,20 @@ QUICK: Final = "not tried, as the space is quick: "
 """How the note of ``left_out`` begins."""
 EQUAL_STAGES: Final = "the bound is one on equal stages"
 """How the note of a search begins that has not searched all unequal ones."""
+EQUAL_CHUNKS: Final = "the bound is one on layouts whose chunks are as equal as possible"
+"""How the note of a search with several chunks per rank begins."""
+NARROW: Final[dict[str, Within]] = {
+    QUICK: "--space quick",
+    EQUAL_STAGES: "equal stages",
+    EQUAL_CHUNKS: "equal chunks",
+}
+"""Beginnings of notes, and what the proof is about then."""
+
+
+def within(notes: Sequence[str]) -> tuple[Within, ...]:
+    """What alone a search's status and bound are about, by its notes; equal stages have equal chunks."""
+    found = [what for begins, what in NARROW.items() if any(note.startswith(begins) for note in notes)]
+    return tuple(what for what in found if what != "equal chunks" or "equal stages" not in found)
 
 
 def left_out(job: Job, profile: ModelProfile, topology: Topology) -> str | None:
