@@ -113,6 +113,12 @@ def test_override_reaches_everything() -> None:
     assert (job.global_batch_sequences, job.recompute) == (4096, ("full",))
 
 
+def test_override_of_building_defaults_reaches_every_building() -> None:
+    topology = topology_of("topology.building_defaults.links.zone.one_way_latency_us=9")
+    assert len(topology.buildings) > 1
+    assert {one.links.zone.one_way_latency_s for one in topology.buildings} == {9e-6}
+
+
 def test_override_of_a_whole_reference_and_then_below_it() -> None:
     topology = topology_of("topology=three_regions", "topology.trunks.2.one_way_latency_ms=8")
     assert topology.name == "three_regions"
@@ -149,6 +155,13 @@ def test_overridden_figure_no_longer_claims_its_source() -> None:
             "--set sequence_lenght=3: no key 'sequence_lenght'; nearest known key: 'sequence_length'",
         ),
         ("topology.trunk.0.x=1", "no key 'trunk'; nearest known key: 'trunks'"),
+        (
+            "topology.building_defaults.quux=1",
+            "no key 'quux'; known keys: provenance, name, accelerator, accelerators_per_host",
+        ),
+        ("topology.building_defaults.links.zon.x=1", "no key 'zon'; nearest known key: 'zone'"),
+        ("topology.building_defaults={}", "name what to change in all buildings"),
+        ("workload.building_defaults.x=1", "no key 'building_defaults'"),
         ("topology.trunks.3.oversubscription_ratio=1", "'3' is no item of a list of 1"),
         ("topology.trunks.first.oversubscription_ratio=1", "'first' is no item of a list of 1"),
         (

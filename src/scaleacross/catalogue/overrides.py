@@ -28,6 +28,8 @@ _EITHER_OR: Final[Mapping[str, tuple[str, ...]]] = {
     "num_hosts": ("num_zones",),
 }
 
+BUILDING_DEFAULTS: Final = "building_defaults"
+
 
 def parse_overrides(overrides: Overrides) -> list[tuple[str, str]]:
     """(dotted path, value as text) of every override. Raises InputError for one without ``=``."""
@@ -69,11 +71,30 @@ def apply_overrides(
             if top not in expanded:
                 expanded[str(top)], out.data[top] = expand[str(top)](out)
             inner = expanded[str(top)]
-            below_used = _assign(inner, tuple(below), out.data[top], value, label)
-            _note_origin(inner, out.data[top], below_used, label)
-            used = (top, *below_used)
+            for path in _in_buildings(tuple(below), out.data[top], label):
+                below_used = _assign(inner, path, out.data[top], value, label)
+                _note_origin(inner, out.data[top], below_used, label)
+                used = (top, *below_used)
+                out = replace(out, marks={**out.marks, used: label})
+            continue
         out = replace(out, marks={**out.marks, used: label})
     return out
+
+
+def _in_buildings(path: KeyPath, data: Mapping[str, Any], label: str) -> list[KeyPath]:
+    """``path``; one below a topology's ``building_defaults`` in every building, into which these were merged when it was read."""
+    if path[0] != BUILDING_DEFAULTS or "regions" not in data:
+        return [path]
+    if len(path) == 1:
+        raise InputError(
+            f"{label}: name what to change in all buildings, e.g. --set topology.{path[0]}.hosts_per_rack=2"
+        )
+    sizes = [len(region.get("buildings") or ()) for region in data.get("regions") or ()]
+    return [
+        ("regions", region, "buildings", building, *path[1:])
+        for region, size in enumerate(sizes)
+        for building in range(size)
+    ]
 
 
 def _assign(model: type[BaseModel], path: KeyPath, data: dict[str, Any], value: Any, label: str) -> KeyPath:
