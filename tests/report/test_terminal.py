@@ -11,7 +11,8 @@ from scaleacross.report.cost import COMPONENT_MEANING, STATUS_MEANING, alternati
 from scaleacross.report.memory import collapse, elide, memory, stacked_bar
 from scaleacross.report.plan import decision, placement
 from scaleacross.report.terminal import plan_report
-from scaleacross.report.traffic import collectives, traffic
+from scaleacross.report.traffic import collectives, network, traffic
+from scaleacross.spec.network_report import NetworkReport
 from scaleacross.spec.plan import COMPONENTS, Alternative, CostBreakdown, Plan, SolveReport, StageMemory
 
 GIB = 2.0**30
@@ -192,3 +193,27 @@ def test_same_settings_placed_otherwise_are_shown_whatever_their_rank(plan: Plan
     assert "other recompute 3" in shown
     assert "other recompute 4" not in shown
     assert "cp across the buildings" in shown
+
+
+@pytest.mark.parametrize(
+    ("library_s", "said"), [(1.6, "100 ms more than the 1.50 s"), (1.4, "100 ms less than the 1.50 s")]
+)
+def test_the_library_s_defaults_are_compared_by_estimate(
+    plan: Plan, render: Render, library_s: float, said: str
+) -> None:
+    """The plan's own step is simulated: that is not what the defaults' estimate is compared with."""
+    report = NetworkReport(
+        status="optimal",
+        step_s=1.5,
+        bound_s=1.5,
+        library_step_s=library_s,
+        num_options=1,
+        held_channels=1,
+        held_queue_pairs=1,
+        held_buffer_bytes=1,
+        terms=(),
+    )
+    text = " ".join(render(network(plan.model_copy(update={"network": report}))).split())
+    assert (
+        f"by estimate the step takes {library_s:.2f} s under the library's defaults, {said} with this network" in text
+    )

@@ -50,10 +50,12 @@ def network(plan: Plan) -> RenderableType:
         add(table, choice.communicator, choice.payload, how, cut, window, *times)
     if plan.network is None:
         return section("Network beyond the scale-up domain", table)
+    ours, library = human_seconds(plan.network.step_s), human_seconds(plan.network.library_step_s)
     saved = plan.network.library_step_s - plan.network.step_s
     text = (
-        f"step under the library's defaults {human_seconds(plan.network.library_step_s)}, {human_seconds(saved)} more; held on "
-        f"an accelerator: {count(plan.network.held_channels)} channels, {count(plan.network.held_queue_pairs)} queue pairs, "
+        f"by estimate the step takes {library} under the library's defaults, {human_seconds(abs(saved))} "
+        f"{'less' if saved < 0 else 'more'} than the {ours} with this network; held on an accelerator: "
+        f"{count(plan.network.held_channels)} channels, {count(plan.network.held_queue_pairs)} queue pairs, "
         f"{human_bytes(plan.network.held_buffer_bytes)} in flight; choice {plan.network.status}"
         + (
             "; the library's defaults are kept, since the step takes longer with what was chosen"
