@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from rich.console import RenderableType
 from rich.text import Text
 
 from scaleacross.report.format import add, columns, grid, large, percent, plural, section
-from scaleacross.spec.goodput import FaultModel, Goodput
+from scaleacross.spec.goodput import FaultModel, Goodput, LossCause
 from scaleacross.spec.plan import Plan
 from scaleacross.units import human_seconds
 
+SHOWN: Final = 5e-4
+"""Share of the time below which a cause is not shown by itself: it would read 0.0 %."""
 CAUSE_WORDS = {
     "stall": "everybody stalls",
     "units_out": "fault units out",
@@ -26,7 +31,6 @@ def goodput(plan: Plan, found: Goodput) -> RenderableType:
     model = found.model
     between = "never" if found.mtbf_s is None else f"every {duration(found.mtbf_s)}"
     interval = model.checkpoint_interval_s
-    lost = ", ".join(f"{CAUSE_WORDS[cause]} {percent(share)}" for cause, share in found.lost.items() if share >= 5e-4)
     product = (
         f"{large(plan.cost.tokens_per_s)} tokens/s · {percent(found.goodput_fraction)} = "
         f"{large(found.useful_tokens_per_s)} useful tokens/s"
@@ -37,7 +41,7 @@ def goodput(plan: Plan, found: Goodput) -> RenderableType:
             ("step time", human_seconds(plan.cost.step_s)),
             ("goodput", percent(found.goodput_fraction)),
             ("useful tokens", product),
-            ("lost", lost or "nothing"),
+            ("lost", _lost(found.lost)),
             ("a failure", f"{between}; {plural(model.num_units, 'fault unit')}, policy {found.policy}"),
             ("recovery", recovery),
             ("checkpoint", "none needed" if interval is None else f"every {duration(interval)} of training"),
@@ -55,6 +59,20 @@ def goodput(plan: Plan, found: Goodput) -> RenderableType:
         add(table, one.name, f"{one.failures_per_1000_node_days:g}", share, tokens)
     assumed = [Text(f"• assumed: {name} {origin}", style="dim") for name, origin in found.assumed.items()]
     return section("Goodput: useful tokens under failures", facts, Text(), table, *assumed)
+
+
+def _lost(lost: Mapping[LossCause, float]) -> str:
+    """Shares by cause, the small ones together: shown parts add up to what the goodput leaves."""
+    large = {cause: share for cause, share in lost.items() if share >= SHOWN}
+    small = {cause: share for cause, share in lost.items() if 0 < share < SHOWN}
+    parts = [f"{CAUSE_WORDS[cause]} {percent(share)}" for cause, share in large.items()]
+    together = sum(small.values())
+    if small and (together >= SHOWN or not large):
+        most = [cause for cause in sorted(small, key=lambda one: -small[one]) if small[cause] > together / 10]
+        named = ", ".join(CAUSE_WORDS[cause] for cause in most)
+        share = "less than 0.1 %" if together < SHOWN else percent(together)
+        parts.append(f"{named} {share}{' together' if len(most) > 1 else ''}")
+    return ", ".join(parts) or "nothing"
 
 
 def _lacking(found: Goodput) -> str:
