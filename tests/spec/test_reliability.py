@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import scaleacross as sa
 from instances import plain_job, plain_topology
 from scaleacross.catalogue import load_job
 from scaleacross.errors import InputError
@@ -33,6 +34,20 @@ def test_a_rate_comes_from_what_is_stated() -> None:
 def test_wrong_failures_are_refused(data: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Failures.model_validate(data)
+
+
+def test_a_stall_that_outlasts_the_recovery_is_refused_or_said() -> None:
+    with pytest.raises(ValueError, match=r"stall_s 900 is longer than recover_s 600: .* state at least stall_s"):
+        Recovery.model_validate({"recover_s": 600, "stall_s": 900})
+    assert Recovery(recover_s=600, stall_s=600).stall_s == 600
+    told = {}
+    for stall_s in (100, 5000):
+        job = plain_job(2, degrees={"tp": 1, "cp": 1, "pp": 1, "dp_replicate": 2}, reliability={"stall_s": stall_s})
+        found = sa.plan(job, alternatives=False, work_limit=10, simulated=False).goodput
+        assert found is not None and found.model.stall_s <= found.model.recover_s
+        told[stall_s] = found.assumed.get("stall_s", "")
+    assert told[100] == ""
+    assert "of the 5000 stated" in told[5000]
 
 
 def test_units_of_times_are_converted() -> None:

@@ -169,6 +169,15 @@ class Recovery(SourcedSpec):
         description="restart: all restart; hot_spare: all wait for a standby host; shrink: fault units that are left go on",
     )
 
+    @model_validator(mode="after")
+    def _stalls_no_longer_than_recovery(self) -> Recovery:
+        if self.recover_s is not None and self.stall_s is not None and self.stall_s > self.recover_s:
+            raise ValueError(
+                f"stall_s {self.stall_s:g} is longer than recover_s {self.recover_s:g}: the unit that was hit is back before "
+                "the others go on; recover_s counts from the failure, so state at least stall_s there"
+            )
+        return self
+
     def figure(self, name: str) -> float:
         """A stated time or rate, or the default."""
         stated: float | None = getattr(self, name)

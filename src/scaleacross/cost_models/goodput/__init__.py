@@ -137,9 +137,19 @@ def goodput_of(problem: Problem, decision: Decision, step_s: float) -> Goodput:
         spares_advised=spares_needed(in_repair),
         hosts_free=_hosts_free(problem, model),
         at_published_rates=tuple(rates),
-        assumed=_assumed(problem.topology.reliability, recovery),
+        assumed=_assumed(problem.topology.reliability, recovery) | _shorter_stall(recovery, model),
     )
     return found.model_copy(update={"assumed": found.assumed | _spares_beyond(found)})
+
+
+def _shorter_stall(recovery: Recovery, model: FaultModel) -> dict[str, str]:
+    """What is assumed where a stall is stated that outlasts the recovery that follows from the plan."""
+    if recovery.stall_s is None or recovery.stall_s <= model.stall_s:
+        return {}
+    return {
+        "stall_s": f"{model.stall_s:.4g} of the {recovery.stall_s:g} stated (a unit that was hit is back by then, as detect_s, "
+        "schedule_s, first_step_s and the plan have it; state recover_s where it takes longer; assumed)"
+    }
 
 
 def _hosts_free(problem: Problem, model: FaultModel) -> int:
