@@ -147,6 +147,24 @@ def test_what_cannot_be_expressed_is_refused(name: str, change: dict[str, object
         from_hf_config({**CONFIGS[name], **change}, name)
 
 
+@pytest.mark.parametrize(
+    "architecture",
+    ["LlamaForSequenceClassification", "LlamaForTokenClassification", "LlamaForQuestionAnswering", "LlamaModel"],
+)
+def test_a_class_with_another_head_is_refused_unless_it_is_to_be_read_so(architecture: str) -> None:
+    config = CONFIGS["Llama-3.1-8B"] | {"architectures": [architecture]}
+    with pytest.raises(InputError, match=f"architectures {architecture}: .* key 'read_as: llama'"):
+        from_hf_config(config, "x")
+    assert from_hf_config(config, "x", read_as="llama") == from_hf_config(CONFIGS["Llama-3.1-8B"], "x")
+
+
+def test_classes_that_predict_tokens_are_read() -> None:
+    for architecture in ("LlamaForCausalLM", "GPT2LMHeadModel", "Llama4ForConditionalGeneration"):
+        assert (
+            from_hf_config(CONFIGS["Llama-3.1-8B"] | {"architectures": [architecture]}, "x").vocabulary_size == 128_256
+        )
+
+
 def test_head_dim_and_kv_heads_default_as_in_transformers() -> None:
     config = {k: v for k, v in CONFIGS["Llama-3.1-8B"].items() if k != "num_key_value_heads"}
     mixer = from_hf_config(config, "mha").kinds["dense_block"].mixer

@@ -15,6 +15,8 @@ from scaleacross.workloads.hf_types import EPSILON_KEYS, NESTED, TIED, TYPES
 from scaleacross.workloads.layer_profile import MAX_LAYERS
 
 LAYER_KEYS: Final = ("num_hidden_layers", "n_layer")
+LANGUAGE_HEADS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""Parts of the names of transformers' classes that predict tokens of the vocabulary."""
 READ_AS: Final = "read_as"
 """Key of the mapping that names the type whose layers the model has."""
 
@@ -31,12 +33,14 @@ def from_hf_config(config: Config, name: str, read_as: str | None = None) -> Dec
         InputError: a model type that is not supported, a missing key, or values that contradict each other.
     """
     chosen: Any = read_as or config.get(READ_AS) or config.get("model_type")
-    nested = config.get("text_config")
+    nested, classes = config.get("text_config"), config.get("architectures")
     if isinstance(chosen, str) and chosen in NESTED and isinstance(nested, Mapping):
         inherited = {key: config[key] for key in ("quantization_config",) if key in config}
         config, chosen = {**inherited, **nested}, NESTED[chosen]
     if not isinstance(chosen, str) or chosen not in TYPES:
         raise InputError(_unknown(config, chosen))
+    if not (read_as or config.get(READ_AS)):
+        _require_language_model(classes, chosen)
     keys = Keys(config, defaults=CLASS_DEFAULTS[chosen])
     for key in LAYER_KEYS:  # readers list the layers one by one
         if keys.get(key) is not None and keys.whole(key) > MAX_LAYERS:
@@ -49,6 +53,17 @@ def from_hf_config(config: Config, name: str, read_as: str | None = None) -> Dec
     except ValidationError as error:
         details = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise keys.fail(details) from None
+
+
+def _require_language_model(classes: object, chosen: str) -> None:
+    """Raise InputError where the file's class has another head than the output matrix over the vocabulary."""
+    named = [str(one) for one in classes] if isinstance(classes, list | tuple) else []
+    others = [one for one in named if not any(head in one for head in LANGUAGE_HEADS)]
+    if others:
+        raise InputError(
+            f"architectures {', '.join(others)}: models with an output matrix over the vocabulary are read (…ForCausalLM), this "
+            f"class has another head or none. To plan it with one, add the key '{READ_AS}: {chosen}' (--as {chosen})"
+        )
 
 
 def _shared(keys: Keys, name: str) -> dict[str, Any]:
