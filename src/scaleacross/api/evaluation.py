@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scaleacross import catalogue
 from scaleacross import verification as checks
+from scaleacross.api.arguments import instance
 from scaleacross.api.assemble import assemble, cost_of, versions
 from scaleacross.api.objectives import objective_value
 from scaleacross.api.problems import problem_of
@@ -76,7 +77,11 @@ def evaluated(problem: Problem, decision: Decision, degraded: bool = True) -> Pl
 
 
 def _job_and_decision(source: Plan | str | Path | tuple[Job, Decision]) -> tuple[Job, Decision]:
-    loaded = catalogue.load_plan_or_decision(source) if isinstance(source, str | Path) else source
+    if isinstance(source, tuple):
+        if len(source) != 2:
+            raise InputError(f"a pair of a job and a decision is expected, not a tuple of {len(source)}")
+        return source[0], instance("decision", source[1], Decision, "a Decision (plan.decision)")
+    loaded = source if isinstance(source, Plan) else catalogue.load_plan_or_decision(source)
     return (loaded.job, loaded.decision) if isinstance(loaded, Plan) else loaded
 
 

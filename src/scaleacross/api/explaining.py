@@ -46,7 +46,7 @@ def explain(
         InputError: the file or the settings are wrong.
     """
     began = time.perf_counter()
-    loaded = catalogue.load_plan_or_decision(source) if isinstance(source, str | Path) else source
+    loaded = source if isinstance(source, Plan | tuple) else catalogue.load_plan_or_decision(source)
     if isinstance(source, str | Path) and isinstance(loaded, Plan):
         checks.verify(loaded)
     plan = loaded if isinstance(loaded, Plan) else evaluate(loaded)

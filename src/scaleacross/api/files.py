@@ -8,6 +8,7 @@ from typing import Final
 
 from scaleacross import catalogue
 from scaleacross import verification as checks
+from scaleacross.api.arguments import instance
 from scaleacross.emitters import emit as write_target
 from scaleacross.errors import InputError, VerificationError
 from scaleacross.spec.plan import Plan
@@ -87,5 +88,6 @@ def emit(plan: Plan | str | Path, target: str, directory: str | Path) -> list[Pa
         VerificationError: the plan does not verify.
     """
     loaded = plan if isinstance(plan, Plan) else catalogue.load_plan(plan)
+    instance("target", target, str, "the name of a target, such as torchrun")
     checks.verify(loaded)
     return write_target(loaded, target, directory)

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.api.arguments import instances
 from scaleacross.api.problems import problem_of
 from scaleacross.errors import InputError
 from scaleacross.simulation.execution import execution_trace as programs
@@ -45,6 +46,7 @@ def simulate(
     Raises:
         InputError: not a plan, a plan of an older version that does not state its computation, or a what-if that is none.
     """
+    instances("what_if", what_if, str, "texts such as slow=building:0.5")
     found = plan if isinstance(plan, Plan) else _verified(plan)
     with no_collection():
         played, _ = _played(found, what_if, fold, progress)

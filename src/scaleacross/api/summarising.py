@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from scaleacross.api.arguments import instance
 from scaleacross.api.assemble import cost_of
 from scaleacross.api.objectives import spent_on
 from scaleacross.api.problems import problem_of
@@ -32,7 +33,7 @@ def summarise(plan: Plan) -> PlanSummary:
     The decision is kept and priced again with every figure of the topology 10 % lower and higher, as ``explain`` does.
     Under failures, time that is lost spends as waiting does (``cost_models.spending``).
     """
-    problem = problem_of(plan.job, ())
+    problem = problem_of(instance("plan", plan, Plan, "a Plan (of plan, evaluate or load_plan)").job, ())
     rows, _ = sensitivities(Repricer.of(problem.job, problem.profile, problem.topology, plan.decision))
     known = sorted((row for row in rows if row.elasticity), key=lambda row: -abs(row.elasticity or 0.0))
     return PlanSummary(bottlenecks=tuple(known), money=_money(problem, plan), energy=_energy(problem, plan))

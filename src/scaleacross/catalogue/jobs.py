@@ -130,17 +130,24 @@ def resolve(job: Job, base_dir: Path | None = None) -> Problem:
 
 def load_plan(path: str | Path) -> Plan:
     """A plan that this package wrote. Raises InputError when the file is none."""
-    return _plan_from(read_file(find("plans", str(path))))
+    return _plan_from(read_file(find("plans", _named(path))))
 
 
 def load_decision(path: str | Path) -> tuple[Job, Decision]:
     """A user's own plan: a file with ``job:`` (name, path or mapping) and ``decision:``. Raises InputError."""
-    return _decision_from(read_file(find("plans", str(path))))
+    return _decision_from(read_file(find("plans", _named(path))))
+
+
+def _named(path: str | Path) -> str:
+    """A plan's name or path as text."""
+    if not isinstance(path, str | Path):
+        raise InputError(f"plans: a plan, a name or a path is expected, not a {type(path).__name__}")
+    return str(path)
 
 
 def load_plan_or_decision(path: str | Path) -> Plan | tuple[Job, Decision]:
     """Whichever of the two the file holds. Raises InputError when it is neither."""
-    source = read_file(find("plans", str(path)))
+    source = read_file(find("plans", _named(path)))
     require_kind(source, "training plan", "decision", "training job")
     keys = set(source.data) if isinstance(source.data, dict) else set()
     if {"job", "decision", "report"} <= keys and source.data.get("schema_version") != PLAN_VERSION:

@@ -37,6 +37,8 @@ def parse_overrides(overrides: Overrides) -> list[tuple[str, str]]:
         return [(str(key), str(value)) for key, value in overrides.items()]
     if isinstance(overrides, str):
         overrides = [overrides]
+    if not isinstance(overrides, list | tuple) or not all(isinstance(text, str) for text in overrides):
+        raise InputError(f"overrides: texts KEY=VALUE are expected, e.g. ['degrees.pp=16'], not {overrides!r:.60}")
     pairs = []
     for text in overrides:
         key, equals, value = text.partition("=")

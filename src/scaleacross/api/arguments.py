@@ -1,0 +1,49 @@
+"""What callers of the Python functions pass, checked at the door: a wrong type is an error that says what to pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+from typing import Any, TypeVar
+
+from scaleacross.errors import InputError
+
+T = TypeVar("T")
+
+
+def instance(name: str, value: object, kind: type[T], how: str) -> T:
+    """``value`` where it is a ``kind``.
+
+    Args:
+        how: what to pass, in words.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not isinstance(value, kind):
+        raise InputError(f"{name}: {how} is expected, not a {type(value).__name__}")
+    return value
+
+
+def instances(name: str, values: Iterable[object], kind: type[T], how: str) -> Sequence[T]:
+    """``values`` where all are of a ``kind``. Raises InputError."""
+    listed = values if isinstance(values, list | tuple) else None
+    if listed is None or not all(isinstance(one, kind) for one in listed):
+        wrong = next((one for one in listed or () if not isinstance(one, kind)), values)
+        inside = "" if listed is None else " in it"
+        raise InputError(f"{name}: a list of {how} is expected, not a {type(wrong).__name__}{inside}")
+    return listed
+
+
+def numbers(**values: Any) -> None:
+    """Raise InputError where one of ``values`` is neither a number nor None."""
+    for name, value in values.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+            raise InputError(f"{name}: a number is expected, not a {type(value).__name__} ({value!r:.40})")
+
+
+def whole_numbers(**values: Any) -> None:
+    """Raise InputError where one of ``values`` is neither a whole number nor None."""
+    for name, value in values.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+            raise InputError(f"{name}: a whole number is expected, not a {type(value).__name__} ({value!r:.40})")

@@ -1,0 +1,40 @@
+"""What callers pass to the Python functions: a wrong type is the package's own error, which says what to pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import scaleacross as sa
+from instances import plain_job
+
+JOB = plain_job(2, degrees={"tp": 1, "cp": 1, "pp": 1}, schedules=["1F1B"])
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "plan of nothing": (lambda: sa.plan(None), "a name, a path or a mapping is expected, not a NoneType"),  # type: ignore[arg-type]
+    "overrides": (lambda: sa.plan(JOB, overrides=3), "texts KEY=VALUE are expected"),  # type: ignore[arg-type]
+    "an override": (lambda: sa.plan(JOB, overrides=[3]), "texts KEY=VALUE are expected"),  # type: ignore[list-item]
+    "time limit": (lambda: sa.plan(JOB, time_limit_s="9"), "time_limit_s: a number is expected, not a str"),  # type: ignore[arg-type]
+    "work limit": (lambda: sa.plan(JOB, work_limit="9"), "work_limit: a whole number"),  # type: ignore[arg-type]
+    "half a work limit": (lambda: sa.plan(JOB, work_limit=2.5), "work_limit: a whole number"),  # type: ignore[arg-type]
+    "gap": (lambda: sa.plan(JOB, gap_tolerance="1 %"), "gap_tolerance: a number"),  # type: ignore[arg-type]
+    "seed": (lambda: sa.plan(JOB, seed="a"), "seed: a whole number"),  # type: ignore[arg-type]
+    "referee": (lambda: sa.plan(JOB, referee=True), "referee: a whole number is expected, not a bool"),
+    "incumbents": (lambda: sa.plan(JOB, incumbents=[3]), "incumbents: a list of Decision"),  # type: ignore[list-item]
+    "evaluate nothing": (lambda: sa.evaluate(None), "a plan, a name or a path is expected, not a NoneType"),  # type: ignore[arg-type]
+    "evaluate a mapping": (lambda: sa.evaluate({}), "a plan, a name or a path is expected, not a dict"),  # type: ignore[arg-type]
+    "evaluate a part": (lambda: sa.evaluate((JOB,)), "a pair of a job and a decision"),  # type: ignore[arg-type]
+    "evaluate no decision": (lambda: sa.evaluate((JOB, 3)), r"a Decision \(plan.decision\) is expected"),  # type: ignore[arg-type]
+    "explain nothing": (lambda: sa.explain(None), "a plan, a name or a path is expected"),  # type: ignore[arg-type]
+    "simulate nothing": (lambda: sa.simulate(None), "a plan, a name or a path is expected"),  # type: ignore[arg-type]
+    "one what-if": (lambda: sa.simulate("x", what_if="slow=zone:0.5"), "what_if: a list of texts"),
+    "summarise nothing": (lambda: sa.summarise(None), "a Plan"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize(("call", "said"), WRONG.values(), ids=WRONG)
+def test_a_wrong_type_says_what_to_pass(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises(sa.InputError, match=said):
+        call()
