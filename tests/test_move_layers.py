@@ -10,7 +10,7 @@ import scaleacross as sa
 from scaleacross.api.simulating import replayed_step_s
 from scaleacross.catalogue import load_job
 from scaleacross.catalogue.quick_start import quick_topology
-from scaleacross.solvers.move_layers import with_moved_layers
+from scaleacross.solvers.move_layers import Allowance, with_moved_layers
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
@@ -82,7 +82,7 @@ def test_unlike_accelerators_hold_unlike_chunks() -> None:
     problem, asked = problem_of(plan.job), count()
     split = ((2, 1, 1),) * 4 + ((4, 4, 3), (3, 3, 3))
     found = with_network(problem, plan.decision.model_copy(update={"layers_per_stage": split}))
-    moved = with_moved_layers(problem, found, 0, lambda: next(asked) > 90)
+    moved = with_moved_layers(problem, found, 0, Allowance(lambda: next(asked) > 90))
     assert moved is not None and moved.decision.layers_per_stage is not None
     assert sum(map(sum, moved.decision.layers_per_stage)) == 36
     assert min(map(min, moved.decision.layers_per_stage)) > 0

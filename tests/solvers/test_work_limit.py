@@ -11,7 +11,7 @@ import pytest
 import scaleacross as sa
 from instances import plain_job
 from scaleacross.api.comparison import compare
-from scaleacross.solvers import search_state
+from scaleacross.solvers import move_layers, search_state
 from scaleacross.solvers.backends import cpsat
 from scaleacross.spec.plan import Plan
 
@@ -100,3 +100,27 @@ def test_solvers_inside_are_limited_by_their_operations(monkeypatch: pytest.Monk
     cpsat.solve(model, 5.0)
     assert seen[0].parameters.max_deterministic_time == 5.0
     assert seen[0].parameters.max_time_in_seconds > 1e9
+
+
+@pytest.mark.parametrize("work_limit", [2, 5])
+def test_moves_of_layers_keep_to_the_limit(work_limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They begin when the search may have used it up, and each times hundreds of neighbours."""
+    timed: list[float] = []
+    step_seconds = move_layers.step_seconds
+
+    def counted(*args: Any, **named: Any) -> float:
+        timed.append(step_seconds(*args, **named))
+        return timed[-1]
+
+    monkeypatch.setattr(move_layers, "step_seconds", counted)
+    job = plain_job(
+        4,
+        degrees={"tp": 1, "cp": 1, "pp": 4},
+        schedules=["Interleaved1F1B"],
+        num_chunks=[3, 4],
+        workload=plain_job(2).workload | {"num_layers": 43, "vocabulary_size": 30_000},  # type: ignore[operator]
+    )
+    found = sa.plan(job, work_limit=work_limit, alternatives=False)
+    again = sa.plan(job, work_limit=work_limit, alternatives=False)
+    assert found.decision == again.decision
+    assert 0 < len(timed) <= 2 * 8 * work_limit  # two plans

@@ -12,7 +12,7 @@ from typing import Final
 
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.errors import InfeasibleError
-from scaleacross.solvers.move_layers import best_with_moved_layers
+from scaleacross.solvers.move_layers import allowance_of, best_with_moved_layers
 from scaleacross.solvers.network_of_plan import Networked
 from scaleacross.solvers.placed_networks import PlacedNetworks
 from scaleacross.solvers.search_state import Placed, Search
@@ -40,7 +40,8 @@ def settled(
         alone: only the incumbent gets a network, since its figure is a score (``_with_best_network``).
         moves: whether layers are moved (``move_layers``).
     """
-    improved = partial(best_with_moved_layers, state, networks=networks) if moves else _as_it_is
+    allowed = allowance_of(state)
+    improved = partial(best_with_moved_layers, state, networks=networks, allowed=allowed) if moves else _as_it_is
     placed, networked = improved(_with_best_network(state, best, networks, alone=alone))
     others = others_of(state, placed, networked.cost)
     for _ in range(MAX_CLIMBS):
