@@ -50,3 +50,29 @@ def test_a_faster_alternative_takes_the_plans_place(is_late: bool, monkeypatch: 
     assert placed is not best
     assert networked.cost.cost.step_s < 3 * best.step_s
     assert all(one.step_s is None or one.step_s >= networked.cost.cost.step_s for one in others)
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_best_whose_network_is_slow_gives_way_after_the_limit(
+    is_stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit ended the search: the next best of its pool may still have a network, unless somebody stops."""
+    kinds = {"schedules": "1F1B", "recompute": "none", "num_accelerators": 8}
+    state, other = (
+        search(problem_of(plain_job(2, degrees={"tp": tp, "cp": 1}, **kinds)), time_limit_s=600) for tp in (1, 2)
+    )
+    assert state.best is not None and other.best is not None
+    state.pool[:] = [state.best, other.best]
+    best, slow = state.best, decision_of(state.best)
+
+    def stretched(problem: Problem, decision: Decision, seed: int = 0) -> Networked:
+        found = with_network(problem, decision, seed)
+        times = 3 if decision == slow else 1
+        cost = found.cost.cost.model_copy(update={"step_s": times * found.cost.cost.step_s})
+        return replace(found, cost=replace(found.cost, cost=cost))
+
+    monkeypatch.setattr(placed_networks, "with_network", stretched)
+    monkeypatch.setattr(Search, "past_limit", True)
+    state.stopped = lambda: is_stopped
+    placed, _, _ = settled(state, best, PlacedNetworks(state), lambda *_: (), alone=False)
+    assert (placed is best) == is_stopped

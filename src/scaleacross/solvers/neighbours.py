@@ -1,10 +1,10 @@
 """Neighbours of the best candidate: those that differ in one choice, placed as long as one of them is faster.
 
-Blocks of candidates come in the order of estimates, which on several accelerator types are wrong by pipelines and links: a pipeline
-of three chunks instead of four may be thousands of candidates away from the best known. It is one step away here, and each step
-makes the incumbent that prunes everything else. Neighbours are placed again in their turn, so that the proof knows nothing of
-this. On one type the bound serves as estimate, and the next block is as good a guess: of DeepSeek-V3 in five buildings a climb
-takes 20 s and ends with the same plan.
+Blocks of candidates come in the order of estimates, which on several accelerator types are wrong by pipelines and links: a
+pipeline of three chunks instead of four may be thousands of candidates away from the best known. It is one step away here, and
+each step makes the incumbent that prunes everything else. Neighbours are placed again in their turn, so that the proof knows
+nothing of this. On one type the bound serves as estimate, and the next block is as good a guess: of DeepSeek-V3 in five
+buildings a climb takes 20 s of CPU and ends with the same plan.
 """
 
 from __future__ import annotations

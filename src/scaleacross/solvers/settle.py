@@ -21,6 +21,8 @@ from scaleacross.verification.figures import TOLERANCE
 
 MAX_CLIMBS: Final = 4
 """Times that a faster alternative takes the place of the plan."""
+LATE: Final = 3
+"""Networks chosen beyond a limit where the best candidate's is slower than another's ideal: a choice, a second each at most."""
 
 
 def settled(
@@ -71,19 +73,22 @@ def _with_best_network(
     """The placed candidate whose step is shortest with its own network; the search priced ideal networks.
 
     No candidate is faster than its ideal, so they are tried in that order until the next ideal is not below the best; once the
-    limit has passed, those alone whose networks are known.
+    limit has passed, those alone whose networks are known, and ``LATE`` others unless somebody stops.
 
     Args:
         alone: only the incumbent, whose figure is a score.
     """
     found: tuple[Placed, Networked] | None = None
     refused: InfeasibleError | None = None
+    late = 0
     others = [] if alone else [one for one in sorted(state.pool, key=lambda one: one.step_s) if one is not best]
     for placed in (best, *others):
         if found is not None and placed.step_s >= found[1].cost.cost.step_s * (1 - TOLERANCE):
             break
         if found is not None and state.past_limit and not networks.knows(placed):
-            continue
+            if state.stopped() or late == LATE:
+                continue
+            late += 1
         try:
             other = placed, networks.of(placed)
         except InfeasibleError as error:
