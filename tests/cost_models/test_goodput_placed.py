@@ -78,9 +78,11 @@ def test_times_come_from_the_plan() -> None:
     assert many.restart_s >= few.restart_s
     hot = plain_job(2, 2, reliability={"policy": "hot_spare"})
     assert recovery_times(hot, problem.profile, 1024, 1, 8).recover_s == pytest.approx(few.recover_s - 320)
-    stated = plain_job(2, 2, reliability={"recover_s": 7, "stall_s": 9})
+    stated = plain_job(2, 2, reliability={"recover_s": 9, "stall_s": 7})
     times = recovery_times(stated, problem.profile, 1024, 4, 8)
-    assert (times.recover_s, times.stall_s) == (7, 7), "nobody stalls longer than the recovery lasts"
+    assert (times.recover_s, times.stall_s) == (9, 7)
+    times = recovery_times(plain_job(2, 2, reliability={"stall_s": 1e5}), problem.profile, 1024, 4, 8)
+    assert times.stall_s == times.recover_s < 1e5, "nobody stalls longer than the recovery lasts"
 
 
 def test_who_takes_over_takes_whole_micro_batches() -> None:

@@ -110,17 +110,14 @@ def plan(
     networks = PlacedNetworks(state)
     others_of = partial(alternatives_to, networks=networks, alone_of=one_building.of) if named else _none
     moves = simulated and not goal and not gap_tolerance  # who leaves a gap does not ask for the last percent
-    placed, networked, others = settled(
-        state, _best_of(state, limits), networks, others_of, alone=goal is not None, moves=moves
-    )
+    best = _best_of(state, limits)
+    placed, networked, others = settled(state, best, networks, others_of, alone=goal is not None, moves=moves)
     won = Refereed((placed, networked), None, ())
     if referee or (simulated and not goal):
         with state.beyond_limit():
             won = refereed(state, won.choice, referee, partial(_plan_of, state))
-        networked = won.choice[1]
-        others = others if won.choice[0] is placed else others_of(state, won.choice[0], networked.cost)
-    finalists = won.finalists if referee or len(won.finalists) > 1 else ()
-    found = _verified(state, goal, limits, networked, others, finalists)
+        others = others if won.choice[0] is placed else others_of(state, won.choice[0], won.choice[1].cost)
+    found = _verified(state, goal, limits, won.choice[1], others, won.finalists)
     return stated(found, problem, won.played) if simulated else found
 
 

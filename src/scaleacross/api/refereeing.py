@@ -45,7 +45,8 @@ Choice = tuple[Placed, Networked]
 
 
 class Refereed(NamedTuple):
-    """What the referee chose, with its simulation (None: refused), and all finalists, it first, the refused ones last."""
+    """What the referee chose, with its simulation (None: refused), and all finalists, it first, the refused ones last; none where
+    nobody asked for a referee and there was nothing to choose."""
 
     choice: Choice
     played: SteadyStep | None
@@ -61,7 +62,7 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
         planned: the plan of a networked decision, for its simulation.
     """
     first, played = _simulated(planned(best[1]), state.problem)
-    won, found = Refereed(best, played, ()), [first]
+    asked, won, found = number is not None, Refereed(best, played, ()), [first]
     won, found = _in_other_orders(state, won, found, planned)
     late = min(map(_simulated_s, found)) > first.price_s * (1 + AGREEMENT) and played is not None
     number = number or (AUTOMATIC if late and not state.stopped() else 1)  # who stops a search does not wait for four
@@ -73,7 +74,7 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
         found.append(one)
     if won.choice[0].candidates is not best[0].candidates:
         won, found = _in_other_orders(state, won, found, planned)
-    return won._replace(finalists=tuple(sorted(found, key=_simulated_s)))
+    return won._replace(finalists=tuple(sorted(found, key=_simulated_s)) if asked or len(found) > 1 else ())
 
 
 def _in_other_orders(
