@@ -229,12 +229,14 @@ def _all_degrees(problem: Problem, fleet: Fleet) -> Iterator[Degrees]:
             if cp > 1 and job.sequence_length // cp < MIN_TOKENS_PER_RANK:  # R2
                 continue
             for pp in _allowed(job, "pp", most // (tp * cp)):
-                if not _worth_a_stage(job, profile.num_layers, pp):  # R3
+                if pp > profile.num_layers:  # R3
                     continue
                 for dp_shard in _allowed(job, "dp_shard", most // (tp * cp * pp)):
                     for dp_replicate in _allowed(job, "dp_replicate", most // (tp * cp * pp * dp_shard)):
                         world = tp * cp * pp * dp_shard * dp_replicate
                         if not job.allows_accelerators(world):  # R6
+                            continue
+                        if not _worth_a_stage(job, profile.num_layers, pp, world // pp):  # R3
                             continue
                         if world % whole_host and whole_host % world:  # R6
                             continue
@@ -285,15 +287,17 @@ def _tensor_widths(problem: Problem) -> Iterator[int]:
                 yield gemm.in_features
 
 
-def _worth_a_stage(job: Job, num_layers: int, pp: int) -> bool:
-    """R3: named by the user, or no shorter pipeline has as few layers (embedding and head counted as layers or not) per stage."""
-    if pp > num_layers:
-        return False
+def _worth_a_stage(job: Job, num_layers: int, pp: int, ranks: int) -> bool:
+    """R3: named by the user, or no shorter pipeline that the job allows has as few layers per stage, embedding and head counted as
+    layers or not."""
     named = job.degrees.pp
     if named == pp or (isinstance(named, tuple) and pp in named):
         return True
-    return any(
-        all(ceil(count / fewer) > ceil(count / pp) for fewer in range(1, pp)) for count in (num_layers, num_layers + 2)
+    return not any(
+        job.degrees.allows("pp", fewer)
+        and job.allows_accelerators(fewer * ranks)
+        and all(ceil(count / fewer) == ceil(count / pp) for count in (num_layers, num_layers + 2))
+        for fewer in range(1, pp)
     )
 
 

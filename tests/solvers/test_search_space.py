@@ -76,12 +76,20 @@ def test_r3_layers() -> None:
     # 8 layers: 1, 2, 3, 4, 8 stages hold 8, 4, 3, 2, 1 layers; 5 reaches the 2 of ten (two ends); 6 and 7 reach nothing new
     assert values(plain_job(8, **NARROW), "pp") == {1, 2, 3, 4, 5, 8}
     assert values(plain_job(8, **NARROW, **pinned(pp=[6, 7])), "pp") == {6, 7}
-    assert values(plain_job(8, **NARROW, **pinned(pp={"min": 6, "max": 7})), "pp") == set()
+    assert values(plain_job(8, **NARROW, **pinned(pp={"min": 6, "max": 7})), "pp") == {6}  # 5 is not allowed
     assert len(rows_of(plain_job(8, **NARROW, **pinned(pp=9)))) == 0
     assert "R3" in refused(plain_job(8, **NARROW, **pinned(pp=9)))
     chunks = {(d.degrees.pp, d.pipeline.num_chunks) for d in decisions(plain_job(8, **NARROW))}
     assert {(4, 2), (2, 5)} <= chunks  # 10 virtual stages: embedding and head without layers
     assert max(pp * v for pp, v in chunks) == 8 + 2
+
+
+@pytest.mark.parametrize("asked", [12, {"min": 12}, {"min": 12, "max": 15}])
+def test_r3_stages_that_only_a_stated_number_of_accelerators_needs(asked: object) -> None:
+    rows = rows_of(plain_job(16, **NARROW, num_accelerators=asked))
+    ranks = rows.tp * rows.cp * rows.dp
+    assert ((rows.pp == 6) & (ranks == 2)).any()  # 5 stages hold as many layers, on two ranks each that are 10, not 12
+    assert not ((rows.pp == 6) & (ranks * 5 >= 12)).any()
 
 
 def test_r4_batch() -> None:

@@ -10,7 +10,7 @@ R1 heads          tp divides H, K and the MLP widths
 R2 sequence       2·cp divides s (load-balanced halves) and so does tp of what is left; s/cp ≥ MIN_TOKENS_PER_RANK
                 exchanges by all-to-all: tp·cp divides H and K, too; with a ring outside: tp·cp_inner, 1 < cp_inner < cp
 R3 layers         pp ≤ L and pp·v ≤ L, or with chunks L + 2: the embedding and the head may have virtual stages of their own;
-                  pp is the smallest that reaches its ⌈L/pp⌉ or ⌈(L+2)/pp⌉ (a larger one idles more and holds no less)
+                  pp is the smallest that R6 and R9 allow of its ⌈L/pp⌉ and ⌈(L+2)/pp⌉ (``stage_counts``)
 R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
 R5 experts        ep divides E and dp_shard; with ep > 1 something must be sharded; folded, tp·cp·ep divides E and dp_shard > 1
 R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for, or in the range), whole hosts
@@ -50,6 +50,7 @@ from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.recomputation import in_whole_layers
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import ROUNDS, is_legal
+from scaleacross.solvers.stage_counts import StageCounts, pinned
 from scaleacross.spec.job import Job
 from scaleacross.spec.offloading import millionths
 from scaleacross.spec.parallelism import (
@@ -213,7 +214,7 @@ class SearchSpace:
         rule = f"R1 tp must divide {heads or 'the layer widths'}"
         return [
             tp
-            for tp in sorted({*divisors(whole), *self._pinned("tp")})
+            for tp in sorted({*divisors(whole), *pinned(self.job, "tp")})
             if self.job.degrees.allows("tp", tp)
             and refusals.keep(whole % tp == 0, rule)
             and tp <= self.max_accelerators
@@ -253,25 +254,14 @@ class SearchSpace:
         some = (inner for inner in divisors(cp) if 1 < inner < cp)
         return [inner for inner in some if refusals.keep(bool(self._divides_heads(np.array([tp * inner]))[0]), rule)]
 
+    @cached_property
+    def _stages(self) -> StageCounts:
+        return StageCounts(self.job, self.profile.num_layers)
+
     def pp_values(self, refusals: Refusals) -> list[int]:
         """R3 (without chunks), R9. A pp that the user pins to one value is taken as it is."""
-        layers = self.profile.num_layers
-        useful = {min(-(-layers // depth), layers) for depth in range(1, layers + 1)}
-        useful |= {min(-(-(layers + 2) // depth), layers) for depth in range(1, layers + 3)}
-        useful |= set(self._pinned("pp"))
-        return sorted(
-            pp
-            for pp in useful
-            if self.job.degrees.allows("pp", pp)
-            and refusals.keep(pp <= layers, "R3 more stages than layers")
-            and pp <= self.max_accelerators
-        )
-
-    def _pinned(self, axis: str) -> list[int]:
-        choice = getattr(self.job.degrees, axis)
-        if isinstance(choice, int):
-            return [choice]
-        return list(choice) if isinstance(choice, tuple) else []
+        most, rule = self.profile.num_layers, "R3 more stages than layers"
+        return [pp for pp in self._stages.worth if refusals.keep(pp <= most, rule) and pp <= self.max_accelerators]
 
     def _parts(self, pp: int, refusals: Refusals) -> Iterator[Ints]:
         """Base columns in the order of Candidates: (tp, cp, exchange, lanes of experts) × pipelines × ep × policies by dp."""
@@ -285,7 +275,7 @@ class SearchSpace:
             fitting = [
                 (tp, cp, context, lanes, inner)
                 for tp, cp in pairs
-                if self._fits(tp * cp * pp * dp, refusals)
+                if self._stages.needs(pp, tp * cp * dp) and self._fits(tp * cp * pp * dp, refusals)
                 for (context, inner), lanes in product(
                     self._exchange(tp, cp, refusals), self._lanes(tp * cp, dp, refusals)
                 )
