@@ -54,6 +54,20 @@ def test_a_difference_beyond_the_limit_is_exit_code_5(path: Path) -> None:
     assert RUN.invoke(app, ["verify", str(path), "--deep", "--max-difference", str(apart * 2)]).exit_code == 0
 
 
+@pytest.mark.parametrize("name", ["p10_s", "p90_s", "seen", "experts", "spans_buildings", "doublings_beyond"])
+def test_a_changed_interval_is_exit_code_5(path: Path, tmp_path: Path, name: str) -> None:
+    data = json.loads(path.read_text())
+    value = data["interval"][name]
+    changed = not value if isinstance(value, bool) else 1.01 * value + 0.01
+    data["interval"][name] = changed
+    other = tmp_path / "plan.json"
+    other.write_text(json.dumps(data))
+    done = RUN.invoke(app, ["verify", str(other)])
+    assert done.exit_code == 5
+    assert f"V5: interval.{name} is stated as {changed}, follows as {value}" in done.stderr
+    assert "scaleacross evaluate" in done.stderr
+
+
 def test_a_changed_figure_is_exit_code_5(path: Path, tmp_path: Path) -> None:
     data = json.loads(path.read_text())
     data["memory"][1]["activations_bytes"] *= 2

@@ -288,8 +288,8 @@ def _tensor_widths(problem: Problem) -> Iterator[int]:
 
 
 def _worth_a_stage(job: Job, num_layers: int, pp: int, ranks: int) -> bool:
-    """R3: named by the user, or no shorter pipeline that the job allows has as few layers per stage, embedding and head counted as
-    layers or not."""
+    """R3: named by the user, or no shorter pipeline that the job allows has as few layers per stage, embedding and head counted
+    as layers or not."""
     named = job.degrees.pp
     if named == pp or (isinstance(named, tuple) and pp in named):
         return True

@@ -5,11 +5,10 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from scaleacross import catalogue
+from scaleacross.cost_models import step_interval
 from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.goodput import goodput_of, is_asked
-from scaleacross.cost_models.levels import accelerator_types
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
-from scaleacross.cost_models.step_interval import probability_faster, step_interval
 from scaleacross.spec.network_report import NetworkReport
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision, Plan, SolveReport
@@ -60,22 +59,13 @@ def assemble(
 
 def interval_of(problem: Problem, placement: Placement, step_s: float) -> StepInterval:
     """Where the measured step time of a placed decision is expected."""
-    return step_interval(
-        catalogue.step_errors(),
-        step_s,
-        accelerator_types([problem.topology.building(share.building) for share in placement.fill]),
-        problem.job.precision,
-        model=problem.workload.name,
-        experts=problem.profile.num_experts > 0,
-        num_accelerators=placement.num_accelerators,
-        spans_buildings=len(placement.fill) > 1,
-    )
+    return step_interval.interval_of(catalogue.step_errors(), problem, placement, step_s)
 
 
 def probability_of_lead(problem: Problem, step_s: float, other_s: float) -> float:
     """Probability that a decision for ``problem`` with the first step time is measured faster than one with the second."""
     experts = problem.profile.num_experts > 0
-    return probability_faster(catalogue.step_errors(), step_s, other_s, experts=experts)
+    return step_interval.probability_faster(catalogue.step_errors(), step_s, other_s, experts=experts)
 
 
 def versions() -> dict[str, str]:

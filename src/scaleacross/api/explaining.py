@@ -48,7 +48,7 @@ def explain(
     began = time.perf_counter()
     loaded = source if isinstance(source, Plan | tuple) else catalogue.load_plan_or_decision(source)
     if isinstance(source, str | Path) and isinstance(loaded, Plan):
-        checks.verify(loaded)
+        checks.verify(loaded, catalogue.step_errors())
     plan = loaded if isinstance(loaded, Plan) else evaluate(loaded)
     problem = problem_of(plan.job, ())
     if plan.decision.network is None:  # like against like: rivals run the library's defaults too

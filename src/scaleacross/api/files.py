@@ -41,7 +41,7 @@ def verify(
     if not max_difference > 0:
         raise InputError(f"max_difference must be positive, got {max_difference}; leave it out for {MAX_DIFFERENCE}")
     found = plan if isinstance(plan, Plan) else catalogue.load_plan(plan)
-    checks.verify(found)
+    checks.verify(found, catalogue.step_errors())
     passed = tuple(PassedCheck(name=name, how=how, what=what) for name, how, what in checks.CHECKS)
     bound_s = None if found.report.status == "evaluated" else found.report.bound_s
     verified = Verification(plan_name=found.job.name, checks=passed, step_s=found.cost.step_s, bound_s=bound_s)
@@ -75,7 +75,7 @@ def verified_plan(path: str | Path) -> Plan:
         VerificationError: somebody changed it, or it is of another release.
     """
     plan = catalogue.load_plan(path)
-    checks.verify(plan)
+    checks.verify(plan, catalogue.step_errors())
     return plan
 
 
@@ -89,5 +89,5 @@ def emit(plan: Plan | str | Path, target: str, directory: str | Path) -> list[Pa
     """
     loaded = plan if isinstance(plan, Plan) else catalogue.load_plan(plan)
     instance("target", target, str, "the name of a target, such as torchrun")
-    checks.verify(loaded)
+    checks.verify(loaded, catalogue.step_errors())
     return write_target(loaded, target, directory)

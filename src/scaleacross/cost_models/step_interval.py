@@ -18,8 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from scaleacross.cost_models.levels import accelerator_types
 from scaleacross.spec.accelerator import Accelerator, Precision
+from scaleacross.spec.placement import Placement
 from scaleacross.spec.step_errors import SeenSteps, StepErrors, StepInterval
+from scaleacross.workloads.problem import Problem
 
 
 def spread_ratio(errors: StepErrors, *, seen: bool, experts: bool, runs: int = 0) -> float:
@@ -56,6 +59,20 @@ def step_interval(
         calibrated_runs=runs,
         spans_buildings=spans_buildings,
         doublings_beyond=doublings,
+    )
+
+
+def interval_of(errors: StepErrors, problem: Problem, placement: Placement, step_s: float) -> StepInterval:
+    """That of a placed decision."""
+    return step_interval(
+        errors,
+        step_s,
+        accelerator_types([problem.topology.building(share.building) for share in placement.fill]),
+        problem.job.precision,
+        model=problem.workload.name,
+        experts=problem.profile.num_experts > 0,
+        num_accelerators=placement.num_accelerators,
+        spans_buildings=len(placement.fill) > 1,
     )
 
 

@@ -13,7 +13,7 @@ V8 failures   no zone (building) holds more data-parallel replicas than the job 
 Recomputed with the cost model, on the groups and replica classes of V4: an error of the cost model itself is not found here. For
 that there are the simulation (``scaleacross verify --deep``) and the measured runs of ``docs/accuracy.md``.
 
-V5 figures    step time, components, traffic and collectives recompute from the decision alone
+V5 figures    step time, its interval, components, traffic and collectives recompute from the decision alone
 V6 proof      the objective is the step time or what a step spends, no bound exceeds it, and the gap follows from both
 V7 spending   joules or currency units per step recompute, with the groups that cross buildings counted rank by rank, and the
               limits are met
@@ -32,7 +32,6 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, accelerator_types, build_levels
@@ -43,12 +42,13 @@ from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.offloading import OFFLOADS
 from scaleacross.spec.parallelism import EMPTY_ENDS, WITHOUT_PIPELINE, Degrees
 from scaleacross.spec.placement import Placement, devices
-from scaleacross.spec.plan import Decision, DegradedState, Plan
+from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.recomputation import BY_STAGE, OF_STAGES, rerun_period
+from scaleacross.spec.step_errors import StepErrors
 from scaleacross.spec.topology import Topology
 from scaleacross.targets import refused_by_own
-from scaleacross.verification.failures import v8_failures, v11_goodput
-from scaleacross.verification.figures import TOLERANCE, v5_figures, v6_proof
+from scaleacross.verification.failures import recomputed_states, v8_failures, v11_goodput
+from scaleacross.verification.figures import TOLERANCE, v5_figures, v5_interval, v6_proof
 from scaleacross.verification.groups import busiest_ways, counted_groups
 from scaleacross.verification.memory import counted_memory, does_not_fit, takes_headroom, v3_memory
 from scaleacross.verification.network import v9_network, v9_report, v9_trunks
@@ -66,7 +66,7 @@ CHECKS: Final[tuple[tuple[str, Literal["counted", "recomputed"], str], ...]] = (
         "memory of every pipeline rank, layer by layer and action by action, and it fits with the headroom left free",
     ),
     ("V4", "counted", "group shapes and replica classes, rank by rank from the device list"),
-    ("V5", "recomputed", "step time, components, traffic and collectives, by the cost model on the groups of V4"),
+    ("V5", "recomputed", "step time, interval, components, traffic, collectives, by the cost model on groups of V4"),
     ("V6", "recomputed", "objective, bounds, gap and status follow from one another"),
     ("V7", "recomputed", "energy or money of a step, where the objective has one"),
     ("V8", "counted", "no zone or building holds more replicas than may be lost"),
@@ -96,8 +96,8 @@ __all__ = [
 Places = NDArray[np.int64]
 
 
-def verify(plan: Plan) -> None:
-    """Check V1–V11.
+def verify(plan: Plan, errors: StepErrors | None = None) -> None:
+    """Check V1–V11; with the constants of intervals, that of the step time too.
 
     Raises:
         VerificationError: everything that is wrong, one line each.
@@ -114,7 +114,8 @@ def verify(plan: Plan) -> None:
         wrong = list(v3_memory(plan.memory, memory, TOLERANCE))
         # settings that a user brings may fill the memory: ``evaluate`` notes it
         wrong += takes_headroom(memory) if plan.report.status != "evaluated" else ()
-        wrong += [*v5_figures(plan, cost, _degraded(problem, plan), work), *v6_proof(plan)]
+        wrong += [*v5_figures(plan, cost, recomputed_states(problem, plan), work), *v6_proof(plan)]
+        wrong += () if errors is None else v5_interval(plan, problem, errors)
         wrong += v7_spending(plan, problem.topology, cost, TOLERANCE)
         wrong += v11_goodput(problem, plan, plan.cost.step_s, TOLERANCE)
         wrong += v9_network(problem.job, plan.decision, cost, shapes, used)
@@ -127,13 +128,6 @@ def verify(plan: Plan) -> None:
             wrong += v9_report(plan, cost, library, shapes)
     if wrong:
         raise VerificationError(f"plan '{plan.job.name}' does not verify:\n" + "\n".join(f"- {line}" for line in wrong))
-
-
-def _degraded(problem: Problem, plan: Plan) -> tuple[DegradedState, ...]:
-    """Degraded states, where the plan states any; those of an older version counted other failures and stay as they are."""
-    if not any(state.what == "one host" for state in plan.degraded):
-        return plan.degraded
-    return degraded_states(problem.job, problem.profile, problem.topology, plan.decision)
 
 
 def recompute(problem: Problem, decision: Decision) -> PlanCost:

@@ -10,10 +10,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.goodput import goodput_of
 from scaleacross.spec.goodput import Goodput
 from scaleacross.spec.placement import coordinates, devices
-from scaleacross.spec.plan import Decision, Plan
+from scaleacross.spec.plan import Decision, DegradedState, Plan
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.problem import Problem
 
@@ -80,3 +81,10 @@ def _host_strikes(problem: Problem, decision: Decision, stated: Goodput, toleran
         left, right = rates[hit] / total, counted[hit] / len(on_host)
         if not math.isclose(left, right, rel_tol=tolerance):
             yield f"V11: {left:.6g} of the host failures hit {hit} fault units, counted {right:.6g}"
+
+
+def recomputed_states(problem: Problem, plan: Plan) -> tuple[DegradedState, ...]:
+    """Degraded states, where the plan states any; those of an older version counted other failures and stay as they are."""
+    if not any(state.what == "one host" for state in plan.degraded):
+        return plan.degraded
+    return degraded_states(problem.job, problem.profile, problem.topology, plan.decision)

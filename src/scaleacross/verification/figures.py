@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.cost_models.step_interval import interval_of
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import CostBreakdown, DegradedState, Plan
+from scaleacross.spec.step_errors import StepErrors
 from scaleacross.spec.step_work import PipelineWork
+from scaleacross.workloads.problem import Problem
 
 TOLERANCE: Final = 1e-6
 """Relative: far above floating-point noise, far below anything a model can claim."""
@@ -30,6 +33,16 @@ def v5_figures(
         yield f"V5: the components add up to {parts} s, the step is stated as {plan.cost.step_s} s"
     if plan.estimate is not None:
         yield from _v5_simulated(plan, plan.estimate)
+
+
+def v5_interval(plan: Plan, problem: Problem, errors: StepErrors) -> Iterator[str]:
+    """Where measured step times are expected, and what that rests on, from the stated step time."""
+    if plan.interval is None:  # a plan of an older version
+        return
+    follows = interval_of(errors, problem, plan.placement, plan.cost.step_s)
+    way_out = "'scaleacross evaluate PLAN -o DIR' states it by the constants at hand"
+    for where, left, right in _unequal("interval", plan.interval.model_dump(), follows.model_dump()):
+        yield f"V5: {where} is stated as {left}, follows as {right} from the step; {way_out}"
 
 
 def _v5_simulated(plan: Plan, estimate: CostBreakdown) -> Iterator[str]:
