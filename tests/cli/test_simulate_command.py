@@ -145,6 +145,14 @@ def test_a_slow_trunk_slows_what_crosses_it(plan: Plan) -> None:
     assert sa.simulate(plan, what_if=["slow=b0/b1:0.001"]).step_s > 1.2 * sa.simulate(plan).step_s
 
 
+def test_a_change_is_held_against_the_step_without_it_and_named_as_a_cause(plan: Plan, path: str) -> None:
+    slow, steady = sa.simulate(plan, what_if=["slow=b0/b1:0.001"]), sa.simulate(plan)
+    assert slow.undisturbed_s == pytest.approx(steady.step_s) and steady.undisturbed_s is None and steady.change is None
+    assert slow.flags and all(one.cause.startswith("the estimate is without slow=b0/b1:0.001; ") for one in slow.flags)
+    shown = " ".join(RUNNER.invoke(app, ["simulate", path, "--what-if", "slow=b0/b1:0.001"]).output.split())
+    assert f"slow=b0/b1:0.001: {slow.step_s / steady.step_s:.3g} times the {steady.step_s:.4g} s without" in shown
+
+
 def test_a_lost_rack_leaves_its_micro_batches_to_others(plan: Plan) -> None:
     assert sa.simulate(plan, what_if=["lost-rack=b0:0"]).component("compute") > 1.3 * sa.simulate(plan).component(
         "compute"

@@ -73,8 +73,8 @@ def _facts(step: SimulatedStep) -> RenderableType:
             f"{human_seconds(step.step_s)}; its estimate is {human_seconds(step.predicted_step_s)} ({_signed(step.difference)})",
         ),
     ]
-    if step.what_if:
-        rows.append(("what if", ", ".join(step.what_if)))
+    if step.change:
+        rows.append(("what if", step.change))
     return grid([*rows, *(("note", note) for note in step.notes)])
 
 

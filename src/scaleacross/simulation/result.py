@@ -45,12 +45,13 @@ def simulated_step(
         step_s=played.step_s,
         predicted_step_s=plan.estimated.step_s,
         components_s={name: played.components_s.get(name, 0.0) for name in COMPONENTS},
-        differences=_differences(plan, played),
+        differences=_differences(plan, played, what_if),
         num_ranks=plan.degrees.world_size,
         num_classes=len(graph.ranks),
         folding="none" if not fold else "exact" if machine.classes.exact else "rounded",
         num_tasks=len(played.timeline.of),
         what_if=what_if,
+        undisturbed_s=plan.simulated_s if what_if else None,
         links=_links(played, timeline),
         rows=rows,
         messages=tuple(_deliveries(played, row_of)) if timeline else (),
@@ -70,13 +71,13 @@ def _row_name(played: Replay, who: int) -> str:
     return f"stage {played.graph.ranks[who].pipeline_rank} in {building}"
 
 
-def _differences(plan: Plan, played: Replay) -> tuple[ComponentDifference, ...]:
-    out = []
+def _differences(plan: Plan, played: Replay, what_if: tuple[str, ...]) -> tuple[ComponentDifference, ...]:
+    out, unknown = [], f"the estimate is without {', '.join(what_if)}; " if what_if else ""
     for name in COMPONENTS:
         predicted, simulated = plan.estimated.component(name), played.components_s.get(name, 0.0)
         share = (predicted - simulated) / played.step_s
         flagged = abs(share) > THRESHOLD
-        cause = _cause(name, plan, played, predicted < simulated) if flagged else ""
+        cause = unknown + _cause(name, plan, played, predicted < simulated) if flagged else ""
         out.append(
             ComponentDifference(
                 component=name, predicted_s=predicted, simulated_s=simulated, share=share, flagged=flagged, cause=cause

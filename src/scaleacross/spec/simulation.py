@@ -82,10 +82,23 @@ class SimulatedStep(Spec):
     )
     num_tasks: int
     what_if: tuple[str, ...] = ()
+    undisturbed_s: float | None = Field(
+        default=None, description="with what_if: the simulated step of the plan without it, where the plan states that"
+    )
     notes: tuple[str, ...] = ()
     links: tuple[LinkUse, ...] = ()
     rows: tuple[SimulatedRow, ...] = ()
     messages: tuple[Delivery, ...] = Field(default=(), description="pipeline messages; with the timeline only")
+
+    @property
+    def change(self) -> str | None:
+        """What the what-if costs, in words; None without one."""
+        if not self.what_if:
+            return None
+        changed, plain_s = ", ".join(self.what_if), self.undisturbed_s
+        return (
+            changed if plain_s is None else f"{changed}: {self.step_s / plain_s:.3g} times the {plain_s:.4g} s without"
+        )
 
     @property
     def flags(self) -> tuple[ComponentDifference, ...]:

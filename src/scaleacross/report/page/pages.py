@@ -97,7 +97,7 @@ def simulation_page(plan: Plan, step: SimulatedStep) -> Contents:
         ),
         ("ranks", f"{count(step.num_ranks)} in {count(step.num_classes)} classes"),
     ]
-    facts += [("what if", change) for change in step.what_if]
+    facts += [("what if", step.change)] if step.change else []
     charts = [*_site(plan, step.links), simulated_parts(step)]
     if any(row.spans for row in step.rows):
         charts.append(simulated_chart(step))
