@@ -68,6 +68,26 @@ def test_a_trace_that_is_none(path: str, tmp_path: Path, text: str, message: str
     assert message in found.stderr.replace("\n", " ")
 
 
+def test_a_host_keeps_its_pace_and_an_action_has_another_in_every_step(path: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(
+        "time_hours,cause,host_swap,unit\n2,host,yes,0\n"
+    )  # all draws fail alike: what differs is the pace
+
+    def shares(*jitters: str) -> dict[str, float]:
+        options = [word for one in jitters for word in ("--what-if", one)]
+        done = RUNNER.invoke(
+            app, ["simulate", path, "--days", "1", "--draws", "9", "--failures", str(trace), *options, "--json"]
+        )
+        return dict(json.loads(done.stdout)["goodput_fraction"])
+
+    plain, actions, hosts = shares(), shares("jitter=0.1"), shares("host-jitter=0.1")
+    both = shares("jitter=0.1", "host-jitter=0.1")
+    assert actions["p5"] == pytest.approx(actions["p95"], rel=1e-9) and actions["mean"] < plain["mean"]
+    assert hosts["p95"] - hosts["p5"] > 0.01
+    assert both["mean"] == pytest.approx(hosts["mean"] * actions["mean"] / plain["mean"], rel=1e-3)
+
+
 def test_draws_of_one_step(path: str) -> None:
     options = ["simulate", path, "--what-if", "host-jitter=0.05", "--draws", "9"]
     found = RUNNER.invoke(app, options)

@@ -45,8 +45,8 @@ def simulate_weeks(
         failures: ``rates`` draws them by the plan's rates (Llama 3's where nothing states any); otherwise a CSV with
             columns time_hours, cause, host_swap (yes or no) and unit (the fault unit that is hit, from 0; empty: drawn), of which
             all but the first may be left out.
-        what_if: what holds all the time, as for one step. Of ``jitter`` and ``host-jitter`` every draw of the run has one of
-            STEP_DRAWS steps: hosts that are slow stay so.
+        what_if: what holds all the time, as for one step. Of ``host-jitter`` every draw of the run has one of STEP_DRAWS steps:
+            hosts that are slow stay so. Of ``jitter`` all have the mean of STEP_DRAWS steps: the next step is drawn anew.
         progress: called now and then.
 
     Raises:
@@ -57,7 +57,7 @@ def simulate_weeks(
     stated = found.goodput or goodput_of(problem, found.decision, found.cost.step_s)
     trace = None if str(failures) == RATES else read_trace(Path(failures))
     model = stated.model.model_copy(update={"slow_spells": slow_spells(found, problem, what_if)})
-    paces = _paces(found, what_if, min(draws, STEP_DRAWS), seed, progress)
+    paces = _paces(found, what_if, max(min(draws, STEP_DRAWS), 1), seed, progress)
     began = time.monotonic()
 
     def told(done: int, total: int) -> None:
@@ -80,14 +80,23 @@ def simulate_weeks(
 def _paces(
     plan: Plan, what_if: Sequence[str], draws: int, seed: int, progress: Callable[[Progress], None] | None
 ) -> tuple[float, ...]:
-    """Speeds of draws over that of the plan as it is; () where nothing is asked."""
+    """Speeds of draws over that of the plan as it is; () where nothing is asked.
+
+    A host keeps its pace for the run, so each of its draws is a run. Actions are drawn anew in every step: days of them have
+    the mean. Where both are asked the one slows the other by as much as it slows the plan.
+    """
     if not what_if:
         return ()
-    usual_s = simulate(plan).step_s
-    if not any(one.startswith(JITTERS) for one in what_if):
-        return (usual_s / simulate(plan, what_if=what_if).step_s,)
-    found = step_draws(plan, what_if=what_if, draws=max(draws, 1), seed=seed, progress=progress)
-    return tuple(usual_s / seconds for seconds in found.seconds)
+    by_host, by_action = ([one for one in what_if if one.startswith(kind)] for kind in ("host-jitter=", "jitter="))
+    steady = [one for one in what_if if not one.startswith(JITTERS)]
+    speed = simulate(plan).step_s / simulate(plan, what_if=steady).step_s
+    if by_action:
+        found = step_draws(plan, what_if=[*steady, *by_action], draws=draws, seed=seed, progress=progress)
+        speed *= found.steady_s / found.step_s["mean"]
+    if not by_host:
+        return (speed,)
+    found = step_draws(plan, what_if=[*steady, *by_host], draws=draws, seed=seed, progress=progress)
+    return tuple(speed * found.steady_s / seconds for seconds in found.seconds)
 
 
 def slow_spells(plan: Plan, problem: Problem, what_if: Sequence[str] = ()) -> tuple[SlowSpell, ...]:
