@@ -117,6 +117,12 @@ def test_table_names_plans_speed_ups_ties_and_missing_plans(found: Comparison) -
     assert "SLOWER" not in text
 
 
+def test_a_rule_cut_short_names_the_limits_that_there_are(found: Comparison) -> None:
+    cut = found.model_copy(update={"rivals": tuple(r.model_copy(update={"complete": False}) for r in found.rivals)})
+    text = " ".join(shown(cut).split())
+    assert "the limit ended its rule; more (--time-limit, --work-limit) may find a faster plan" in text
+
+
 @pytest.mark.slow
 def test_command_writes_settings_that_evaluate_prices_alike(tmp_path: Path) -> None:
     source = tmp_path / "job.yaml"

@@ -135,6 +135,18 @@ def test_the_network_is_explained_where_it_was_decided() -> None:
     assert sa.explain(bare, time_limit_s=0).network == ()
 
 
+@pytest.mark.heavy
+def test_what_a_limit_left_out_names_the_limits_that_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(sa.plan(plain_job(1, 1, degrees={"tp": 2}), work_limit=5, simulated=False).model_dump_json())
+    first, full = (
+        " ".join(CliRunner().invoke(app, ["explain", str(path), "--work-limit", "1", *more]).output.split())
+        for more in ((), ("--full",))
+    )
+    assert "not tried" in first and "--time-limit, --cpu-limit or --work-limit" in first
+    assert "the limit came first" in full and "time limit" not in first + full
+
+
 @pytest.mark.slow
 def test_limits_in_work_give_the_same_runner_ups_again() -> None:
     plan = sa.plan(plain_job(2, 2), alternatives=False)

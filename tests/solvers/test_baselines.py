@@ -238,7 +238,7 @@ def test_an_ended_clock_is_reported() -> None:
     outcome = BASELINES["production"].decide(problem(4, 4), Clock(0.0))
     assert not outcome.complete
     assert outcome.decision is None
-    assert "time limit" in outcome.reason
+    assert "the limit ended its rule" in outcome.reason
 
 
 def test_who_has_no_plan_gets_twice_the_time() -> None:

@@ -25,7 +25,10 @@ COMPONENT_MEANING = {
 STATUS_MEANING = {
     "optimal": ("optimal: no plan of the searched space is faster under this model", "green"),
     "gap_tolerance": ("within the gap tolerance: a faster plan could save no more than the gap", "green"),
-    "time_limit": ("time limit reached: the best plan found so far, not proved optimal", "yellow"),
+    "time_limit": (
+        "time limit, or limit of work or CPU, reached: the best plan found so far, not proved optimal",
+        "yellow",
+    ),
     "evaluated": ("evaluated: the settings were given, nothing was searched", "cyan"),
 }
 NUM_ALTERNATIVES = 3

@@ -75,7 +75,9 @@ def explanation_summary(explanation: Explanation) -> FirstLines:
     ]
     facts += [("runner-up", _runner_up(one)) for one in others[:SHOWN_FIRST]]
     if untried:
-        facts.append(("not tried", f"{untried} decisions, for want of time: --time-limit S"))
+        facts.append(
+            ("not tried", f"{untried} decisions; the limit came first: raise --time-limit, --cpu-limit or --work-limit")
+        )
     facts.append(("more", "--full, --section NAME, --quiet"))
     return FirstLines(_once(facts))
 

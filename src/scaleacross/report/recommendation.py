@@ -238,7 +238,7 @@ def recommendation_comparison(found: EmbeddingComparison) -> RenderableType:
             add(table, rival.name, "–", "–", "–", "no plan", took, rival.reason, style="dim")
             continue
         faster = f"{rival.speed_up:.2f}x faster" if rival.speed_up > 1.0005 else "a tie"
-        said = rival.rule + ("" if rival.complete else " (cut short by the time limit)")
+        said = rival.rule + ("" if rival.complete else " (cut short by the limit)")
         figures = (human_seconds(rival.step_s), human_seconds(rival.busiest_rank_s), _ms(rival.torchrec_ms))
         add(table, rival.name, *figures, faster, took, said)
     facts = grid([("gap", percent(found.plan.report.gap)), ("status", STATUS_MEANING[found.plan.report.status][0])])

@@ -131,14 +131,12 @@ def _searched(
             decision=one.decision, chosen=one.chosen, status="none", reason="the job and the model allow nothing else"
         )
     if limit_s < LEAST_LIMIT_S:
-        return RunnerUp(
-            decision=one.decision, chosen=one.chosen, status="not_tried", reason="the time limit came first"
-        )
+        return RunnerUp(decision=one.decision, chosen=one.chosen, status="not_tried", reason="the limit came first")
     restricted = Problem(one.job, problem.workload, problem.topology, problem.profile)
     state = search(restricted, time_limit_s=limit_s, seed=seed, gap_tolerance=SEARCH_GAP, clock=clock)
     if state.best is None:
         late = state.out_of_time
-        reason = "none found within the time limit" if late else "nothing else is legal and fits in memory"
+        reason = "none found within the limit" if late else "nothing else is legal and fits in memory"
         return RunnerUp(decision=one.decision, chosen=one.chosen, status="not_tried" if late else "none", reason=reason)
     found = decision_of(state.best)
     status = "best_found" if state.out_of_time else "proved"

@@ -29,7 +29,7 @@ def baselines(comparison: Comparison) -> Chart:
     rows: list[dict[str, Any]] = [{"plan": "scaleacross", "seconds": comparison.plan.cost.step_s, "why": ""}]
     for rival in comparison.rivals:
         if rival.step_s is not None:
-            cut = "" if rival.complete else " (cut short by the time limit)"
+            cut = "" if rival.complete else " (cut short by the limit)"
             rows.append({"plan": rival.name, "seconds": rival.step_s, "why": f"{rival.title}{cut}"})
     for row in rows:
         row["said"] = f"{human_seconds(row['seconds'])}, {row['seconds'] / comparison.plan.cost.step_s:.2f}x"

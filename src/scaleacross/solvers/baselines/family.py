@@ -203,7 +203,7 @@ class _Tuning:
     def why_none(self) -> str:
         """The reason, after all fleets."""
         if self._is_over():
-            return "the time limit ended its rule before the first plan"
+            return "the limit ended its rule before the first plan"
         if not np.isfinite(self.least_bytes):
             return "its rules leave no legal degrees"
         if not self.fitted:
