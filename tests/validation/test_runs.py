@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 from measured_rows import TEXT, run, runs
+from typer.testing import CliRunner
 
+from scaleacross.api import validate
+from scaleacross.cli import app
 from scaleacross.errors import InputError
 from scaleacross.validation.runs import read_runs
 from scaleacross.validation.score import usable_cases
@@ -48,6 +51,30 @@ def test_what_is_wrong_with_a_row_is_named_with_its_line_and_skips_it_alone(text
 def test_everything_that_is_wrong_with_a_row_is_listed() -> None:
     (row,) = runs("model,gpu,n_gpus,seq,gbs,tp\nx,H100,8.5,4096,,two\n")
     assert row.unreadable == "golden, line 2: n_gpus: '8.5' is no whole number; tp: 'two' is no number; gbs is blank"
+
+
+@pytest.mark.parametrize("verb", [["validate"], ["calibrate", "--runs"]])
+def test_a_column_that_nothing_is_read_from_is_named(verb: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    names, row = (
+        "model,gpu,n_gpus,seq,gbs,tp,pp,dp,mbs,precision,{},{},step_time_s",
+        "llama3.1-8b,H100-80GB,64,8192,64,1,1,64,1",
+    )
+    text = f"{names}\n{row},bf16,full,x,1.2\n"
+    path.write_text(text.format("recomputation", "seen"), encoding="utf-8")
+    found = CliRunner().invoke(app, [*verb, str(path)])
+    assert found.exit_code == 0, found.stderr
+    told = " ".join(found.stderr.split())
+    assert "columns that nothing is read from: recomputation (nearest that is read: recompute), seen" in told
+    path.write_text(text.format("recompute", "notes"), encoding="utf-8")
+    assert "nothing is read from" not in CliRunner().invoke(app, [*verb, str(path)]).stderr
+
+
+def test_a_file_of_no_runs_says_what_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("model,gpu,n_gpus,seq,gbs\n", encoding="utf-8")
+    with pytest.raises(InputError, match="no runs: below the line of column names"):
+        validate(path)
 
 
 def test_a_missing_column_is_bad_input() -> None:

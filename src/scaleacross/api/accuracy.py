@@ -17,6 +17,7 @@ from scaleacross.calibration.file_scores import (
 )
 from scaleacross.catalogue.write import entry_text
 from scaleacross.errors import InputError
+from scaleacross.validation import runs as run_files
 from scaleacross.validation.crosscheck import CrossCheck
 from scaleacross.validation.crosscheck import cross_check as validation_cross_check
 from scaleacross.validation.left_out import Apart, apart
@@ -71,6 +72,11 @@ def score_files(
     if not found:
         raise InputError("nothing to score: give gemm, attention or collectives")
     return found
+
+
+def unread_columns(runs: str | Path) -> str:
+    """What a file of runs states in columns that nothing is read from; "" where there are none. Raises InputError."""
+    return run_files.unread_columns(runs)
 
 
 def apart_of(validation: Validation) -> Apart:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scaleacross.cli.frame import display, names_of, output_folder, searching
+from scaleacross.cli.frame import display, names_of, output_folder, say_unread_columns, searching
 from scaleacross.cli.validate import Benchmark, Collectives, Network
 
 Benches = Annotated[
@@ -87,6 +87,7 @@ def calibrate_command(
         raise typer.BadParameter("give --gemm, --attention, --collectives, --runs, --bench or --testbed")
     if bench and plan is None:
         raise typer.BadParameter("--bench needs --plan: the plan says which levels the groups cross")
+    say_unread_columns(runs)
     with searching() as progress:
         found = calibrate(
             gemm=gemm,

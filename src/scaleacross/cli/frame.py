@@ -82,6 +82,15 @@ def _mention_hidden() -> None:
             typer.echo(f"note: SCALEACROSS_CONFIGS hides the bundled {', '.join(names)}", err=True)
 
 
+def say_unread_columns(runs: Path | None) -> None:
+    """Say on stderr which columns of a runs file nothing is read from: a misspelt one is a figure that is not stated."""
+    if runs is not None:
+        from scaleacross.api.accuracy import unread_columns
+
+        if told := unread_columns(runs):
+            typer.echo(f"note: {told}", err=True)
+
+
 def names_of(targets: str) -> list[str]:
     names = [target.strip() for target in targets.split(",") if target.strip()]
     if not names:

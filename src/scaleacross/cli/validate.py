@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scaleacross.cli.frame import display, names_of, output_folder
+from scaleacross.cli.frame import display, names_of, output_folder, say_unread_columns
 
 Benchmark = Annotated[
     Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Measured kernel times (CSV, plain or gzip).")
@@ -86,6 +86,7 @@ def validate_command(
     scores = (
         score_files(gemm=gemm, attention=attention, collectives=collectives or (), network=network) if measured else ()
     )
+    say_unread_columns(runs)
     validation = validate(runs) if runs else None
     rows = apart_of(validation) if validation and left_out else None
     found = leave_sources_out(rows) if rows else None

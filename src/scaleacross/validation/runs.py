@@ -1,12 +1,13 @@
 """A CSV of reported training runs -> ``Run`` objects: column names, types and blanks, nothing about the model.
 
-Blank means "not stated". Unknown columns are ignored; a file needs ``model``, ``gpu``, ``n_gpus``, ``seq`` and ``gbs`` at
-least, everything else that is missing makes rows that ``mapping`` skips with a reason.
+Blank means "not stated". Unknown columns are ignored, and ``unread_columns`` names them; a file needs ``model``, ``gpu``,
+``n_gpus``, ``seq`` and ``gbs`` at least, everything else that is missing makes rows that ``mapping`` skips with a reason.
 """
 
 from __future__ import annotations
 
 import csv
+import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -104,6 +105,27 @@ def read_runs(path: str | Path) -> list[Run]:
             return list(parse_runs(csv.DictReader(file), str(path)))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
+
+
+def unread_columns(path: str | Path) -> str:
+    """Columns of a CSV file that no row is read from, each beside the column that it may have been meant for where the file lacks
+    that one; "" where there are none.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            stated = csv.DictReader(file).fieldnames or ()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    lacking = [field.name for field in fields(Run) if field.name not in (*stated, "unreadable")]
+    said = []
+    for name in stated:
+        if name not in Run.__dataclass_fields__:
+            near = difflib.get_close_matches(name.strip().lower(), lacking, n=1)
+            said.append(f"{name} (nearest that is read: {near[0]})" if near else name)
+    return f"{path}: columns that nothing is read from: {', '.join(said)}" if said else ""
 
 
 def parse_runs(rows: csv.DictReader[str], label: str) -> Iterator[Run]:

@@ -99,6 +99,8 @@ def validate_runs(runs: Sequence[Run]) -> Validation:
     Raises:
         InputError: no row can be used; the message counts the reasons.
     """
+    if not runs:
+        raise InputError("no runs: below the line of column names a runs file has one measured run per line")
     cases, skipped = usable_cases(runs)
     predictions = [predict(case) for case in cases]  # nothing measured is read before this line
     measured = np.array([measured_s(case) for case in cases])
