@@ -48,6 +48,17 @@ def test_time_goes_where_it_went(tmp_path: Path) -> None:
     assert [(stall.step, stall.seconds) for stall in run.stalls] == [(5, 1.0)]
 
 
+@pytest.mark.parametrize(
+    "text", ["", "no log\n", '{"goodput": 1}\n', '{"time_s": 0.0, "event": "joined", "replica": "0"}\n']
+)
+def test_a_log_without_an_epoch_is_not_called_good(tmp_path: Path, text: str) -> None:
+    log = tmp_path / "run.jsonl"
+    log.write_text(text)
+    found = CliRunner().invoke(app, ["diagnose", str(log)])
+    assert found.exit_code == 2 and not found.stdout
+    assert "no epoch begins in it" in found.stderr
+
+
 def test_the_simulation_loses_the_share_of_the_replica_that_was_lost_at_the_pace_of_the_others(tmp_path: Path) -> None:
     log = run_of(tmp_path / "heavy.jsonl", samples=(10, 10, 10, 70), short_s=1.5)
     run = measured_goodput(log)
@@ -127,5 +138,4 @@ def test_diagnose_names_who_held_an_epoch_up(tmp_path: Path) -> None:
         "epoch 1 of replicas 0, 1, 2, step 0, its first step: all others have their sums and wait for replica 2, heard 2.1 s ago",
         "epoch 1 of replicas 0, 1, 2, step 0, its first step: replica 0 could not sum: rank 2 is stopped",
     ]
-    log.write_text("")
-    assert "nothing held" in CliRunner().invoke(app, ["diagnose", str(log)]).output
+    assert "nothing held" in CliRunner().invoke(app, ["diagnose", str(run_of(log))]).output

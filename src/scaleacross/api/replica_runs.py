@@ -163,10 +163,15 @@ def hung_epochs(log: str | Path) -> tuple[str, ...]:
     """What held epochs of a coordinator's log up, and which replica: a line each, in the order in which it was seen.
 
     Raises:
-        InputError: no such log.
+        InputError: no such log, or no epoch begins in it.
     """
     events, out = _events(Path(log)), list[str]()
     begins = {event["epoch"]: event for event in events if event["event"] == "epoch"}
+    if not begins:
+        raise InputError(
+            f"{log}: no epoch begins in it, so nothing can be judged: give what `scaleacross coordinate --log` wrote; where it "
+            "wrote no more, fewer replicas than --replicas have come"
+        )
     for event in events:
         if event["event"] not in ("failed", "awaited", "silent"):
             continue
