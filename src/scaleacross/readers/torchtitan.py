@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from scaleacross.emitters.torchtitan import CONVERTERS, TORCHTITAN_ORDER
 from scaleacross.errors import InputError
@@ -15,6 +16,16 @@ from scaleacross.spec.conversion import RECIPE_PRECISION
 from scaleacross.spec.parallelism import Degrees, PipelineChoice, ShardLevel
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute
+
+RUNS: Final[Mapping[str, Any]] = {
+    "overlap.tp_fraction": 0.0,
+    "overlap.bucket_parameters": "null",
+    "experts.dispatch": "copies",
+    "experts.overlap_fraction": 0.0,
+    "experts.shared_overlap": False,
+    "experts.graphs": "none",
+}
+"""Fields of the job that torchtitan runs in one way, whatever the job says of another program."""
 
 
 def read(text: str, name: str, world: int, num_layers: int) -> Reading:
@@ -49,7 +60,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         degrees=degrees, pipeline=_pipeline(parallel, training, pp), recompute=parts["recompute"], shard=shard,
         context_exchange="gather" if cp > 1 else "ring", layers_per_stage=_stages(parallel, name, pp, num_layers),
     )  # fmt: skip
-    job: dict[str, Any] = {"sequence_length": _stated(training, "seq_len", name), **parts["quantized"]}
+    job: dict[str, Any] = {"sequence_length": _stated(training, "seq_len", name), **parts["quantized"], **RUNS}
     batch = training.get("global_batch_size", -1)
     job["global_batch_sequences"] = batch if batch > 0 else _stated(training, "local_batch_size", name) * dp
     return Reading(decision, job, {}, TORCHTITAN_ORDER)

@@ -153,6 +153,20 @@ JOB_LAWS: Final = (
         lambda s: f"optimizer '{s.job.optimizer.name}': the torchtitan target writes AdamW",
     ),
     JobLaw(
+        lambda s: s.job.overlap.bucket_parameters is None,
+        lambda s: (
+            f"overlap.bucket_parameters {s.job.overlap.bucket_parameters:,}: FSDP2 of torchtitan 0.3.0 reduces layer by layer, "
+            "and no setting says otherwise; leave it out"
+        ),
+    ),
+    JobLaw(
+        lambda s: s.job.experts.graphs == "none" or s.profile.num_experts <= 1,
+        lambda s: (
+            f"experts.graphs {s.job.experts.graphs}: torchtitan 0.3.0 with experts runs without CUDA graphs here "
+            "(disable_cuda_graphs); set graphs: none"
+        ),
+    ),
+    JobLaw(
         lambda s: s.job.optimizer.reduce_bytes == 4.0,
         lambda s: (
             f"gradients of {s.job.optimizer.reduce_bytes:g} bytes on the wire: torchtitan 0.3.0 reduces in "
@@ -195,6 +209,24 @@ LAWS: Final = (
         "base",
         lambda s, rows: (rows.ep * rows.expert_lanes == 1) | np.bool_(s.job.experts.overlap_fraction == 0),
         lambda c: "experts.overlap_fraction: torchtitan 0.3.0 hides no all-to-all of experts; set overlap_fraction: 0",
+    ),
+    Law(
+        "expert dispatch",
+        "base",
+        lambda s, rows: (rows.ep * rows.expert_lanes == 1) | np.bool_(s.job.experts.dispatch == "copies"),
+        lambda c: (
+            "experts.dispatch deduplicated: torchtitan 0.3.0 as configured here sends a token once per expert "
+            "(models/common/token_dispatcher.py, standard); set dispatch: copies"
+        ),
+    ),
+    Law(
+        "overlap of tp",
+        "base",
+        lambda s, rows: (rows.tp == 1) | np.bool_(s.job.overlap.tp_fraction == 0),
+        lambda c: (
+            f"overlap.tp_fraction {c.subject.job.overlap.tp_fraction:g} with tp {c.decision.degrees.tp}: torchtitan 0.3.0 as "
+            "configured here waits for the collectives of tp; set tp_fraction: 0, or tp 1"
+        ),
     ),
     Law(
         "shared overlap",

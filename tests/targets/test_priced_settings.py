@@ -1,0 +1,68 @@
+"""What a job states of the program that runs it: written for the target, refused by it, or of no effect on the step."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import scaleacross as sa
+from decisions import DENSE, QWEN, Case, decision_of, job_of
+from scaleacross.api.evaluation import evaluated
+from scaleacross.api.problems import problem_of
+from scaleacross.emitters import EMITTERS
+from scaleacross.spec.job import Job
+from scaleacross.spec.plan import Plan
+from scaleacross.targets import refused_by
+
+STATED = (
+    "experts.dispatch=deduplicated",
+    "experts.overlap_fraction=0.8",
+    "experts.graphs=partial",
+    "overlap.tp_fraction=0.8",
+    "overlap.bucket_parameters=400000000",
+)
+EXPERTS = Case(QWEN, "tp4 pp2 dp32 ep8 lanes4", recompute="full", overrides=("global_batch_sequences=512",))
+
+
+def plan_of(case: Case, target: str, *stated: str) -> Plan | None:
+    """The plan; None where the target refuses it."""
+    job = Job.model_validate(job_of(case))
+    try:
+        problem = problem_of(job, ("network.settings=library", f"target={target}", *case.overrides, *stated))
+        return evaluated(problem, decision_of(case), degraded=False)
+    except sa.InputError as error:
+        if "target" in str(error):
+            return None
+        raise
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan"])
+def test_what_is_priced_is_written_or_refused(target: str) -> None:
+    plain = plan_of(EXPERTS, target)
+    assert plain is not None
+    files = {name: text for name, text in EMITTERS[target](plain).items() if name.endswith((".py", "args.sh"))}
+    for stated in STATED:
+        other = plan_of(EXPERTS, target, stated)
+        if other is not None and other.cost.step_s != plain.cost.step_s:
+            assert any(text != files[name] for name, text in EMITTERS[target](other).items() if name in files), stated
+
+
+@pytest.mark.parametrize(
+    ("case", "stated", "message"),
+    [
+        (EXPERTS, "experts.dispatch=deduplicated", "experts.dispatch deduplicated: .* once per expert"),
+        (EXPERTS, "experts.graphs=partial", "experts.graphs partial: .* without CUDA graphs"),
+        (EXPERTS, "overlap.tp_fraction=0.8", "overlap.tp_fraction 0.8 with tp 4"),
+        (EXPERTS, "overlap.bucket_parameters=50000000", "bucket_parameters 50,000,000: .* layer by layer"),
+        (Case(DENSE, "dp16", shard="parameters"), "overlap.tp_fraction=0.8", ""),
+        (Case(DENSE, "dp16", shard="parameters"), "experts.graphs=partial", ""),
+        (Case(DENSE, "dp16", shard="parameters"), "experts.dispatch=deduplicated", ""),
+    ],
+)
+def test_torchtitan_refuses_what_its_settings_do_not_say(case: Case, stated: str, message: str) -> None:
+    problem = problem_of(Job.model_validate(job_of(case)), (*case.overrides, stated))
+    refused = refused_by("torchtitan", problem.job, problem.profile, decision_of(case))
+    assert len(refused) == bool(message)
+    if message:
+        assert re.search(message, refused[0])
