@@ -10,10 +10,9 @@ from typing import Any, Final
 from scaleacross.emitters.torchtitan import CONVERTERS, TORCHTITAN_ORDER
 from scaleacross.errors import InputError
 from scaleacross.readers.settings import Reading, data_parallel, folded
-from scaleacross.schedules.pipeline import SCHEDULES
-from scaleacross.schedules.pipeline.stage_placement import locate
+from scaleacross.readers.torchtitan_stages import DEFAULT_BATCH, check_accumulation, pipeline
 from scaleacross.spec.conversion import RECIPE_PRECISION
-from scaleacross.spec.parallelism import Degrees, PipelineChoice, ShardLevel
+from scaleacross.spec.parallelism import Degrees, ShardLevel
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute
 
@@ -56,13 +55,16 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         ep, lanes = folded(name, ep, tp * cp, sharded)
     degrees = Degrees(tp=tp, cp=cp, pp=pp, dp_shard=sharded, dp_replicate=replicate, ep=ep, expert_lanes=lanes)
     shard: ShardLevel = "none" if sharded * cp == 1 else "optimizer" if pp > 1 else _without_pipeline(parallel)
+    choice, layers = pipeline(parallel, training, name, pp, num_layers)
     decision = Decision(
-        degrees=degrees, pipeline=_pipeline(parallel, training, pp), recompute=parts["recompute"], shard=shard,
-        context_exchange="gather" if cp > 1 else "ring", layers_per_stage=_stages(parallel, name, pp, num_layers),
+        degrees=degrees, pipeline=choice, recompute=parts["recompute"], shard=shard,
+        context_exchange="gather" if cp > 1 else "ring", layers_per_stage=layers,
     )  # fmt: skip
     job: dict[str, Any] = {"sequence_length": _stated(training, "seq_len", name), **parts["quantized"], **RUNS}
     batch = training.get("global_batch_size", -1)
-    job["global_batch_sequences"] = batch if batch > 0 else _stated(training, "local_batch_size", name) * dp
+    batch = batch if batch > 0 else training.get("local_batch_size", DEFAULT_BATCH) * dp
+    check_accumulation(training, name, pp, dp, batch)
+    job["global_batch_sequences"] = batch
     return Reading(decision, job, {}, TORCHTITAN_ORDER)
 
 
@@ -75,38 +77,6 @@ def _stated(values: dict[str, Any], key: str, name: str) -> int:
 
 def _without_pipeline(parallel: dict[str, Any]) -> ShardLevel:
     return "parameters_once" if parallel.get("fsdp_reshard_after_forward", "default") == "never" else "parameters"
-
-
-def _pipeline(parallel: dict[str, Any], training: dict[str, Any], pp: int) -> PipelineChoice:
-    if pp == 1:
-        return PipelineChoice(schedule="1F1B", micro_batch_sequences=training.get("local_batch_size", 1))
-    parts = parallel.get("module_fqns_per_model_part")
-    schedule = parallel.get("pipeline_parallel_schedule", "1F1B")
-    if schedule not in SCHEDULES:
-        raise InputError(f"pipeline_parallel_schedule {schedule!r} is none of {', '.join(SCHEDULES)}")
-    return PipelineChoice(
-        schedule=schedule,
-        num_chunks=len(parts) // pp if parts else 1,
-        micro_batch_sequences=parallel.get("pipeline_parallel_microbatch_size", 1),
-    )
-
-
-def _stages(parallel: dict[str, Any], name: str, pp: int, num_layers: int) -> tuple[tuple[int, ...], ...] | None:
-    """[rank][chunk] -> layers, from the modules of each virtual stage, which lie where the schedule has them."""
-    parts = parallel.get("module_fqns_per_model_part")
-    if pp == 1 or not parts:
-        return None
-    counts = [sum(module.startswith("layers.") for module in part) for part in parts]
-    if len(counts) % pp or sum(counts) != num_layers:
-        raise InputError(
-            f"{name}: {len(counts)} parts with {sum(counts)} layers on pp {pp}; the job's model has {num_layers} layers"
-        )
-    placement = SCHEDULES[parallel.get("pipeline_parallel_schedule", "1F1B")].placement
-    table = [[0] * (len(counts) // pp) for _ in range(pp)]
-    for stage, count in enumerate(counts):
-        rank, chunk = locate(placement, pp, stage)
-        table[rank][chunk] = count
-    return tuple(map(tuple, table))
 
 
 def _recompute(kind: str, name: str) -> Recompute:
