@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
+
 import pytest
 
 import scaleacross as sa
+from scaleacross.api.reading import evaluate_settings
 from scaleacross.readers.settings import Reading
 from scaleacross.readers.torchtitan import read
 
@@ -71,3 +75,74 @@ def test_a_pipeline_that_runs_several_times_a_step_is_refused() -> None:
 def test_the_local_batch_is_eight_sequences_where_none_is_stated() -> None:
     found = reading(world=64, training="")
     assert found.job["global_batch_sequences"] == 8 * 16
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (('pipeline_parallel_schedule_csv = "x.csv"',), "an order of another file is not read"),
+        (('context_parallel_rotate_method = "alltoall"',), "state allgather"),
+        (("enable_async_tensor_parallel = true",), "leave it out"),
+        (('fsdp_reshard_after_forward = "always"',), "'always' in a pipeline gathers weights in every micro-batch"),
+        (('pipeline_parallel_split_points = ["layers.4"]',), "state module_fqns_per_model_part"),
+        (('tensor_parallel_degree = "2"',), "parallelism.tensor_parallel_degree = '2': a whole number"),
+        (("[optimizer]", 'name = "SGD"'), "optimizer.name = 'SGD': Adam and AdamW are modelled"),
+    ],
+)
+def test_settings_that_no_plan_can_say_are_refused_by_name(more: tuple[str, ...], message: str) -> None:
+    with pytest.raises(sa.InputError, match=message):
+        reading(*more)
+
+
+@pytest.mark.parametrize(
+    "stated", ["enable_cpu_offload = true", 'dtype = "bfloat16"', 'mixed_precision_param = "float32"']
+)
+def test_bytes_that_are_not_modelled_are_refused(stated: str) -> None:
+    with pytest.raises(sa.InputError, match=f"training.{stated.split()[0]} = .* modelled"):
+        reading(training=f"local_batch_size = 16\n{stated}")
+
+
+def test_other_settings_are_named_in_notes_and_harmless_ones_are_not() -> None:
+    assert reading("[metrics]", "log_freq = 1").notes == ()
+    assert reading("tensor_paralel_degree = 2", "[compile]", "enable = true").notes == (
+        "settings that were not read, and may change time or memory: parallelism.tensor_paralel_degree, compile.enable",
+    )
+
+
+def test_settings_of_16_bit_are_priced_so_whatever_the_job_says() -> None:
+    assert reading().job["precision"] == "bf16"
+
+
+def test_the_flavor_is_the_jobs_model(tmp_path: Path) -> None:
+    text = TOML.format(more="").replace("pipeline_parallel_degree = 4", "").replace("= 16", "= 1")
+    for flavor, message in (("8B", ""), ("70B", "num_layers 80 is another model than the job's 'llama3.1-8b' with 32")):
+        (tmp_path / "x.toml").write_text(f'[model]\nname = "llama3"\nflavor = "{flavor}"\n{text}')
+        with pytest.raises(sa.InputError, match=message) if message else nullcontext():
+            evaluate_settings("torchtitan", tmp_path / "x.toml", "llama3_8b_one_building", world=64)
+    assert reading("[model]", 'name = "llama3"', 'flavor = "mine"').notes == (
+        "the flavor llama3 mine is not known, and was not compared with the job's model",
+    )
+
+
+MODULE = """
+from torchtitan.models.qwen3 import model_registry
+def train():
+    return Trainer.Config(model_spec=model_registry("8B"), activation_checkpoint=None,
+        training=TrainingConfig(seq_len=4096, local_batch_size=1{training}), parallelism=ParallelismConfig({parallel}))
+"""
+
+
+def test_a_module_says_its_flavor_and_no_value_that_only_a_run_could_tell() -> None:
+    found = read(MODULE.format(training="", parallel=""), "x.py", 8, 36)
+    assert found.model == {"num_layers": 36, "hidden_size": 4096, "vocabulary_size": 151_936}
+    for training, parallel, message in (
+        ("", "**DEGREES", "keywords of another place"),
+        ("", "fsdp_reshard_after_forward=POLICY", "parallelism.fsdp_reshard_after_forward is no literal"),
+        (", global_batch_size=N", "", "training.global_batch_size is no literal"),
+        (", enable_cpu_offload=True", "", "on the host are not modelled"),
+    ):
+        with pytest.raises(sa.InputError, match=message):
+            read(MODULE.format(training=training, parallel=parallel), "x.py", 8, 36)
+    with pytest.raises(sa.InputError, match="Float8LinearConverter of 'tensorwise' is not modelled"):
+        converter = '\nX = Float8LinearConverter.Config(recipe_name="tensorwise")'
+        read(MODULE.format(training="", parallel="") + converter, "x.py", 8, 36)

@@ -150,6 +150,7 @@ def _same_model(problem: Problem, reading: Reading, name: str) -> None:
         "num_layers": profile.num_layers,
         "hidden_size": profile.embedding.hidden_size,
         "num_experts": profile.num_experts,
+        "vocabulary_size": profile.vocabulary_size,
     }
     for key, value in reading.model.items():
         if known[key] != value:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from scaleacross.emitters.torchtitan import CONVERTERS, TORCHTITAN_ORDER
 from scaleacross.errors import InputError
 from scaleacross.readers.settings import Reading, data_parallel, folded
+from scaleacross.readers.torchtitan_options import UNKNOWN, check, shape
 from scaleacross.readers.torchtitan_stages import DEFAULT_BATCH, check_accumulation, pipeline
 from scaleacross.spec.conversion import RECIPE_PRECISION
 from scaleacross.spec.parallelism import Degrees, ShardLevel
@@ -34,13 +35,11 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         InputError: a file of neither kind, a value that is no literal, or one that no plan can say.
     """
     parts = _toml(text, name) if name.endswith(".toml") else _module(text, name)
-    parallel, training = parts["parallelism"], parts["training"]
+    notes, (model, unknown) = check(parts["settings"], name), shape(parts["settings"])
+    parallel, training = (parts["settings"].get(part, {}) for part in ("parallelism", "training"))
 
     def of(key: str, default: int) -> int:
-        value = parallel.get(key, default)
-        if not isinstance(value, int):
-            raise InputError(f"{name}: {key} = {value!r}: a whole number is needed")
-        return value
+        return int(parallel.get(key, default))
 
     tp, cp, pp = (of(f"{axis}_parallel_degree", 1) for axis in ("tensor", "context", "pipeline"))
     dp = data_parallel(name, world, tp * cp * pp)
@@ -65,7 +64,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     batch = batch if batch > 0 else training.get("local_batch_size", DEFAULT_BATCH) * dp
     check_accumulation(training, name, pp, dp, batch)
     job["global_batch_sequences"] = batch
-    return Reading(decision, job, {}, TORCHTITAN_ORDER)
+    return Reading(decision, job, model, TORCHTITAN_ORDER, notes=(*notes, *unknown))
 
 
 def _stated(values: dict[str, Any], key: str, name: str) -> int:
@@ -88,27 +87,56 @@ def _recompute(kind: str, name: str) -> Recompute:
 
 
 def _module(text: str, name: str) -> dict[str, Any]:
-    """The literal keywords of ParallelismConfig and TrainingConfig, and the kind of activation checkpointing."""
+    """The literal keywords of the configurations, the flavor, the converters and the kind of activation checkpointing."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise InputError(f"{name}: line {error.lineno}: no Python module of torchtitan 0.3.0 ({error.msg})") from error
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    out: dict[str, Any] = {}
-    for key, builder in (("parallelism", "ParallelismConfig"), ("training", "TrainingConfig")):
+    settings: dict[str, dict[str, Any]] = {"model": _flavor(tree, calls)}
+    for part, builder in (("parallelism", "ParallelismConfig"), ("training", "TrainingConfig")):
         mine = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == builder]
         if len(mine) != 1:
             raise InputError(f"{name}: {len(mine)} calls of {builder}; one is needed")
-        out[key] = {word.arg: _literal(word.value) for word in mine[0].keywords if word.arg}
+        settings[part] = _keywords(mine[0], name)
     stated = [word.value for call in calls for word in call.keywords if word.arg == "activation_checkpoint"]
     kind = ast.unparse(stated[0]).partition(".")[0].partition("(")[0] if stated else "SelectiveAC (the default)"
-    names = {ast.unparse(call.func).removesuffix(".Config") for call in calls}
-    return {**out, "recompute": _recompute(kind, name), "quantized": _quantized(names, name)}
+    quantized = _quantized(calls, name)
+    compiled = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "CompileConfig"]
+    if compiled and quantized["precision"] == "bf16":  # converters are priced compiled, as they need it
+        settings["compile"] = _keywords(compiled[0], name)
+    return {"settings": settings, "recompute": _recompute(kind, name), "quantized": quantized}
 
 
-def _quantized(calls: set[str], name: str) -> dict[str, Any]:
-    """Fields of the job that converters of linear layers state. Raises InputError: several of them."""
-    found = [recipe for recipe, kind in CONVERTERS.items() if f"{kind}LinearConverter" in calls]
+def _keywords(call: ast.Call, name: str) -> dict[str, Any]:
+    """Raises InputError: some of them are in another place."""
+    if any(word.arg is None for word in call.keywords):
+        raise InputError(f"{name}: line {call.lineno}: keywords of another place (**) are not read; write them here")
+    return {str(word.arg): _literal(word.value) for word in call.keywords}
+
+
+def _flavor(tree: ast.AST, calls: Sequence[ast.Call]) -> dict[str, Any]:
+    """Package and flavor: where model_registry comes from, and what it is called with."""
+    found = [call.args[0] for call in calls if ast.unparse(call.func) == "model_registry" and call.args]
+    packages = [
+        str(node.module).rpartition(".")[2]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and any(one.name == "model_registry" for one in node.names)
+    ]
+    if len(found) != 1 or len(packages) != 1 or not isinstance(flavor := _literal(found[0]), str):
+        return {}
+    return {"name": packages[0], "flavor": flavor}
+
+
+def _quantized(calls: Sequence[ast.Call], name: str) -> dict[str, Any]:
+    """Fields of the job that converters of linear layers state. Raises InputError: several of them, or another recipe."""
+    builders = {ast.unparse(call.func).removesuffix(".Config"): call for call in calls}
+    found = [recipe for recipe, kind in CONVERTERS.items() if f"{kind}LinearConverter" in builders]
+    for word in builders["Float8LinearConverter"].keywords if "Float8LinearConverter" in builders else ():
+        if word.arg == "recipe_name" and _literal(word.value) != "rowwise":
+            raise InputError(
+                f"{name}: Float8LinearConverter of {ast.unparse(word.value)} is not modelled: 'rowwise' is"
+            )
     if len(found) > 1:
         raise InputError(f"{name}: converters of {' and '.join(found)}: one recipe for all layers is modelled")
     precision = RECIPE_PRECISION[found[0]] if found else "bf16"
@@ -116,11 +144,11 @@ def _quantized(calls: set[str], name: str) -> dict[str, Any]:
 
 
 def _literal(node: ast.expr) -> Any:
-    """The value, or None of what only a run could tell (environment variables)."""
+    """The value, or ``UNKNOWN``."""
     try:
         return ast.literal_eval(node)
     except ValueError:
-        return None
+        return UNKNOWN
 
 
 def _toml(text: str, name: str) -> dict[str, Any]:
@@ -134,7 +162,7 @@ def _toml(text: str, name: str) -> dict[str, Any]:
         )
     mode = data.get("activation_checkpoint", {}).get("mode", "selective")
     return {
-        **{key: data.get(key, {}) for key in ("parallelism", "training")},
+        "settings": {part: values for part, values in data.items() if isinstance(values, dict)},
         "recompute": _recompute(mode, name),
-        "quantized": {},
+        "quantized": {"precision": "bf16", "conversion.recipe": "null"},
     }
