@@ -12,11 +12,13 @@ from scaleacross.api.stated import noted, stated
 from scaleacross.errors import InputError
 from scaleacross.readers import READERS
 from scaleacross.readers.hosts import placement_of, read_hosts
+from scaleacross.readers.megatron_model import check_model
 from scaleacross.readers.settings import Reading
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.improvement import OF_SETTINGS
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision, Plan
+from scaleacross.targets.common import decoder_of
 from scaleacross.workloads.problem import Problem
 
 
@@ -94,6 +96,12 @@ def present_settings(
     decision = reading.decision.model_copy(update={"recompute": profile.acting(reading.decision.recompute)})
     problem = problem_of(job, (*meant, *_pins(decision), *overrides))
     _same_model(problem, reading, str(settings))
+    known = problem.job
+    notes = (
+        check_model(reading.options, decoder_of(known), known.sequence_length, decision.degrees.tp, str(settings))
+        if reading.options
+        else []
+    )
     _shares_stated(problem, reading, str(settings))
     if listed:
         placement = placement_of(listed, str(hosts), problem.topology, decision.degrees, reading.order)
@@ -103,7 +111,7 @@ def present_settings(
     if tuned:
         found = evaluated(problem, with_network(problem, found.decision, 0).decision)
     plan = stated(found, problem)
-    for note in reading.notes:
+    for note in (*reading.notes, *notes):
         plan = noted(plan, f"{OF_SETTINGS}{note}")
     return Present(plan, job, meant, tuple(overrides), listed is not None)
 

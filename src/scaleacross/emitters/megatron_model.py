@@ -39,8 +39,11 @@ def model_arguments(plan: Plan) -> list[str]:
     Raises:
         EmitError: the model has something that pretrain_gpt.py has no option for; the message names it.
     """
-    decoder = workload_of(plan).decoder()
-    length = plan.job.sequence_length
+    return decoder_arguments(workload_of(plan).decoder(), plan.job.sequence_length, plan.degrees.tp)
+
+
+def decoder_arguments(decoder: Decoder, length: int, tp: int) -> list[str]:
+    """The same of a model alone, with sequences of ``length`` tokens. Raises EmitError as there."""
     if problems := list(inexpressible(decoder)):
         raise EmitError(says_model(decoder.name, problems))
     if lacks_positions(decoder, length):
@@ -52,7 +55,7 @@ def model_arguments(plan: Plan) -> list[str]:
         *_feed_forwards(decoder),
         *_everywhere(decoder),
         *_positions(decoder, length),
-        *("--padded-vocab-size", str(math.ceil(decoder.vocabulary_size / plan.degrees.tp) * plan.degrees.tp)),
+        *("--padded-vocab-size", str(math.ceil(decoder.vocabulary_size / tp) * tp)),
     ]
 
 

@@ -14,6 +14,7 @@ from scaleacross.emitters.megatron import CP_COMM_TYPES, DP_OUTERMOST, FSDP_STRA
 from scaleacross.emitters.megatron_layout import GROUP_SIZE
 from scaleacross.errors import InputError
 from scaleacross.readers.megatron_arguments import arguments
+from scaleacross.readers.megatron_model import model_options
 from scaleacross.readers.megatron_options import COMMUNICATORS
 from scaleacross.readers.megatron_states import state_bytes
 from scaleacross.readers.settings import Reading, data_parallel, folded, stages
@@ -102,7 +103,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     model = {label: number(option) for option, label in MODEL.items() if option in found}
     order = DP_OUTERMOST if "--use-tp-pp-dp-mapping" in found else PP_OUTERMOST
     unsaid = {field: option for option, field in SHARES.items() if option in found}
-    return Reading(decision, job, model, order, tuned=COMMUNICATORS in found, unsaid=unsaid, notes=notes)
+    return Reading(decision, job, model, order, COMMUNICATORS in found, unsaid, notes, model_options(found))
 
 
 def _inner(found: dict[str, list[str]], name: str, cp: int) -> int:

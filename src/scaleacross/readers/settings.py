@@ -24,6 +24,7 @@ class Reading:
         unsaid: fields of a job that must be above 0 there, because the settings switch on what they say no amount of; with
             the option that does.
         notes: what they say that was not read, or was read under an assumption.
+        options: Megatron-LM's options of the model; compared with those of the job's (``megatron_model``).
     """
 
     decision: Decision
@@ -33,6 +34,7 @@ class Reading:
     tuned: bool = False
     unsaid: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    options: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def data_parallel(name: str, world: int, model_parallel: int) -> int:

@@ -1,0 +1,185 @@
+"""The model that Megatron-LM's arguments describe, beside the job's: figures that change time or memory must be the same.
+
+Both sides are options: those of the settings, and those that the emitter writes for the job's model. Defaults: NVIDIA/Megatron-LM
+megatron/training/arguments.py (d98e8a64).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from scaleacross.emitters.megatron_model import decoder_arguments
+from scaleacross.errors import InputError
+from scaleacross.readers.megatron_options import MODEL
+from scaleacross.workloads.decoder import Decoder
+from scaleacross.workloads.layer_profile import MAX_LAYERS
+
+Options = Mapping[str, Sequence[str]]
+Figure = int | bool | tuple[int, ...]
+
+HEADS: Final = "--num-attention-heads"
+"""Whoever states it describes the whole model: Megatron-LM takes no model without it."""
+WIDTH: Final = "--ffn-hidden-size"
+"""Of dense layers; of experts too where none is stated for them."""
+FLAGS: Final = (
+    "--swiglu",
+    "--multi-latent-attention",
+    "--untie-embeddings-and-output-weights",
+    "--attention-output-gate",
+)
+RANKS: Final = ("--q-lora-rank", "--kv-lora-rank", "--qk-head-dim", "--qk-pos-emb-head-dim", "--v-head-dim")
+OF_LINEAR: Final = (
+    "--linear-conv-kernel-dim", "--linear-key-head-dim", "--linear-num-key-heads", "--linear-num-value-heads",
+    "--linear-value-head-dim",
+)  # fmt: skip
+VOCABULARY: Final = ("--padded-vocab-size", "--vocab-size")
+DROPOUTS: Final = ("--hidden-dropout", "--attention-dropout")
+VOCABULARY_TOLERANCE: Final = 0.01
+"""Tokenizers and paddings differ by so much, which neither time nor memory shows."""
+
+
+def model_options(found: Options) -> dict[str, list[str]]:
+    """Of all options those of the model."""
+    return {option: list(values) for option, values in found.items() if option in MODEL or option in _SHARED}
+
+
+_SHARED: Final = ("--num-layers", "--hidden-size", "--num-experts", "--moe-shared-expert-intermediate-size")
+
+
+def check_model(stated: Options, decoder: Decoder, length: int, tp: int, name: str) -> list[str]:
+    """What could not be compared, for the reader of a result.
+
+    Args:
+        stated: the settings' options of the model.
+        decoder, length, tp: the job's model, and the sequences and tp that it is trained with.
+        name: the settings, for messages.
+
+    Raises:
+        InputError: a figure that the job's model has otherwise.
+    """
+    wanted, notes = _options(decoder_arguments(decoder, length, tp)), list[str]()
+    hidden, num_layers = decoder.hidden_size, len(decoder.layers)
+    mine, unread = _figures(stated, hidden, num_layers)
+    other, _ = _figures(wanted, hidden, num_layers)
+    alone = {WIDTH} if WIDTH not in mine or WIDTH not in other else set()  # then layers with experts differ
+    for option in dict.fromkeys((*other, *mine)):
+        if option in unread or option in alone or (option not in stated and HEADS not in stated):
+            continue
+        if mine.get(option, 0) != other.get(option, 0):
+            raise InputError(
+                f"{name}: {_said(option, mine.get(option, 0))} is another model than the job's '{decoder.name}' with "
+                f"{_said(option, other.get(option, 0))}"
+            )
+    _check_vocabulary(stated, decoder, tp, name)
+    if unread:
+        notes.append(f"not compared with the job's model, as a shell would tell its value: {', '.join(unread)}")
+    if HEADS in stated and not decoder.dropout and (kept := _dropouts(stated)):
+        notes.append(f"masks of dropout are not priced, which the job's model has not: {', '.join(kept)}")
+    return notes
+
+
+def _said(option: str, value: Figure) -> str:
+    if isinstance(value, bool) or option in FLAGS or option == "--moe-grouped-gemm":
+        return option if value else f"no {option}"
+    if isinstance(value, tuple):
+        return f"{option} of {sum(value)} layers"
+    return f"{option} {value}"
+
+
+def _options(words: Sequence[str]) -> dict[str, list[str]]:
+    out: dict[str, list[str]] = {}
+    for word in words:
+        if word.startswith("--"):
+            out[word] = []
+        else:
+            out[next(reversed(out))].append(word)
+    return out
+
+
+def _figures(options: Options, hidden: int, num_layers: int) -> tuple[dict[str, Figure], list[str]]:
+    """Option -> what it is, defaults of those that are not stated included; and those whose value is no number."""
+    unread: list[str] = []
+
+    def number(option: str, default: int = 0) -> int:
+        values = options.get(option)
+        if values is None:
+            return default
+        if len(values) != 1 or not values[0].isdigit():
+            unread.append(option)
+            return default
+        return int(values[0])
+
+    out: dict[str, Figure] = {flag: flag in options for flag in FLAGS}
+    partial = HEADS not in options  # what it does not state is not compared
+    experts = number("--num-experts")
+    routed = experts > 0 or partial
+    pattern = _pattern(options.get("--moe-layer-freq", ["1"]), num_layers) if routed else (0,) * num_layers
+    if pattern is None:
+        unread.append("--moe-layer-freq")
+    width = number(WIDTH, _default_width(hidden, gated="--swiglu" in options))
+    if partial or pattern is None or 0 in pattern:
+        out[WIDTH] = width
+    if routed:
+        out["--num-experts"] = experts
+        out["--moe-layer-freq"] = pattern or ()
+        out["--moe-ffn-hidden-size"] = number("--moe-ffn-hidden-size", width)
+        out["--moe-router-topk"] = number("--moe-router-topk", 2)
+        out["--moe-shared-expert-intermediate-size"] = number("--moe-shared-expert-intermediate-size")
+        out["--moe-grouped-gemm"] = "--moe-grouped-gemm" in options
+    heads = number(HEADS)
+    out[HEADS] = heads
+    if "--multi-latent-attention" in options:
+        out |= {option: number(option) for option in RANKS if option in options}
+    else:
+        grouped = partial or "--group-query-attention" in options
+        out["--kv-channels"] = number("--kv-channels", hidden // max(heads, 1))
+        out["--num-query-groups"] = number("--num-query-groups", 1) if grouped else heads
+    return out | {option: number(option) for option in OF_LINEAR if option in options}, unread
+
+
+def _default_width(hidden: int, *, gated: bool) -> int:
+    """--ffn-hidden-size where none is stated."""
+    return int(hidden * 4 * 2 / 3 / 64) * 64 if gated else 4 * hidden
+
+
+def _pattern(values: Sequence[str], num_layers: int) -> tuple[int, ...] | None:
+    """1 for every layer with experts; None where it is neither every n-th layer nor a list of 0 and 1."""
+    text = "".join(values)
+    if text.isdigit() and int(text) > 0:
+        return tuple(int(layer % int(text) == 0) for layer in range(num_layers))
+    try:
+        return _list(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _list(node: ast.expr) -> tuple[int, ...]:
+    """Lists, added up and repeated. Raises ValueError: anything else."""
+    if isinstance(node, ast.List):
+        return tuple(int(ast.literal_eval(one)) for one in node.elts)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _list(node.left) + _list(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        times, left = int(ast.literal_eval(node.right)), _list(node.left)
+        if 0 < times * len(left) <= MAX_LAYERS:
+            return left * times
+    raise ValueError(ast.unparse(node))
+
+
+def _check_vocabulary(stated: Options, decoder: Decoder, tp: int, name: str) -> None:
+    rows, divisor = decoder.vocabulary_size, (stated.get("--make-vocab-size-divisible-by") or ["128"])[0]
+    padding = int(divisor) * tp if divisor.isdigit() else 0
+    for option in VOCABULARY:
+        text = " ".join(stated.get(option, []))
+        if text.isdigit() and abs(int(text) - rows) > max(padding, VOCABULARY_TOLERANCE * rows):
+            raise InputError(
+                f"{name}: {option} {text} is another model than the job's '{decoder.name}' with {rows} tokens"
+            )
+
+
+def _dropouts(stated: Options) -> list[str]:
+    """Options of dropout that are not 0, with the default of those that are not stated."""
+    shares = {option: " ".join(stated.get(option, ["0.1"])) for option in DROPOUTS}
+    return [f"{option} {share}" for option, share in shares.items() if share.strip("0.")]

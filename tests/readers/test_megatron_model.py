@@ -1,0 +1,117 @@
+"""The model in somebody's Megatron-LM arguments is the job's, or the difference is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import scaleacross as sa
+from scaleacross.api.reading import evaluate_settings
+from scaleacross.catalogue import load_workload
+from scaleacross.emitters.megatron_model import decoder_arguments
+from scaleacross.readers.megatron_model import check_model, model_options
+
+MODELS = ("llama3.1-8b", "mixtral-8x22b", "qwen3-235b-a22b", "deepseek-v3", "gpt3-175b")
+LENGTH, TP = 2048, 8
+SAME = {
+    "--num-attention-heads", "--kv-channels", "--num-query-groups", "--ffn-hidden-size", "--num-experts",
+    "--moe-ffn-hidden-size", "--moe-router-topk", "--moe-shared-expert-intermediate-size", "--kv-lora-rank", "--q-lora-rank",
+    "--qk-head-dim", "--qk-pos-emb-head-dim", "--v-head-dim",
+}  # fmt: skip
+NEEDED = {"--swiglu", "--group-query-attention", "--multi-latent-attention", "--moe-grouped-gemm"}
+NEEDED |= {"--untie-embeddings-and-output-weights"}
+
+
+def options_of(words: list[str]) -> dict[str, list[str]]:
+    out: dict[str, list[str]] = {}
+    for word in words:
+        if word.startswith("--"):
+            out[word] = []
+        else:
+            out[list(out)[-1]].append(word)
+    return out
+
+
+def check(model: str, found: dict[str, list[str]]) -> list[str]:
+    return check_model(model_options(found), load_workload(model).decoder(), LENGTH, TP, "x")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_figures_of_another_model_are_refused_and_the_models_own_are_not(model: str) -> None:
+    decoder = load_workload(model).decoder()
+    own = options_of(decoder_arguments(decoder, LENGTH, TP))
+    assert check(model, own) == []
+    without_dense = all(kind.feed_forward in tuple(decoder.experts()) for kind in decoder.kinds.values())
+    for option in SAME & own.keys() - ({"--ffn-hidden-size"} if without_dense else set()):
+        other = own | {option: [str(int(own[option][0]) * 2)]}
+        alone = [] if option == "--num-attention-heads" else [{option: other[option]}]
+        for stated in (other, *alone):  # the whole model, and that option alone
+            with pytest.raises(sa.InputError, match=f"x: {option} .* is another model than the job's '{model}'"):
+                check(model, stated)
+    for option in NEEDED & own.keys():
+        with pytest.raises(sa.InputError, match="is another model than the job's"):
+            check(model, {name: values for name, values in own.items() if name != option})
+
+
+def test_defaults_of_megatron_are_what_is_not_stated() -> None:
+    """As public scripts write Mixtral: width of experts and head size left to the parser."""
+    own = options_of(decoder_arguments(load_workload("mixtral-8x22b").decoder(), LENGTH, TP))
+    short = {k: v for k, v in own.items() if k not in ("--moe-ffn-hidden-size", "--kv-channels", "--moe-router-topk")}
+    assert check("mixtral-8x22b", short) == []
+    assert check("mixtral-8x22b", {"--num-layers": ["56"], "--moe-router-topk": ["2"]}) == []
+    dense = options_of(decoder_arguments(load_workload("llama3.1-8b").decoder(), LENGTH, TP))
+    without = {name: values for name, values in dense.items() if name != "--ffn-hidden-size"}
+    with pytest.raises(
+        sa.InputError, match="--ffn-hidden-size 10880 is another model"
+    ):  # 2/3 of 4 hidden, in steps of 64
+        check("llama3.1-8b", without)
+
+
+@pytest.mark.parametrize(
+    ("text", "dense"), [("([0]*3+[1]*58)", 3), ("[0,0,0]+[1]*58", 3), ("1", 0), ("[0]*4+[1]*57", 4)]
+)
+def test_which_layers_have_experts_is_compared_however_it_is_written(text: str, dense: int) -> None:
+    own = options_of(decoder_arguments(load_workload("deepseek-v3").decoder(), LENGTH, TP))
+    stated = own | {"--moe-layer-freq": [text]}
+    if dense == 3:
+        assert check("deepseek-v3", stated) == []
+        return
+    with pytest.raises(
+        sa.InputError, match=f"--moe-layer-freq of {61 - dense} layers is another model .* of 58 layers"
+    ):
+        check("deepseek-v3", stated)
+
+
+def test_what_cannot_be_compared_and_dropout_are_named() -> None:
+    own = options_of(decoder_arguments(load_workload("llama3.1-8b").decoder(), LENGTH, TP))
+    stated = own | {"--ffn-hidden-size": ["$((HIDDEN * 4))"]}
+    del stated["--hidden-dropout"]
+    assert check("llama3.1-8b", stated) == [
+        "not compared with the job's model, as a shell would tell its value: --ffn-hidden-size",
+        "masks of dropout are not priced, which the job's model has not: --hidden-dropout 0.1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "same"), [("--padded-vocab-size", "128512", True), ("--vocab-size", "32000", False)]
+)
+def test_vocabularies_may_differ_by_padding_only(option: str, value: str, same: bool) -> None:
+    if same:
+        assert check("llama3.1-8b", {option: [value]}) == []
+        return
+    with pytest.raises(
+        sa.InputError, match=r"--vocab-size 32000 is another model than the job's 'llama3.1-8b' with 128256"
+    ):
+        check("llama3.1-8b", {option: [value]})
+
+
+def test_evaluate_refuses_the_script_of_another_model(tmp_path: Path) -> None:
+    words = decoder_arguments(load_workload("llama3.1-8b").decoder(), LENGTH, 1)
+    batch = "--micro-batch-size 1 --global-batch-size 128 --seq-length 2048 --bf16 --use-distributed-optimizer"
+    script = tmp_path / "args.sh"
+    script.write_text(" ".join([*words, batch]))
+    assert evaluate_settings("megatron", script, "llama3_8b_one_building", world=16).degrees.dp_shard == 16
+    script.write_text(" ".join([*words, batch]).replace("--ffn-hidden-size 14336", "--ffn-hidden-size 28672"))
+    with pytest.raises(sa.InputError, match="--ffn-hidden-size 28672 is another model than the job's"):
+        evaluate_settings("megatron", script, "llama3_8b_one_building", world=16)
