@@ -24,7 +24,9 @@ from scaleacross.spec.plan import Plan
 
 JOB = "llama3_8b_one_building"
 FILES = {"megatron": "megatron_args.sh", "torchtitan": "scaleacross_plan.py"}
-EXPERTS = "--num-layers 32 --micro-batch-size 1 --seq-length 128 --global-batch-size 32 --expert-model-parallel-size 2"
+EXPERTS = (
+    "--bf16 --num-layers 32 --micro-batch-size 1 --seq-length 128 --global-batch-size 32 --expert-model-parallel-size 2"
+)
 INSTANCES = "--use-distributed-optimizer --num-distributed-optimizer-instances 32"
 SEARCHED = [
     ("megatron", {"tp": 2, "cp": 1, "pp": 4, "dp_shard": 4, "dp_replicate": 2}, ("num_chunks=2",)),
@@ -76,7 +78,7 @@ def test_both_targets_have_twenty_round_trips() -> None:
 
 def test_a_switch_without_its_share_is_refused(tmp_path: Path) -> None:
     text = (
-        "--num-layers 32 --tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --seq-length 4096 "
+        "--bf16 --num-layers 32 --tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --seq-length 4096 "
         "--global-batch-size 32"
     )
     (tmp_path / "args.sh").write_text(f"{text} --tp-comm-overlap")
@@ -139,6 +141,11 @@ def test_a_command_line_is_read_like_an_array() -> None:
         ("megatron", "--num-layers 32 --tensor-model-parallel-size 3", "32 processes do not divide by tp"),
         ("megatron", "--num-layers 32 --micro-batch-size x", "--micro-batch-size x: a whole number"),
         ("megatron", "--num-layers 'x", "No closing quotation"),
+        (
+            "megatron",
+            "--num-layers 32 --micro-batch-size 1 --global-batch-size 32 --seq-length 8",
+            "neither --bf16 nor --fp16: Megatron-LM trains in 32 bit",
+        ),
         ("megatron", f"{EXPERTS}", "allgather .the default. gathers all tokens"),
         (
             "megatron",

@@ -252,6 +252,10 @@ def _job(found: dict[str, list[str]], name: str) -> dict[str, Any]:
     Raises:
         InputError: a recipe of 8-bit products that is not modelled.
     """
+    if not {"--bf16", "--fp16"} & found.keys():
+        raise InputError(
+            f"{name}: neither --bf16 nor --fp16: Megatron-LM trains in 32 bit, which is not modelled; state one of them"
+        )
     half, narrow = "--fp16" in found, "--fp8-format" in found or "--fp4-format" in found
     in_fp32 = "--accumulate-allreduce-grads-in-fp32" in found if half else "--grad-reduce-in-bf16" not in found
     in_fp32 = in_fp32 and found.get("--main-grads-dtype", ["fp32"]) == ["fp32"]
