@@ -57,6 +57,15 @@ def test_an_option_without_a_field_is_refused() -> None:
         bridge_recipe(plan(), ["--mystery", "3"])
 
 
+def test_megatron_lm_runs_what_the_bridge_has_no_field_for() -> None:
+    stated = {"precision": "nvfp4", "conversion": {"narrow_parameters": True}}
+    files = EMITTERS["megatron"](make_plan(Degrees(dp_shard=8), **stated))
+    assert f"megatron/{FILE}" not in files
+    text = files["megatron/megatron_args.sh"]
+    assert "  --fp4-param-gather\n" in text
+    assert f"# {FILE} is left out: --fp4-param-gather: no field of Megatron-Bridge 0.3.1 is known for it.\n" in text
+
+
 # Section of ConfigContainer -> classes whose fields it has, from Megatron-Bridge and from Megatron Core.
 CLASSES = {
     "model": ("ModelParallelConfig", "TransformerConfig", "GPTModelProvider"),

@@ -9,7 +9,7 @@ into contiguous slices. Expert groups take consecutive ranks of cp·dp.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from scaleacross.emitters.launchers import launch_files
@@ -23,6 +23,7 @@ from scaleacross.emitters.megatron_model import model_arguments, model_notes, st
 from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import RankOrder, plan_topology, rank_order, ranks_csv
 from scaleacross.emitters.shell import Launch, one_line
+from scaleacross.errors import EmitError
 from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, GridAxis, ShardLevel
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.recomputation import PARTS, modules_of
@@ -66,12 +67,13 @@ def render(plan: Plan) -> dict[str, str]:
         task_command=f'"${{PYTHON:-python}}" {program}',
         preamble='source "$here/megatron_args.sh"\n',
     )
-    files = {
-        **launch_files(order, launch),
-        "ranks.csv": ranks_csv(order),
-        "megatron_args.sh": _arguments_file(plan, mapping),
-        BRIDGE: bridge_recipe(plan, run_arguments(plan, mapping)),
-    }
+    files = {**launch_files(order, launch), "ranks.csv": ranks_csv(order)}
+    left_out: tuple[str, ...] = ()
+    try:
+        files[BRIDGE] = bridge_recipe(plan, run_arguments(plan, mapping))
+    except EmitError as error:  # Megatron-LM itself runs the plan
+        left_out = (f"{BRIDGE} is left out: {error}.",)
+    files["megatron_args.sh"] = _arguments_file(plan, mapping, left_out)
     if text := communicators_file(plan):
         files[COMMUNICATORS] = text
     return {f"megatron/{name}": text for name, text in files.items()}
@@ -231,14 +233,14 @@ def _communicators(plan: Plan) -> str:
     return f"MEGATRON_ARGS+=(--nccl-communicator-config-path {folder})\n"
 
 
-def _arguments_file(plan: Plan, mapping: list[str]) -> str:
+def _arguments_file(plan: Plan, mapping: list[str], left_out: Sequence[str] = ()) -> str:
     lines: list[str] = []
     for word in megatron_arguments(plan, mapping):
         if word.startswith("--"):
             lines.append(f"  {word}")
         else:
             lines[-1] += f" {shlex.quote(word)}"
-    notes = [_LEFT_TO_YOU, *model_notes(workload_of(plan).decoder())]
+    notes = [_LEFT_TO_YOU, *left_out, *model_notes(workload_of(plan).decoder())]
     if plan.decision.shard in FSDP_STRATEGIES and plan.job.optimizer.fused_accumulation:
         notes.append("Megatron-FSDP with fused gradient accumulation needs Transformer Engine 2.10 or later.")
     if narrow_moments(plan.job) is not None:
