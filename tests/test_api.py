@@ -252,6 +252,17 @@ def test_evaluating_a_plan_gives_its_own_figures(small: Plan) -> None:
     assert again.report.bound_s <= again.estimated.step_s
 
 
+def test_a_plan_whose_sizes_change_gets_a_network_for_them(small: Plan) -> None:
+    shorter = sa.evaluate(small, overrides=["sequence_length=3072"])
+    assert shorter.decision.network != small.decision.network
+    assert shorter.decision.placement == small.decision.placement
+    assert any("chosen anew" in note for note in shorter.report.notes)
+    sa.verify(shorter)
+    same = sa.evaluate(small, overrides=["sequence_length=6144"])
+    assert same.decision == small.decision
+    assert not any("chosen anew" in note for note in same.report.notes)
+
+
 @each("seed", (38,), (4, 10, 25, 50, 54))
 def test_a_decision_without_placement_gets_the_best_one(seed: int) -> None:
     """38: its network cannot run where the decision is fastest on the best network of all."""

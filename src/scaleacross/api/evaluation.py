@@ -21,7 +21,7 @@ from scaleacross.solvers.bounds import compute_bound
 from scaleacross.solvers.every_placement import EveryPlacement, placer_on
 from scaleacross.solvers.fleets import fleets, shares
 from scaleacross.solvers.mixed_fleets import pricing_on
-from scaleacross.solvers.network_of_plan import with_library_network
+from scaleacross.solvers.network_of_plan import with_library_network, with_network
 from scaleacross.spec.job import Job
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision, Plan, SolveReport
@@ -32,8 +32,9 @@ from scaleacross.workloads.problem import Problem
 def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Sequence[str] = ()) -> Plan:
     """The step time of settings that the user brings; ``report.status`` is ``evaluated`` and the only bound is arithmetic.
 
-    The step time is that of their simulation (``stated``). A decision without placement gets the best one (a note says so). A
-    plan that does not fit in memory is priced all the same and carries a note; it will not verify.
+    The step time is that of their simulation (``stated``). A decision without placement gets the best one, and one whose network
+    is for other sizes than ``overrides`` leave gets a plan's (notes say so). A plan that does not fit in memory is priced all the
+    same and carries a note; it will not verify.
 
     Raises:
         InputError: the file, the job or the decision is wrong, or breaks a rule; every broken rule is listed.
@@ -41,11 +42,15 @@ def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Seq
     """
     job, decision = _job_and_decision(source)
     problem = problem_of(job, overrides)
-    return stated(evaluated(problem, decision), problem)
+    return stated(evaluated(problem, decision, adapts=bool(overrides)), problem)
 
 
-def evaluated(problem: Problem, decision: Decision, degraded: bool = True) -> Plan:
-    """The estimate of a problem that is resolved, not simulated; ``degraded``: with what it costs with something lost.
+def evaluated(problem: Problem, decision: Decision, degraded: bool = True, adapts: bool = False) -> Plan:
+    """The estimate of a problem that is resolved, not simulated.
+
+    Args:
+        degraded: with what it costs with something lost.
+        adapts: a network that the decision cannot have (any more) is chosen anew, and a note says so.
 
     Raises:
         InputError, InfeasibleError: as ``evaluate``.
@@ -68,6 +73,10 @@ def evaluated(problem: Problem, decision: Decision, degraded: bool = True) -> Pl
         raise InputError(f"'{job.name}' cannot be placed like this:\n" + "\n".join(f"- {line}" for line in broken))
     cost = cost_of(problem, decision)
     broken = list(_communication(problem, decision, cost, placed_shapes(problem.topology, decision)))
+    if broken and adapts:
+        networked = with_network(problem, decision)
+        decision, cost, broken = networked.decision, networked.cost, []
+        notes.append("the stated network is one for other sizes: it was chosen anew, as plan does")
     if broken:
         raise InputError(f"'{job.name}' cannot communicate like this:\n" + "\n".join(f"- {line}" for line in broken))
     notes += [f"does not fit: {line}" for line in checks.does_not_fit(cost.memory)]
