@@ -191,6 +191,12 @@ def test_override_that_leads_nowhere(override: str, expected: str) -> None:
     assert expected in str(caught.value)
 
 
+def test_a_mapping_with_keys_of_its_own_takes_new_ones() -> None:
+    assert load_job(NAME, ["spare_hosts.building-a=3"]).spare_hosts == {"building-a": 3}
+    with pytest.raises(InputError, match="'fp16', 'bf16', 'fp8' or 'nvfp4'"):
+        topology_of("topology.regions.0.buildings.0.accelerator.peak_flop_per_s.b16=8e14")
+
+
 def test_overrides_leave_the_job_they_start_from_alone() -> None:
     job = load_job(NAME)
     before = job.model_dump(mode="json")

@@ -164,7 +164,7 @@ def _mapping_key(here: dict[str, Any], part: str | int, models: list[type[BaseMo
     spellings = {key for model in models for key in known_keys(model, EXTRA_KEYS)}
     if models and part not in spellings:
         raise InputError(f"{label}: no key '{part}'; {advice_for_key(part, models[0], EXTRA_KEYS)}")
-    if not models and part not in here:
+    if not models and part not in here and not last:  # a free key, which its field checks
         raise InputError(f"{label}: no key '{part}'; {nearest(part, here)}")
     si_name = part if part in names else _si(part)
     same = [key for key in here if key != part and _si(key) == si_name]
