@@ -36,6 +36,7 @@ def test_chart_and_totals() -> None:
     assert "bubble          27.3 % of all ranks' time" in lines
     assert "peak in flight  4 chunk activations (4 3 2 1)" in lines
     assert "messages        48 per step, 8 over the busiest cut per direction (16.0 MiB of 2.0 MiB each)" in lines
+    assert any("forward 1 ms, input gradient 1 ms, weight gradient 1 ms" in line for line in lines)
 
 
 def test_json_is_the_timeline() -> None:

@@ -17,6 +17,7 @@ from scaleacross.schedules.pipeline.check import check
 from scaleacross.spec.parallelism import ScheduleName, has_chunks
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.timeline import PipelineTimeline
+from scaleacross.units import human_seconds
 
 MAX_ACTIONS: Final = 400_000
 
@@ -83,7 +84,10 @@ def schedule(
     backward_s = input_gradient_s + weight_gradient_s
     rank_times = (forward_s * share, backward_s * share)
     times = time_schedule(made, *rank_times, latency, occupancy, weight_s=weight_gradient_s * share)
-    return timeline(made, times, message_bytes)
+    parts = {"forward": forward_s, "input gradient": input_gradient_s, "weight gradient": weight_gradient_s}
+    passes = ", ".join(f"{name} {human_seconds(seconds)}" for name, seconds in parts.items())
+    note = f"{passes} of a micro-batch on a rank, given or by default"
+    return timeline(made, times, message_bytes).model_copy(update={"note": note})
 
 
 def _require_size(*sizes: int) -> None:

@@ -47,7 +47,7 @@ class PipelineTimeline(Spec):
     messages: tuple[TimelineMessage, ...]
     messages_per_cut: tuple[int, ...] = Field(description="per step and direction, over the cut before rank 1, 2, …")
     message_bytes: float | None = Field(default=None, description="bytes of one message where they are known")
-    note: str = Field(default="", description="what the times leave out")
+    note: str = Field(default="", description="what the times rest on, or leave out")
 
     @property
     def bubble_fraction(self) -> float:
