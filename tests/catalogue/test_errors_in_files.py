@@ -102,6 +102,7 @@ def test_the_templates_are_right(tmp_path: Path) -> None:
             "f.yaml:2:1: key 'workload': workloads: 'llama3-8b': no file and no name in the catalogue",
         ),
         ("llama3.1-8b", "llama3-8b", "nearest known name: 'llama3.1-8b'"),
+        ("llama3.1-8b", "llama3.1", "names that begin so: llama3.1-405b, llama3.1-70b, llama3.1-8b"),
         ("one_building", "./nowhere.yaml", "f.yaml:3:1: key 'topology': topologies: './nowhere.yaml': no such file"),
         ("one_building", "[]", "f.yaml:3:1: key 'topology'"),
         ("one_building", "{name: t}", "f.yaml:3:1: key 'topology.regions': missing"),

@@ -45,8 +45,10 @@ def known_keys(model: type[BaseModel], extra_keys: ExtraKeys | None = None) -> l
 
 
 def nearest(word: str, known: Iterable[str], noun: str = "key", plural: str = "keys") -> str:
-    """The way out of a misspelling: the nearest of ``known``, or all of them when none is near."""
+    """The way out of a misspelling: those that begin with ``word``, the nearest of ``known``, or all when none is near."""
     known = list(known)
+    if begun := [one for one in known if word and one.startswith(f"{word}-")]:
+        return f"{plural} that begin so: {', '.join(begun)}"
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if close:
         return f"nearest known {noun}: '{close[0]}'"
