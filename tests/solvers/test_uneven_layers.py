@@ -9,7 +9,7 @@ import pytest
 
 import scaleacross as sa
 from cases import each
-from instances import plain_job, random_job, unexpected_notes
+from instances import plain_job, plain_trunk, random_job, unexpected_notes
 from oracles.exhaustive import exhaustive
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.report.summary import proof_words
@@ -127,6 +127,31 @@ def test_unequal_stages_that_take_the_rest_of_the_limit_end_no_search(monkeypatc
     found = search(problem_of(heavy_head(0)), time_limit_s=600, clock=lambda: now[0])
     assert now == [700.0] and found.best is not None
     assert not found.out_of_time
+
+
+@pytest.mark.heavy
+def test_unequal_stages_come_before_pools_of_several_types_that_take_all_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The limit passes as soon as such a pool is placed; one type with unequal stages is known by then."""
+    data = heavy_head(0).model_dump(mode="json", exclude_none=True)
+    own = data["topology"]["regions"][0]["buildings"][0]
+    alone = Job.model_validate(data)
+    another = own["accelerator"] | {"name": "another"}
+    data["topology"]["regions"][0]["buildings"].append(own | {"name": "other", "accelerator": another})
+    data["topology"].setdefault("trunks", []).append(plain_trunk(own["name"], "other"))
+    now, placed_first = [0.0], joint.place_first
+
+    def late(*args: Any) -> None:
+        now[0] = 700.0
+        placed_first(*args)
+
+    monkeypatch.setattr(joint, "place_first", late)
+    monkeypatch.setattr(joint, "MOST_WITH_UNEVEN", 1)
+    found = search(problem_of(Job.model_validate(data)), time_limit_s=600, clock=lambda: now[0])
+    assert found.out_of_time
+    equal = search(problem_of(alone.model_copy(update={"stages": "equal"})), time_limit_s=600)
+    assert found.incumbent_s < 0.99 * equal.incumbent_s
 
 
 @pytest.mark.parametrize(

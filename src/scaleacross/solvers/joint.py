@@ -43,7 +43,8 @@ Steps 1 to 4 of one fleet are in ``fleet_blocks``.
    estimate is below the incumbent; then, lowest bound first, whatever has a bound below it: proof.
 6. On fleets of one type every candidate with a pipeline is bounded once more, whatever its layers per stage, and placed with
    those of ``uneven_layers``, after all others: its bounds are further from its steps. Where there are too many candidates, the
-   most promising alone are, one of every pipeline: the proof is then one on equal stages.
+   most promising alone are, one of every pipeline, and before step 4 on several types, which may take all the rest of a limit:
+   the proof is then one on equal stages.
 
 Estimates (``Priced.estimate_s``) are bounds of a step in which gradients that cross buildings meet those of all other pipeline
 ranks there: closer than bounds, but a step may be below them.
@@ -97,6 +98,8 @@ MOST_TRYING_UNEVEN: Final = 2_000_000
 """Candidates up to which it tries the most promising uneven ones: beyond, bounding all takes several seconds."""
 UNEVEN_BLOCKS: Final = 2
 """Blocks of bases whose candidates are tried then: a choice."""
+UNEVEN_SHARE: Final = 0.25
+"""Of what is left of the limit that they may take, where pools of several types come after them: a choice."""
 UNEVEN_PLACED: Final = 16
 """Candidates of a block that are placed then for their pipelines, and as many for their bounds, 0.1 s each: a choice."""
 
@@ -144,6 +147,8 @@ def search(
         one for placer in others or () for one in price_fleet(state, placer) if one is not None
     ]
     several = [block for block in survivors if len(block[1].fleet.accelerators) > 1]
+    if several and placer_on is None:
+        _try_uneven(state, UNEVEN_SHARE)  # pools of several types may take all the rest
     place_first(state, several, PLACED_FIRST)
     survived = tighten(state, survivors), tighten(state, uneven)
     if others is not None:
@@ -159,8 +164,8 @@ def search(
     if not np.isfinite(state.incumbent_s) and state.out_of_time:
         first_plan(state, placers, None if placer_on is None else FIRST_OF_GOAL)
     state.ended = state.out_of_time
-    if state.left_out and placer_on is None:
-        _try_uneven(state)
+    if not several and placer_on is None:
+        _try_uneven(state, 1.0)
     return state
 
 
@@ -191,11 +196,14 @@ def _uneven_placers(state: Search) -> list[UnevenLayers] | None:
     return uneven_placers(fleets(problem.topology), problem.job, problem.profile, lambda: state.incumbent_s)
 
 
-def _try_uneven(state: Search) -> None:
-    """Place the most promising candidates with unequal stages, where there are too many to search all: no bound covers these."""
+def _try_uneven(state: Search, share: float) -> None:
+    """Place the most promising candidates with unequal stages, where there are too many to search all: no bound covers these.
+
+    ``share``: of what is left of the limit.
+    """
     problem = state.problem
-    left = state.time_limit_s * (1.0 if state.work_limit else state.share) - state.elapsed_s
-    if state.out_of_time or state.num_candidates > MOST_TRYING_UNEVEN:
+    left = share * (state.time_limit_s * (1.0 if state.work_limit else state.share) - state.elapsed_s)
+    if not state.left_out or state.out_of_time or state.num_candidates > MOST_TRYING_UNEVEN:
         return
     tried = Search(
         problem,
