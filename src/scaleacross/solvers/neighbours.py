@@ -4,7 +4,7 @@ Blocks of candidates come in the order of estimates, which on several accelerato
 pipeline of three chunks instead of four may be thousands of candidates away from the best known. It is one step away here, and
 each step makes the incumbent that prunes everything else. Neighbours are placed again in their turn, so that the proof knows
 nothing of this. On one type the bound serves as estimate, and the next block is as good a guess: of DeepSeek-V3 in five
-buildings a climb takes 20 s of CPU and ends with the same plan.
+buildings a climb took 20 s of CPU when it was tried, and the plan stayed the same.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def climb(state: Search, space: SearchSpace, placer: Placer, bases: Sequence[Can
 
 
 def _place_neighbours(state: Search, space: SearchSpace, best: Placed, bases: Sequence[Candidates]) -> None:
+    """Those that fit and may be faster, the least estimates first."""
     one, placer = best.candidates, best.placer
     pricing = placer.pricing
     closed = CHOICES if space.policies_open else (*CHOICES, POLICY)
@@ -66,12 +67,8 @@ def _place_neighbours(state: Search, space: SearchSpace, best: Placed, bases: Se
 
 def _near(rows: Candidates, one: Candidates, choices: Sequence[Sequence[str]]) -> Bools:
     """Which rows differ from a candidate in one of ``choices``, or in one or two degrees."""
-    degrees = sum(
-        (_differs(rows, one, (name,)).astype(np.int64) for name in DEGREES), np.zeros(len(rows), dtype=np.int64)
-    )
-    others = sum(
-        (_differs(rows, one, names).astype(np.int64) for names in choices), np.zeros(len(rows), dtype=np.int64)
-    )
+    degrees = np.sum([_differs(rows, one, (name,)) for name in DEGREES], axis=0)
+    others = np.sum([_differs(rows, one, names) for names in choices], axis=0)
     near: Bools = (degrees <= 2) & (others + (degrees > 0) <= 1)
     return near
 

@@ -151,7 +151,7 @@ def _reduction(op: GatherOp | Literal["all_reduce"], size: float, group: Group, 
     """A way as a stated choice of the group takes it."""
     shape, links = group.shape, group.links
     choice = CommunicatorChoice(
-        communicator="dp_shard",
+        communicator="dp_shard",  # any will do: the group reads operation, algorithm and chunks alone
         op=op,
         payload="",
         algorithm=way.algorithm,
