@@ -24,6 +24,7 @@ from scaleacross.solvers.network_of_plan import Networked
 from scaleacross.solvers.network_report import network_report
 from scaleacross.solvers.objectives import Goal, goal_placer
 from scaleacross.solvers.one_building import InOneBuilding
+from scaleacross.solvers.one_thread import one_thread
 from scaleacross.solvers.place_parallelism import never
 from scaleacross.solvers.placed_networks import PlacedNetworks
 from scaleacross.solvers.search_state import Placed, Search
@@ -39,6 +40,7 @@ SEARCH_SHARE: Final = 0.8
 """Of a limit in seconds the part of the search, where alternatives are to be found within it, too."""
 
 
+@one_thread
 def plan(
     job: Job | str | Path | Problem,
     *,
