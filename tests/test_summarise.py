@@ -7,21 +7,28 @@ import pytest
 import scaleacross as sa
 from instances import plain_job
 from priced import MONEY, POWER, two
+from scaleacross.api.summarising import token_costs
 from scaleacross.spec.topology import Topology
 
 ONE_BUILDING = {"degrees": {"tp": 1, "cp": 1}, "num_accelerators": 8, "schedules": ["1F1B"], "recompute": ["none"]}
 
 
 def test_tokens_cost_what_the_objective_says() -> None:
+    """The objective is of the estimate, the cost of the step that the plan states: as much more as it is longer."""
     money, power = (sa.plan(two(name, **ONE_BUILDING), alternatives=False) for name in (MONEY, POWER))
     assert money.report.objective is not None and power.report.objective is not None
     found = sa.summarise(money)
     assert found.money is not None and found.money.unit == "EUR"
-    assert found.money.used * money.report.objective.value == pytest.approx(1e6)
+    assert money.estimate is not None and power.estimate is not None
+    longer = money.cost.step_s / money.estimate.step_s
+    assert longer != 1.0
+    assert found.money.used * money.report.objective.value == pytest.approx(1e6 * longer)
     energy = sa.summarise(power).energy
     assert energy is not None
-    # tokens per megajoule: a kWh is 3.6 MJ
-    assert energy.used * 3.6 * power.report.objective.value == pytest.approx(1e6)
+    parts = power.report.objective.parts
+    joules = parts["idle power"] * power.cost.step_s / power.estimate.step_s
+    joules += parts["computation"] * power.cost.compute_s / power.estimate.compute_s
+    assert energy.used * 3.6e6 * power.job.tokens_per_step == pytest.approx(1e6 * joules)
 
 
 def test_as_owned_every_accelerator_of_the_topology_is_paid_for() -> None:
@@ -32,6 +39,19 @@ def test_as_owned_every_accelerator_of_the_topology_is_paid_for() -> None:
     assert money is not None and money.owned is not None
     assert money.owned > money.used
     assert money.owned == pytest.approx(hourly / 3600 * plan.cost.step_s / (plan.job.tokens_per_step / 1e6))
+
+
+def test_costs_are_of_the_step_that_the_plan_states() -> None:
+    """The objective's value is of the estimate; beside tokens per second of the simulated step stands what these cost."""
+    plan = sa.plan(two(MONEY, num_accelerators=16), alternatives=False)
+    longer = plan.model_copy(update={"cost": plan.cost.model_copy(update={"step_s": 2 * plan.cost.step_s})})
+    (before, _), (after, _) = (token_costs(one) for one in (plan, longer))
+    assert before is not None and after is not None and before.owned is not None and after.owned is not None
+    topology = Topology.model_validate(plan.job.topology)
+    assert plan.decision.placement is not None
+    assert sum(share.num_accelerators for share in plan.decision.placement.fill) == topology.num_accelerators
+    assert before.used == pytest.approx(before.owned)
+    assert after.used == pytest.approx(after.owned)
 
 
 @pytest.mark.heavy

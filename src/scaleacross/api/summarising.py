@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from scaleacross.api.arguments import instance
@@ -77,5 +78,5 @@ def _parts(problem: Problem, plan: Plan, name: ObjectiveName) -> dict[str, float
         spending_of(problem.topology, name)
     except InputError:
         return None
-    cost: PlanCost = cost_of(problem, plan.decision)
+    cost: PlanCost = replace(cost_of(problem, plan.decision), cost=plan.cost)  # the step that the plan states
     return spent_on(problem, USEFUL[name] if plan.goodput else name, cost, plan.decision)
