@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from scaleacross.api.published_cards import drawn_set, inference_cards, reference_set
-from scaleacross.cost_models.embedding.cards import CardHost, latency_s, seconds_per_request
+from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, latency_s, seconds_per_request
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.solvers.partition_inference import glow_partition, partition_inference
 
@@ -78,6 +78,18 @@ def test_glow_balances_counts_where_costs_are_alike() -> None:
     tables, host = reference_set()
     plan = glow_partition(tables, host, 1)
     assert plan is not None and sorted(plan.cards) == [0] * 5 + [1] * 5
+
+
+def test_vectors_that_set_the_rate_are_spread_evenly_without_search() -> None:
+    """Tables of three sizes and costs send as much each, so no card need hold more than 19 of 112 (Glow's rule: 20)."""
+    kinds = (12, 2_000_000_000, 2e-5), (40, 100_000_000, 1e-5), (60, 2_000_000, 3e-6)
+    tables = [InferenceTable(f"{size}_{i}", size, cost, 16_384) for number, size, cost in kinds for i in range(number)]
+    host = CardHost(6, 16_000_000_000, 12, 1e9, 0, 1e-6)
+    ours = partition_inference(tables, host, time_limit_s=0)
+    assert max(ours.cards.count(card) for card in range(6)) == 19
+    assert ours.seconds == pytest.approx(19 * 16_384 * 5 / 6 / 1e9)
+    rules = [glow_partition(tables, host, cores) for cores in range(1, host.cores)]
+    assert min(rule.seconds for rule in rules if rule) > 1.05 * ours.seconds
 
 
 def test_reproduction_is_never_behind_glow() -> None:

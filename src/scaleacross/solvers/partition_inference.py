@@ -1,6 +1,6 @@
 """Embedding tables of an inference model over the accelerator cards of one host, and the cores that look rows up.
 
-The law is ``cost_models.embedding.cards``; Glow's published rule is the start and the baseline.
+The law is ``cost_models.embedding.cards``; Glow's published rule is the baseline; it and an even spread are the starts.
 """
 
 from __future__ import annotations
@@ -70,6 +70,33 @@ def _one_by_one(
     return tuple(cards)
 
 
+def even_partition(tables: Sequence[InferenceTable], host: CardHost, cores: int) -> CardPlan | None:
+    """Dearest table first, each to the card with room that is least busy with it; None where that ends without room.
+
+    A card is busy with look-ups or with vectors that leave it, whichever takes longer (longest processing time first; Graham
+    1969).
+    """
+    leaving, room = host.leaving, host.room_bytes
+    busy = [(t.lookup_core_s / cores, t.output_bytes / host.pcie_bytes_per_s) for t in tables]
+    held, looks, sends = ([0.0] * host.num_cards for _ in range(3))
+    cards = [-1] * len(tables)
+    for index in sorted(range(len(tables)), key=lambda i: (-max(busy[i]), -tables[i].memory_bytes)):
+        size, (look, send) = tables[index].memory_bytes, busy[index]
+        after = [
+            (max(looks[card] + look, (sends[card] + send) * float(leaving[card])), held[card], card)
+            for card in range(host.num_cards)
+            if held[card] + size <= room
+        ]
+        if not after:
+            return None
+        card = min(after)[2]
+        held[card] += size
+        looks[card] += look
+        sends[card] += send
+        cards[index] = card
+    return CardPlan(tuple(cards), cores, seconds_per_request(tables, host, cards, cores), 0.0)
+
+
 def partition_inference(
     tables: Sequence[InferenceTable], host: CardHost, *, time_limit_s: float = 10.0, seed: int = 0
 ) -> CardPlan:
@@ -88,11 +115,12 @@ def partition_inference(
         raise InputError(
             "partition_inference needs a table, a card, and two cores per card: look-ups and dense work share them"
         )
-    starts = {cores: glow_partition(tables, host, cores) for cores in range(1, host.cores)}
-    kept = [plan for plan in starts.values() if plan is not None and _in_time(tables, host, plan)]
+    splits = range(1, host.cores)
+    starts = [rule(tables, host, cores) for cores in splits for rule in (glow_partition, even_partition)]
+    kept = [plan for plan in starts if plan is not None and _in_time(tables, host, plan)]
     best = min(kept, key=lambda plan: plan.seconds, default=None)
     bound = inf
-    order = sorted(starts, key=lambda cores: least_seconds(tables, host, cores))
+    order = sorted(splits, key=lambda cores: least_seconds(tables, host, cores))
     for number, cores in enumerate(order):
         if best is not None and least_seconds(tables, host, cores) >= best.seconds:
             break
