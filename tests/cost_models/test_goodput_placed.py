@@ -13,8 +13,10 @@ from scaleacross.cost_models.goodput.recovery import recovery_times, state_bytes
 from scaleacross.cost_models.goodput.share import useful_share
 from scaleacross.cost_models.goodput.strikes import Laid, strikes_of, units_cut_off, units_hit
 from scaleacross.errors import InputError
-from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.goodput import Goodput
+from scaleacross.spec.parallelism import Degrees, PipelineChoice
 from scaleacross.spec.placement import BuildingShare, Placement, coordinates, devices
+from scaleacross.spec.plan import Decision
 from scaleacross.spec.reliability import Failures, Recovery
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.problem import problem_of
@@ -110,6 +112,34 @@ def test_goodput_of_a_plan_names_what_it_assumes() -> None:
     assert placement is not None
     laid = Laid(problem.topology, placement.fill, decision.degrees, placement.axis_order)
     assert useful_share(fault_model(problem.job, problem.profile, laid, 4))[0] == pytest.approx(found.goodput_fraction)
+
+
+def test_checkpoints_stated_sooner_than_storage_has_them_are_taken_as_it_can() -> None:
+    """A state of 14 bytes a parameter goes to storage at a rate per host; the report says which interval it counts."""
+    topology = plain_topology(2, 2) | {"reliability": {"host_mtbf_hours": 10}}
+
+    decision = Decision(
+        degrees=Degrees(tp=2, pp=2, dp_shard=2),
+        pipeline=PipelineChoice(schedule="1F1B", num_chunks=1, micro_batch_sequences=1),
+        recompute="none",
+        shard="optimizer",
+        placement=Placement(
+            axis_order=("tp", "cp", "pp", "dp_shard", "dp_replicate"),
+            fill=(BuildingShare(building="b0", num_accelerators=8),),
+        ),
+    )
+
+    def found(**recovery: float) -> Goodput:
+        job = plain_job(topology=topology, reliability={"load_bytes_per_s": 1e8, **recovery})
+        return goodput_of(problem_of(job), decision, 2.0)
+
+    sooner = found(checkpoint_interval_s=1e-3)
+    least = sooner.model.checkpoint_interval_s
+    assert least is not None and least > 1e-3
+    assert "of the 0.001 stated" in sooner.assumed["checkpoint_interval_s"]
+    later = found(checkpoint_interval_s=2 * least)
+    assert later.model.checkpoint_interval_s == 2 * least
+    assert "checkpoint_interval_s" not in later.assumed
 
 
 def test_failures_that_leave_no_time_are_refused() -> None:

@@ -173,4 +173,5 @@ def test_a_checkpoint_is_written_once_a_day_at_least() -> None:
     assert times.interval_s(Recovery(), 1e-5) == best_interval_s(1e-5, 1) < 86_400
     assert times.interval_s(Recovery(), 1.0) == 60  # storage cannot follow faster
     assert times.interval_s(Recovery(checkpoint_interval_s=7 * 86_400), 1e-40) == 7 * 86_400
+    assert times.interval_s(Recovery(checkpoint_interval_s=1), 1.0) == 60  # nor where it is stated
     assert times.interval_s(Recovery(), 0.0) is None

@@ -26,7 +26,7 @@ import numpy as np
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.goodput import fault_model, recovering
 from scaleacross.cost_models.goodput.recovery import recovery_times
-from scaleacross.cost_models.goodput.share import most_useful_share, stop_rate, useful_share
+from scaleacross.cost_models.goodput.share import best_interval_s, most_useful_share, stop_rate, useful_share
 from scaleacross.cost_models.goodput.strikes import Laid, fewest_strikes
 from scaleacross.solvers.fleets import Fill, shares
 from scaleacross.solvers.search_space import divisors
@@ -92,4 +92,12 @@ class UsefulShare:
         model = recovering(alone, strikes, times, recovery, failures, 1 / alone, -(-size // min(hosts)))
         if alone > 1:
             return model
-        return model.model_copy(update={"checkpoint_interval_s": times.interval_s(recovery, stop_rate(model))})
+        interval_s = times.interval_s(recovery, stop_rate(model))
+        if (
+            interval_s is not None and recovery.checkpoint_interval_s != "auto"
+        ):  # storage of fewer hosts may ask for more
+            fewest = recovery_times(job, self.problem.profile, size, alone, max(hosts))
+            most_s = max(interval_s, fewest.least_interval_s)
+            best_s = best_interval_s(stop_rate(model), times.blocking_s)
+            interval_s = most_s if best_s is None else min(max(interval_s, best_s), most_s)
+        return model.model_copy(update={"checkpoint_interval_s": interval_s})

@@ -137,7 +137,9 @@ def goodput_of(problem: Problem, decision: Decision, step_s: float) -> Goodput:
         spares_advised=spares_needed(in_repair),
         hosts_free=_hosts_free(problem, model),
         at_published_rates=tuple(rates),
-        assumed=_assumed(problem.topology.reliability, recovery) | _shorter_stall(recovery, model),
+        assumed=_assumed(problem.topology.reliability, recovery)
+        | _shorter_stall(recovery, model)
+        | _longer_interval(recovery, model),
     )
     return found.model_copy(update={"assumed": found.assumed | _spares_beyond(found)})
 
@@ -149,6 +151,18 @@ def _shorter_stall(recovery: Recovery, model: FaultModel) -> dict[str, str]:
     return {
         "stall_s": f"{model.stall_s:.4g} of the {recovery.stall_s:g} stated (a unit that was hit is back by then, as detect_s, "
         "schedule_s, first_step_s and the plan have it; state recover_s where it takes longer; assumed)"
+    }
+
+
+def _longer_interval(recovery: Recovery, model: FaultModel) -> dict[str, str]:
+    """What is assumed where checkpoints are stated to come sooner than storage has the last one."""
+    stated, taken = recovery.checkpoint_interval_s, model.checkpoint_interval_s
+    if stated == "auto" or taken is None or taken <= stated:
+        return {}
+    return {
+        "checkpoint_interval_s": f"{taken:.4g} of the {stated:g} stated (storage has no checkpoint sooner, by the bytes of the "
+        "plan's states and load_bytes_per_s, and each blocks for checkpoint_blocking_s; state these where yours are faster; "
+        "assumed)"
     }
 
 

@@ -32,13 +32,13 @@ class RecoveryTimes:
     least_interval_s: float
 
     def interval_s(self, recovery: Recovery, stops_per_s: float) -> float | None:
-        """Training between checkpoints: as stated, or the best one that storage can follow; None where nothing stops.
+        """Training between checkpoints: the stated or the best one that storage can follow; None where nothing stops.
 
         Where the loss of all units at once is rarer than the life of the job, the best interval exceeds any job. It ends at
         ``longest_checkpoint_interval_hours``, as losses that no rate states remain.
         """
         if recovery.checkpoint_interval_s != "auto":
-            return recovery.checkpoint_interval_s
+            return max(recovery.checkpoint_interval_s, self.least_interval_s)
         best = best_interval_s(stops_per_s, self.blocking_s)
         longest_s = default("longest_checkpoint_interval_hours") * 3600.0
         return None if best is None else max(min(best, longest_s), self.least_interval_s)
