@@ -75,6 +75,16 @@ def test_coded_exchange_is_the_message_where_one_link_decides() -> None:
     assert coded_slope(members, codec(ratio=1e6, levels=("zone", "campus"), **fast)) < zone
 
 
+def test_vectors_cross_a_level_that_is_not_coded_as_they_are() -> None:
+    """A trunk that may carry nothing coded carries the whole vectors of the other building, though these pass the zone, too."""
+    job, _, topology = load(f"{TRUNK}=1e9")
+    members = group_ranks(job, topology, 1, "outer").groups.members
+    inside = codec(levels=("zone",))
+    # a quarter of a rank's bytes go to the other host of its building: coded and decoded, and not what the step waits for
+    assert coded_slope(members, inside) == approx(slope(members.all_to_all) + 0.25 * (1 / 40e9 + 1 / 200e9))
+    assert codecs_for(*load("compression.levels=[zone]"), 1, "outer").codecs == ()
+
+
 WAYS = st.lists(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 9)), max_size=3), min_size=1, max_size=4)
 
 

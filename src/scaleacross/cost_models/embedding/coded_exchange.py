@@ -5,9 +5,11 @@ encodes T_c and decodes T_d bytes of vectors per second on one accelerator.
 
     time / V = max over levels of 1/(r_l · B_l)  +  x · (1/T_c + 1/T_d)
 
-B_l is what a level carries of the exchange (``Group.all_to_all``), and r_l how much shorter its bytes are: r on coded levels; on
-those farther in, whose bytes go in the shares x to far ranks and o − x to others, o / (o − x + x/r). Encode, send, decode follow
-one another: nothing is pipelined. On one link of rate B alone the speed-up is 1 / (1/r + B·(1/T_c + 1/T_d)), above 1 below
+B_l is what a level carries of the exchange (``Group.all_to_all``), and r_l how much shorter its bytes are. What goes between two
+ranks is coded where the outermost level that they are apart by is a coded one, so that a level whose bytes are in the shares a_k
+for ranks apart by it and by those farther out (k ≥ l) has Σ a_k / Σ (a_k/r where k is coded, else a_k), and x is Σ a_k over the
+coded levels. Encode, send, decode follow one another: nothing is pipelined. On one link of rate B alone the speed-up is
+1 / (1/r + B·(1/T_c + 1/T_d)), above 1 below
 
     B* = (1 − 1/r) / (1/T_c + 1/T_d)                                            the break-even rate
 
@@ -75,12 +77,11 @@ def end_to_end_speed_up(shares: Mapping[str, float], after: Mapping[str, float])
 
 def coded_slope(group: Group, codec: TableCodec, driver: Driver = "multiprocessors") -> float:
     """Seconds per byte that a rank sends in all, of vectors in ``codec`` on its levels."""
-    share, leaving = _crossing_share(group, codec.levels), _leaving(group)
-    far = np.minimum(share, leaving)
-    mixed = np.divide(leaving, leaving - far + far / codec.ratio, where=leaving > 0, out=np.ones_like(leaving))
-    ratio = np.where(on_levels(1.0, codec.levels, 0.0) > 0, codec.ratio, mixed)
+    apart, coded = _apart(group), on_levels(1.0, codec.levels, 0.0) > 0
+    sent = _and_farther(np.where(coded, apart / codec.ratio, apart))
+    ratio = np.divide(_and_farther(apart), sent, where=sent > 0, out=np.ones_like(sent))
     wire = moved_slope(replace(group, links=shortened(group.links, ratio)), driver)
-    return wire + share * (1 / codec.encode_bytes_per_s + 1 / codec.decode_bytes_per_s)
+    return wire + float(apart[coded].sum()) * (1 / codec.encode_bytes_per_s + 1 / codec.decode_bytes_per_s)
 
 
 def forward_slopes(groups: ExchangeGroups, codecs: Sequence[TableCodec]) -> dict[str, ForwardSlopes]:
@@ -151,16 +152,18 @@ def rank_bytes_per_s(group: Group, level: LinkLevel) -> float:
     """What one rank gets of a level for its bytes that cross it, when all exchange; infinite where none do."""
     at = LINK_LEVELS.index(level)
     each = float(exchange_s_per_byte(group.shape, group.links)[..., at])
-    share = _crossing_share(group, (level,))
+    share = float(_and_farther(_apart(group))[at])
     return share / each if each else float("inf")
 
 
-def _crossing_share(group: Group, levels: Sequence[LinkLevel]) -> float:
-    """Share of a rank's bytes for ranks apart by any of ``levels``."""
-    crossed = np.where(group.shape.fanout > 1, _leaving(group), 0.0)
-    return float((crossed * on_levels(1.0, levels, 0.0)).max())
+def _apart(group: Group) -> Floats:
+    """Share of a rank's bytes for ranks apart by each level and by none farther out, (NUM_LEVELS,)."""
+    leaving = np.maximum(0.0, (group.shape.degree - group.shape.members) / group.shape.degree)  # a child of the level
+    shares = np.broadcast_to(leaving, len(LINK_LEVELS))
+    return np.maximum(0.0, shares - np.append(shares[1:], 0.0))
 
 
-def _leaving(group: Group) -> Floats:
-    """Share of a rank's bytes that leaves its child of each level, (NUM_LEVELS,)."""
-    return np.maximum(0.0, (group.shape.degree - group.shape.members) / group.shape.degree)
+def _and_farther(shares: Floats) -> Floats:
+    """Sums over each level and all farther out."""
+    out: Floats = np.cumsum(shares[::-1])[::-1]
+    return out
