@@ -215,6 +215,11 @@ def test_requests_that_make_no_sense() -> None:
         ("compression.classes={tight: 0.5, base: 0.1, loose: 0.2}", "no smaller than the one before"),
         ("compression.max_merged_fraction=0.1", "state merged_fraction"),
         ("compression.default_class=hard", "default_class"),
+        ("compression.tables.cat_33=tight", "has no table 'cat_33'; nearest: 'cat_3'"),
+        (
+            "compression.tables={user: none}",
+            "has no table 'user'; its tables are cat_0, cat_1, cat_2, cat_3, cat_4 ...",
+        ),
         ("compression.decay={shape: step, start: 0.5, stage_steps: 3}", "start"),
     ):
         with pytest.raises(InputError, match=message):

@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from typing import Any, Final
@@ -145,8 +146,24 @@ def recommendation_job_from(source: Source, overrides: Overrides = ()) -> tuple[
     source = _with_lengths(apply_overrides(source, overrides, RecommendationJob, expand))
     job = validate(RecommendationJob, _with_codecs(source))
     model, topology = _model_under(source), topology_under(source)
+    _require_tables(source, job, model)
     full = {"workload": model.model_dump(mode="json"), "topology": topology.model_dump(mode="json")}
     return job.model_copy(update=full), model, topology
+
+
+def _require_tables(source: Source, job: RecommendationJob, model: Dlrm) -> None:
+    """Raises InputError where ``compression: tables`` names a table that the model does not have."""
+    known = [table.name for table in model.expanded()]
+    unknown = [name for name in job.compression.tables if name not in known] if job.compression else []
+    if unknown:
+        near = get_close_matches(unknown[0], known, n=1)
+        others = (
+            f"nearest: '{near[0]}'" if near else f"its tables are {', '.join(known[:5])}{' ...' if known[5:] else ''}"
+        )
+        raise InputError(
+            f"{source.place(('compression', 'tables', unknown[0]))}: model '{model.name}' has no table "
+            f"{', '.join(map(repr, unknown[:5]))}; {others}"
+        )
 
 
 def _with_codecs(source: Source) -> Source:
