@@ -105,6 +105,19 @@ def test_shards_tile_the_table(sharding: Any, ranks: tuple[int, ...], width: int
     assert sorted(cells) == [(row, column) for row in range(10) for column in range(8)]
 
 
+def test_a_batch_that_leaves_no_room_is_told_from_tables() -> None:
+    """Rows and vectors of 64 million samples take over ten times what the tables do."""
+    with pytest.raises(InfeasibleError) as told:
+        planned("workload=mlperf-dlrm-dcnv2", "global_batch_samples=67108864")
+    found = re.search(
+        r"at least ([\d.]+) GiB with .*, a batch of 67,108,864 samples ([\d.]+) TiB more", str(told.value)
+    )
+    assert found is not None
+    assert 97 < float(found[1]) < 100, "docs/recommendation_models.md: 97 GiB in fp32, and a figure per row"
+    assert float(found[2]) > 1
+    assert "Ways out: a smaller global_batch_samples" in str(told.value)
+
+
 @pytest.mark.heavy
 def test_twelve_trillion_parameters_fit_only_in_fp16_with_state_per_row() -> None:
     job = EXAMPLES / "twelve_trillion.yaml"

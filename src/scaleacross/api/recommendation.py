@@ -151,6 +151,7 @@ def _assembled(
     seconds: float,
     seed: int,
 ) -> RecommendationPlan:
+    model, topology = Dlrm.model_validate(job.workload), Topology.model_validate(job.topology)
     feasible = [(*pair, one) for pair, one in zip(tried, coded, strict=True) if pair[1].assignment is not None]
     if not feasible:
         if any(found.relaxation_fits for _, found in tried):
@@ -158,9 +159,12 @@ def _assembled(
                 f"No plan of '{job.name}' was found, nor a proof that there is none: memories are nearly full. Give more time, "
                 "memory or accelerators, or allow more kernels."
             )
-        raise no_plan(job, tried[0][0].sharding)
+        first = tried[0][0]
+        fewest = first.sharding.fleet.num_ranks * first.num_groups
+        small = job.model_copy(update={"global_batch_samples": fewest})
+        smallest = embedding_problem(small, model, topology, first.num_groups, first.replicas)
+        raise no_plan(job, first.sharding, smallest.sharding)
     problem, found, chosen = min(feasible, key=lambda way: way[0].step_s(way[1].objective_s))
-    model, topology = Dlrm.model_validate(job.workload), Topology.model_validate(job.topology)
     decision = decision_of(problem, _required(found), chosen.codecs)
     decision = decision.model_copy(update={"codecs": in_use(decision)})
     way = job, model, topology, problem.num_groups, problem.replicas

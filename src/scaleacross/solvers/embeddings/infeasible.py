@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.embedding.options import ShardingProblem, holders
 from scaleacross.errors import InfeasibleError
 from scaleacross.spec.recommendation import TIERS, RecommendationJob
@@ -23,16 +24,26 @@ def require_options(job: RecommendationJob, problem: ShardingProblem) -> None:
     )
 
 
-def no_plan(job: RecommendationJob, problem: ShardingProblem) -> InfeasibleError:
-    """The error that says what is short: bytes that tables take at least, beside what each memory has, and the ways out."""
+def no_plan(job: RecommendationJob, problem: ShardingProblem, smallest: ShardingProblem) -> InfeasibleError:
+    """The error that says what is short: bytes that tables take at least, beside what each memory has, and the ways out.
+
+    Args:
+        smallest: the same problem with one sample per accelerator, which tells tables from what a batch takes.
+    """
     fleet = problem.fleet
-    room = fleet.capacity.sum(axis=0)
-    least = np.array([min(o.memory.sum() * holders(o, fleet) for o in options) for options in problem.options])
+    least, bare = _least(problem), _least(smallest)
+    room, whole = fleet.capacity.sum(axis=0), smallest.fleet.capacity.sum(axis=0)
     have = ", ".join(
         f"{human_bytes(size)} of {tier.replace('_', ' ')}" for tier, size in zip(TIERS, room, strict=True) if size
     )
-    needed = f"{human_bytes(float(least.sum()))} with {job.optimizer} state in {job.table_precision}"
-    head = f"No plan of '{job.name}': its tables take at least {needed}; {fleet.num_ranks:,} accelerators have {have}"
+    batch = float(least.sum() - bare.sum() + whole.sum() - room.sum())
+    filled = batch > bare.sum()  # by the batch, more than by tables
+    needed = (
+        f"{human_bytes(float((bare if filled else least).sum()))} with {job.optimizer} state in {job.table_precision}"
+    )
+    beside = f", a batch of {job.global_batch_samples:,} samples {human_bytes(batch)} more" if filled else ""
+    left = f"{have} for tables and what is read of them" if filled else have
+    head = f"No plan of '{job.name}': its tables take at least {needed}{beside}; {fleet.num_ranks:,} accelerators have {left}"
     missing = float(least.sum() - room.sum())
     largest = problem.tables[int(least.argmax())]
     if missing > 0:
@@ -42,11 +53,17 @@ def no_plan(job: RecommendationJob, problem: ShardingProblem) -> InfeasibleError
             "no split fits: host memory is used only by kernels fused_uvm and fused_uvm_caching, SSD by key_value, and the "
             f"largest table, '{largest.name}', takes {human_bytes(float(least.max()))}"
         )
-    return InfeasibleError(f"{head}; {said}. {_ways_out(job, float(room[1]))}")
+    fewer = ["a smaller global_batch_samples"] if filled else []
+    return InfeasibleError(f"{head}; {said}. {_ways_out(job, float(room[1]), fewer)}")
 
 
-def _ways_out(job: RecommendationJob, host_bytes: float) -> str:
-    ways = []
+def _least(problem: ShardingProblem) -> Floats:
+    """(tables,) bytes that each takes at least, copies and what a batch reads of it included."""
+    fleet = problem.fleet
+    return np.array([min(o.memory.sum() * holders(o, fleet) for o in options) for options in problem.options])
+
+
+def _ways_out(job: RecommendationJob, host_bytes: float, ways: list[str]) -> str:
     if job.table_precision == "fp32":
         ways.append("table_precision: fp16 halves the rows")
     if job.optimizer in ("adagrad", "adam"):
