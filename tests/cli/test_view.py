@@ -72,3 +72,10 @@ def test_help_names_the_sections_that_reports_have() -> None:
     assert tuple(terminal.SECTIONS) == view.PLAN_SECTIONS
     assert tuple(explanation.SECTIONS) == view.EXPLANATION_SECTIONS
     assert tuple(recommendation.SECTIONS) == view.RECOMMENDATION_SECTIONS
+
+
+def test_a_report_of_one_part_says_so() -> None:
+    cards = Path(__file__).parents[2] / "examples" / "recommendation" / "six_cards.yaml"
+    result = run("plan", str(cards), "--section", "decision")
+    assert result.exit_code == 2
+    assert "this report has one part: --full" in " ".join(result.stderr.replace("│", " ").split())

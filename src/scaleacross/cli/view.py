@@ -74,7 +74,10 @@ def view_of(full: bool, sections: Sequence[str] | None, quiet: bool, known: Sequ
     named = tuple(sections or ())
     for name in named:
         if name not in known:
-            raise typer.BadParameter(f"--section {name}: there is no such part; there are {', '.join(known)}")
+            parts = (
+                f"there is no such part; there are {', '.join(known)}" if known else "this report has one part: --full"
+            )
+            raise typer.BadParameter(f"--section {name}: {parts}")
     if full + bool(named) + quiet > 1:
         raise typer.BadParameter("--full, --section and --quiet exclude each other: give one of them")
     return View(full, named, quiet)
