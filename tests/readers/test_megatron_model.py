@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 import scaleacross as sa
+from published import CONFIGS
 from scaleacross.api.reading import evaluate_settings
 from scaleacross.catalogue import load_workload
 from scaleacross.emitters.megatron_model import decoder_arguments
 from scaleacross.readers.megatron_model import check_model, model_options
+from scaleacross.targets.megatron_models import inexpressible
+from scaleacross.workloads.huggingface import from_hf_config
 
 MODELS = ("llama3.1-8b", "mixtral-8x22b", "qwen3-235b-a22b", "deepseek-v3", "gpt3-175b")
 LENGTH, TP = 2048, 8
@@ -66,6 +69,68 @@ def test_defaults_of_megatron_are_what_is_not_stated() -> None:
         sa.InputError, match="--ffn-hidden-size 10880 is another model"
     ):  # 2/3 of 4 hidden, in steps of 64
         check("llama3.1-8b", without)
+
+
+OTHERWISE = (
+    ("gpt-oss-120b", "--window-size", ["1023,0"], r"--window-size 1023,0 .* with --window-size 127,0"),
+    ("gpt-oss-120b", "--window-size", None, r"no --window-size .* with --window-size 127,0"),
+    ("gpt-oss-120b", "--window-attn-skip-freq", ["4"], r"--window-attn-skip-freq of 27 layers .* of 18 layers"),
+    ("gpt-oss-120b", "--softmax-type", None, r"--softmax-type vanilla .* with --softmax-type learnable"),
+    ("gpt-oss-120b", "--quick-geglu", None, r"no --quick-geglu "),
+    ("llama3.1-8b", "--window-size", ["4095,0"], r"--window-size 4095,0 .* with no --window-size"),
+    (
+        "llama3.1-8b",
+        "--experimental-attention-variant",
+        ["gated_delta_net"],
+        r"-variant gated_delta_net .* with no --exp",
+    ),
+    ("llama3.1-8b", "--normalization", None, r"--normalization LayerNorm .* with --normalization RMSNorm"),
+    ("llama3.1-8b", "--disable-bias-linear", None, r"no --disable-bias-linear "),
+    ("llama3.1-8b", "--add-qkv-bias", [], r"--add-qkv-bias .* with no --add-qkv-bias"),
+    (
+        "llama3.1-8b",
+        "--position-embedding-type",
+        None,
+        r"learned_absolute .* with --position-embedding-type rope or none",
+    ),
+    ("qwen3-235b-a22b", "--qk-layernorm", None, r"no --qk-layernorm "),
+    ("deepseek-v3", "--moe-router-num-groups", ["16"], r"--moe-router-num-groups 16 .* with --moe-router-num-groups 8"),
+    ("deepseek-v3", "--moe-router-group-topk", None, r"--moe-router-group-topk 0 .* with --moe-router-group-topk 4"),
+)
+
+
+@pytest.mark.parametrize(("model", "option", "values", "message"), OTHERWISE)
+def test_windows_sinks_norms_biases_and_groups_are_the_models(
+    model: str, option: str, values: list[str] | None, message: str
+) -> None:
+    own = options_of(decoder_arguments(load_workload(model).decoder(), LENGTH, TP))
+    assert check(model, own) == []
+    other = {name: words for name, words in own.items() if name != option}
+    with pytest.raises(sa.InputError, match=f"x: .*{message}"):
+        check(model, other if values is None else other | {option: values})
+
+
+def test_every_published_model_is_its_own_and_linear_layers_are_compared() -> None:
+    for name, config in CONFIGS.items():
+        decoder = from_hf_config(config, name).decoder()
+        if any(inexpressible(decoder)):
+            continue
+        length = 1024 if name == "gpt2" else LENGTH
+        own = options_of(decoder_arguments(decoder, length, 1))
+        assert check_model(model_options(own), decoder, length, 1, "x") == [], name
+    decoder = from_hf_config(CONFIGS["Qwen3-Next-80B-A3B"], "next").decoder()
+    own = options_of(decoder_arguments(decoder, LENGTH, 1))
+    assert check_model(own | {"--linear-attention-freq": ["4"]}, decoder, LENGTH, 1, "x") == []
+    with pytest.raises(sa.InputError, match=r"--linear-attention-freq of 42 layers is another model .* of 36 layers"):
+        check_model(own | {"--linear-attention-freq": ["8"]}, decoder, LENGTH, 1, "x")
+
+
+def test_windows_are_the_same_however_they_are_written() -> None:
+    own = options_of(decoder_arguments(load_workload("gpt-oss-120b").decoder(), LENGTH, TP))
+    for window in ("127,0", "(127,0)", "127,-1"):
+        assert check("gpt-oss-120b", own | {"--window-size": [window], "--window-attn-skip-freq": ["2"]}) == []
+    dense = options_of(decoder_arguments(load_workload("llama3.1-8b").decoder(), LENGTH, TP))
+    assert check("llama3.1-8b", dense | {"--window-size": ["-1,-1"], "--window-attn-skip-freq": ["4"]}) == []
 
 
 @pytest.mark.parametrize(

@@ -17,18 +17,26 @@ from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.layer_profile import MAX_LAYERS
 
 Options = Mapping[str, Sequence[str]]
-Figure = int | bool | tuple[int, ...]
+Figure = int | bool | str | tuple[int, ...]
 
 HEADS: Final = "--num-attention-heads"
 """Whoever states it describes the whole model: Megatron-LM takes no model without it."""
 WIDTH: Final = "--ffn-hidden-size"
 """Of dense layers; of experts too where none is stated for them."""
 FLAGS: Final = (
-    "--swiglu",
-    "--multi-latent-attention",
-    "--untie-embeddings-and-output-weights",
-    "--attention-output-gate",
-)
+    "--swiglu", "--quick-geglu", "--multi-latent-attention", "--untie-embeddings-and-output-weights", "--attention-output-gate",
+    "--disable-bias-linear", "--qk-layernorm", "--qk-l2-norm",
+)  # fmt: skip
+OF_EXPERTS: Final = ("--moe-shared-expert-gate", "--moe-router-num-groups", "--moe-router-group-topk")
+"""Of layers with experts: a gate of the shared ones, and groups that a token's experts lie in."""
+BIAS: Final = "--add-qkv-bias"
+"""Of queries, keys and values alone; where all products have one, these have it too."""
+WINDOW: Final = "--window-size"
+POSITIONS: Final = "--position-embedding-type"
+WORDS: Final = {"--normalization": "LayerNorm", "--softmax-type": "vanilla", "--experimental-attention-variant": "none"}
+"""Options of one word, with Megatron-LM's defaults."""
+PERIODS: Final = {"--window-attn-skip-freq": WINDOW, "--linear-attention-freq": "--experimental-attention-variant"}
+"""Which layers are of a kind, all by default, and the option that asks for the kind; a number n leaves out every n-th layer."""
 RANKS: Final = ("--q-lora-rank", "--kv-lora-rank", "--qk-head-dim", "--qk-pos-emb-head-dim", "--v-head-dim")
 OF_LINEAR: Final = (
     "--linear-conv-kernel-dim", "--linear-key-head-dim", "--linear-num-key-heads", "--linear-num-value-heads",
@@ -83,8 +91,10 @@ def check_model(stated: Options, decoder: Decoder, length: int, tp: int, name: s
 def _said(option: str, value: Figure) -> str:
     if isinstance(value, bool) or option in FLAGS or option == "--moe-grouped-gemm":
         return option if value else f"no {option}"
+    if value == "none":
+        return f"no {option}"
     if isinstance(value, tuple):
-        return f"{option} of {sum(value)} layers"
+        return f"{option} of {sum(value)} layers" if value else f"no {option}"
     return f"{option} {value}"
 
 
@@ -128,6 +138,7 @@ def _figures(options: Options, hidden: int, num_layers: int) -> tuple[dict[str, 
         out["--moe-router-topk"] = number("--moe-router-topk", 2)
         out["--moe-shared-expert-intermediate-size"] = number("--moe-shared-expert-intermediate-size")
         out["--moe-grouped-gemm"] = "--moe-grouped-gemm" in options
+        out |= {option: option in options if option.endswith("-gate") else number(option) for option in OF_EXPERTS}
     heads = number(HEADS)
     out[HEADS] = heads
     if "--multi-latent-attention" in options:
@@ -136,7 +147,36 @@ def _figures(options: Options, hidden: int, num_layers: int) -> tuple[dict[str, 
         grouped = partial or "--group-query-attention" in options
         out["--kv-channels"] = number("--kv-channels", hidden // max(heads, 1))
         out["--num-query-groups"] = number("--num-query-groups", 1) if grouped else heads
-    return out | {option: number(option) for option in OF_LINEAR if option in options}, unread
+    out |= {option: number(option) for option in OF_LINEAR if option in options}
+    out |= {option: " ".join(options.get(option) or [default]) for option, default in WORDS.items()}
+    out[BIAS] = BIAS in options or "--disable-bias-linear" not in options
+    out[POSITIONS] = _positions(options)
+    for option, figure in _kinds(options, num_layers).items():
+        unread += [option] if figure is None else []
+        out[option] = figure or 0
+    return out, unread
+
+
+def _positions(options: Options) -> str:
+    """Whether positions have a table of their own; Megatron-LM's default."""
+    kind = " ".join(options.get(POSITIONS) or ["learned_absolute"])
+    rotary = "--use-rotary-position-embeddings" in options
+    return kind if kind == "learned_absolute" and not rotary else "rope or none"
+
+
+def _kinds(options: Options, num_layers: int) -> dict[str, Figure | None]:
+    """The window, and 1 for every layer that has one, or that is linear; None where a shell would tell it."""
+    left = "".join(options.get(WINDOW, ["-1"])).strip("()").partition(",")[0]
+    known = left.removeprefix("-").isdigit()
+    window = f"{left},0" if known and int(left) >= 0 else "none"
+    out: dict[str, Figure | None] = {WINDOW: window if known else None}
+    for option, switch in PERIODS.items():
+        asked = out[WINDOW] != "none" if switch == WINDOW else switch in options
+        if option in options and (asked or HEADS not in options):
+            out[option] = _pattern(options[option], num_layers, last=True)
+        else:
+            out[option] = (1,) * num_layers if asked else ()
+    return out
 
 
 def _default_width(hidden: int, *, gated: bool) -> int:
@@ -144,11 +184,15 @@ def _default_width(hidden: int, *, gated: bool) -> int:
     return int(hidden * 4 * 2 / 3 / 64) * 64 if gated else 4 * hidden
 
 
-def _pattern(values: Sequence[str], num_layers: int) -> tuple[int, ...] | None:
-    """1 for every layer with experts; None where it is neither every n-th layer nor a list of 0 and 1."""
+def _pattern(values: Sequence[str], num_layers: int, *, last: bool = False) -> tuple[int, ...] | None:
+    """1 for every layer of a kind: every n-th from the first on, or (``last``) all but every n-th; or a list of 0 and 1.
+
+    None where it is neither a number nor such a list.
+    """
     text = "".join(values)
     if text.isdigit() and int(text) > 0:
-        return tuple(int(layer % int(text) == 0) for layer in range(num_layers))
+        every = int(text)
+        return tuple(int((layer + 1) % every != 0 if last else layer % every == 0) for layer in range(num_layers))
     try:
         return _list(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError):
