@@ -70,6 +70,12 @@ def test_degrees_and_batch() -> None:
     assert "--expert-model-parallel-size" not in found
 
 
+def test_the_loss_and_the_data_loader_are_what_is_priced() -> None:
+    found = arguments(make_plan(Degrees(cp=2, dp_shard=2)))
+    assert found["--cross-entropy-loss-fusion"] == found["--no-create-attention-mask-in-dataloader"] == []
+    assert found["--cross-entropy-fusion-impl"] == ["native"]
+
+
 def test_axes_of_degree_one_leave_their_options_out() -> None:
     found = arguments(make_plan(Degrees(pp=2), shard="none"))
     for option in (

@@ -46,6 +46,7 @@ def test_the_recipe_says_what_the_arguments_say(tmp_path: Path) -> None:
     assert (cfg.model.tensor_model_parallel_size, cfg.model.pipeline_model_parallel_size) == (2, 2)
     assert (cfg.model.virtual_pipeline_model_parallel_size, cfg.model.sequence_parallel) == (2, True)
     assert (cfg.model.recompute_granularity, cfg.model.recompute_num_layers) == ("full", 1)
+    assert (cfg.model.cross_entropy_loss_fusion, cfg.model.cross_entropy_fusion_impl) == (True, "native")
     assert cfg.train.global_batch_size == plan().job.global_batch_sequences
     assert cfg.ddp.use_distributed_optimizer and cfg.optimizer.use_distributed_optimizer
     assert (cfg.mixed_precision.name, cfg.mixed_precision.grad_reduce_in_fp32) == ("bf16_mixed", True)

@@ -158,6 +158,13 @@ def test_what_cannot_be_compared_and_dropout_are_named() -> None:
     ]
 
 
+def test_kernels_that_are_not_fused_are_named() -> None:
+    own = options_of(decoder_arguments(load_workload("llama3.1-8b").decoder(), LENGTH, TP))
+    assert check("llama3.1-8b", own | {"--no-rope-fusion": []}) == [
+        "kernels that are not fused are not priced: --no-rope-fusion"
+    ]
+
+
 @pytest.mark.parametrize(
     ("option", "value", "same"), [("--padded-vocab-size", "128512", True), ("--vocab-size", "32000", False)]
 )

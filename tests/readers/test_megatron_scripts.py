@@ -122,6 +122,7 @@ def plain(more: str, tp: int = 1) -> str:
         ("--use-precision-aware-optimizer --exp-avg-dtype int4", "one of fp32, fp16, bf16, fp8"),
         ("--use-precision-aware-optimizer --optimizer sgd", "--optimizer adam only"),
         ("--moe-layer-recompute --recompute-granularity full", "leave one of them out"),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "not stable; state native"),
         ("--yaml-cfg x.yaml", "arguments of another file are not read"),
     ],
 )
@@ -147,6 +148,37 @@ def test_other_options_are_named_in_notes_and_harmless_ones_are_not() -> None:
         "options that were not read, and may change time or memory: --foo, --use-nccl-ub",
         "--rampup-batch-size: the step is that of --global-batch-size; smaller steps of the ramp before it are not priced",
     )
+
+
+def test_what_every_plan_is_priced_with_is_named_where_it_is_missing() -> None:
+    model = "--num-attention-heads 32"
+    assert read(plain(model), "x", 16, 32).notes == (
+        "priced as if these were stated: --cross-entropy-loss-fusion, --no-create-attention-mask-in-dataloader",
+    )
+    both = f"{model} --cross-entropy-loss-fusion --no-create-attention-mask-in-dataloader"
+    assert read(plain(both), "x", 16, 32).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("priced", "other", "message"),
+    [
+        ("--timing-log-level 1", "--timing-log-level 2", "around every pass of a micro-batch"),
+        (
+            "--moe-router-load-balancing-type seq_aux_loss global_aux_loss",
+            "--moe-router-load-balancing-type sinkhorn",
+            "each round of sinkhorn, is not priced",
+        ),
+        (
+            "--moe-flex-dispatcher-backend deepep",
+            "--moe-flex-dispatcher-backend hybridep",
+            "all-to-alls are priced as DeepEP's",
+        ),
+    ],
+)
+def test_values_that_are_not_priced_are_named(priced: str, other: str, message: str) -> None:
+    assert read(plain(priced), "x", 16, 32).notes == ()
+    (note,) = read(plain(other), "x", 16, 32).notes
+    assert note.startswith(f"{other}: ") and message in note
 
 
 @pytest.mark.parametrize(

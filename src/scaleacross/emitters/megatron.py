@@ -37,6 +37,13 @@ CP_COMM_TYPES: Final[Mapping[ContextExchange, str]] = {
 }
 FSDP_STRATEGIES: Final[Mapping[ShardLevel, str]] = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
 """Levels that Megatron-FSDP runs: of ``optim_grads`` and beyond every micro-batch reduces its gradients into shards."""
+PRICED: Final[Mapping[str, Sequence[str]]] = {
+    "--cross-entropy-loss-fusion": (),
+    "--cross-entropy-fusion-impl": ("native",),
+    "--no-create-attention-mask-in-dataloader": (),
+}
+"""What every plan is priced with and Megatron-LM does otherwise where it is not told: it converts, shifts, exponentiates and
+divides logits kernel by kernel, and its data loader sends a causal mask of length² bytes per sequence, which no kernel reads."""
 PP_OUTERMOST: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 DP_OUTERMOST: Final[tuple[GridAxis, ...]] = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
 
@@ -117,6 +124,7 @@ def run_arguments(plan: Plan, mapping: list[str]) -> list[str]:
         *("--micro-batch-size", str(plan.decision.pipeline.micro_batch_sequences)),
         *("--global-batch-size", str(job.global_batch_sequences)),
         *("--seq-length", str(job.sequence_length)),
+        *(word for option, values in PRICED.items() for word in (option, *values)),
         *_precision(plan),
         *_data_parallel(plan),
         *_recompute(plan),

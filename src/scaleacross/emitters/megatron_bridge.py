@@ -29,6 +29,8 @@ FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "--micro-batch-size": (WHOLE, ("train.micro_batch_size",)),
     "--global-batch-size": (WHOLE, ("train.global_batch_size",)),
     "--seq-length": (WHOLE, ("model.seq_length", "dataset.seq_length")),
+    "--cross-entropy-loss-fusion": (ON, ("model.cross_entropy_loss_fusion",)),
+    "--cross-entropy-fusion-impl": (TEXT, ("model.cross_entropy_fusion_impl",)),
     "--recompute-granularity": (TEXT, ("model.recompute_granularity",)),
     "--recompute-method": (TEXT, ("model.recompute_method",)),
     "--recompute-num-layers": (WHOLE, ("model.recompute_num_layers",)),
@@ -78,9 +80,10 @@ FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 """Option of Megatron-LM -> kind of value, and the fields that it is here."""
 ELSEWHERE: Final = (
     "--num-layers-per-virtual-pipeline-stage", "--bf16", "--fp16", "--megatron-fsdp-main-grads-dtype",
-    "--megatron-fsdp-grad-comm-dtype",
+    "--megatron-fsdp-grad-comm-dtype", "--no-create-attention-mask-in-dataloader",
 )  # fmt: skip
-"""Options that ``bridge_recipe`` writes in another way: that release reads grad_reduce_in_fp32 for Megatron-FSDP too."""
+"""Options that ``bridge_recipe`` writes in another way: that release reads grad_reduce_in_fp32 for Megatron-FSDP too, and its
+data loader sends no masks by default (skip_getting_attention_mask_from_dataset)."""
 DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16"}
 
 

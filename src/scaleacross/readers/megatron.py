@@ -10,11 +10,11 @@ import re
 from fractions import Fraction
 from typing import Any, Final
 
-from scaleacross.emitters.megatron import CP_COMM_TYPES, DP_OUTERMOST, FSDP_STRATEGIES, PP_OUTERMOST
+from scaleacross.emitters.megatron import CP_COMM_TYPES, DP_OUTERMOST, FSDP_STRATEGIES, PP_OUTERMOST, PRICED
 from scaleacross.emitters.megatron_layout import GROUP_SIZE
 from scaleacross.errors import InputError
 from scaleacross.readers.megatron_arguments import arguments
-from scaleacross.readers.megatron_model import model_options
+from scaleacross.readers.megatron_model import HEADS, model_options
 from scaleacross.readers.megatron_options import COMMUNICATORS
 from scaleacross.readers.megatron_states import state_bytes
 from scaleacross.readers.settings import Reading, data_parallel, folded, stages
@@ -102,6 +102,8 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     }
     model = {label: number(option) for option, label in MODEL.items() if option in found}
     order = DP_OUTERMOST if "--use-tp-pp-dp-mapping" in found else PP_OUTERMOST
+    if HEADS in found and (left := [option for option in PRICED if option not in found and not PRICED[option]]):
+        notes += (f"priced as if these were stated: {', '.join(left)}",)
     unsaid = {field: option for option, field in SHARES.items() if option in found}
     return Reading(decision, job, model, order, COMMUNICATORS in found, unsaid, notes, model_options(found))
 

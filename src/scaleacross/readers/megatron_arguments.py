@@ -100,7 +100,9 @@ def _notes(found: Options, script: Script, unknown: Sequence[str]) -> Iterator[s
     known = READ | HARMLESS.keys() | REMARKS.keys() | {COMMUNICATORS}
     if rest := [option for option in found if option not in known and not is_silent(option)]:
         yield f"options that were not read, and may change time or memory: {', '.join(rest)}"
-    yield from (f"{option}: {remark}" for option, remark in REMARKS.items() if option in found)
+    for option, (priced, remark) in REMARKS.items():
+        if option in found and not (found[option] and set(found[option]) <= set(priced)):
+            yield f"{' '.join([option, *found[option]]) if priced else option}: {remark}"
     branches = [
         word for words in script.conditional.values() for option, _ in _options(_parts(words)) for word in [option]
     ]

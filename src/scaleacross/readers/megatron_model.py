@@ -43,6 +43,7 @@ OF_LINEAR: Final = (
     "--linear-value-head-dim",
 )  # fmt: skip
 VOCABULARY: Final = ("--padded-vocab-size", "--vocab-size")
+UNFUSED: Final = ("--no-rope-fusion", "--no-bias-gelu-fusion")
 DROPOUTS: Final = ("--hidden-dropout", "--attention-dropout")
 VOCABULARY_TOLERANCE: Final = 0.01
 """Tokenizers and paddings differ by so much, which neither time nor memory shows."""
@@ -83,6 +84,8 @@ def check_model(stated: Options, decoder: Decoder, length: int, tp: int, name: s
     _check_vocabulary(stated, decoder, tp, name)
     if unread:
         notes.append(f"not compared with the job's model, as a shell would tell its value: {', '.join(unread)}")
+    if apart := [option for option in UNFUSED if option in stated and option not in wanted]:
+        notes.append(f"kernels that are not fused are not priced: {', '.join(apart)}")
     if HEADS in stated and not decoder.dropout and (kept := _dropouts(stated)):
         notes.append(f"masks of dropout are not priced, which the job's model has not: {', '.join(kept)}")
     return notes

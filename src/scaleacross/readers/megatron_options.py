@@ -24,7 +24,8 @@ _READ = """
     --no-overlap-p2p-communication --moe-permute-fusion --moe-shared-expert-intermediate-size --moe-shared-expert-overlap
     --moe-token-dispatcher-type --cuda-graph-impl --cuda-graph-modules --use-tp-pp-dp-mapping --tp-comm-overlap
     --overlap-moe-expert-parallel-comm --use-precision-aware-optimizer --main-grads-dtype --main-params-dtype --exp-avg-dtype
-    --exp-avg-sq-dtype --megatron-fsdp-main-grads-dtype --megatron-fsdp-grad-comm-dtype
+    --exp-avg-sq-dtype --megatron-fsdp-main-grads-dtype --megatron-fsdp-grad-comm-dtype --cross-entropy-loss-fusion
+    --no-create-attention-mask-in-dataloader
 """
 READ: Final = frozenset(_READ.split())
 """Options whose values must be plain, and the same wherever they are repeated."""
@@ -70,17 +71,30 @@ HARMLESS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "--moe-expert-capacity-factor": (
         ("-1", "-1.0"), "experts that drop or pad tokens are not modelled; leave it out, and no token is dropped"
     ),
+    "--cross-entropy-fusion-impl": (("native",), "Megatron-LM stops at te, which is not stable; state native"),
     "--outer-dp-sharding-strategy": (("no_shard",), "states sharded over replicas of shards are not modelled; state no_shard"),
     "--tensor-parallel-num-weight-shards": (("1",), "weights sharded beside tp are not modelled; leave it out"),
     "--expert-tensor-parallel-num-weight-shards": (("1",), "weights sharded beside tp are not modelled; leave it out"),
 }  # fmt: skip
 """Options with the values that no plan needs to say, and the way out of all others."""
 
-REMARKS: Final[Mapping[str, str]] = {
-    "--rampup-batch-size": "the step is that of --global-batch-size; smaller steps of the ramp before it are not priced",
-    "--step-batch-size-schedule": "the step is that of --global-batch-size; other steps of the schedule are not priced",
-}
-"""Options that leave a step as it is priced, but not all of them."""
+REMARKS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "--rampup-batch-size": (
+        (), "the step is that of --global-batch-size; smaller steps of the ramp before it are not priced"
+    ),
+    "--step-batch-size-schedule": (
+        (), "the step is that of --global-batch-size; other steps of the schedule are not priced"
+    ),
+    "--moe-router-load-balancing-type": (
+        ("aux_loss", "seq_aux_loss", "global_aux_loss", "none"),
+        "a rule that iterates in every layer, where the host waits for each round of sinkhorn, is not priced",
+    ),
+    "--moe-flex-dispatcher-backend": (("deepep",), "all-to-alls are priced as DeepEP's"),
+    "--timing-log-level": (
+        ("0", "1"), "the host waits for the accelerator around every pass of a micro-batch, which is not priced"
+    ),
+}  # fmt: skip
+"""Options with values that leave a step as it is priced, and what is not priced of others."""
 
 _MODEL = """
     --ffn-hidden-size --num-attention-heads --group-query-attention --num-query-groups --kv-channels --max-position-embeddings
@@ -110,11 +124,11 @@ _SILENT: Final = re.compile(
     r"decoupled|weight-decay|wd|adam|lion|sgd|profile|use-pytorch-profiler|pytorch-profiler|nvtx|record|memory-snapshot|exit|"
     r"straggler|disable-straggler|inprocess|ft|calc-ft|fim|tiktoken|null-tokenizer|timing|flight-recorder|error-injection|"
     r"fault-injector|app-tag|rerun|seed|mock|per-split|per-dataset|object-storage|mid-level|eod|split|num-workers|mmap|"
-    r"create-attention-mask|check-for|finetune|loss-scale|initial-loss|min-loss|hysteresis|clip-grad|start|end-weight|override|"
+    r"check-for|finetune|loss-scale|initial-loss|min-loss|hysteresis|clip-grad|start|end-weight|override|"
     r"use-checkpoint-opt|async|use-dist-ckpt|use-persistent|auto-detect|distributed-timeout|trust-remote|chat-template|inference|"
     r"iterations-to-skip|adlr|moe-per-layer-logging|moe-routing-trace)(?:[-_]\w+)*"
     r"|(?:no-)?manual-gc[\w-]*|use-mcore-models|use-flash-attn|distributed-backend|local-rank|lazy-mpu-init|no-initialization"
-    r"|use-cpu-initialization|no-masked-softmax-fusion|cross-entropy-(?:loss-fusion|fusion-impl)|calculate-per-token-loss"
+    r"|use-cpu-initialization|no-masked-softmax-fusion|calculate-per-token-loss"
     r"|disable-gloo-process-groups|fp8-(?:amax-[\w-]+|margin|interval)|verify-integrity|dump-param-to-param-group-map"
     r"|(?:enable|disable)-msc|enable-ft-package|enable-experimental|no-barrier-with-level-1-timing"
     r"|(?:nproc|nnodes|node|master|rdzv)(?:[-_]\w+)*|max[-_]restarts|standalone|tee|redirects|module)"
