@@ -123,6 +123,7 @@ def plain(more: str, tp: int = 1) -> str:
         ("--use-precision-aware-optimizer --optimizer sgd", "--optimizer adam only"),
         ("--moe-layer-recompute --recompute-granularity full", "leave one of them out"),
         ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "not stable; state native"),
+        ("--step-batch-size-schedule 0:16,3000:32", "batches that change with the samples seen"),
         ("--yaml-cfg x.yaml", "arguments of another file are not read"),
     ],
 )
@@ -135,6 +136,12 @@ def test_tp_without_sequence_parallelism_is_refused() -> None:
     with pytest.raises(sa.InputError, match="tp 2 without --sequence-parallel"):
         read(plain("", tp=2), "x", 16, 32)
     assert read(plain("--sequence-parallel", tp=2), "x", 16, 32).decision.degrees.tp == 2
+
+
+@pytest.mark.parametrize(("tp", "sequences"), [(1, 16), (2, 8)])
+def test_the_global_batch_is_one_micro_batch_per_replica_where_none_is_stated(tp: int, sequences: int) -> None:
+    text = plain("--sequence-parallel", tp).replace("--global-batch-size 128 ", "")
+    assert read(text, "x", 16, 32).job["global_batch_sequences"] == sequences
 
 
 def test_values_that_are_what_is_modelled_are_not_refused() -> None:

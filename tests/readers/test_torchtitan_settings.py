@@ -54,8 +54,12 @@ def test_stages_that_no_setting_lists_are_cut_as_torchtitan_does(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("pipeline_parallel_layers_per_stage = 3",), "1F1B does not run 12 parts on pp 4, 3 of them on each rank"),
-        (("pipeline_parallel_layers_per_stage = 5",), "7 parts with 32 layers on pp 4"),
+        (("pipeline_parallel_layers_per_stage = 3",), "1F1B does not run 12 stages on pp 4, 3 of them on each rank"),
+        (("pipeline_parallel_layers_per_stage = 5",), "7 stages do not divide by pp 4: state 4 of them, or a multiple"),
+        (
+            ('module_fqns_per_model_part = [["layers.0"], [], [], ["layers.1"]]',),
+            "4 stages hold 2 layers; the job's model has 32",
+        ),
         (("pipeline_parallel_last_stage_less_layers = 30",), "15 for each and stops"),
         (('pipeline_parallel_schedule = "1f1b"',), "x.toml: pipeline_parallel_schedule '1f1b' is none of GPipe"),
     ],

@@ -86,8 +86,9 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     chunks = len(counts[0]) if counts else 1
     schedule = "Interleaved1F1B" if has_chunks("Interleaved1F1B", chunks) else "1F1B"
     choice = PipelineChoice(schedule=schedule, num_chunks=chunks, micro_batch_sequences=number("--micro-batch-size"))
+    batch = number("--global-batch-size", choice.micro_batch_sequences * dp)
     if chunks > 1 and pp > 1:
-        _check_rounds(name, number(GROUP_SIZE, pp), choice, pp, number("--global-batch-size") // dp)
+        _check_rounds(name, number(GROUP_SIZE, pp), choice, pp, batch // dp)
     decision = Decision(
         degrees=degrees, pipeline=choice, recompute=_recompute(found, name, num_layers, pp * chunks),
         shard=shard, **_offload(found, name, num_layers), context_exchange=exchange,
@@ -95,7 +96,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     )  # fmt: skip
     job = {
         "sequence_length": number("--seq-length"),
-        "global_batch_sequences": number("--global-batch-size"),
+        "global_batch_sequences": batch,
         **_job(found, name),
         **_overlap(found, decision),
         **_experts(found, name, degrees.expert_ranks),

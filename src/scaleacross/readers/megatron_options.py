@@ -39,6 +39,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "--decoder-last-pipeline-num-layers": "state --pipeline-model-parallel-layout",
     "--account-for-embedding-in-pipeline-split": "state --pipeline-model-parallel-layout",
     "--account-for-loss-in-pipeline-split": "state --pipeline-model-parallel-layout",
+    "--step-batch-size-schedule": "batches that change with the samples seen are not modelled; state --global-batch-size",
     "--fine-grained-activation-offloading": "offloading by module is not modelled; state --cpu-offloading-num-layers",
     "--use-torch-fsdp2": "state --use-megatron-fsdp",
     "--first-last-layers-bf16": "layers in 16 bit beside others in 8 or 4 are not modelled; leave it out",
@@ -81,9 +82,6 @@ HARMLESS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 REMARKS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "--rampup-batch-size": (
         (), "the step is that of --global-batch-size; smaller steps of the ramp before it are not priced"
-    ),
-    "--step-batch-size-schedule": (
-        (), "the step is that of --global-batch-size; other steps of the schedule are not priced"
     ),
     "--moe-router-load-balancing-type": (
         ("aux_loss", "seq_aux_loss", "global_aux_loss", "none"),

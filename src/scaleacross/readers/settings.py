@@ -71,10 +71,15 @@ def stages(name: str, counts: Sequence[int], pp: int, num_layers: int) -> tuple[
     """[pipeline rank][chunk] -> layers, from layers of virtual stages in model order (placed in a loop).
 
     Raises:
-        InputError: the counts do not add up, or do not fill the ranks equally often.
+        InputError: as ``fill_ranks``.
     """
-    if len(counts) % pp or sum(counts) != num_layers:
-        raise InputError(
-            f"{name}: {len(counts)} virtual stages with {sum(counts)} layers on pp {pp}; the job's model has {num_layers} layers"
-        )
+    fill_ranks(name, counts, pp, num_layers)
     return tuple(tuple(counts[rank::pp]) for rank in range(pp))
+
+
+def fill_ranks(name: str, counts: Sequence[int], pp: int, num_layers: int) -> None:
+    """Raise InputError where layers of stages do not add up to the model, or do not fill the ranks equally often."""
+    if len(counts) % pp:
+        raise InputError(f"{name}: {len(counts)} stages do not divide by pp {pp}: state {pp} of them, or a multiple")
+    if sum(counts) != num_layers:
+        raise InputError(f"{name}: {len(counts)} stages hold {sum(counts)} layers; the job's model has {num_layers}")

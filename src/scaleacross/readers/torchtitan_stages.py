@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from scaleacross.errors import InputError
+from scaleacross.readers.settings import fill_ranks
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.parallelism import PipelineChoice, ScheduleName, has_chunks
@@ -35,14 +36,11 @@ def pipeline(
     if schedule not in SCHEDULES:
         raise InputError(f"{name}: pipeline_parallel_schedule {schedule!r} is none of {', '.join(SCHEDULES)}")
     counts = _layers(parallel, name, schedule, pp, num_layers)
-    chunks, rest = divmod(len(counts), pp)
-    if rest or sum(counts) != num_layers:
-        raise InputError(
-            f"{name}: {len(counts)} parts with {sum(counts)} layers on pp {pp}; the job's model has {num_layers} layers"
-        )
+    fill_ranks(name, counts, pp, num_layers)
+    chunks = len(counts) // pp
     if not has_chunks(schedule, chunks):
         raise InputError(
-            f"{name}: {schedule} does not run {len(counts)} parts on pp {pp}, {chunks} of them on each rank"
+            f"{name}: {schedule} does not run {len(counts)} stages on pp {pp}, {chunks} of them on each rank"
         )
     table = [[0] * chunks for _ in range(pp)]
     for stage, count in enumerate(counts):
