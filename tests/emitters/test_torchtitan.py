@@ -234,6 +234,12 @@ def test_module_compiles_under_any_job_name() -> None:
         (Degrees(tp=4), {"optimizer": {"reduce_bytes": 2.0}}, "gradients of 2 bytes"),
         (Degrees(tp=4), {"optimizer": {"gradient_bytes": 2.0}}, "state_bytes 2, 2, 12: .*set 2, 4, 12"),
         (Degrees(tp=4), {"optimizer": {"state_bytes": 6.0}}, "state_bytes 2, 4, 6: .*set 2, 4, 12"),
+        (
+            Degrees(tp=4),
+            {"overlap": {"shard_prefetch": False}},
+            "overlap.shard_prefetch false: FSDP2 gathers a layer ahead",
+        ),
+        (Degrees(pp=4), {"overlap": {"pipeline_messages": False}}, "overlap.pipeline_messages false: .* leave it out"),
         (Degrees(tp=4), {"sequence_length": 4098}, "sequence length 4098 is no multiple of 4"),
         (Degrees(dp_shard=4), {}, "shard 'optimizer' with pp 1 and 8 micro-batches"),
         (Degrees(cp=4), {"shard": "none"}, "shard 'none' with cp 4"),

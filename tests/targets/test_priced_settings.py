@@ -21,6 +21,9 @@ STATED = (
     "experts.graphs=partial",
     "overlap.tp_fraction=0.8",
     "overlap.bucket_parameters=400000000",
+    "overlap.shard_prefetch=false",
+    "overlap.parameter_gather=false",
+    "overlap.pipeline_messages=false",
 )
 EXPERTS = Case(QWEN, "tp4 pp2 dp32 ep8 lanes4", recompute="full", overrides=("global_batch_sequences=512",))
 
@@ -66,3 +69,11 @@ def test_torchtitan_refuses_what_its_settings_do_not_say(case: Case, stated: str
     assert len(refused) == bool(message)
     if message:
         assert re.search(message, refused[0])
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan"])
+def test_one_chunk_per_rank_waits_for_its_messages_and_several_do_not(target: str) -> None:
+    """Megatron-LM's 1F1B and torch's Schedule1F1B hand over a send with the next receive and wait for both."""
+    overlap = problem_of(Job.model_validate(job_of(Case(DENSE, "pp4 dp8"))), (f"target={target}",)).job.overlap
+    assert overlap.messages(chunked=True)
+    assert not overlap.messages(chunked=False)

@@ -16,10 +16,12 @@ from scaleacross.spec.conversion import RECIPE_PRECISION
 from scaleacross.spec.parallelism import Degrees, ShardLevel
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute
+from scaleacross.targets.torchtitan import ALWAYS
 
 RUNS: Final[Mapping[str, Any]] = {
     "overlap.tp_fraction": 0.0,
     "overlap.bucket_parameters": "null",
+    **{f"overlap.{name}": True for name in ALWAYS},
     "experts.dispatch": "copies",
     "experts.overlap_fraction": 0.0,
     "experts.shared_overlap": False,

@@ -121,6 +121,15 @@ def _bytes_of(subject: Subject) -> tuple[float, float, float]:
     return optimizer.parameter_bytes, optimizer.gradient_bytes, optimizer.state_bytes
 
 
+ALWAYS: Final = ("shard_prefetch", "parameter_gather", "pipeline_messages")
+"""Overlaps of a job that torchtitan has no switch for."""
+
+
+def _switched_off(subject: Subject) -> str:
+    """What it runs and the job says otherwise, by the job's names."""
+    return ", ".join(f"overlap.{name}" for name in ALWAYS if not getattr(subject.job.overlap, name))
+
+
 JOB_LAWS: Final = (
     *torchtitan_models.JOB_LAWS,
     JobLaw(
@@ -157,6 +166,13 @@ JOB_LAWS: Final = (
         lambda s: (
             f"overlap.bucket_parameters {s.job.overlap.bucket_parameters:,}: FSDP2 of torchtitan 0.3.0 reduces layer by layer, "
             "and no setting says otherwise; leave it out"
+        ),
+    ),
+    JobLaw(
+        lambda s: not _switched_off(s),
+        lambda s: (
+            f"{_switched_off(s)} false: FSDP2 gathers a layer ahead, torch's pipelines send beside other chunks' passes, and no "
+            "setting of torchtitan 0.3.0 says otherwise; leave it out"
         ),
     ),
     JobLaw(
@@ -323,6 +339,7 @@ TARGET: Final = Target(
     equal_batches=True,
     behaviour={
         "overlap.tp_reduce": False,
+        "overlap.unchunked_messages": False,  # torch/distributed/pipelining/schedules.py: Schedule1F1B waits for its sends
         "experts.fused_permutation": False,  # models/common/token_dispatcher.py: argsort, index, scatter_add
         "optimizer.fused_accumulation": False,
         "optimizer.gathered_from_master": True,
