@@ -7,9 +7,10 @@ import re
 import pytest
 
 import scaleacross as sa
-from decisions import DENSE, QWEN, Case, decision_of, job_of
+from decisions import DENSE, LARGE, QWEN, Case, decision_of, job_of
 from scaleacross.api.evaluation import evaluated
 from scaleacross.api.problems import problem_of
+from scaleacross.api.simulating import stepped
 from scaleacross.emitters import EMITTERS
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
@@ -77,3 +78,27 @@ def test_one_chunk_per_rank_waits_for_its_messages_and_several_do_not(target: st
     overlap = problem_of(Job.model_validate(job_of(Case(DENSE, "pp4 dp8"))), (f"target={target}",)).job.overlap
     assert overlap.messages(chunked=True)
     assert not overlap.messages(chunked=False)
+
+
+@pytest.mark.parametrize(
+    ("case", "waits"),
+    [
+        (Case(LARGE, "tp8 pp4 dp16 x2"), True),
+        (Case(LARGE, "tp8 dp16 x2", "1F1B b4"), False),
+    ],
+)
+def test_gradients_of_torchs_pipelines_leave_after_the_last_pass(case: Case, waits: bool) -> None:
+    """A stage of one chunk has nothing left to hide them behind; without a pipeline they leave layer by layer."""
+    steps = []
+    for stated in (
+        "overlap.reduce_within_pass=true",
+        "overlap.reduce_within_pass=false",
+        "overlap.gradient_reduce=false",
+    ):
+        problem = problem_of(Job.model_validate(job_of(case)), ("network.settings=library", stated))
+        plan = evaluated(problem, decision_of(case), degraded=False)
+        steps.append((plan.cost.step_s, stepped(plan, problem).step_s))
+    for within, after, never in zip(*steps, strict=True):
+        assert (within < after <= never) if waits else (within == after < never)
+    overlap = problem_of(Job.model_validate(job_of(case)), ("target=torchtitan",)).job.overlap
+    assert not overlap.reduces_within(pipelined=True) and overlap.reduces_within(pipelined=False)

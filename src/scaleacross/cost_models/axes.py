@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.buckets import hidden_reductions
 from scaleacross.cost_models.candidates import ALL_TO_ALL, ANY_EXCHANGE, Bools, Floats, Ints
 from scaleacross.cost_models.collectives import Group, Network, Timed
 from scaleacross.cost_models.groups import GroupShape
@@ -277,21 +278,21 @@ def group_of(network: Networks, name: str, shape: GroupShape, links: Links, laun
 def waiting(volumes: Volumes, terms: Terms) -> Terms:
     """``terms`` with what ``job.overlap`` does not run beside computation moved out of its window."""
     overlap = volumes.job.overlap
-    hidden = {
-        "gradient_reduce": overlap.gradient_reduce,
+    hidden: dict[str, Bools | bool] = {
+        "gradient_reduce": hidden_reductions(overlap, volumes.candidates),
         "parameter_gather": overlap.parameter_gather,
         "shard_forward": overlap.shard_prefetch,
         "shard_backward": overlap.shard_prefetch,
     }
-    if all(hidden.values()):
+    kept = np.array([np.broadcast_to(hidden[name], len(volumes.candidates)) for name in WINDOW_NAMES])
+    if kept.all():
         return terms
-    serial, whole, kept = dict(terms.serial_s), terms.window_s, np.ones((3, len(WINDOW_NAMES)), dtype=bool)
-    for row, (name, often) in enumerate(zip(WINDOW_NAMES, occurrences(volumes.candidates, volumes.work), strict=True)):
-        if not hidden[name]:
-            serial["dp"] = serial.get("dp", np.zeros(whole.shape[1:])) + often * whole[row]
-            kept[:, row] = False
-
-    traffic = tuple(part * kept.reshape(-1, *(1,) * (part.ndim - 1)) for part in terms.traffic_s)
+    serial, whole = dict(terms.serial_s), terms.window_s
+    for row, often in enumerate(occurrences(volumes.candidates, volumes.work)):
+        if not kept[row].all():
+            serial["dp"] = serial.get("dp", np.zeros(whole.shape[1:])) + often * whole[row] * ~kept[row]
+    rows = np.tile(kept, (3, 1))
+    traffic = tuple(part * rows.reshape(len(rows), *(1,) * (part.ndim - 2), -1) for part in terms.traffic_s)
     return replace(terms, serial_s=serial, traffic_s=traffic)
 
 

@@ -10,9 +10,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import Candidates, Floats
+from scaleacross.cost_models.candidates import Bools, Candidates, Floats
 from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.spec.framework import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCKET_PARAMETERS, Overlap
+
+
+def hidden_reductions(overlap: Overlap, candidates: Candidates) -> Bools:
+    """Whether computation can hide gradients that are reduced once per step, (n,): that of the pass that makes them, or of other
+    chunks."""
+    alone = (candidates.pp > 1) & (candidates.num_chunks == 1)
+    out: Bools = np.where(alone, overlap.reduces_within(pipelined=True), overlap.gradient_reduce)
+    return out
 
 
 def num_buckets(overlap: Overlap, candidates: Candidates, layers: Floats, parameters: Floats) -> Floats:

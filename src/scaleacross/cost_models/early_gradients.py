@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.buckets import hidden_reductions
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.overlap import GRADIENTS, WINDOW_NAMES, Window
 from scaleacross.cost_models.pipeline.delay import microbatches_per_round
@@ -80,9 +81,9 @@ def early_gradients(volumes: Volumes) -> Early | None:
     candidates = volumes.candidates
     if not volumes.job.overlap.gradient_reduce:
         return None
-    lead = lead_s(candidates, volumes.work)
+    lead = np.where(hidden_reductions(volumes.job.overlap, candidates), lead_s(candidates, volumes.work), -np.inf)
     if volumes.order is not None:
-        lead[:] = np.inf
+        lead[lead > -np.inf] = np.inf
     batches = np.where(candidates.pp == 1, candidates.num_micro_batches, 0).astype(np.float64)
     return Early(lead, volumes.work.mean_held_share, volumes.work.least_held_share, batches)
 

@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.buckets import hidden_reductions
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import Group
@@ -100,7 +101,8 @@ def is_far(volumes: Volumes, groups: Mapping[str, Group]) -> bool:
     that scatters shards with every pass are timed with these (``ShardCalls.replicated_s``)."""
     spans = [int(groups[axis].shape.span[0]) for axis in GRADIENT_AXES]
     timed_with_passes = len(volumes.candidates) == 1 and bool(reduced_every_pass(volumes.candidates)[0])
-    return volumes.job.overlap.gradient_reduce and not timed_with_passes and max(spans) >= CAMPUS
+    hidden = hidden_reductions(volumes.job.overlap, volumes.candidates)
+    return bool(hidden.all()) and not timed_with_passes and max(spans) >= CAMPUS
 
 
 @dataclass(frozen=True)

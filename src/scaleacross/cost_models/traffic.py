@@ -25,6 +25,7 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 
+from scaleacross.cost_models.buckets import hidden_reductions
 from scaleacross.cost_models.candidates import (
     ALL_TO_ALL,
     ALL_TO_ALL_RING,
@@ -173,10 +174,11 @@ class Volumes:
         states = (1 - 1 / group) * work.dense_parameters
         states = states + (1 - 1 / np.maximum(1.0, group / candidates.experts_over)) * work.expert_parameters
         reduced, gathered = optimizer.reduce_bytes * states, self.job.gathered_bytes * states
-        once = overlap.gradient_reduce * (1.0 + whole) * ~sharded * reduced
+        beside = hidden_reductions(overlap, candidates)
+        once = beside * (1.0 + whole) * ~sharded * reduced
         once = once + overlap.parameter_gather * gathered_once(candidates) * gathered
         each = overlap.shard_prefetch * (pass_gathers(candidates) * gathered + sharded * reduced)
-        replicas = overlap.gradient_reduce * 2.0 * (1 - 1 / candidates.dp_replicate) * self.replica_gradient_bytes
+        replicas = beside * 2.0 * (1 - 1 / candidates.dp_replicate) * self.replica_gradient_bytes
         received: Floats = candidates.num_micro_batches * each + once + replicas
         return received
 

@@ -46,6 +46,11 @@ class Overlap(Spec):
     """What the framework runs beside computation. The defaults are Megatron-LM's overlap options switched on and PyTorch FSDP."""
 
     gradient_reduce: bool = Field(default=True, description="gradients are reduced while earlier layers run backward")
+    reduce_within_pass: bool = Field(
+        default=True,
+        description="so are those of pipeline stages, while their last pass runs; torch's pipelines reduce a stage's gradients "
+        "after its last pass, beside other chunks' passes alone (target: torchtitan)",
+    )
     parameter_gather: bool = Field(default=True, description="updated parameters are gathered during the next forward")
     bucket_parameters: PositiveInt | None = Field(
         default=None,
@@ -72,6 +77,10 @@ class Overlap(Spec):
     tp_fraction: float = Field(
         default=0.0, ge=0, le=1, description="share of tp collectives that the products they feed hide (userbuffers)"
     )
+
+    def reduces_within(self, *, pipelined: bool) -> bool:
+        """Whether gradients leave while the last pass that makes them runs, of ranks of a pipeline or of others."""
+        return self.gradient_reduce and (self.reduce_within_pass or not pipelined)
 
     def messages(self, *, chunked: bool) -> bool:
         """Whether pipeline messages travel while ranks compute, of schedules with several chunks per rank or with one."""

@@ -133,12 +133,16 @@ class Program(Layers):
         chunk = action.chunk
         gathers = self.first.get(chunk) == index and any(at == chunk for at, _ in self.parameters)
         reduces = self.last.get(chunk) == index and self.job.overlap.gradient_reduce and self._has_gradients()
+        within = self.job.overlap.reduces_within(pipelined=self.schedule.num_ranks > 1)
         pieces = self._parts(chunk) if gathers or reduces else 1
         for piece in range(pieces):
             if gathers and (chunk, piece) in self.parameters:
                 self._gate(self.parameters[chunk, piece], "dp")
             self._layers(index, action, piece, pieces)
-            if reduces:
+            if reduces and within:
+                self._reduce(chunk, piece, pieces)
+        if reduces and not within:
+            for piece in range(pieces):
                 self._reduce(chunk, piece, pieces)
 
     # --- messages --------------------------------------------------------------------------------------------------------

@@ -339,6 +339,7 @@ TARGET: Final = Target(
     equal_batches=True,
     behaviour={
         "overlap.tp_reduce": False,
+        "overlap.reduce_within_pass": False,  # torch/distributed/pipelining/stage.py: perform_reduce_grad
         "overlap.unchunked_messages": False,  # torch/distributed/pipelining/schedules.py: Schedule1F1B waits for its sends
         "experts.fused_permutation": False,  # models/common/token_dispatcher.py: argsort, index, scatter_add
         "optimizer.fused_accumulation": False,
