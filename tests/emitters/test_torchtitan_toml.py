@@ -47,6 +47,13 @@ def test_the_file_holds_the_plan(case: str) -> None:
     assert modules[-1] == "output" and "lm_head" not in modules
 
 
+def test_a_loss_in_pieces_is_refused_for_0_2_2() -> None:
+    files = EMITTERS["torchtitan"](plan("sharded", kept={"by": "pytorch", "loss_chunks": 8}))
+    assert f"torchtitan/{FILE}" not in files
+    assert "ChunkedLossWrapper" in files["torchtitan/scaleacross_plan.py"]
+    assert "set kept.loss_chunks: 1" in files["torchtitan/run_node.sh"]
+
+
 def test_what_0_2_2_cannot_run_is_refused_by_the_script(tmp_path: Path) -> None:
     other = llama3_8b().model_copy(update={"rope": Rope(base=10_000.0)})
     made = plan("sharded", workload=other)

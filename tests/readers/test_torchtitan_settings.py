@@ -147,6 +147,34 @@ def test_a_module_says_its_flavor_and_no_value_that_only_a_run_could_tell() -> N
     ):
         with pytest.raises(sa.InputError, match=message):
             read(MODULE.format(training=training, parallel=parallel), "x.py", 8, 36)
+    backend = MODULE.replace('"8B")', '"8B", attn_backend="sdpa", moe_comm_backend="{backend}")')
+    known = read(backend.format(training="", parallel="", backend="standard"), "x.py", 8, 36)
+    assert known.notes == ("settings that were not read, and may change time or memory: model.attn_backend",)
+    with pytest.raises(sa.InputError, match=r"model.moe_comm_backend = 'deepep': .* state standard"):
+        read(backend.format(training="", parallel="", backend="deepep"), "x.py", 8, 36)
     with pytest.raises(sa.InputError, match="Float8LinearConverter of 'tensorwise' is not modelled"):
         converter = '\nX = Float8LinearConverter.Config(recipe_name="tensorwise")'
         read(MODULE.format(training="", parallel="") + converter, "x.py", 8, 36)
+
+
+@pytest.mark.parametrize(
+    ("loss", "chunks"),
+    [
+        ("", None),
+        (", loss=CrossEntropyLoss.Config()", 1),
+        (", loss=ChunkedLossWrapper.Config(num_chunks=4, loss_fn=CrossEntropyLoss.Config())", 4),
+        (", loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config())", 8),
+    ],
+)
+def test_the_pieces_of_the_loss_are_the_modules(loss: str, chunks: int | None) -> None:
+    """Its memory is that of all logits, or of a piece: the job may say otherwise."""
+    text = MODULE.replace("activation_checkpoint=None", f"activation_checkpoint=None{loss}")
+    assert read(text.format(training="", parallel=""), "x.py", 8, 36).job.get("kept.loss_chunks") == chunks
+
+
+def test_compiled_converters_may_not_hide_other_settings_of_the_compiler() -> None:
+    more = "\nX = Float8LinearConverter.Config(), CompileConfig(enable=True, enable_async_tensor_parallel=True)"
+    notes = read(MODULE.format(training="", parallel="") + more, "x.py", 8, 36).notes
+    assert notes == (
+        "settings that were not read, and may change time or memory: compile.enable_async_tensor_parallel",
+    )

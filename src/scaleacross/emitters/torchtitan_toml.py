@@ -67,6 +67,8 @@ def toml_config(
 def _require_flavor(plan: Plan, flavor: Flavor) -> None:
     if plan.job.recipe is not None:
         raise EmitError(f"torchtitan {VERSION}: its converters differ from those of 0.3.0; set precision: bf16")
+    if plan.job.kept.loss_chunks > 1:
+        raise EmitError(f"torchtitan {VERSION}: its loss holds all logits at once; set kept.loss_chunks: 1")
     decoder = workload_of(plan).decoder()
     if flavor.name not in FLAVORS.get(flavor.package, ()):
         raise EmitError(

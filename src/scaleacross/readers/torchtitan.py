@@ -28,6 +28,9 @@ RUNS: Final[Mapping[str, Any]] = {
     "experts.graphs": "none",
 }
 """Fields of the job that torchtitan runs in one way, whatever the job says of another program."""
+COMPILED: Final = ("enable", "components")
+LOSS_CHUNKS: Final = 8
+"""ChunkedLossWrapper.Config.num_chunks."""
 
 
 def read(text: str, name: str, world: int, num_layers: int) -> Reading:
@@ -105,9 +108,11 @@ def _module(text: str, name: str) -> dict[str, Any]:
     kind = ast.unparse(stated[0]).partition(".")[0].partition("(")[0] if stated else "SelectiveAC (the default)"
     quantized = _quantized(calls, name)
     compiled = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "CompileConfig"]
-    if compiled and quantized["precision"] == "bf16":  # converters are priced compiled, as they need it
+    if compiled:
         settings["compile"] = _keywords(compiled[0], name)
-    return {"settings": settings, "recompute": _recompute(kind, name), "quantized": quantized}
+        if quantized["precision"] != "bf16":  # converters are priced compiled, as they need it
+            settings["compile"] = {key: value for key, value in settings["compile"].items() if key not in COMPILED}
+    return {"settings": settings, "recompute": _recompute(kind, name), "quantized": quantized | _loss(calls, name)}
 
 
 def _keywords(call: ast.Call, name: str) -> dict[str, Any]:
@@ -118,16 +123,32 @@ def _keywords(call: ast.Call, name: str) -> dict[str, Any]:
 
 
 def _flavor(tree: ast.AST, calls: Sequence[ast.Call]) -> dict[str, Any]:
-    """Package and flavor: where model_registry comes from, and what it is called with."""
-    found = [call.args[0] for call in calls if ast.unparse(call.func) == "model_registry" and call.args]
+    """Package, flavor and keywords: where model_registry comes from, and what it is called with."""
+    found = [call for call in calls if ast.unparse(call.func) == "model_registry" and call.args]
     packages = [
         str(node.module).rpartition(".")[2]
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and any(one.name == "model_registry" for one in node.names)
     ]
-    if len(found) != 1 or len(packages) != 1 or not isinstance(flavor := _literal(found[0]), str):
+    if len(found) != 1:
         return {}
-    return {"name": packages[0], "flavor": flavor}
+    stated = {str(word.arg): _literal(word.value) for word in found[0].keywords if word.arg != "converters"}
+    if len(packages) != 1 or not isinstance(flavor := _literal(found[0].args[0]), str):
+        return stated
+    return {**stated, "name": packages[0], "flavor": flavor}
+
+
+def _loss(calls: Sequence[ast.Call], name: str) -> dict[str, Any]:
+    """Pieces in which head and loss run, where the module states a loss. Raises InputError: a number that is not plain."""
+    wrappers = [call for call in calls if ast.unparse(call.func) == "ChunkedLossWrapper.Config"]
+    if not wrappers:
+        return {"kept.loss_chunks": 1} if any(word.arg == "loss" for call in calls for word in call.keywords) else {}
+    chunks = _keywords(wrappers[0], name).get("num_chunks", LOSS_CHUNKS)
+    if not isinstance(chunks, int) or chunks < 1:
+        raise InputError(
+            f"{name}: ChunkedLossWrapper of num_chunks {ast.unparse(wrappers[0])}: a whole number is needed"
+        )
+    return {"kept.loss_chunks": chunks}
 
 
 def _quantized(calls: Sequence[ast.Call], name: str) -> dict[str, Any]:
@@ -166,5 +187,5 @@ def _toml(text: str, name: str) -> dict[str, Any]:
     return {
         "settings": {part: values for part, values in data.items() if isinstance(values, dict)},
         "recompute": _recompute(mode, name),
-        "quantized": {"precision": "bf16", "conversion.recipe": "null"},
+        "quantized": {"precision": "bf16", "conversion.recipe": "null", "kept.loss_chunks": 1},
     }

@@ -43,6 +43,10 @@ HARMLESS: Final[Mapping[tuple[str, str], tuple[tuple[Any, ...], str]]] = {
     ("parallelism", "enable_sequence_parallel"): ((True,), "norms and residuals whole on every rank of tp are not modelled"),
     ("parallelism", "disable_loss_parallel"): ((False,), "logits whole on every rank of tp are not modelled; leave it out"),
     ("parallelism", "expert_tensor_parallel_degree"): ((1,), "experts that tp divides are not modelled here; state 1"),
+    **dict.fromkeys(
+        (("model", "moe_comm_backend"), ("parallelism", "expert_parallel_comm_backend")),
+        (("standard", None), "other ways of tokens to experts are not modelled here; state standard"),
+    ),
     ("training", "enable_cpu_offload"): (
         (False,), "parameters, gradients and states on the host are not modelled; leave it out"
     ),
