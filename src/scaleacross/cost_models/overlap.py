@@ -13,7 +13,8 @@ collective, computation falls behind by ``taken`` seconds (``network.sm_contenti
 Rules (Megatron-LM's overlap options and PyTorch FSDP's prefetch, as their documentation describes them):
 
 * gradient_reduce  once per step: layers reduce while earlier layers of the last micro-batch run backward; interleaved
-                   schedules finish chunk after chunk, so the other chunks' last pp micro-batches hide it as well
+                   schedules finish chunk after chunk, so the other chunks' last pp micro-batches hide it as well.
+                   Not the last pass itself in torch's pipelines (``buckets.hidden_reductions``)
 * parameter_gather once per step (optimizer state or gradients sharded): the mirror image at the first forward pass
 * shard_forward    every micro-batch (parameters sharded): the next layer is gathered while this one runs
 * shard_backward   every micro-batch (gradients sharded): reduction of the last layer and, where the forward pass did not keep
