@@ -83,7 +83,7 @@ def test_one_chunk_per_rank_waits_for_its_messages_and_several_do_not(target: st
 @pytest.mark.parametrize(
     ("case", "waits"),
     [
-        (Case(LARGE, "tp8 pp4 dp16 x2"), True),
+        (Case(DENSE, "pp4 dp8"), True),
         (Case(LARGE, "tp8 dp16 x2", "1F1B b4"), False),
     ],
 )
