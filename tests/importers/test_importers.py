@@ -63,6 +63,25 @@ def test_blocks_and_stated_buildings(tmp_path: Path) -> None:
     ]
 
 
+def test_scontrol_names_a_host_with_every_switch_above_it(tmp_path: Path) -> None:
+    """``scontrol show topology``: the hosts of a switch are those of all switches below it."""
+    names = {"core": "n[1-3]", "a": "n[1-2]", "b": "n3", "r1": "n1", "r2": "n2", "r3": "n3"}
+    levels = {"core": 2, "a": 1, "b": 1}
+    below = {"core": " Switches=a,b", "a": " Switches=r[1-2]", "b": " Switches=r3"}
+    rows = [
+        f"SwitchName={switch} Level={levels.get(switch, 0)} LinkSpeed=1 Nodes={hosts}{below.get(switch, '')}\n"
+        for switch, hosts in names.items()
+    ]
+    shown, stated = (
+        imported(tmp_path, "slurm", (text,), "--accelerator", "h100", *LINK) for text in ("".join(rows), TREE)
+    )
+    assert (shown.exit_code, stated.exit_code) == (0, 0), shown.output
+    assert shown.stdout == stated.stdout
+    twice = "SwitchName=core Nodes=n[1-2] Switches=a,b\nSwitchName=a Nodes=n1\nSwitchName=b Nodes=n[1-2]\n"
+    refused = imported(tmp_path, "slurm", (twice,), "--accelerator", "h100")
+    assert (refused.exit_code, "host n1 is below two switches" in refused.stderr) == (2, True)
+
+
 def test_racks_of_different_sizes_are_never_joined(tmp_path: Path) -> None:
     text = "SwitchName=s Switches=r[1-3]\nSwitchName=r1 Nodes=a[1-4]\nSwitchName=r2 Nodes=b[1-6]\nSwitchName=r3 Nodes=c[1-2]\n"
     result = imported(tmp_path, "slurm", (text,), "--accelerator", "h100", "-o", str(tmp_path / "t.yaml"))

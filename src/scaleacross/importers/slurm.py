@@ -1,8 +1,9 @@
-"""SLURM: topology.conf (tree or block), topology.yaml (since 25.05), and ``scontrol show node`` for accelerators.
+"""SLURM: topology.conf (tree or block), topology.yaml (since 25.05), ``scontrol show topology``, and ``scontrol show node`` for
+accelerators.
 
 Grammar: topology.conf(5), topology.yaml(5). A leaf switch or a block is a rack. Of a tree with three levels of switches or more,
-those below the root are buildings, and those above the leaves are zones.
-Several roots are buildings. A flatter tree is one building.
+those below the root are buildings, and those above the leaves are zones. Several roots are buildings. A flatter tree is one
+building. scontrol names with every switch all hosts below it: a host is at the lowest switch that names it.
 """
 
 from __future__ import annotations
@@ -199,8 +200,9 @@ def _walk(
     path = (*above, name)
     if len(path) > MAX_LEVELS:
         raise InputError(f"{source.label}: switch {name} is deeper than {MAX_LEVELS} levels, or below itself")
-    own = [(host, path) for host in switches[name].hosts]
-    return own + [one for child in switches[name].switches for one in _walk(child, path, switches, source)]
+    lower = [one for child in switches[name].switches for one in _walk(child, path, switches, source)]
+    below = {host for host, _ in lower}
+    return [(host, path) for host in switches[name].hosts if host not in below] + lower
 
 
 def _placed(name: str, path: tuple[str, ...], num_roots: int) -> FoundHost:
