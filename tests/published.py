@@ -2,7 +2,8 @@
 
 ``published_configs.json`` holds the keys of the files as published (those that name tokens and data types left out) under
 ``config``, and under ``parameters`` what ``sum(p.numel() for p in AutoModelForCausalLM.from_config(...).parameters())`` gave on
-the meta device with transformers 5.23.0 and torch 2.13.0 (Kimi K2 as deepseek_v3, whose class it is; Gemma 3 as its text model).
+the meta device with transformers 5.23.0 and torch 2.13.0 (Kimi K2 as deepseek_v3, whose class it is; Gemma 3, Qwen3-VL as
+their text models).
 """
 
 from __future__ import annotations

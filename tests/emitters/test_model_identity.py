@@ -33,6 +33,11 @@ REFUSED = {
     "Nemotron-H-8B": "'mamba' are not attention",
     "Nemotron-3-Nano-30B": "'mamba' are not attention",
     "gpt-neox-20b": "attention and feed-forward in parallel",
+    "gemma-7b": "multiplier embedding 55",
+    "OLMo-3-32B": "normalise what sub-layers return",
+    "GLM-4-32B": "normalise what sub-layers return",
+    "granite-3.0-3b-a800m": "multiplier embedding 12",
+    "MiniMax-M2": "over all heads at once",
 }
 EXPRESSED = [name for name in CONFIGS if name not in REFUSED]
 
@@ -78,6 +83,7 @@ def test_catalogue_models_state_their_rotary_base(model: str, base: str) -> None
         ("Qwen3-Next-80B-A3B", ["--linear-attention-freq", "([1]*3+[0]*1)*12"]),
         ("Qwen3-Next-80B-A3B", ["--rotary-percent", "0.25"]),
         ("DeepSeek-V2-Lite", ["--moe-router-pre-softmax"]),
+        ("GLM-4.7-Flash", ["--qk-layernorm", "--kv-channels", "256", "--q-lora-rank", "768"]),  # 2,048 over 20 heads
         ("small-qwen3-moe-dense-layers", ["--moe-layer-freq", "([0]*1+[1]*1+[0]*3+[1]*1)"]),
         ("gpt2", ["--position-embedding-type", "learned_absolute", "--max-position-embeddings", "1024"]),
     ],
@@ -253,7 +259,7 @@ def test_megatrons_parser_carries_every_identity(tmp_path: Path) -> None:
         assert told["num_layers"] == config.get("num_hidden_layers", config.get("n_layer"))
         assert told["hidden_size"] == config.get("hidden_size", config.get("n_embd"))
         assert told["layernorm_epsilon"] == config.get("rms_norm_eps", config.get("layer_norm_epsilon"))
-        assert told["rotary_base"] == config.get("rope_theta", 10_000)
+        assert told["rotary_base"] == {**config, **config.get("rope_parameters", {})}.get("rope_theta", 10_000)
         assert told["rotary_percent"] == config.get("partial_rotary_factor", 1.0)
         assert told["moe_router_num_groups"] == (config["n_group"] if config.get("n_group", 1) > 1 else None)
         scaling = config.get("routed_scaling_factor", 1.0)

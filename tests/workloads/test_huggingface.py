@@ -29,7 +29,8 @@ CATALOGUE = {
 }
 PUBLISHED_TYPES = """
     llama mistral qwen2 qwen3 qwen3_moe qwen3_next mixtral phi3 gemma2 gemma3_text olmo2 olmoe granite gpt_oss glm4_moe
-    deepseek_v2 deepseek_v3 kimi_k2 llama4_text nemotron_h gpt_neox gpt2
+    deepseek_v2 deepseek_v3 kimi_k2 llama4_text nemotron_h gpt_neox gpt2 ministral3 qwen3_vl_text qwen3_vl_moe_text qwen2_moe
+    seed_oss glm4 glm4_moe_lite gemma olmo3 granitemoe minimax_m2
 """
 
 
@@ -60,7 +61,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 transformers.logging.set_verbosity_error()
 found = {}
 for name, config in json.loads(os.environ["CONFIGS"]).items():
-    kind = {"kimi_k2": "deepseek_v3"}.get(config["model_type"], config["model_type"])
+    same = {"kimi_k2": "deepseek_v3", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe"}
+    kind = same.get(config["model_type"], config["model_type"])
     fields = {key: value for key, value in config.items() if key not in ("model_type", "quantization_config")}
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**fields))
@@ -194,6 +196,36 @@ def test_a_workload_may_name_a_config_and_how_to_read_it(tmp_path: Path) -> None
 def test_language_model_of_a_multimodal_config_is_read() -> None:
     config = {"model_type": "gemma3", "vision_config": {"hidden_size": 9}, "text_config": CONFIGS["gemma-3-1b"]}
     assert from_hf_config(config, "x") == from_hf_config(CONFIGS["gemma-3-1b"], "x")
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        ("mistral3", "Mistral-7B-v0.1"),
+        ("mistral3", "Ministral-3-8B"),
+        ("kimi_k25", "Kimi-K2"),
+        ("qwen3_vl_moe", "Qwen3-VL-235B-A22B"),
+    ],
+)
+def test_any_file_whose_language_model_is_read_is_read(outer: str, inner: str) -> None:
+    config = {"model_type": outer, "text_config": CONFIGS[inner], "vision_config": {"hidden_size": 9}}
+    assert from_hf_config(config, "x") == from_hf_config(CONFIGS[inner], "x")
+    text = {key: value for key, value in CONFIGS[inner].items() if key != "tie_word_embeddings"}
+    tied = from_hf_config({**config, "text_config": text, "tie_word_embeddings": True}, "x")
+    assert tied.profile().total_parameters < COUNTED[inner]
+
+
+def test_gemma_scales_embeddings_and_stores_norms_less_one() -> None:
+    for name in ("gemma-7b", "gemma-2-9b", "gemma-3-1b"):
+        one = from_hf_config(CONFIGS[name], "x")
+        assert (one.unit_offset_norm, one.multipliers.embedding) == (True, one.hidden_size**0.5)
+
+
+def test_olmo3_stretches_only_layers_that_see_everything() -> None:
+    kinds = from_hf_config(CONFIGS["OLMo-3-32B"], "x").kinds
+    mixers = {name: kind.mixer for name, kind in kinds.items()}
+    scaled = {one.window: one.rope.scaling is not None for one in mixers.values() if isinstance(one, Attention)}  # type: ignore[union-attr]
+    assert scaled == {4096: False, None: True}
 
 
 GEMMA3_27B = {

@@ -105,7 +105,7 @@ def _mixers(decoder: Decoder) -> list[str]:
     attention, latent = mixers_of(decoder, Attention), mixers_of(decoder, Latent)
     out: list[str] = []
     if latent:
-        out += _latent(latent[0])
+        out += _latent(latent[0], decoder.hidden_size)
     elif attention:
         out += _grouped_query(attention)
     if linear := mixers_of(decoder, GatedDeltaNet):
@@ -126,8 +126,10 @@ def _mixers(decoder: Decoder) -> list[str]:
     return out
 
 
-def _latent(model: Latent) -> list[str]:
+def _latent(model: Latent, hidden_size: int) -> list[str]:
     out = ["--num-attention-heads", str(model.num_heads), "--multi-latent-attention", "--qk-layernorm"]
+    if hidden_size % model.num_heads:  # its parser divides where no width is stated; latent attention has its own
+        out += ["--kv-channels", str(model.v_head_dim)]
     out += ["--q-lora-rank", str(model.q_lora_rank)] if model.q_lora_rank else []
     out += ["--kv-lora-rank", str(model.kv_lora_rank), "--qk-head-dim", str(model.qk_nope_head_dim)]
     return [*out, "--qk-pos-emb-head-dim", str(model.qk_rope_head_dim), "--v-head-dim", str(model.v_head_dim)]

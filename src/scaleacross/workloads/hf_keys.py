@@ -130,16 +130,23 @@ class Keys:
         return _ACTIVATIONS[name]
 
     def rope(
-        self, base: float, *, fraction: float = 1.0, layer_type: str | None = None, interleaved: bool = False
+        self,
+        base: float,
+        *,
+        fraction: float = 1.0,
+        layer_type: str | None = None,
+        interleaved: bool = False,
+        scaled: bool = True,
     ) -> Rope:
         """The rotary embedding: ``rope_parameters`` (transformers 5), else ``rope_theta`` and ``rope_scaling``.
 
-        ``base`` and ``fraction`` are the type's defaults; ``layer_type`` picks a part of parameters stated per layer type.
+        ``base`` and ``fraction`` are the type's defaults; ``layer_type`` picks a part of parameters stated per layer type;
+        ``scaled``: ``rope_scaling`` holds for these layers.
         """
         stated = self._mapping("rope_parameters")
         if layer_type is not None and isinstance(stated.get(layer_type), Mapping):
             stated = dict(stated[layer_type])
-        legacy, own = self._mapping("rope_scaling"), self.number("rope_theta", base)
+        legacy, own = self._mapping("rope_scaling") if scaled else {}, self.number("rope_theta", base)
         local = self.number("rope_local_base_freq")
         if layer_type == "sliding_attention" and local is not None:
             legacy, own = {}, local  # Gemma 3 scales the layers that see everything

@@ -25,34 +25,38 @@ class Traits:
     """What sets a type with ordinary attention apart.
 
     Attributes:
-        qkv_bias, output_bias: True, False, or ``stated``: as ``attention_bias`` says.
+        qkv_bias, output_bias: True, False, or the key that says it.
         qk_norm: norm of q and k; ``stated``: per head where ``use_qk_norm`` says so.
         norms: where sub-layers are normalised.
         theta, fraction: rotary base and rotated share where the config is silent.
+        interleaved: neighbouring features are rotated together.
         windows: which layers see a sliding window: none, all, every layer but each ``full_every``-th, or from
             ``max_window_layers`` on where ``use_sliding_window`` is set.
+        sliding_scaled: ``rope_scaling`` also stretches the layers with a window.
         activation: key of the activation function.
-        tied: the library's default of ``tie_word_embeddings``.
+        gemma: embedding vectors are scaled by √hidden_size, norm weights are stored less one.
     """
 
-    qkv_bias: bool | Literal["stated"] = "stated"
-    output_bias: bool | Literal["stated"] = "stated"
+    qkv_bias: bool | str = "attention_bias"
+    output_bias: bool | str = "attention_bias"
     qk_norm: QkNorm | Literal["stated"] = "none"
     norms: Literal["before", "after", "both"] = "before"
     theta: float = 10_000.0
     fraction: float = 1.0
+    interleaved: bool = False
     windows: Literal["none", "all", "alternating", "later"] = "none"
     full_every: int = 2
+    sliding_scaled: bool = True
     activation: str = "hidden_act"
     default_activation: str = "silu"
-    tied: bool = False
+    gemma: bool = False
 
 
 def attention_of(keys: Keys, traits: Traits, layer_type: str, **more: Any) -> Attention:
     """Attention of one layer type."""
 
-    def bias(stated: bool | Literal["stated"]) -> bool:
-        return keys.flag("attention_bias") if stated == "stated" else stated
+    def bias(stated: bool | str) -> bool:
+        return keys.flag(stated) if isinstance(stated, str) else stated
 
     qk_norm: QkNorm = "none"
     if traits.qk_norm != "stated":
@@ -60,6 +64,9 @@ def attention_of(keys: Keys, traits: Traits, layer_type: str, **more: Any) -> At
     elif keys.flag("use_qk_norm"):
         qk_norm = "head"
     scalar = keys.number("query_pre_attn_scalar")
+    rotated = keys.number("rotary_dim")
+    fraction = traits.fraction if rotated is None else rotated / keys.head_dim()
+    scaled = traits.sliding_scaled or layer_type != SLIDING
     fields: Fields = {
         "num_heads": keys.need("num_attention_heads"),
         "num_kv_heads": keys.get("num_key_value_heads", keys.need("num_attention_heads")),
@@ -68,7 +75,9 @@ def attention_of(keys: Keys, traits: Traits, layer_type: str, **more: Any) -> At
         "qk_norm": qk_norm,
         "qkv_bias": bias(traits.qkv_bias),
         "output_bias": bias(traits.output_bias),
-        "rope": keys.rope(traits.theta, fraction=traits.fraction, layer_type=layer_type),
+        "rope": keys.rope(
+            traits.theta, fraction=fraction, layer_type=layer_type, scaled=scaled, interleaved=traits.interleaved
+        ),
         "softmax_scale": scalar**-0.5 if scalar else keys.number("attention_multiplier"),
         "score_cap": keys.number("attn_logit_softcapping"),
     }
@@ -131,13 +140,13 @@ def dense(keys: Keys, traits: Traits) -> Fields:
     mixers = _mixers(keys, traits)
     feed = ("dense", mlp_of(keys, traits))
     out = compose(mixers, [feed] * len(mixers), norms=traits.norms)
-    return {**out, "multipliers": _multipliers(keys)}
+    return {**out, "multipliers": _multipliers(keys, traits), "unit_offset_norm": traits.gemma}
 
 
-def _multipliers(keys: Keys) -> Multipliers:
+def _multipliers(keys: Keys, traits: Traits) -> Multipliers:
     logits = keys.number("logits_scaling")
     embedding = keys.number("embedding_multiplier")
-    if keys.model_type.startswith("gemma"):
+    if traits.gemma:
         embedding = float(keys.whole("hidden_size")) ** 0.5
     return Multipliers(
         embedding=embedding,
@@ -165,6 +174,7 @@ def experts(
     width: str = "moe_intermediate_size",
     normalized: bool | None = None,
     biased: bool = False,
+    score: Literal["softmax", "sigmoid"] = "softmax",
     **more: Any,
 ) -> Fields:
     """Attention and routed experts, dense layers among them where ``mlp_only_layers`` or ``decoder_sparse_step`` say so.
@@ -174,8 +184,21 @@ def experts(
     mixers = _mixers(keys, traits, **more)
     keys.refuse("clip_qkv")
     whole = keys.flag("norm_topk_prob") if normalized is None else normalized
-    routed = routed_of(keys, number=number, width=width, normalized=whole, biased=biased)
-    return compose(mixers, sparse_feeds(keys, routed, len(mixers)))
+    routed = routed_of(keys, number=number, width=width, normalized=whole, biased=biased, score=score)
+    return {**compose(mixers, sparse_feeds(keys, routed, len(mixers))), "multipliers": _multipliers(keys, traits)}
+
+
+def minimax_m2(keys: Keys) -> Fields:
+    """MiniMax M2: grouped-query attention in every layer, experts that a sigmoid chooses."""
+    keys.refuse("shared_intermediate_size", 0)
+    if set(keys.several("attn_type_list") or (1,)) != {1}:
+        raise keys.fail("attn_type_list has layers of linear attention, which are not read")
+    traits = Traits(qkv_bias=False, output_bias=False, qk_norm="full", theta=5_000_000.0)
+    predicted = keys.whole("num_mtp_modules", 0) if keys.flag("use_mtp") else 0
+    made = experts(
+        keys, traits, number="num_local_experts", width="intermediate_size", normalized=True, score="sigmoid"
+    )
+    return {**made, "num_prediction_layers": predicted}
 
 
 def routed_of(
@@ -185,8 +208,10 @@ def routed_of(
     number: str = "num_experts",
     width: str = "moe_intermediate_size",
     biased: bool = False,
+    score: Literal["softmax", "sigmoid"] = "softmax",
 ) -> Experts:
-    """Experts that a softmax chooses, with a gated shared one where its width is stated (Qwen)."""
+    """Experts, with a gated shared one where its width is stated (Qwen); those that a sigmoid chooses are balanced by a bias."""
+    unbiased: Literal["none", "balancing"] = "balancing" if score == "sigmoid" else "none"
     shared = keys.whole("shared_expert_intermediate_size", 0)
     return Experts(
         num_experts=keys.need(number),
@@ -194,10 +219,10 @@ def routed_of(
         width=keys.need(width),
         activation="clamped_silu" if biased else keys.activation(),
         bias=biased,
-        router_bias="learned" if biased else "none",
+        router_bias="learned" if biased else unbiased,
         shared_width=shared,
         shared_gate=shared > 0,
-        router=router_of(keys, "softmax", normalized=normalized),
+        router=router_of(keys, score, normalized=normalized),
     )
 
 
@@ -220,10 +245,13 @@ def only_types(keys: Keys, types: Sequence[Any], known: Mapping[str, Any]) -> No
         raise keys.fail(f"layer types {', '.join(unknown)} are not read; known: {', '.join(known)}")
 
 
-def shared_experts(keys: Keys, mixer: Mixer, *, score: Literal["softmax", "sigmoid"], normalized: bool) -> Fields:
-    """Leading dense layers, then routed and shared experts (DeepSeek and GLM)."""
+def shared_experts(
+    keys: Keys, mixer: Mixer, *, score: Literal["softmax", "sigmoid"], normalized: bool, leading: int = 0
+) -> Fields:
+    """Dense layers (``leading`` where the file is silent), then routed and shared experts, or as ``mlp_layer_types`` says."""
     count = keys.whole("num_hidden_layers")
-    leading = min(count, keys.whole("first_k_dense_replace", 0))
+    leading = min(count, keys.whole("first_k_dense_replace", leading))
+    types = keys.several("mlp_layer_types", count) or ["dense"] * leading + ["sparse"] * (count - leading)
     keys.refuse("moe_layer_freq", 1)
     width = keys.whole("moe_intermediate_size")
     balancing = score == "sigmoid"
@@ -239,14 +267,15 @@ def shared_experts(keys: Keys, mixer: Mixer, *, score: Literal["softmax", "sigmo
             grouped=balancing or keys.get("topk_method") == "group_limited_greedy",
         ),
     )  # fmt: skip
-    feeds: list[tuple[str, FeedForward]] = [("dense", mlp_of(keys))] * leading + [("moe", routed)] * (count - leading)
-    out = compose([("", mixer)] * count, feeds)
+    feeds: dict[str, tuple[str, FeedForward]] = {"dense": ("dense", mlp_of(keys)), "sparse": ("moe", routed)}
+    only_types(keys, types, feeds)
+    out = compose([("", mixer)] * count, [feeds[str(each)] for each in types])
     predicted = keys.whole("num_nextn_predict_layers", 0)
     return {**out, "num_prediction_layers": predicted}
 
 
-def latent(keys: Keys, *, score: Literal["softmax", "sigmoid"], normalized: bool) -> Fields:
-    """Multi-head latent attention with shared experts: DeepSeek-V2, DeepSeek-V3, Kimi K2."""
+def latent(keys: Keys, *, score: Literal["softmax", "sigmoid"], normalized: bool, leading: int = 0) -> Fields:
+    """Multi-head latent attention with shared experts: DeepSeek-V2, DeepSeek-V3, Kimi K2, GLM-4.7-Flash."""
     keys.refuse("attention_bias")
     mixer = Latent(
         num_heads=keys.need("num_attention_heads"),
@@ -259,7 +288,8 @@ def latent(keys: Keys, *, score: Literal["softmax", "sigmoid"], normalized: bool
     )
     keys.get("num_key_value_heads")  # as many as heads, by construction
     keys.get("scoring_func")  # the type's own
-    return shared_experts(keys, mixer, score=score, normalized=keys.flag("norm_topk_prob", default=normalized))
+    whole = keys.flag("norm_topk_prob", default=normalized)
+    return shared_experts(keys, mixer, score=score, normalized=whole, leading=leading)
 
 
 def glm4_moe(keys: Keys) -> Fields:

@@ -17,6 +17,8 @@ from scaleacross.workloads.layer_profile import MAX_LAYERS
 LAYER_KEYS: Final = ("num_hidden_layers", "n_layer")
 LANGUAGE_HEADS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """Parts of the names of transformers' classes that predict tokens of the vocabulary."""
+INHERITED: Final = ("quantization_config", "tie_word_embeddings")
+"""Keys beside a ``text_config`` that hold for it where it does not state them."""
 READ_AS: Final = "read_as"
 """Key of the mapping that names the type whose layers the model has."""
 
@@ -34,9 +36,11 @@ def from_hf_config(config: Config, name: str, read_as: str | None = None) -> Dec
     """
     chosen: Any = read_as or config.get(READ_AS) or config.get("model_type")
     nested, classes = config.get("text_config"), config.get("architectures")
-    if isinstance(chosen, str) and chosen in NESTED and isinstance(nested, Mapping):
-        inherited = {key: config[key] for key in ("quantization_config",) if key in config}
-        config, chosen = {**inherited, **nested}, NESTED[chosen]
+    if isinstance(chosen, str) and chosen not in TYPES and isinstance(nested, Mapping):
+        inner = NESTED.get(chosen) or nested.get("model_type")
+        if isinstance(inner, str) and inner in TYPES:
+            inherited = {key: config[key] for key in INHERITED if key in config}
+            config, chosen = {**inherited, **nested}, inner
     if not isinstance(chosen, str) or chosen not in TYPES:
         raise InputError(_unknown(config, chosen))
     if not (read_as or config.get(READ_AS)):
