@@ -4,7 +4,8 @@
 * oci: ``oci compute compute-host list``: data.items[] with the ids of HPC island, network block and local block.
 * gcp: ``gcloud compute instances list --format=json``: name, zone, resourceStatus.physicalHostTopology or physicalHost.
 
-Key names after the vendors' API references; no live account was read.
+Rack = the hosts that NVLink joins, where the listing says so (aws: CapacityBlockId of an UltraServer; oci: GPU memory fabric),
+else the innermost network node. Key names after the vendors' API references; no live account was read.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _aws(one: dict[str, Any]) -> FoundHost:
         text_at(one, "InstanceId"),
         zone_name,
         nodes[-2] if len(nodes) > 1 else "",
-        nodes[-1] if nodes else "",
+        text_at(one, "CapacityBlockId") or (nodes[-1] if nodes else ""),
         re.sub(r"[a-z]$", "", text_at(one, "AvailabilityZone")),
         count,
         name,
@@ -83,7 +84,8 @@ def _oci(one: dict[str, Any]) -> FoundHost:
         name,
         last("compute-hpc-island-id", "hpc-island-id", "computeHpcIslandId"),
         last("compute-network-block-id", "network-block-id", "computeNetworkBlockId"),
-        last("compute-local-block-id", "local-block-id", "computeLocalBlockId"),
+        last("gpu-memory-fabric-id", "gpuMemoryFabricId")
+        or last("compute-local-block-id", "local-block-id", "computeLocalBlockId"),
         "",
         int(shape[2]) if shape else None,
         shape[1] if shape else "",

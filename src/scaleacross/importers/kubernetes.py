@@ -3,6 +3,7 @@
 A node that is cordoned (``spec.unschedulable``), whose condition Ready is not True or that does not offer all of its accelerators
 (``allocatable`` below ``capacity``: some are broken) takes no jobs.
 Building = ``topology.kubernetes.io/zone``. The labels below are the clouds' own names for what lies between a zone and a host.
+Rack = the hosts that NVLink joins, where a label says so (NVIDIA's cluster and clique).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ZONES: Final = (
     "fabric.topograph.run/tier-1",
 )
 RACKS: Final = (
+    "nvidia.com/gpu.clique",
     "accelerator.topograph.run/domain",
     "cloud.google.com/gce-topology-subblock",
     "topology.k8s.aws/network-node-layer-3",
