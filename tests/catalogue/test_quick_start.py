@@ -52,6 +52,19 @@ def test_every_standard_building_loads(kind: str) -> None:
     assert topology_of(gpus=f"{kind}:576", trunk=None, km=None).num_accelerators == 576
 
 
+@pytest.mark.parametrize(
+    ("gpus", "hosts", "per_host"), [("h100:1", 1, 1), ("h100:4", 1, 4), ("gb200:2", 1, 2), ("h100:16", 2, 8)]
+)
+def test_fewer_accelerators_than_a_host_s_are_one_host(gpus: str, hosts: int, per_host: int) -> None:
+    (building,) = topology_of(gpus=gpus, trunk=None, km=None).buildings
+    assert (building.hosts, building.accelerators_per_host) == (hosts, per_host)
+
+
+def test_mi325x_has_a_standard_building() -> None:
+    (building,) = topology_of(gpus="mi325x:64", trunk=None, km=None).buildings
+    assert (building.accelerator.name, building.hosts) == ("mi325x", 8)
+
+
 def test_far_buildings_are_regions_of_their_own() -> None:
     assert len(topology_of().regions) == 1
     assert len(topology_of(km=500.0).regions) == 2

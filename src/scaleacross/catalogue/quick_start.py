@@ -219,13 +219,14 @@ def _building(text: str, index: int) -> dict[str, Any]:
     if re.fullmatch(NAME_PATTERN, name) is None:
         raise InputError(f"--gpus: {name[:64]!r} is no name of a building: use letters, digits, '.', '_' and '-'")
     building = standard_building(hit[2], "--gpus")
-    per_host = int(building["accelerators_per_host"])
-    if count < per_host or count % per_host:
+    per_host = min(count, int(building["accelerators_per_host"]))  # fewer than a host's: one host with so many
+    if not count or count % per_host:
+        per_host = int(building["accelerators_per_host"])
         near = max(1, round(count / per_host)) * per_host
         raise InputError(
             f"--gpus {text}: {count:,} is no multiple of the {per_host} accelerators of a host; nearest: {near:,}"
         )
-    return {"name": name, "num_hosts": count // per_host, **building}
+    return {"name": name, "num_hosts": count // per_host, **building, "accelerators_per_host": per_host}
 
 
 def standard_building(accelerator: str, option: str) -> dict[str, Any]:
