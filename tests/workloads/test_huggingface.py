@@ -140,6 +140,7 @@ def test_missing_key_is_named(name: str, key: str) -> None:
         ("gpt-oss-120b", {"layer_types": ["full_attention"]}, "has 1 entries for 36 layers"),
         ("gpt-oss-120b", {"layer_types": ["odd"] * 36}, "layer_types odd are not read"),
         ("Nemotron-H-8B", {"hybrid_override_pattern": "M-X"}, "letters X; known"),
+        ("Nemotron-H-8B", {"num_hidden_layers": 118}, "num_hidden_layers is 118, but the layers' own list has 52"),
         ("Nemotron-3-Nano-30B", {"moe_latent_size": 1024}, "moe_latent_size 1024 is not read"),
         ("Llama-4-Scout-17B-16E", {"no_rope_layers": [1]}, "1 entries for 48 layers"),
     ],

@@ -109,7 +109,9 @@ def nemotron_h(keys: Keys) -> Fields:
         )
     types = [_NEMOTRON_WORDS.get(str(t), str(t)) for t in stated or [_NEMOTRON[letter] for letter in pattern]]
     only_types(keys, types, dict.fromkeys(_NEMOTRON.values()))
-    keys.get("num_hidden_layers"), keys.get("intermediate_size"), keys.get("expand")
+    if (count := keys.get("num_hidden_layers")) not in (None, len(types)):
+        raise keys.fail(f"num_hidden_layers is {count}, but the layers' own list has {len(types)}")
+    keys.get("intermediate_size"), keys.get("expand")
     made = {kind: _NEMOTRON_PARTS[kind](keys) for kind in set(types)}
     return assemble([(kind, made[kind]) for kind in types])
 
