@@ -52,11 +52,15 @@ def read(sources: Sequence[Source]) -> Found:
     """
     gres: dict[str, Gpus] = {}
     hosts: list[FoundHost] = []
+    said: list[str] = []
     for source in sources:
         if "NodeName=" in source.data:
             gres |= _gres(source)
+        elif re.search(r"(?im)^\s*(SwitchName|BlockName)\s*=", source.data):
+            hosts += _of_conf(source)
         else:
-            hosts += _hosts(source)
+            own, notes = _of_yaml(source)
+            hosts, said = hosts + own, said + notes
     found = required(hosts, sources[0], "host of a topology.conf or topology.yaml")
     named = [
         replace(host, accelerator=told.accelerator, num_accelerators=told.number, unusable=told.unusable)
@@ -67,9 +71,9 @@ def read(sources: Sequence[Source]) -> Found:
     without = [host.name for host in found if gres and host.name not in gres]
     beside = sorted(gres.keys() - {host.name for host in found})
     left = ((without, "without GPUs in scontrol's output"), (beside, "with GPUs that the topology does not name"))
-    notes = [f"{len(names)} hosts {what} are left out: {', '.join(names[:5])}" for names, what in left if names]
+    said += [f"{len(names)} hosts {what} are left out: {', '.join(names[:5])}" for names, what in left if names]
     kept = [host for host in named if not gres or host.name in gres]
-    return Found(required(kept, sources[0], "host with GPUs"), f"SLURM topology of {sources[0].label}", tuple(notes))
+    return Found(required(kept, sources[0], "host with GPUs"), f"SLURM topology of {sources[0].label}", tuple(said))
 
 
 def _gres(source: Source) -> dict[str, Gpus]:
@@ -102,22 +106,27 @@ def _unusable(state: str) -> str:
     return state if any(word.endswith("*") or word.rstrip("*~#!%$@^-") in OUT_OF_SERVICE for word in words) else ""
 
 
-def _hosts(source: Source) -> list[FoundHost]:
-    text: str = source.data
-    if re.search(r"(?im)^\s*(SwitchName|BlockName)\s*=", text):
-        return _of_conf(source)
-    data = parse_yaml(text, source.label).data
-    topologies = data if isinstance(data, list) else [data]
-    for one in topologies:
-        if isinstance(one, dict) and isinstance(one.get("tree"), dict):
-            return _tree(_switches(one["tree"], source), source)
-        if isinstance(one, dict) and isinstance(one.get("block"), dict):
-            return [
-                FoundHost(name, ONE_BUILDING, rack=str(block["block"]))
-                for block in _listed(one["block"].get("blocks"), "block", source)
-                for name in _names(str(block.get("nodes", "")), source)
-            ]
-    raise InputError(f"{source.label}: neither SwitchName=/BlockName= lines nor a tree: or block: of a topology.yaml")
+def _of_yaml(source: Source) -> tuple[list[FoundHost], list[str]]:
+    """Hosts of the default topology, else of the first one with switches or blocks; and a note that names the others."""
+    data = parse_yaml(source.data, source.label).data
+    listed = [one for one in (data if isinstance(data, list) else [data]) if isinstance(one, dict)]
+    usable = [one for one in listed if isinstance(one.get("tree"), dict) or isinstance(one.get("block"), dict)]
+    if not usable:
+        raise InputError(
+            f"{source.label}: neither SwitchName=/BlockName= lines nor a tree: or block: of a topology.yaml"
+        )
+    taken = next((one for one in usable if one.get("cluster_default") is True), usable[0])
+    others = [str(one.get("topology", "unnamed")) for one in listed if one is not taken]
+    left = f"topology '{taken.get('topology', 'unnamed')}' of {source.label} is taken; left out: {', '.join(others)}"
+    if isinstance(taken.get("tree"), dict):
+        hosts = _tree(_switches(taken["tree"], source), source)
+    else:
+        hosts = [
+            FoundHost(name, ONE_BUILDING, rack=str(block["block"]))
+            for block in _listed(taken["block"].get("blocks"), "block", source)
+            for name in _names(str(block.get("nodes", "")), source)
+        ]
+    return hosts, [left] if others else []
 
 
 def _of_conf(source: Source) -> list[FoundHost]:

@@ -1,0 +1,36 @@
+"""topology.yaml of SLURM states several topologies: the cluster's default is imported, the others are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from scaleacross.catalogue import load_topology
+from scaleacross.cli import app
+
+FLAT = "- {topology: plain, flat: true, cluster_default: %s}\n"
+TREE = "- topology: small\n  cluster_default: %s\n  tree: {switches: [{switch: s1, nodes: 'n[1-2]'}]}\n"
+BLOCKS = "- topology: large\n  cluster_default: %s\n  block: {blocks: [{block: b1, nodes: 'n[1-8]'}]}\n"
+
+
+@pytest.mark.parametrize(
+    ("default", "taken", "hosts", "left"),
+    [
+        ("small", "small", 2, "plain, large"),
+        ("large", "large", 8, "plain, small"),
+        ("plain", "small", 2, "plain, large"),
+    ],
+)
+def test_the_default_topology_is_taken(tmp_path: Path, default: str, taken: str, hosts: int, left: str) -> None:
+    names = {"plain": FLAT, "small": TREE, "large": BLOCKS}
+    text = "".join(one % str(name == default).lower() for name, one in names.items())
+    (tmp_path / "topology.yaml").write_text(text)
+    result = CliRunner().invoke(
+        app,
+        ["import", "slurm", str(tmp_path / "topology.yaml"), "--accelerator", "h100", "-o", str(tmp_path / "t.yaml")],
+    )
+    assert result.exit_code == 0, result.output
+    assert load_topology(tmp_path / "t.yaml").buildings[0].hosts == hosts
+    assert f"topology '{taken}' of topology.yaml is taken; left out: {left}" in " ".join(result.stderr.split())
