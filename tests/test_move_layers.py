@@ -65,6 +65,17 @@ def test_who_leaves_a_gap_keeps_the_chunks_of_the_search() -> None:
 
 
 @pytest.mark.heavy
+def test_layers_move_for_useful_tokens_too(moved: Plan) -> None:
+    """The share of failures does not depend on how layers are split."""
+    topology = quick_topology("h100:64", None, None)
+    failing = topology | {"reliability": {"failures_per_1000_node_days": 6.5, "repair_hours": 24}}
+    plan = sa.plan(job(topology=failing, objective="useful_tokens_per_s", reliability={}), alternatives=False)
+    assert plan.decision.layers_per_stage is not None and plan.report.objective is not None
+    assert plan.estimated.step_s == pytest.approx(moved.estimated.step_s, rel=0.01)
+    assert plan.report.objective.bound >= plan.report.objective.value
+
+
+@pytest.mark.heavy
 def test_unlike_accelerators_hold_unlike_chunks() -> None:
     """64 H100 and 32 B200, 2.3 times as fast: chunks as equal as possible leave the pipeline idle for longer
     than light first chunks on the slow ranks do."""

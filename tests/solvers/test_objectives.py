@@ -10,12 +10,14 @@ from cases import each
 from instances import mixed_job, plain_job, random_job, unexpected_notes
 from oracles.exhaustive import exhaustive
 from priced import MONEY, POWER, priced, spent, two
+from scaleacross.cost_models.candidates import concatenate
 from scaleacross.cost_models.egress import UnitPrices, axis_patterns, flow_price
 from scaleacross.cost_models.traffic import flows
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.egress_pricing import SHAPES, sent_amounts
 from scaleacross.solvers.fleets import fleets
-from scaleacross.solvers.objectives import Goal, GoalPlacer, GoalPricing, Measure
+from scaleacross.solvers.mixed_fleets import pricing_on
+from scaleacross.solvers.objectives import Goal, GoalPlacer, GoalPricing, Measure, goal_placer
 from scaleacross.solvers.place_parallelism import Wanted
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job, ObjectiveName
@@ -235,3 +237,18 @@ def test_bytes_in_arrays_are_those_of_the_flows(seed: int) -> None:
             ranks = communicator_axes(degrees, GRID_AXES)
             several = [ranks[shape][0] > 1 for shape in SHAPES]
             np.testing.assert_allclose(amounts[row][several], expected[several], rtol=1e-12)
+
+
+def test_estimates_of_scores_are_those_of_step_times() -> None:
+    """A score is tried in the order of what the step may take, not of its bound: on two types they are far apart."""
+    problem = problem_of(priced(mixed_job(1).model_dump(mode="json", exclude_none=True), 1, MONEY))
+    pricing = goal_placer(Goal(Measure.of(problem.topology, MONEY)), problem, fleets(problem.topology)[0]).pricing
+    space = SearchSpace(problem.job, problem.profile, pricing.fleet.num_accelerators, pricing.fleet.unit)
+    candidates = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
+    times, scores = (
+        pricing_on(pricing.fleet, problem.job, problem.profile).coarse(candidates),
+        pricing.coarse(candidates),
+    )
+    later = np.isfinite(times.bound_s) & (times.estimate_s > 1.01 * times.bound_s)
+    assert later.any()
+    assert (scores.estimate_s[later] > scores.bound_s[later]).all()

@@ -111,7 +111,8 @@ def plan(
     )
     networks = PlacedNetworks(state)
     others_of = partial(alternatives_to, networks=networks, alone_of=one_building.of) if named else _none
-    moves = simulated and not goal and not gap_tolerance  # who leaves a gap does not ask for the last percent
+    by_time = goal is None or (goal.measure.spending is None and not goal.limits)  # layers move for the least step time
+    moves = simulated and by_time and not gap_tolerance  # who leaves a gap does not ask for the last percent
     best = _best_of(state, limits)
     placed, networked, others = settled(state, best, networks, others_of, alone=goal is not None, moves=moves)
     won = Refereed((placed, networked), None, ())

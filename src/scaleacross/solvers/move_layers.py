@@ -80,11 +80,14 @@ def allowance_of(state: Search) -> Allowance:
 
 
 def best_with_moved_layers(
-    state: Search, best: tuple[Placed, Networked], networks: PlacedNetworks, allowed: Allowance
+    state: Search, best: tuple[Placed, Networked], networks: PlacedNetworks, allowed: Allowance, *, alone: bool
 ) -> tuple[Placed, Networked]:
-    """The fastest of the best decisions of a search with layers moved, the best one first, as long as ``allowed``."""
+    """The fastest of the best decisions of a search with layers moved, the best one first, as long as ``allowed``.
+
+    ``alone``: of the best alone, whose figure is a score.
+    """
     found, seen = best, set[float]()
-    for placed in [best[0], *sorted(state.pool, key=lambda one: one.step_s)]:
+    for placed in [best[0], *([] if alone else sorted(state.pool, key=lambda one: one.step_s))]:
         if allowed.over or len(seen) == MOST_NEAR or placed.step_s > best[0].step_s * NEAR:
             break
         if placed.step_s in seen:

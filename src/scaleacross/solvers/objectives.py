@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -219,6 +220,12 @@ class GoalPricing(Pricing):
         """Lower bound on the scores of all candidates of a base, (n,)."""
         return self._of_bases(bases, self.times.base_bound_s(bases))
 
+    def base_estimate_s(self, bases: Candidates, bound_s: Floats) -> Floats:
+        """The score at the step time that each base may take, (n,)."""
+        if self._of_one_type:
+            return bound_s
+        return self._of_bases(bases, self.times.base_estimate_s(bases, self.times.base_bound_s(bases)))
+
     def coarse(self, candidates: Candidates) -> Priced:
         """Work and coarse bound on the score."""
         return self._scored(self.times.coarse(candidates), 0.0)
@@ -249,8 +256,8 @@ class GoalPricing(Pricing):
 
     def _scored(self, priced: Priced, egress: Floats | float) -> Priced:
         busy_s = compute_s(priced.candidates, priced.work) if self._of_one_type else np.zeros(len(priced.bound_s))
-        bound = self.goal.bound(self.fleet, priced.candidates, priced.bound_s, busy_s, egress)
-        return replace(priced, bound_s=bound, estimate_s=bound)
+        of_time = partial(self.goal.bound, self.fleet, priced.candidates, compute_s=busy_s, egress=egress)
+        return replace(priced, bound_s=of_time(priced.bound_s), estimate_s=of_time(priced.estimate_s))
 
 
 def compute_s(candidates: Candidates, work: Work) -> Floats:

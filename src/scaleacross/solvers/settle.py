@@ -43,7 +43,8 @@ def settled(
         moves: whether layers are moved (``move_layers``).
     """
     allowed = allowance_of(state)
-    improved = partial(best_with_moved_layers, state, networks=networks, allowed=allowed) if moves else _as_it_is
+    moved = partial(best_with_moved_layers, state, networks=networks, allowed=allowed, alone=alone)
+    improved = moved if moves else _as_it_is
     placed, networked = improved(_with_best_network(state, best, networks, alone=alone))
     others = others_of(state, placed, networked.cost)
     for _ in range(MAX_CLIMBS):
