@@ -229,7 +229,9 @@ def proof_words(report: SolveReport) -> str:
         if report.bound_s == report.objective_s:
             return f"{words}; estimate and bound {bound}"
         return f"{words}; estimate {estimate}, bound {bound}, gap {percent(report.gap)}"
-    return f"{words}; {large(value.value)} {value.name}, at most {large(value.bound)} (gap {percent(report.gap)})"
+    return (
+        f"{words}; estimate {large(value.value)} {value.name}, at most {large(value.bound)} (gap {percent(report.gap)})"
+    )
 
 
 def _cost(found: TokenCost) -> str:

@@ -14,6 +14,8 @@ O3 egress     ≥ 0, and where no building holds N accelerators ≥ the least of
 O4 limit      a limit L on another objective refuses a candidate whose bound (O1–O3) on it exceeds L, and every placement
               whose exact spending does; the rest of the space stays as it is
 
+Candidates are tried in the order of their scores at the step time that is estimated.
+
 For useful tokens T/G stands for T, with the useful share G of a placement (U1–U3, ``useful``); O2 divides the bound on T by a
 bound on G.
 
