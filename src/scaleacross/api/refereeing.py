@@ -5,9 +5,9 @@ then the caller's incumbents, then what else the search placed, least estimate f
 these are too few, the incumbents run on the library's defaults, too: by estimate no network is better than the chosen one, in
 simulation some are. Beyond the number of finalists, an incumbent is simulated as long as its estimate is below the fastest
 simulation: a plan that is better by its estimate alone does not win. So is the best in one building, whose estimate is the
-surest: other buildings may not bring what estimates say. Of equal estimates only the first is a finalist: the
-other is the same plan under another name (axes of degree 1 in another order, the schedule of a single stage). Bound and gap stay
-those of estimates.
+surest: other buildings may not bring what estimates say. Two at most of the same degrees and schedule come before all others.
+Of equal estimates only the first is a finalist: the other is the same plan under another name (axes of degree 1 in another order,
+the schedule of a single stage). Bound and gap stay those of estimates.
 
 Where nobody says how many finalists there are, the simulation of the best decides: one that takes longer than its estimate by
 more than ``AGREEMENT`` may lose to another, so ``AUTOMATIC`` are simulated.
@@ -19,7 +19,8 @@ is simulated in other orders, too (``building_orders``), and so is the fastest o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -41,6 +42,8 @@ their simulation, so one with a higher estimate rarely is the faster one."""
 AUTOMATIC: Final = 4
 """Finalists where nobody says how many: a choice. On DeepSeek-V3 over a region the fastest of four takes 1.30 s where the best by
 estimate takes 1.46 s."""
+OF_A_KIND: Final = 2
+"""Finalists with the same degrees and schedule before those of other kinds: a choice."""
 Choice = tuple[Placed, Networked]
 
 
@@ -100,15 +103,15 @@ def _in_other_orders(
 
 
 def _challengers(state: Search, best: Choice, number: int, fastest_s: Callable[[], float]) -> Iterator[Choice]:
-    """After the best: others whose estimates are within ``PRICE_RATIO`` of its own, ``number`` with it at most; then
-    incumbents, and the best in one building, at an estimate below ``fastest_s``, the fastest simulation of those before."""
+    """After the best: others whose estimates are within ``PRICE_RATIO`` of its own or below ``fastest_s``, the fastest simulation
+    so far, ``number`` with it at most; then incumbents, and the best in one building, below ``fastest_s``."""
     near_s = best[1].cost.cost.step_s * PRICE_RATIO
     alone = min((one for one in state.pool if len(one.placement.fill) == 1), key=lambda one: one.step_s, default=None)
     ideal, prices = [best[0].step_s], [best[1].cost.cost.step_s]
     for placed, problem in _in_turn(state):
-        most_s = near_s if len(prices) < number else 0.0
-        beyond = placed.brought or (placed is alone and math.isfinite(fastest_s()))
-        most_s = max(most_s, fastest_s()) if beyond else most_s
+        faster_s = fastest_s() if placed.brought or math.isfinite(fastest_s()) else 0.0
+        beyond_s = faster_s if placed.brought or placed is alone else 0.0
+        most_s = max(near_s, faster_s) if len(prices) < number else beyond_s
         again = problem is not state.problem
         same = not again and _is_among(placed.step_s, ideal)  # ideal: no estimate is below its own
         if placed.step_s > most_s or same:
@@ -123,12 +126,24 @@ def _challengers(state: Search, best: Choice, number: int, fastest_s: Callable[[
 
 def _in_turn(state: Search) -> Iterator[tuple[Placed, Problem]]:
     """What may be a finalist after the best, each with the problem that chooses its network."""
-    ordered = sorted(state.pool, key=lambda one: (not one.brought, one.step_s))
+    ordered = sorted(_few_of_a_kind(state.pool), key=lambda one: not one.brought)
     yield from ((one, state.problem) for one in ordered)
     request = state.problem.job.network
     if request.max_trunk_fraction is None and request.compression is None:  # which the defaults might not keep to
         library = with_library_network(state.problem)
         yield from ((one, library) for one in ordered if one.brought)
+
+
+def _few_of_a_kind(pool: Sequence[Placed]) -> list[Placed]:
+    """The least estimates first, but ``OF_A_KIND`` at most of the same degrees and schedule before all others: what their
+    estimates leave out is about the same."""
+    seen, few, others = Counter[Hashable](), list[Placed](), list[Placed]()
+    for placed in sorted(pool, key=lambda one: one.step_s):
+        decision = placed.candidates.decision(0)
+        kind = decision.degrees, decision.pipeline
+        seen[kind] += 1
+        (few if seen[kind] <= OF_A_KIND else others).append(placed)
+    return few + others
 
 
 def _is_among(price_s: float, others_s: Sequence[float]) -> bool:
