@@ -93,14 +93,15 @@ def evaluate_recommendation(
     own, model, topology = load_recommendation_job(job, overrides)
     way = (decision.num_groups, decision.replicas, decision.codecs, decision.driver)
     problem = embedding_problem(own, model, topology, *way)
-    cost, ranks = priced(problem, assignment_of(problem, decision))
+    assignment = assignment_of(problem, decision)
+    cost, ranks = priced(problem, assignment)
     report = SearchReport(
         status="evaluated", objective_s=cost.busiest_rank_s, bound_s=0.0, gap=1.0, seconds=0.0, seed=0
     )
-    decision = decision.model_copy(update={"sample_rule": problem.samples[0].rule if problem.samples else None})
+    whole = decision_of(problem, assignment, decision.codecs).model_copy(update={"driver": decision.driver})
     plan = RecommendationPlan(
         job=own,
-        decision=decision,
+        decision=whole,
         cost=cost,
         ranks=ranks,
         samples=problem.samples,

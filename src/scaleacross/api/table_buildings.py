@@ -9,7 +9,7 @@ from typing import Any
 from scaleacross.api.recommendation import plan_recommendation
 from scaleacross.catalogue.recommendation import load_recommendation_job
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
-from scaleacross.spec.recommendation import TIERS, BuildingValue, RankLoad, RecommendationPlan
+from scaleacross.spec.recommendation import TIERS, BuildingValue, RankLoad, RecommendationPlan, TablePlacement
 from scaleacross.spec.topology import Topology
 from scaleacross.units import human_seconds
 
@@ -61,11 +61,16 @@ def _changes(before: RecommendationPlan, after: RecommendationPlan) -> list[str]
         full = [_fullest(plan, tier) for plan in (before, after)]
         if abs(full[1] - full[0]) > _LEAST_CHANGE:
             said.append(f"{tier.replace('_', ' ')} of the fullest rank {full[0]:.0%} to {full[1]:.0%}")
-    kinds = [Counter(f"{one.sharding} {one.kernel}" for one in plan.decision.tables) for plan in (before, after)]
+    kinds = [Counter(map(_said, plan.decision.tables)) for plan in (before, after)]
     for kind in dict.fromkeys((*kinds[0], *kinds[1])):
         if kinds[0][kind] != kinds[1][kind]:
             said.append(f"{kind} tables {kinds[0][kind]} to {kinds[1][kind]}")
     return said
+
+
+def _said(one: TablePlacement) -> str:
+    cached = "" if one.cache_fraction is None else f" ({one.cache_fraction:.3g} cached)"
+    return f"{one.sharding} {one.kernel}{cached}"
 
 
 def _busiest(plan: RecommendationPlan) -> RankLoad:

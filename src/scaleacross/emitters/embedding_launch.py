@@ -92,6 +92,7 @@ def _embedding(plan: RecommendationPlan, batch: int) -> EmbeddingLaunch:
                 pooled=table.pooled,
                 sharding=own.sharding,
                 kernel=own.kernel,
+                cache_fraction=own.cache_fraction,
                 shards=tuple(TableShard(**extent._asdict()) for extent in extents),
             )
         )

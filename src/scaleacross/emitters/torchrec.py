@@ -104,7 +104,7 @@ def render(plan: RecommendationPlan) -> dict[str, str]:
             "min_partition": placement.column_width if "column" in placement.sharding else None,
             "pooling_factors": list(table.pooling),
             "is_weighted": table.weighted,
-            "cache_load_factor": plan.job.cache_fraction if placement.kernel == "fused_uvm_caching" else None,
+            "cache_load_factor": placement.cache_fraction,
         }
     groups = plan.decision.num_groups
     whole = {

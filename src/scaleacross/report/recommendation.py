@@ -16,6 +16,7 @@ from scaleacross.report.summary import FirstLines
 from scaleacross.spec.network_choice import DRIVER_NAMES
 from scaleacross.spec.recommendation import (
     TIERS,
+    BusyTable,
     EmbeddingComparison,
     EmbeddingExplanation,
     RankLoad,
@@ -28,12 +29,17 @@ from scaleacross.units import human_bytes, human_seconds
 MEMORY_OF = {
     "dense": "HBM, a copy per rank",
     "fused": "HBM",
-    "fused_uvm_caching": "host memory, cached in HBM",
+    "fused_uvm_caching": "host memory",
     "fused_uvm": "host memory",
-    "key_value": "SSD, cached in HBM",
+    "key_value": "SSD",
 }
 MAX_RANKS = 8
 MAX_TABLES = 12
+
+
+def _memory_of(one: TablePlacement | BusyTable) -> str:
+    cached = "" if one.cache_fraction is None else f", {one.cache_fraction:.3g} of the rows cached in HBM"
+    return MEMORY_OF[one.kernel] + cached
 
 
 def recommendation_report(plan: RecommendationPlan) -> RenderableType:
@@ -57,6 +63,7 @@ def recommendation_summary(plan: RecommendationPlan) -> FirstLines:
     facts = [
         ("plan", f"{plan.job.name}: {plural(len(plan.decision.tables), 'table')} on {size}"),
         ("tables", ", ".join(f"{count(number)} {sharding}" for sharding, number in shardings)),
+        *([("caches", caches)] if (caches := _caches(plan)) else []),
         ("step time", f"{human_seconds(plan.cost.step_s)} · {count(round(plan.cost.samples_per_s))} samples/s"),
         ("bottleneck", f"rank {busiest.rank} in {busiest.building}: {human_seconds(busiest.seconds)}"),
         *([("compression", compression_fact(plan))] if plan.compression else []),
@@ -69,6 +76,16 @@ def recommendation_summary(plan: RecommendationPlan) -> FirstLines:
         ("more", f"--full, or --section {', '.join(SECTIONS)}"),
     ]
     return FirstLines(facts)
+
+
+def _caches(plan: RecommendationPlan) -> str:
+    """Shares of rows that caches hold, with the tables of each; nothing where no table has a cache."""
+    shares = Counter(one.cache_fraction for one in plan.decision.tables if one.cache_fraction is not None)
+    held = ", ".join(f"{share:.3g} of the rows of {plural(shares[share], 'table')}" for share in sorted(shares))
+    if not held:
+        return ""
+    others = [share for share in plan.job.cache_fraction if share not in shares]
+    return f"{held} in HBM" + (f" (also allowed: {', '.join(f'{one:.3g}' for one in others)})" if others else "")
 
 
 def _fullest(ranks: Sequence[RankLoad]) -> list[str]:
@@ -162,10 +179,10 @@ def _early(plan: RecommendationPlan) -> str:
 
 def _placements(plan: RecommendationPlan) -> RenderableType:
     table = columns(("sharding", "rows live in", "tables", "for example"), right=("tables",), flexible=("for example",))
-    kinds = Counter((one.sharding, one.kernel) for one in plan.decision.tables)
-    for (sharding, kernel), number in kinds.most_common():
-        own = [one for one in plan.decision.tables if (one.sharding, one.kernel) == (sharding, kernel)]
-        add(table, sharding, MEMORY_OF[kernel], count(number), _example(own))
+    kinds = Counter((one.sharding, _memory_of(one)) for one in plan.decision.tables)
+    for (sharding, memory), number in kinds.most_common():
+        own = [one for one in plan.decision.tables if (one.sharding, _memory_of(one)) == (sharding, memory)]
+        add(table, sharding, memory, count(number), _example(own))
     return section("Tables", table)
 
 
@@ -256,7 +273,7 @@ def recommendation_explanation(found: EmbeddingExplanation) -> RenderableType:
     for one in found.binding[:MAX_TABLES]:
         other = f"{one.other}: {human_seconds(one.other_s)} per rank" if one.other_s is not None else "none"
         own = (human_seconds(one.seconds), gib(one.memory_bytes["hbm"]))
-        add(table, one.table, one.sharding, MEMORY_OF[one.kernel], *own, other)
+        add(table, one.table, one.sharding, _memory_of(one), *own, other)
     more = len(found.binding) - MAX_TABLES
     rest = [Text(f"{more} more tables take less")] if more > 0 else []
     memories = columns(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from scaleacross.spec.base import Name, Spec
-from scaleacross.spec.recommendation import Kernel, Sharding, StorePrecision, TableOptimizer
+from scaleacross.spec.recommendation import CacheFraction, Kernel, Sharding, StorePrecision, TableOptimizer
 
 
 class TableShard(Spec):
@@ -28,6 +28,9 @@ class TableLaunch(Spec):
     pooled: bool = True
     sharding: Sharding
     kernel: Kernel
+    cache_fraction: CacheFraction | None = Field(
+        default=None, description="share of the rows that the cache in HBM holds; None: no cache"
+    )
     shards: tuple[TableShard, ...] = Field(min_length=1)
 
     @model_validator(mode="after")

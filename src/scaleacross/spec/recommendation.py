@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
@@ -19,6 +19,12 @@ Kernel = Literal["dense", "fused", "fused_uvm_caching", "fused_uvm", "key_value"
 """Where rows live, in TorchRec's words: dense in HBM of every rank as a dense layer, fused in HBM, fused_uvm_caching in host
 memory behind a cache in HBM, fused_uvm in host memory alone, key_value on SSD."""
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
+CACHED: tuple[Kernel, ...] = ("fused_uvm_caching", "key_value")
+"""Kernels behind a cache in HBM."""
+CacheFraction = Annotated[float, Field(gt=0, le=1)]
+"""Share of a table's rows that its cache in HBM holds."""
+CACHE_FRACTIONS: tuple[CacheFraction, ...] = (0.02, 0.05, 0.1, 0.2, 0.4)
+"""What a plan may choose from, table by table, where the job states nothing."""
 
 Tier = Literal["hbm", "host_memory", "ssd"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
@@ -32,7 +38,7 @@ BYTES_OF: dict[StorePrecision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 TableOptimizer = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 
 
-_LISTS = ("shardings", "kernels", "replica_groups", "sample_rules", "drivers")
+_LISTS = ("shardings", "kernels", "cache_fraction", "replica_groups", "sample_rules", "drivers")
 
 
 class RecommendationJob(Spec):
@@ -61,7 +67,10 @@ class RecommendationJob(Spec):
         default=KERNELS, description="allowed memories; those that the topology does not state drop out"
     )
     least_column_width: PositiveInt = Field(default=32, description="columns of a column shard, at least")
-    cache_fraction: float = Field(default=0.2, gt=0, le=1, description="share of a table that its cache in HBM holds")
+    cache_fraction: tuple[CacheFraction, ...] = Field(
+        default=CACHE_FRACTIONS,
+        description="allowed shares of a table that its cache in HBM holds; of several the plan chooses one for every table",
+    )
     reserved_fraction: float = Field(
         default=0.15, ge=0, lt=1, description="share of HBM kept for activations and fragmentation"
     )
@@ -120,6 +129,10 @@ class TablePlacement(Spec):
         description="data_parallel, row_wise: all; table_wise: one; column_wise: of each column shard; table_row_wise: of a host",
     )
     column_width: PositiveInt = Field(description="columns of a shard; the table's dimension where columns are whole")
+    cache_fraction: CacheFraction | None = Field(
+        default=None,
+        description="share of the rows that the cache in HBM holds; None: no cache",
+    )
 
 
 class Extent(NamedTuple):
@@ -248,6 +261,19 @@ class RecommendationPlan(Spec):
     early_rows: EarlyRows | None = Field(default=None, description="not part of the cost; None: groups, or torchrec")
     report: SearchReport
 
+    @model_validator(mode="before")
+    @classmethod
+    def _older_plans_have_one_cache_fraction(cls, data: Any) -> Any:
+        """Tables of plans that state the job's one share alone have that one."""
+        try:
+            stated, tables = data["job"]["cache_fraction"], data["decision"]["tables"]
+        except (KeyError, TypeError):
+            return data
+        if not isinstance(stated, int | float):
+            return data
+        filled = [{"cache_fraction": stated, **one} if one.get("kernel") in CACHED else one for one in tables]
+        return {**data, "decision": {**data["decision"], "tables": filled}}
+
 
 class EmbeddingRival(Spec):
     """What another rule makes of the job, by the same cost model."""
@@ -277,9 +303,10 @@ class BusyTable(Spec):
     table: Name
     sharding: Sharding
     kernel: Kernel
+    cache_fraction: CacheFraction | None = Field(default=None, description="None: no cache")
     seconds: float = Field(description="on this rank")
     memory_bytes: dict[Tier, float] = Field(description="on this rank")
-    other: str = Field(default="", description="sharding and kernel of the cheapest other option of a shard")
+    other: str = Field(default="", description="sharding, kernel and cache of the cheapest other option of a shard")
     other_s: float | None = Field(default=None, description="its seconds per rank that it loads")
 
 

@@ -46,6 +46,7 @@ def decision_of(
                 kernel=option.kernel,
                 ranks=tuple(map(int, ranks)),
                 column_width=option.column_width,
+                cache_fraction=option.cache_fraction,
             )
         )
     return RecommendationDecision(
@@ -78,12 +79,19 @@ def assignment_of(problem: EmbeddingProblem, decision: RecommendationDecision) -
 
 def _option_of(problem: ShardingProblem, number: int, placement: TablePlacement) -> int:
     wanted = (placement.sharding, placement.kernel, placement.column_width)
-    for index, option in enumerate(problem.options[number]):
-        if (option.sharding, option.kernel, option.column_width) == wanted:
-            return index
+    alike = [index for index, option in enumerate(problem.options[number]) if option.kind[:3] == wanted]
+    share = placement.cache_fraction
+    found = [index for index in alike if share in (None, problem.options[number][index].cache_fraction)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(
+            f"table '{placement.table}': {placement.kernel} states no cache_fraction, and the job allows {len(found)}"
+        )
+    cache = "" if share is None else f", a cache of {share:g}"
     raise InputError(
-        f"table '{placement.table}': {placement.sharding} with {placement.kernel} and {placement.column_width} columns is not "
-        "among its options; the job's shardings and kernels and the topology's memories say which are"
+        f"table '{placement.table}': {placement.sharding} with {placement.kernel}{cache} and {placement.column_width} columns "
+        "is not among its options; the job's shardings, kernels and cache_fraction and the topology's memories say which are"
     )
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from scaleacross.cost_models.candidates import Floats, Ints
-from scaleacross.spec.recommendation import TIERS, Kernel, Sharding
+from scaleacross.spec.recommendation import CACHED, TIERS, Kernel, Sharding
 from scaleacross.workloads.recommendation import EmbeddingTable
 
 Spread = Literal["one", "unit", "all"]
@@ -40,6 +40,7 @@ class Option:
         parts: (classes, 3) look-up, exchange and sync of one shard on a rank of each class, s per step.
         memory: (NUM_TIERS,) whole bytes of one shard on a rank that holds it.
         num_shards: shards that go to ranks of their own choice; 1 for the other spreads.
+        cache_fraction: share of the rows that a cache in HBM holds; None: there is no cache.
     """
 
     sharding: Sharding
@@ -48,6 +49,12 @@ class Option:
     memory: Floats
     num_shards: int
     column_width: int
+    cache_fraction: float | None = None
+
+    @property
+    def kind(self) -> tuple[Sharding, Kernel, int, float | None]:
+        """What tells the options of a table apart."""
+        return self.sharding, self.kernel, self.column_width, self.cache_fraction
 
     @property
     def spread(self) -> Spread:
@@ -59,6 +66,11 @@ class Option:
         """(classes,) seconds of one shard on a rank of each class."""
         whole: Floats = self.parts.sum(axis=1)
         return whole
+
+
+def cache_fractions(kernel: Kernel, allowed: Sequence[float]) -> Sequence[float | None]:
+    """Those that a table with this kernel may have: the allowed ones of a kernel with a cache, None of others."""
+    return allowed if kernel in CACHED else (None,)
 
 
 @dataclass(frozen=True)

@@ -306,7 +306,6 @@ def machine_of(job: RecommendationJob, building: Building, num_ranks: int) -> To
         hbm_to_host=host.link_bandwidth_bytes_per_s / 1e3 if host else standard.hbm_to_host,
         intra_host=inside.bandwidth_bytes_per_s * inside.efficiency_fraction / 1e3,
         inter_host=outside.bandwidth_bytes_per_s * outside.efficiency_fraction / 1e3,
-        cache_ratio=job.cache_fraction,
     )
 
 
@@ -325,6 +324,9 @@ def _by_torchrec(
     tables = tuple(model.expanded())
     sizes, least = (row, sent, job.optimizer), job.least_column_width
     options = _per_kind(
-        tables, lambda one: torchrec_options(one, machine, round(batch), job.shardings, kernels, *sizes, least)
+        tables,
+        lambda one: torchrec_options(
+            one, machine, round(batch), job.shardings, kernels, *sizes, least, job.cache_fraction
+        ),
     )
     return ShardingProblem(tables, options, fleet)

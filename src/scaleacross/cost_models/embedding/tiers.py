@@ -26,7 +26,7 @@ import numpy as np
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.embedding.coded_exchange import ForwardSlopes
 from scaleacross.cost_models.embedding.exchange import Exchange
-from scaleacross.cost_models.embedding.options import Option, whole_bytes
+from scaleacross.cost_models.embedding.options import Option, cache_fractions, whole_bytes
 from scaleacross.cost_models.embedding.torchrec import cache_state_bytes
 from scaleacross.spec.recommendation import BYTES_OF, Kernel, RecommendationJob, Sharding, TableOptimizer
 from scaleacross.workloads.recommendation import ID_BYTES, EmbeddingTable, Locality
@@ -81,7 +81,8 @@ def table_options(table: EmbeddingTable, setting: Setting) -> tuple[Option, ...]
         for shard in _shards(table, sharding, setting):
             for kernel in setting.job.kernels:
                 if (kernel == "dense") == (sharding == "data_parallel") and _exists(kernel, setting):
-                    out.append(_option(table, sharding, kernel, shard, setting))
+                    for cached in cache_fractions(kernel, setting.job.cache_fraction):
+                        out.append(_option(table, sharding, kernel, shard, setting, cached))
     return tuple(out)
 
 
@@ -119,13 +120,15 @@ def _shards(table: EmbeddingTable, sharding: Sharding, setting: Setting) -> list
     return [_Shard(reads, vectors, rows, width // shards, both_ways * whole / shards, shards) for shards in cuts]
 
 
-def _option(table: EmbeddingTable, sharding: Sharding, kernel: Kernel, shard: _Shard, setting: Setting) -> Option:
-    memory = _memory(table, kernel, shard, setting)
-    lookup = np.array([_lookup_s(table, kernel, shard, setting, rates) for rates in setting.rates])
+def _option(
+    table: EmbeddingTable, sharding: Sharding, kernel: Kernel, shard: _Shard, setting: Setting, cached: float | None
+) -> Option:
+    memory = _memory(kernel, shard, setting, cached or 0.0)
+    lookup = np.array([_lookup_s(table, kernel, shard, setting, rates, cached or 0.0) for rates in setting.rates])
     stored = shard.rows * shard.width * BYTES_OF[setting.job.table_precision]
     sync = setting.exchange.sync * stored / setting.job.sync_interval_steps if setting.num_groups > 1 else 0.0
     parts: Floats = np.stack([lookup, np.full_like(lookup, shard.exchange_s), np.full_like(lookup, sync)], axis=1)
-    return Option(sharding, kernel, parts, memory, shard.num_shards, shard.width)
+    return Option(sharding, kernel, parts, memory, shard.num_shards, shard.width, cached)
 
 
 def row_bytes(width: int, element_bytes: int) -> int:
@@ -133,7 +136,9 @@ def row_bytes(width: int, element_bytes: int) -> int:
     return math.ceil(width * element_bytes / SECTOR_BYTES) * SECTOR_BYTES
 
 
-def _lookup_s(table: EmbeddingTable, kernel: Kernel, shard: _Shard, setting: Setting, rates: RankRates) -> float:
+def _lookup_s(
+    table: EmbeddingTable, kernel: Kernel, shard: _Shard, setting: Setting, rates: RankRates, cached: float
+) -> float:
     row = row_bytes(shard.width, BYTES_OF[setting.job.table_precision])
     sent = shard.vectors * shard.width * BYTES_OF[setting.job.exchange_precision]
     weighted = 4 * shard.reads if table.weighted else 0.0
@@ -149,7 +154,7 @@ def _lookup_s(table: EmbeddingTable, kernel: Kernel, shard: _Shard, setting: Set
     seconds = (around + 3 * moved) / rates.hbm
     if kernel == "fused":
         return seconds
-    miss = 1 - setting.locality.read_share(setting.job.cache_fraction, table.rows)
+    miss = 1 - setting.locality.read_share(cached, table.rows)
     return seconds + 2 * miss * moved / (rates.host if kernel == "fused_uvm_caching" else rates.ssd)
 
 
@@ -160,7 +165,7 @@ def state_bytes(optimizer: TableOptimizer, width: int) -> float:
     ]
 
 
-def _memory(table: EmbeddingTable, kernel: Kernel, shard: _Shard, setting: Setting) -> Floats:
+def _memory(kernel: Kernel, shard: _Shard, setting: Setting, cached: float) -> Floats:
     job, elements = setting.job, shard.rows * shard.width
     rows = elements * (BYTES_OF[job.table_precision] + state_bytes(job.optimizer, shard.width))
     buffers = ID_BYTES * shard.reads + shard.vectors * shard.width * BYTES_OF[job.exchange_precision]
@@ -170,5 +175,5 @@ def _memory(table: EmbeddingTable, kernel: Kernel, shard: _Shard, setting: Setti
         return whole_bytes([buffers + rows, 0, 0])
     if kernel == "fused_uvm":
         return whole_bytes([buffers, rows, 0])
-    cache = job.cache_fraction * rows + cache_state_bytes(shard.rows, job.cache_fraction)
+    cache = cached * rows + cache_state_bytes(shard.rows, cached)
     return whole_bytes([buffers + cache, *((rows, 0) if kernel == "fused_uvm_caching" else (0, rows))])

@@ -6,12 +6,13 @@ no latency, no overlap, no dense part; a plan's score is the largest sum of a ra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.embedding.options import NUM_TIERS, Option, whole_bytes
+from scaleacross.cost_models.embedding.options import NUM_TIERS, Option, cache_fractions, whole_bytes
 from scaleacross.spec.recommendation import Kernel, Sharding, TableOptimizer
 from scaleacross.workloads.recommendation import ID_BYTES, EmbeddingTable
 
@@ -23,6 +24,8 @@ DENSE_ELEMENTWISE_FACTOR: Final = 9.22
 LEAST_COLUMN_WIDTH: Final = 128
 BACKWARD_FACTOR: Final = 2
 _UVM_SLOWDOWN: Final = 10
+CACHE_RATIO: Final = 0.2
+"""Share of a table that a cache holds without a constraint."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class TorchRecMachine:
     ssd: float = 0.1 * _GIB_PER_S
     intra_host: float = 600 * _GIB_PER_S
     inter_host: float = 12.5 * _GIB_PER_S
-    cache_ratio: float = 0.2
+    cache_ratio: float = CACHE_RATIO
 
     @property
     def network(self) -> float:
@@ -167,22 +170,25 @@ def torchrec_options(
     sent_bytes: int = 4,
     optimizer: TableOptimizer | None = None,
     least_column_width: int = LEAST_COLUMN_WIDTH,
+    cached: Sequence[float] = (CACHE_RATIO,),
 ) -> tuple[Option, ...]:
     """Every option of a table that its enumerator lists, by its own figures (here in s, look-up and exchange apart).
 
-    Below ``LEAST_COLUMN_WIDTH`` it lists column shards only where a constraint (``min_partition``) asks for them.
+    Below ``LEAST_COLUMN_WIDTH`` it lists column shards, and beside ``CACHE_RATIO`` other shares ``cached``, only where a
+    constraint (``min_partition``, ``cache_params``) asks for them.
     """
     out = []
     narrow = column_widths(table, least_column_width)
     listed = [(kind, width) for kind in shardings for width in (narrow if "column" in kind else (table.dimension,))]
+    stores = [(kernel, share) for kernel in kernels for share in cache_fractions(kernel, cached)]
     for sharding, width in listed:
-        own: tuple[Kernel, ...] = ("dense",) if sharding == "data_parallel" else kernels
-        for kernel in own:
-            if (kernel == "dense") != (sharding == "data_parallel") or kernel not in kernels:
+        for kernel, share in stores:
+            if (kernel == "dense") != (sharding == "data_parallel"):
                 continue
-            perf = shard_perf(table, sharding, kernel, machine, batch, width, row_bytes, sent_bytes)
-            stored = shard_storage(table, sharding, kernel, machine, batch, width, row_bytes, sent_bytes, optimizer)
+            with_cache = machine if share is None else replace(machine, cache_ratio=share)
+            perf = shard_perf(table, sharding, kernel, with_cache, batch, width, row_bytes, sent_bytes)
+            stored = shard_storage(table, sharding, kernel, with_cache, batch, width, row_bytes, sent_bytes, optimizer)
             parts = np.array([[perf.fwd_compute + perf.bwd_compute, perf.fwd_comms + perf.bwd_comms, 0.0]]) / 1e3
             shards = table.dimension // width if "column" in sharding else 1
-            out.append(Option(sharding, kernel, parts, whole_bytes(stored[:NUM_TIERS]), shards, width))
+            out.append(Option(sharding, kernel, parts, whole_bytes(stored[:NUM_TIERS]), shards, width, share))
     return tuple(out)

@@ -17,7 +17,7 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Ints
 from scaleacross.cost_models.embedding.options import LOOKUP, Assignment, Option, ShardingProblem, fits, holders
-from scaleacross.cost_models.embedding.torchrec import column_width
+from scaleacross.cost_models.embedding.torchrec import CACHE_RATIO, column_width
 from scaleacross.solvers.backends.cpsat import WORKERS
 from scaleacross.solvers.embeddings.exact import solve_part, whole_part
 from scaleacross.spec.recommendation import Sharding
@@ -90,7 +90,7 @@ def _proposals(problem: ShardingProblem) -> Iterator[tuple[int, ...]]:
     keys: tuple[Callable[[Option], float], ...] = (_dearest, partial(_work, problem))
     for key in keys:
         orders = [
-            [i for _, i in sorted((key(option), i) for i, option in enumerate(own) if _listed(table, option))]
+            [i for _, i in sorted((key(option), i) for i, option in enumerate(own) if _listed(table, option, own))]
             for table, own in zip(problem.tables, problem.options, strict=True)
         ]
         if all(orders):
@@ -99,9 +99,13 @@ def _proposals(problem: ShardingProblem) -> Iterator[tuple[int, ...]]:
         yield from _uniform(problem, sharding)
 
 
-def _listed(table: EmbeddingTable, option: Option) -> bool:
-    """Whether its enumerator lists the option without a constraint: column shards have one width there."""
-    return "column" not in option.sharding or option.column_width == column_width(table)
+def _listed(table: EmbeddingTable, option: Option, own: Sequence[Option]) -> bool:
+    """Whether its enumerator lists the option of a table without a constraint: column shards have one width there, caches one
+    share, or the nearest that is allowed."""
+    if "column" in option.sharding and option.column_width != column_width(table):
+        return False
+    shares = {one.cache_fraction for one in own if one.cache_fraction is not None}
+    return option.cache_fraction in (None, min(shares, key=lambda share: abs(share - CACHE_RATIO), default=None))
 
 
 def _advancing(problem: ShardingProblem, orders: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
@@ -124,7 +128,7 @@ def _advancing(problem: ShardingProblem, orders: Sequence[Sequence[int]]) -> Ite
 def _uniform(problem: ShardingProblem, sharding: Sharding) -> Iterator[tuple[int, ...]]:
     """All tables by one sharding, each with its fastest kernel."""
     own = [
-        [i for i, option in enumerate(options) if option.sharding == sharding and _listed(table, option)]
+        [i for i, option in enumerate(options) if option.sharding == sharding and _listed(table, option, options)]
         for table, options in zip(problem.tables, problem.options, strict=True)
     ]
     if all(own):
@@ -223,15 +227,14 @@ def translated(ours: ShardingProblem, theirs: ShardingProblem, assignment: Assig
     chosen = []
     for own, options, index in zip(ours.options, theirs.options, assignment.option, strict=True):
         wanted = options[index]
-        keys = [(option.sharding, option.kernel, option.column_width) for option in own]
+        keys = [option.kind for option in own]
         whole = wanted.column_width == max(option.column_width for option in options)
         sharding: Sharding = "table_wise" if wanted.spread == "one" and whole else wanted.sharding
         sharding = "column_wise" if sharding == "table_column_wise" else sharding
-        if (sharding, wanted.kernel, wanted.column_width) not in keys:
-            if (wanted.sharding, wanted.kernel, wanted.column_width) not in keys:
-                return None
-            sharding = wanted.sharding
-        chosen.append(keys.index((sharding, wanted.kernel, wanted.column_width)))
+        key = next((key for key in ((sharding, *wanted.kind[1:]), wanted.kind) if key in keys), None)
+        if key is None:
+            return None
+        chosen.append(keys.index(key))
     mapped = Assignment(tuple(chosen), assignment.ranks)
     return mapped if fits(ours, mapped) else None
 
@@ -320,7 +323,7 @@ def karmarkar_karp(ours: ShardingProblem, _theirs: ShardingProblem | None, _limi
 def recshard(ours: ShardingProblem, _theirs: ShardingProblem | None, limit_s: float) -> Outcome:
     """Whole tables over ranks and memories, least look-up time of the busiest rank; communication is not in its program.
 
-    Its shares of a table in HBM are all, the job's ``cache_fraction``, or none.
+    Its shares of a table in HBM are all, those of the job's ``cache_fraction``, or none.
     """
     kept = [[i for i, o in enumerate(own) if o.sharding == "table_wise"] for own in ours.options]
     if not all(kept):

@@ -91,6 +91,21 @@ class Relaxation:
         best_s = self._mean_s(float(costs[high]))
         return None if best_s is None else max(float(costs[high]), best_s) * _SAFETY
 
+    def within(self, limit_s: float) -> set[tuple[int, int]]:
+        """(group, option) pairs that a plan below ``limit_s`` may use; all of them where the program has no answer.
+
+        LP(θ) and what one whole table at a place adds to it at least (its reduced cost) bound every plan that uses the place.
+        """
+        least_s = self._mean_s(limit_s)
+        if least_s is None:
+            return {(place.group, place.option) for place in self.places}
+        spare = (limit_s - least_s) / self._unit_s + limit_s / self._unit_s * (1 - _SAFETY)
+        return {
+            (place.group, place.option)
+            for place, count, allowed in zip(self.places, self._counts, self._allowed, strict=True)
+            if allowed and count.reduced_cost() <= spare
+        }
+
     def limits(self, bound_s: float) -> list[float]:
         """Values of θ worth a try above a bound: from it to four times."""
         costs = np.unique(self._shard_s).tolist()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -90,3 +90,17 @@ def class_capacity(fleet: Fleet) -> tuple[Ints, Floats]:
     room = np.zeros((fleet.num_classes, fleet.capacity.shape[1]))
     np.add.at(room, fleet.rank_class, fleet.capacity)
     return ranks, room
+
+
+def closed(problem: ShardingProblem, groups: Sequence[Alike], kept: Collection[tuple[int, int]]) -> ShardingProblem:
+    """The problem with options that are not ``kept``, (group, option) pairs, too large for any rank; numbers stay as they are."""
+    options = list(problem.options)
+    for number, group in enumerate(groups):
+        listed = {index for index, _ in group.options if (number, index) in kept}
+        nowhere = [
+            one if index in listed else replace(one, memory=np.full_like(one.memory, np.inf))
+            for index, one in enumerate(options[group.tables[0]])
+        ]
+        for table in group.tables:
+            options[table] = tuple(nowhere)
+    return replace(problem, options=tuple(options))

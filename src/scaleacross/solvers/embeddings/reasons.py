@@ -35,11 +35,17 @@ def _busy_table(name: str, option: Option, held: int, other: Option | None, kind
         table=name,
         sharding=option.sharding,
         kernel=option.kernel,
+        cache_fraction=option.cache_fraction,
         seconds=float(option.seconds[kind]) * held,
         memory_bytes={tier: float(size) * held for tier, size in zip(TIERS, option.memory, strict=True)},
-        other=f"{other.sharding} {other.kernel}" if other else "",
+        other=_said(other) if other else "",
         other_s=float(other.seconds[kind]) if other else None,
     )
+
+
+def _said(option: Option) -> str:
+    cached = "" if option.cache_fraction is None else f", {option.cache_fraction:.3g} cached"
+    return f"{option.sharding} {option.kernel}{cached}"
 
 
 def memory_values(problem: ShardingProblem, assignment: Assignment, limit_s: float) -> tuple[TierValue, ...]:

@@ -10,14 +10,14 @@ from functools import cached_property
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import Floats, Ints
-from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest, fits, loads_of
-from scaleacross.solvers.backends.cpsat import WORKERS
+from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest, fits
 from scaleacross.solvers.embeddings.bound import Relaxation
-from scaleacross.solvers.embeddings.choices import Alike, alike_tables
+from scaleacross.solvers.embeddings.choices import Alike, alike_tables, closed
 from scaleacross.solvers.embeddings.configurations import MOST_KINDS, Configurations
 from scaleacross.solvers.embeddings.construct import fill, pack, relabelled, rounded
-from scaleacross.solvers.embeddings.exact import Part, size_of, solve_part, whole_part
+from scaleacross.solvers.embeddings.exact import size_of, solve_part, whole_part
+from scaleacross.solvers.embeddings.level import level_plan
+from scaleacross.solvers.embeddings.neighbourhoods import merged, next_part
 from scaleacross.solvers.embeddings.patterns import MOST_TABLES, Answer, PatternSearch
 from scaleacross.solvers.embeddings.random_keys import MOST_PLACES, RandomKeys
 from scaleacross.spec.progress import Progress
@@ -28,8 +28,6 @@ _WEIGHTS = (0.0, 0.1, 0.5, 2.0)
 _TIGHT_WEIGHTS = (1.0, 3.0, 10.0, 30.0, 1e2, 1e4)
 _PART_WORK, _PLACE_WORK = 1.0, 3.0
 """Of the constraint program on a part, and on shards of whole options."""
-_PART_SIZE = 4_000
-"""Whole numbers of a part, about."""
 _PATIENCE = 60
 _TRIED, _LEAST_TRIED_S, _LEAST_S = 0.2, 3.0, 0.5
 """Of the time that is left, what every way to a proof gets before the best of them; no less than so many seconds; too few."""
@@ -99,7 +97,7 @@ def shard_embeddings(
         best = found.objective_s if found.assignment else None
         report(Progress(stage, done, None, best, found.bound_s or None, clock() - begin))
 
-    groups = alike_tables(problem)
+    groups: Sequence[Alike] = alike_tables(problem)
     tell("enumerating", len(groups))
     if any(not group.options for group in groups):
         found.relaxation_fits = False
@@ -113,7 +111,10 @@ def shard_embeddings(
     for incumbent in incumbents:
         found.take(problem, incumbent, "baseline")
     target = max(gap_tolerance, 1e-9)
-    chosen = _construct(problem, groups, relaxation, bound_s, found, left)
+    chosen: Sequence[Sequence[int]] = _construct(problem, groups, relaxation, bound_s, found, left)
+    found.take(problem, level_plan(problem, groups), "equal ranks")
+    problem, groups, chosen = _narrowed(problem, groups, relaxation, found, chosen)
+    relaxation = Relaxation(groups, problem.fleet)
     unkeyed_s = (1 - _KEYED) * left()
     _keyed(RandomKeys(problem, groups, seed), chosen, found, lambda: left() - unkeyed_s, target)
     if len(problem.tables) > MOST_TABLES and len(groups) <= MOST_KINDS and _alike(problem):
@@ -122,6 +123,7 @@ def shard_embeddings(
     for weight in _TIGHT_WEIGHTS if found.assignment is None else ():
         if found.assignment is None or left() > 0:
             found.take(problem, fill(problem, weight), "largest first, by seconds and fullness")
+    problem, groups, _ = _narrowed(problem, groups, relaxation, found, ())
     tell("placing", 1)
     small = size_of(groups, problem) <= EXACT_SIZE
     patterns, ways = _patterns_of(problem, found, left, clock), list[Way]()
@@ -174,6 +176,27 @@ def _construct(
     return out
 
 
+def _narrowed(
+    problem: ShardingProblem,
+    groups: Sequence[Alike],
+    relaxation: Relaxation,
+    found: Found,
+    chosen: Sequence[Sequence[int]],
+) -> tuple[ShardingProblem, Sequence[Alike], Sequence[Sequence[int]]]:
+    """Without the options that no faster plan than the best can use; choices of the others, and that of the best, stay."""
+    if found.assignment is None:
+        return problem, groups, chosen
+    kept = relaxation.within(found.objective_s)
+    used = found.assignment.option
+    kept |= {(number, used[table]) for number, group in enumerate(groups) for table in group.tables}
+    if all((number, index) in kept for number, group in enumerate(groups) for index, _ in group.options):
+        return problem, groups, chosen
+    left = closed(problem, groups, kept)
+    groups = alike_tables(left)
+    listed = {table: {index for index, _ in group.options} for group in groups for table in group.tables}
+    return left, groups, [one for one in chosen if all(index in listed[table] for table, index in enumerate(one))]
+
+
 def _keyed(
     keys: RandomKeys, chosen: Sequence[Sequence[int]], found: Found, left: Callable[[], float], target: float
 ) -> None:
@@ -219,9 +242,7 @@ def _exact(
 ) -> None:
     start = relabelled(problem, found.assignment) if found.assignment else None
     upper = found.objective_s if found.assignment else _worst(problem)
-    solved = solve_part(
-        problem, whole_part(problem), upper, limit_s, seed, start, found.bound_s, gap, WORKERS, clock=clock
-    )
+    solved = solve_part(problem, whole_part(problem), upper, limit_s, seed, start, found.bound_s, gap, clock=clock)
     if solved.found is not None:
         own = [solved.found[table] for table in range(len(problem.tables))]
         plan = Assignment(tuple(index for index, _ in own), tuple(ranks for _, ranks in own))
@@ -305,12 +326,7 @@ def _improve(
     """Free the tables of the busiest ranks and of some others, put them back better; until nothing moves for a while."""
     quiet, rounds = 0, 0
     while found.assignment is not None and found.gap > target and left() > 0 and quiet < _PATIENCE:
-        parts = loads_of(problem, found.assignment)
-        load = parts[0].sum(axis=1)
-        if dice.random() < 0.5:
-            part = _tables_part(problem, found.assignment, load, dice, parts)
-        else:
-            part = _ranks_part(problem, found.assignment, _freed(problem, load, dice, 2 + rounds % 5), parts)
+        part = next_part(problem, found.assignment, dice, rounds)
         rounds += 1
         if not part.tables:
             quiet += 1
@@ -319,77 +335,6 @@ def _improve(
         solved = solve_part(
             problem, part, found.objective_s, left(), seed, best, found.bound_s, work=_PART_WORK, clock=clock
         )
-        better = solved.found is not None and found.take(problem, _with(best, solved.found), "neighbourhoods")
+        better = solved.found is not None and found.take(problem, merged(best, solved.found), "neighbourhoods")
         quiet = 0 if better else quiet + 1
         tell("placing", rounds)
-
-
-def _freed(problem: ShardingProblem, load: Floats, dice: random.Random, others: int) -> list[int]:
-    """The busiest rank (of its host, all, now and then) with the least busy and some others."""
-    order = np.argsort(-load)
-    units = problem.fleet.units
-    if units and len(units) > 1 and dice.random() < 0.4:
-        tops = np.array([load[unit].max() for unit in units])
-        picks = {int(tops.argmax()), int(tops.argmin()), dice.randrange(len(units))}
-        return sorted(int(rank) for unit in picks for rank in units[unit])
-    ties = [int(rank) for rank in order if load[rank] >= load[order[0]] * (1 - 1e-6)]
-    chosen = {dice.choice(ties)} | {int(rank) for rank in order[-others // 2 :]}
-    chosen |= {dice.randrange(len(load)) for _ in range(others)}
-    return sorted(chosen)
-
-
-def _ranks_part(
-    problem: ShardingProblem, assignment: Assignment, ranks: Sequence[int], loads: tuple[Floats, Floats]
-) -> Part:
-    """All tables that lie inside ``ranks``, free to move there."""
-    inside = set(ranks)
-    free = [
-        table
-        for table, held in enumerate(assignment.ranks)
-        if inside.issuperset(map(int, held))
-        and (problem.options[table][assignment.option[table]].spread != "all" or len(ranks) == problem.fleet.num_ranks)
-    ]
-    return _without(problem, assignment, free, np.array(ranks), loads)
-
-
-def _tables_part(
-    problem: ShardingProblem, assignment: Assignment, load: Floats, dice: random.Random, loads: tuple[Floats, Floats]
-) -> Part:
-    """Some tables, of the busiest rank above all, free to move anywhere and to be split otherwise."""
-    fleet, busiest_rank = problem.fleet, int(load.argmax())
-    size = {"one": fleet.num_ranks, "unit": len(fleet.units), "all": 1}
-    here = [table for table, held in enumerate(assignment.ranks) if busiest_rank in held]
-    rest = list(range(len(problem.tables)))
-    dice.shuffle(here)
-    dice.shuffle(rest)
-    weights = [float(problem.options[t][assignment.option[t]].seconds.max()) for t in rest]
-    rest = [table for _, table in sorted((-weight * dice.random(), t) for weight, t in zip(weights, rest, strict=True))]
-    free: list[int] = []
-    budget = _PART_SIZE
-    for table in dict.fromkeys((*here[:4], *rest)):
-        budget -= sum(size[option.spread] for option in problem.options[table])
-        if free and budget < 0:
-            break
-        free.append(table)
-    return _without(problem, assignment, free, np.arange(fleet.num_ranks), loads)
-
-
-def _without(
-    problem: ShardingProblem, assignment: Assignment, free: Sequence[int], own: Ints, loads: tuple[Floats, Floats]
-) -> Part:
-    """The part of ``free`` tables on ranks ``own``, with what the others leave there."""
-    load, stored = loads[0].sum(axis=1)[own], loads[1][own]
-    at = {int(rank): index for index, rank in enumerate(own)}
-    for table in free:
-        option = problem.options[table][assignment.option[table]]
-        for rank in assignment.ranks[table]:
-            load[at[int(rank)]] -= option.seconds[problem.fleet.rank_class[rank]]
-            stored[at[int(rank)]] -= option.memory
-    return Part(tuple(free), own, np.maximum(load, 0.0), stored)
-
-
-def _with(assignment: Assignment, found: dict[int, tuple[int, Ints]]) -> Assignment:
-    option, ranks = list(assignment.option), list(assignment.ranks)
-    for table, (index, own) in found.items():
-        option[table], ranks[table] = index, own
-    return Assignment(tuple(option), tuple(ranks))
