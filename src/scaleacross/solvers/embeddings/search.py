@@ -12,6 +12,7 @@ import numpy as np
 
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest, fits
 from scaleacross.solvers.embeddings.bound import Relaxation
+from scaleacross.solvers.embeddings.cheapest import in_cheapest_memory
 from scaleacross.solvers.embeddings.choices import Alike, alike_tables, closed
 from scaleacross.solvers.embeddings.configurations import MOST_KINDS, Configurations
 from scaleacross.solvers.embeddings.construct import fill, pack, relabelled, rounded
@@ -88,7 +89,7 @@ def shard_embeddings(
         gap_tolerance: relative gap at which the search stops.
         incumbents: plans that ours must not be slower than.
     """
-    begin, found = clock(), Found()
+    begin, found, stated = clock(), Found(), problem
 
     def left() -> float:
         return time_limit_s - (clock() - begin)
@@ -138,6 +139,9 @@ def shard_embeddings(
     for others, way in zip(reversed(range(len(ways))), ways, strict=True):
         if found.gap > target and left() > _LEAST_S:
             way(left() / (1 + others))
+    if found.assignment is not None:
+        found.assignment = in_cheapest_memory(stated, found.assignment)
+        found.objective_s = min(found.objective_s, busiest(stated, found.assignment))
     found.out_of_time = found.gap > target
     return found
 

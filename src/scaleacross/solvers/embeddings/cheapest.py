@@ -1,0 +1,47 @@
+"""The memory of every table where the busiest rank does not decide it: the fastest with room, on the ranks that the table has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.candidates import Floats, Ints
+from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, loads_of
+
+_LEAST: Final = 1e-9
+"""Of a shard's seconds: less than this is nothing saved."""
+
+
+def in_cheapest_memory(problem: ShardingProblem, assignment: Assignment) -> Assignment:
+    """The plan with every table in the fastest memory that has room for it, cut as it is and on the same ranks.
+
+    The table that saves most seconds over its ranks moves first. No rank takes longer, and exchanges stay as they are.
+    """
+    stored, chosen, moved = loads_of(problem, assignment)[1], list(assignment.option), True
+    while moved:
+        moved = False
+        for _, table, index in sorted(_moves(problem, chosen, assignment.ranks), reverse=True):
+            own, ranks = problem.options[table], assignment.ranks[table]
+            held, shards = np.unique(ranks, return_counts=True)
+            after = stored[held] + shards[:, None] * (own[index].memory - own[chosen[table]].memory)
+            if own[index].seconds.sum() < own[chosen[table]].seconds.sum() and _fits(after, problem, held):
+                stored[held], chosen[table], moved = after, index, True
+    return replace(assignment, option=tuple(chosen))
+
+
+def _fits(memory: Floats, problem: ShardingProblem, ranks: Ints) -> bool:
+    return bool((memory <= problem.fleet.capacity[ranks]).all())
+
+
+def _moves(problem: ShardingProblem, chosen: Sequence[int], where: Sequence[Ints]) -> Iterator[tuple[float, int, int]]:
+    """Seconds saved over all ranks, the table and its option, where no rank gets slower."""
+    for table, (options, now, ranks) in enumerate(zip(problem.options, chosen, where, strict=True)):
+        own, counts = options[now], np.bincount(problem.fleet.rank_class[ranks], minlength=problem.fleet.num_classes)
+        for index, option in enumerate(options):
+            saved = own.seconds - option.seconds
+            alike = (option.sharding, option.column_width) == (own.sharding, own.column_width)
+            if alike and saved.min() >= 0 and saved.max() > own.seconds.max() * _LEAST:
+                yield float(saved @ counts), table, index
