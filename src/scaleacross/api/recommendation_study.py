@@ -125,9 +125,11 @@ def explain_recommendation(
     rank, tables = busy_tables(problem.sharding, assignment)
     used = tuple(share.building for share in fill_of(plan.job, topology))
     share_s = time_limit_s / 2 / (2 if len(used) > 1 else 1)
-    tiers = memory_values(problem.sharding, assignment, share_s)
+    tiers, now_s = memory_values(problem.sharding, assignment, share_s)
     buildings = building_values(plan, topology, used, share_s) if len(used) > 1 else ()
-    return EmbeddingExplanation(plan=plan, busiest_rank=rank, binding=tables, tiers=tiers, buildings=buildings)
+    return EmbeddingExplanation(
+        plan=plan, busiest_rank=rank, binding=tables, tiers=tiers, as_it_is_s=now_s, buildings=buildings
+    )
 
 
 def simulate_recommendation(plan: RecommendationPlan | str | Path, *, what_if: Sequence[str] = ()) -> SimulatedTables:

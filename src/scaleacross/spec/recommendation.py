@@ -317,7 +317,7 @@ class TierValue(Spec):
     used_fraction: float = Field(description="of the memory of all ranks")
     fullest_fraction: float = Field(description="of the memory of the fullest rank")
     change: str
-    busiest_rank_s: float | None = Field(default=None, description="best plan found; None: no plan")
+    busiest_rank_s: float | None = Field(default=None, description="best of all plans found that fit; None: no plan")
 
 
 class BuildingValue(Spec):
@@ -339,4 +339,8 @@ class EmbeddingExplanation(Spec):
     busiest_rank: NonNegativeInt
     binding: tuple[BusyTable, ...] = Field(description="its tables, dearest first")
     tiers: tuple[TierValue, ...]
+    as_it_is_s: float = Field(
+        description="busiest rank of the best plan found that fits the memories as they are, s: below the plan's where the "
+        "searches of the explanation found a faster one"
+    )
     buildings: tuple[BuildingValue, ...] = Field(default=(), description="where the plan uses several")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.embedding.options import Assignment, Option, ShardingProblem, loads_of
+from scaleacross.cost_models.embedding.options import Assignment, Option, ShardingProblem, busiest, fits, loads_of
 from scaleacross.solvers.embeddings.search import shard_embeddings
 from scaleacross.spec.recommendation import TIERS, BusyTable, TierValue
 
@@ -48,33 +49,40 @@ def _said(option: Option) -> str:
     return f"{option.sharding} {option.kernel}{cached}"
 
 
-def memory_values(problem: ShardingProblem, assignment: Assignment, limit_s: float) -> tuple[TierValue, ...]:
-    """Plans under other sizes of each memory that there is; ``limit_s`` for all of them."""
-    memory = loads_of(problem, assignment)[1]
-    capacity = problem.fleet.capacity
+def memory_values(
+    problem: ShardingProblem, assignment: Assignment, limit_s: float
+) -> tuple[tuple[TierValue, ...], float]:
+    """Plans under other sizes of each memory that there is, and the busiest rank of the best that fits the sizes as they are.
+
+    Every size has the best of all plans found that fit it, so that less memory is never faster. ``limit_s`` is for all searches.
+    """
+    memory, capacity = loads_of(problem, assignment)[1], problem.fleet.capacity
     present = [tier for tier in range(len(TIERS)) if capacity[:, tier].any()]
-    out = []
-    for tier in present:
-        full = memory[:, tier] / np.maximum(capacity[:, tier], 1.0)
-        used = float(memory[:, tier].sum() / capacity[:, tier].sum())
-        for change, factor in CHANGES:
-            other = capacity.copy()
-            other[:, tier] = np.floor(other[:, tier] * factor)
-            changed = replace(problem, fleet=replace(problem.fleet, capacity=other))
-            found = shard_embeddings(
-                changed,
-                time_limit_s=limit_s / (len(present) * len(CHANGES)),
-                gap_tolerance=0.001,
-                incumbents=(assignment,),
-            )
-            seconds = found.objective_s if found.assignment is not None else None
-            out.append(
-                TierValue(
-                    tier=TIERS[tier],
-                    used_fraction=used,
-                    fullest_fraction=float(full.max()),
-                    change=change,
-                    busiest_rank_s=seconds,
-                )
-            )
-    return tuple(out)
+    sizes = {(tier, change): _resized(problem, tier, factor) for tier in present for change, factor in CHANGES}
+    plans = [assignment]
+    for changed in sizes.values():
+        found = shard_embeddings(changed, time_limit_s=limit_s / len(sizes), gap_tolerance=0.001, incumbents=plans)
+        plans += [found.assignment] if found.assignment is not None else []
+    full = memory / np.maximum(capacity, 1.0)
+    values = tuple(
+        TierValue(
+            tier=TIERS[tier],
+            used_fraction=float(memory[:, tier].sum() / capacity[:, tier].sum()),
+            fullest_fraction=float(full[:, tier].max()),
+            change=change,
+            busiest_rank_s=_best_s(changed, plans),
+        )
+        for (tier, change), changed in sizes.items()
+    )
+    return values, _best_s(problem, plans) or busiest(problem, assignment)
+
+
+def _resized(problem: ShardingProblem, tier: int, factor: float) -> ShardingProblem:
+    capacity = problem.fleet.capacity.copy()
+    capacity[:, tier] = np.floor(capacity[:, tier] * factor)
+    return replace(problem, fleet=replace(problem.fleet, capacity=capacity))
+
+
+def _best_s(problem: ShardingProblem, plans: Sequence[Assignment]) -> float | None:
+    """Busiest rank of the best of the plans that fit; None: none does."""
+    return min((busiest(problem, plan) for plan in plans if fits(problem, plan)), default=None)
