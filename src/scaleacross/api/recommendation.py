@@ -19,7 +19,13 @@ from scaleacross.solvers.embeddings.infeasible import no_plan, require_options
 from scaleacross.solvers.embeddings.search import Found, shard_embeddings
 from scaleacross.spec.network_choice import Driver
 from scaleacross.spec.progress import Progress
-from scaleacross.spec.recommendation import RecommendationDecision, RecommendationJob, RecommendationPlan, SearchReport
+from scaleacross.spec.recommendation import (
+    FAILURES_NOT_COUNTED,
+    RecommendationDecision,
+    RecommendationJob,
+    RecommendationPlan,
+    SearchReport,
+)
 from scaleacross.spec.topology import Topology
 from scaleacross.verification.embeddings import verify_recommendation
 from scaleacross.workloads.recommendation import Dlrm
@@ -96,7 +102,13 @@ def evaluate_recommendation(
     assignment = assignment_of(problem, decision)
     cost, ranks = priced(problem, assignment)
     report = SearchReport(
-        status="evaluated", objective_s=cost.busiest_rank_s, bound_s=0.0, gap=1.0, seconds=0.0, seed=0
+        status="evaluated",
+        objective_s=cost.busiest_rank_s,
+        bound_s=0.0,
+        gap=1.0,
+        seconds=0.0,
+        seed=0,
+        notes=_notes(own, topology, problem),
     )
     whole = decision_of(problem, assignment, decision.codecs).model_copy(update={"driver": decision.driver})
     plan = RecommendationPlan(
@@ -206,7 +218,7 @@ def _assembled(
             seconds=seconds,
             seed=seed,
             methods=tuple(dict.fromkeys(found.methods)),
-            notes=(*_notes(job, problem), *notes_on(job.compression, chosen)),
+            notes=(*_notes(job, topology, problem), *notes_on(job.compression, chosen)),
         ),
     )
 
@@ -222,11 +234,13 @@ def _required(found: Found) -> Assignment:
     return found.assignment
 
 
-def _notes(job: RecommendationJob, problem: EmbeddingProblem) -> tuple[str, ...]:
+def _notes(job: RecommendationJob, topology: Topology, problem: EmbeddingProblem) -> tuple[str, ...]:
     notes, used = [], {k for options in problem.sharding.options for o in options for k in (o.kernel, o.sharding)}
     gone = [kernel for kernel in job.kernels if kernel not in used and kernel != "dense"]
     if gone:
         notes.append(f"not considered: {', '.join(gone)}; the topology states no such memory (buildings: host)")
     if "table_row_wise" in job.shardings and "table_row_wise" not in used:
         notes.append("not considered: table_row_wise; hosts hold different numbers of ranks, or one each")
+    if topology.reliability is not None:
+        notes.append(FAILURES_NOT_COUNTED)
     return tuple(notes)

@@ -15,6 +15,7 @@ from scaleacross.report.format import add, cell, columns, count, gib, grid, perc
 from scaleacross.report.summary import FirstLines
 from scaleacross.spec.network_choice import DRIVER_NAMES
 from scaleacross.spec.recommendation import (
+    FAILURES_NOT_COUNTED,
     TIERS,
     BusyTable,
     EmbeddingComparison,
@@ -75,6 +76,7 @@ def recommendation_summary(plan: RecommendationPlan) -> FirstLines:
             f"{STATUS_MEANING[report.status][0]}; no busiest rank takes less than "
             f"{human_seconds(report.bound_s)} (gap {percent(report.gap)})",
         ),
+        *(("failures", note) for note in report.notes if note == FAILURES_NOT_COUNTED),
         ("more", f"--full, or --section {', '.join(SECTIONS)}"),
     ]
     return FirstLines(facts)

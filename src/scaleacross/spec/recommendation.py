@@ -246,6 +246,13 @@ class SearchReport(Spec):
     notes: tuple[str, ...] = ()
 
 
+FAILURES_NOT_COUNTED = (
+    "failure rates of the topology (reliability) are not counted: samples/s are those of steps without failures, and no "
+    "checkpoint, spare host or recovery is planned for tables"
+)
+"""Note of plans whose topology states how often its parts fail."""
+
+
 class RecommendationPlan(Spec):
     """A plan with its job, cost and proof. Everything the tool prints is in here."""
 
