@@ -85,6 +85,11 @@ print(json.dumps({{
             {"shard": "none", "num_micro_batches": 1},
             {"data_parallel_replicate_degree": 4, "data_parallel_shard_degree": 1, "recompute": None},
         ),
+        (
+            Degrees(tp=4, dp_shard=2),
+            {"shard": "parameters", "recompute": "selective"},
+            {"spmd_backend": "partial_dtensor", "recompute": "SelectiveAC.Config"},
+        ),
     ],
 )  # fmt: skip
 def test_torchtitan_parses_the_module(
@@ -245,7 +250,12 @@ def test_module_compiles_under_any_job_name() -> None:
         (Degrees(cp=4), {"shard": "none"}, "shard 'none' with cp 4"),
         (Degrees(cp=4), {}, "cp 4 with context_exchange ring"),
         (Degrees(pp=2, dp_shard=2), {"shard": "parameters"}, "shard 'parameters' with pp 2"),
-        (Degrees(tp=4), {"recompute": "selective"}, "recompute selective: .*SelectiveAC.*target: torchtitan"),
+        (Degrees(tp=4), {"recompute": "mlp"}, "recompute mlp: .*SelectiveAC.*target: torchtitan"),
+        (
+            Degrees(tp=4),
+            {"recompute": "selective", "precision": "fp8", "conversion": {"recipe": "torchao_rowwise"}},
+            "recompute selective with conversion.recipe torchao_rowwise: .* not modelled",
+        ),
         (Degrees(tp=2, dp_shard=2, ep=2), {"shard": "parameters"}, "ep 2 with tp 2"),
         (Degrees(pp=4), {"num_micro_batches": 3}, "1F1B with 3 micro-batches on 4 stages"),
         (

@@ -6,7 +6,7 @@
 Runs in an interpreter that has torch 2.13.0, torchtitan 0.3.0 and triton. FLOP, collectives with their bytes and ranks, and
 memory by kind are PyTorch's; ``attention``, ``Norm`` and the count of tokens per expert stand in for kernels that only a GPU has.
 Every configuration is a mapping: ``model`` (package, flavor), ``layers``, ``seq``, ``world``, degrees by torchtitan's names,
-``recompute`` (none or full), ``loss`` (plain or chunked), ``micro_batches``, ``stage`` (of a pipeline cut by hand).
+``recompute`` (none, selective or full), ``loss`` (plain or chunked), ``micro_batches``, ``stage`` (of a pipeline cut by hand).
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ from torch.utils.flop_counter import flop_registry, shape_wrapper
 from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.config.configs import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed import utils as titan
-from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
 from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
 from torchtitan.models.common.nn_modules import RMSNorm
 
 COMMUNICATION = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 DEGREES = ("data_parallel_replicate_degree", "data_parallel_shard_degree", "tensor_parallel_degree",
            "context_parallel_degree", "pipeline_parallel_degree", "expert_parallel_degree")  # fmt: skip
+CHECKPOINTING = {"full": FullAC.Config(), "selective": SelectiveAC.Config()}
 CPU = torch.device("cpu")
 
 
@@ -303,7 +304,7 @@ def count(config: dict[str, Any]) -> dict[str, Any]:
     model = spec.parallelize_fn(
         model, parallel_dims=dims, training=TrainingConfig(local_batch_size=1, seq_len=config["seq"]), parallelism=par,
         compile_config=CompileConfig(), dump_folder="",
-        ac_config=FullAC.Config() if config.get("recompute") == "full" else None,
+        ac_config=CHECKPOINTING.get(config.get("recompute")),
     )  # fmt: skip
     with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device="cpu")  # never init_weights: it reads values

@@ -165,7 +165,11 @@ def test_a_command_line_is_read_like_an_array() -> None:
         ),
         ("torchtitan", "def train(: pass", "line 1: no Python module"),
         ("torchtitan", "x = 1", "0 calls of ParallelismConfig"),
-        ("torchtitan", "f(ParallelismConfig(), TrainingConfig(seq_len=8))", "activation checkpointing SelectiveAC"),
+        (
+            "torchtitan",
+            "f(ParallelismConfig(), TrainingConfig(seq_len=8), activation_checkpoint=MemoryBudgetAC.Config())",
+            "activation checkpointing MemoryBudgetAC",
+        ),
     ],
 )
 def test_settings_that_no_plan_can_say_are_refused_by_name(target: str, text: str, message: str) -> None:

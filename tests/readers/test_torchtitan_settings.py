@@ -178,3 +178,27 @@ def test_compiled_converters_may_not_hide_other_settings_of_the_compiler() -> No
     assert notes == (
         "settings that were not read, and may change time or memory: compile.enable_async_tensor_parallel",
     )
+
+
+@pytest.mark.parametrize(
+    ("stated", "parallel", "expected"),
+    [
+        ("", "", "selective"),  # torchtitan's default
+        (", activation_checkpoint=SelectiveAC.Config()", "", "selective"),
+        ("", "tensor_parallel_degree=2, spmd_backend='partial_dtensor'", "selective"),
+        ("", "tensor_parallel_degree=2", "under spmd_backend 'spmd_types' repeats every collective of tp and ep"),
+        (", activation_checkpoint=FullAC.Config()", "tensor_parallel_degree=2", "full"),
+        (
+            ", activation_checkpoint=SelectiveAC.Config(force_recompute_mm_shapes_by_fqns=['wo'])",
+            "",
+            "force_recompute_mm_shapes_by_fqns .'wo'. is not modelled",
+        ),
+    ],
+)
+def test_activation_checkpointing_by_operator_is_read(stated: str, parallel: str, expected: str) -> None:
+    text = MODULE.replace(", activation_checkpoint=None", stated).format(training="", parallel=parallel)
+    if " " not in expected:
+        assert read(text, "x.py", 8, 36).decision.recompute == expected
+        return
+    with pytest.raises(sa.InputError, match=expected):
+        read(text, "x.py", 8, 36)

@@ -9,6 +9,7 @@ from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 from scaleacross.workloads.variants import (
     with_attention_rate,
     with_operator_recompute,
+    with_separate_projections,
     with_unfused_attention,
     with_unfused_loss,
     without_sequence_parallelism,
@@ -45,12 +46,12 @@ def test_without_sequence_parallelism_norms_and_residuals_are_repeated() -> None
 
 
 def test_operator_recompute_repeats_every_second_product() -> None:
-    after = block(with_operator_recompute(model()))
+    after = block(with_operator_recompute(with_separate_projections(model())))
     # q, k, v, output, gate, up, down: k, output and up are repeated
     repeated = 4096 * 1024 + 4096 * 4096 + 4096 * 14336
     total = 2 * 4096 * 1024 + 2 * 4096 * 4096 + 3 * 4096 * 14336
     assert after.selective_gemm_fraction == pytest.approx(repeated / total)
-    plain = block(with_operator_recompute(model(gated=False)))
+    plain = block(with_operator_recompute(with_separate_projections(model(gated=False))))
     # q, k, v, output, up, down: k, output and down
     assert plain.selective_gemm_fraction == pytest.approx(
         (4096 * 1024 + 4096 * 4096 + 4096 * 14336) / (2 * 4096 * 1024 + 2 * 4096 * 4096 + 2 * 4096 * 14336)

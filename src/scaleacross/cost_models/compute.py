@@ -276,14 +276,16 @@ def layer_times(
     Backward = the two gradient products of every Gemm with their own shapes, attention at ATTENTION_BACKWARD_RATIO,
     element-wise work at ELEMENTWISE_BACKWARD_RATIO. Attention and the Gemms marked so run in 16 bit whatever the
     precision of the others, whose operands are converted to it. Selective recomputation repeats the element-wise
-    work and ``selective_gemm_fraction`` of the Gemms, or unfused attention where the layer has that; modules repeat the
+    work and of every Gemm its share ``selective``, or unfused attention where the layer has that; modules repeat the
     Gemms that carry their name, their element-wise work, and attention (``workloads.modules``).
 
     Raises:
         KeyError: the accelerator states no peak for ``precision``.
     """
     tokens = shards.tokens(sequence_length)
-    forward, backward, weight, repeated, launches, beside, beside_back = (np.zeros_like(tokens) for _ in range(7))
+    forward, backward, weight, repeated, selective, launches, beside, beside_back = (
+        np.zeros_like(tokens) for _ in range(8)
+    )
     for gemm in layer.gemms:
         shape = _gemm_shape(gemm, shards, tokens, num_experts, runtime.load_spread)
         used = _sixteen_bit(accelerator) if gemm.always_16_bit else gemm_kind(precision, runtime.recipe)
@@ -291,6 +293,7 @@ def layer_times(
         ahead, back, own = _product_times_s(gemm, accelerator, used, shards.tp, shape, runtime)
         forward, backward, weight = forward + ahead, backward + back, weight + own
         repeated = repeated + np.where(shards.runs_again(gemm.modules), ahead, 0.0)
+        selective = selective + gemm.selective * ahead
         if SHARED in gemm.modules:
             beside, beside_back = beside + ahead, beside_back + back
     divided = layer.elementwise_bytes - layer.replicated_elementwise_bytes
@@ -302,7 +305,7 @@ def layer_times(
     )
     permuted = tokens / shards.tp * permutation_bytes(layer, runtime) / memory_bytes_per_s(accelerator)
     attention, attention_backward, hiding = (np.zeros_like(tokens) for _ in range(3))
-    selective = elementwise + layer.selective_gemm_fraction * forward
+    selective = selective + elementwise + permuted * layer.by_operator
     if layer.attention is not None:
         attention, attention_backward, hiding = _attention_times_s(
             layer.attention, accelerator, shards, sequence_length, runtime.exchanges

@@ -7,18 +7,27 @@ the least of all, and holds nothing while it runs again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, fields, replace
 from typing import Final
 
 import numpy as np
 
 from scaleacross.cost_models.candidates import ANY_POLICY, Bools, Candidates, Floats, Ints
-from scaleacross.spec.recomputation import BY_STAGE, RECOMPUTES, of_rerun_layer, rerun_period, rerun_share
+from scaleacross.spec.framework import KeptBy
+from scaleacross.spec.recomputation import (
+    BY_STAGE,
+    RECOMPUTES,
+    of_rerun_layer,
+    regathers_keys,
+    rerun_period,
+    rerun_share,
+)
 from scaleacross.spec.recomputation import tokens_again as tokens_again_of
-from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
+from scaleacross.workloads.layer_profile import ActivationBytes, LayerProfile, ModelProfile
 
 _PERIODS: Final = np.array([*map(rerun_period, RECOMPUTES), 1])  # ANY_POLICY is last
 _BY_STAGE: Final = RECOMPUTES.index(BY_STAGE)
+_KEPT: Final = fields(ActivationBytes)
 
 
 def _table(value: Callable[[str], float]) -> Floats:
@@ -82,16 +91,12 @@ def _rows_looked_up(codes: Ints, values: Callable[[str], Sequence[float]], numbe
 def kept_bytes(layer: LayerProfile, candidates: Candidates) -> Floats:
     """Activation bytes per token that one layer holds for its backward pass, (n,)."""
 
-    def kept(policy: str) -> tuple[float, float, float]:
-        one = layer.kept(policy)
-        return one.sharded, one.replicated, one.of_context
-
-    sharded, replicated, of_context = _rows_looked_up(candidates.recompute, kept, 3)
+    parts = _rows_looked_up(candidates.recompute, lambda policy: astuple(layer.kept(policy)), len(_KEPT))
     if (later := candidates.rerun_open).any():
-        least = layer.least_kept
-        sharded, replicated = np.where(later, least.sharded, sharded), np.where(later, least.replicated, replicated)
-        of_context = np.where(later, least.of_context, of_context)
-    return (sharded + of_context * (candidates.cp - 1)) / candidates.tp + replicated
+        parts = np.where(later, np.array(astuple(layer.least_kept))[:, None], parts)
+    sharded, replicated, of_context, of_tp, of_experts = parts
+    divided = sharded + of_context * (candidates.cp - 1) + of_tp * (candidates.tp > 1)
+    return (divided + of_experts * (candidates.expert_ranks > 1)) / candidates.tp + replicated
 
 
 def rerun_bytes(layer: LayerProfile, candidates: Candidates) -> Floats:
@@ -130,6 +135,11 @@ def gathers_again(layer: LayerProfile, candidates: Candidates) -> Floats:
 def keys_again(profile: ModelProfile, candidates: Candidates) -> Floats:
     """Share of the layers that exchange over cp whose exchange of the forward pass runs once more, (n,)."""
     return _looked_up(candidates.recompute, profile.keys_again)
+
+
+def regathers(candidates: Candidates, by: KeptBy) -> Floats:
+    """1 where the backward pass gathers the keys and values of its attention again, else 0, (n,)."""
+    return _looked_up(candidates.recompute, lambda policy: float(regathers_keys(policy, by)))
 
 
 def tokens_again(candidates: Candidates) -> Floats:

@@ -37,7 +37,7 @@ from scaleacross.cost_models.candidates import (
     Ints,
 )
 from scaleacross.cost_models.memory import Held
-from scaleacross.cost_models.recomputation import keys_again, tokens_again
+from scaleacross.cost_models.recomputation import keys_again, regathers, tokens_again
 from scaleacross.cost_models.sharding import gathered_once, pass_gathers, reduced_every_pass
 from scaleacross.cost_models.stragglers import busiest_load
 from scaleacross.cost_models.work import Work
@@ -105,9 +105,9 @@ class Volumes:
         return self.tokens * features * ACTIVATION_BYTES / (self.candidates.tp * self.candidates.cp_inner)
 
     @property
-    def regathers(self) -> bool:
-        """Whether the backward pass gathers keys and values again (Transformer Engine), or autograd kept them."""
-        return self.job.kept.by == "megatron"
+    def regathers(self) -> Floats:
+        """1 where the backward pass gathers keys and values again, 0 where they were kept, (n,)."""
+        return regathers(self.candidates, self.job.kept.by)
 
     @property
     def beside_attention(self) -> Floats:
@@ -238,7 +238,7 @@ def flows(volumes: Volumes) -> list[Flow]:
         calls: dict[Phase, float] = {"forward": 2 * layers, "backward": 2 * layers * (1 + keys)}
         add("cp", "all_to_all", HEADS, float(volumes.heads_bytes[0]), calls, "cp_inner" if inner > 1 else "cp")
     if candidates.context[0] != ALL_TO_ALL:
-        gathered_again, ring = layers * (keys + volumes.regathers), "cp_outer" if inner > 1 else "cp"
+        gathered_again, ring = layers * (keys + float(volumes.regathers[0])), "cp_outer" if inner > 1 else "cp"
         add("cp", "all_gather", "keys and values", kv, {"forward": layers, "backward": gathered_again}, ring)
         add("cp", "reduce_scatter", "key and value gradients", kv, {"backward": layers}, ring)
     exchanges: dict[Phase, float] = {"forward": 2 * moe_layers, "backward": 2 * moe_layers * tokens}

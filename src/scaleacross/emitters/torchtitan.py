@@ -25,6 +25,7 @@ from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.conversion import Recipe
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.recomputation import Recompute
 from scaleacross.targets.torchtitan_models import Flavor, find_flavor, missing_flavor
 
 TORCHTITAN_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
@@ -36,6 +37,12 @@ CONVERTERS: Final[Mapping[Recipe, str]] = {
     "torchao_nvfp4": "NVFP4",
 }
 """Recipe -> how the names of its converters begin (torchtitan/components/quantization)."""
+CHECKPOINTING: Final[Mapping[Recompute, str]] = {
+    "none": "None",
+    "selective": "SelectiveAC.Config()",
+    "full": "FullAC.Config()",
+}
+"""Recompute policy -> activation_checkpoint (torchtitan/distributed/activation_checkpoint.py)."""
 # The default of 0.3.0, spmd_types, stops in fully_shard of torch 2.13.0 and has no save list for tp and ep collectives.
 SPMD_BACKEND: Final = "partial_dtensor"
 
@@ -86,7 +93,8 @@ def config_module(plan: Plan) -> str:
         title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
         package=flavor.package,
         flavor=flavor.name,
-        recompute="FullAC.Config()" if plan.decision.recompute == "full" else "None",
+        recompute=CHECKPOINTING[plan.decision.recompute],
+        policies=", ".join(sorted(name.partition(".")[0] for name in CHECKPOINTING.values() if name != "None")),
         stated="".join(f"    {name!r}: {values!r},\n" for name, values in stated.items()),
         checkpoint=checkpoint,
         imports=group_imports
@@ -255,7 +263,7 @@ from typing import Any
 {imports}from torchtitan.components.loss import {losses}
 from torchtitan.components.optimizer import default_adamw
 from torchtitan.config import {compile_import}ParallelismConfig, TrainingConfig
-from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.distributed.activation_checkpoint import {policies}
 from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models.common.config_utils import decoder_vocab_size
 from torchtitan.models.{package} import model_registry

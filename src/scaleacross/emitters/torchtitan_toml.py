@@ -67,6 +67,10 @@ def toml_config(
 def _require_flavor(plan: Plan, flavor: Flavor) -> None:
     if plan.job.recipe is not None:
         raise EmitError(f"torchtitan {VERSION}: its converters differ from those of 0.3.0; set precision: bf16")
+    if plan.decision.recompute == "selective":
+        raise EmitError(
+            f"torchtitan {VERSION}: its selective checkpointing counts other products; set recompute: none or full"
+        )
     if plan.job.kept.loss_chunks > 1:
         raise EmitError(f"torchtitan {VERSION}: its loss holds all logits at once; set kept.loss_chunks: 1")
     decoder = workload_of(plan).decoder()

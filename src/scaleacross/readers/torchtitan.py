@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from scaleacross.emitters.torchtitan import CONVERTERS, TORCHTITAN_ORDER
+from scaleacross.emitters.torchtitan import CHECKPOINTING, CONVERTERS, SPMD_BACKEND, TORCHTITAN_ORDER
 from scaleacross.errors import InputError
 from scaleacross.readers.settings import Reading, data_parallel, folded
 from scaleacross.readers.torchtitan_options import UNKNOWN, check, shape
@@ -29,6 +29,8 @@ RUNS: Final[Mapping[str, Any]] = {
 }
 """Fields of the job that torchtitan runs in one way, whatever the job says of another program."""
 COMPILED: Final = ("enable", "components")
+FORCED: Final = "force_recompute_mm_shapes_by_fqns"
+FORCED_DEFAULT: Final = ["moe.router.gate"]
 LOSS_CHUNKS: Final = 8
 """ChunkedLossWrapper.Config.num_chunks."""
 
@@ -58,6 +60,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     if ep > 1:  # its experts lie on all axes but pp, none of them divided
         ep, lanes = folded(name, ep, tp * cp, sharded)
     degrees = Degrees(tp=tp, cp=cp, pp=pp, dp_shard=sharded, dp_replicate=replicate, ep=ep, expert_lanes=lanes)
+    _check_backend(parallel, parts["recompute"], degrees, name)
     shard: ShardLevel = "none" if sharded * cp == 1 else "optimizer" if pp > 1 else _without_pipeline(parallel)
     choice, layers = pipeline(parallel, training, name, pp, num_layers)
     decision = Decision(
@@ -84,11 +87,37 @@ def _without_pipeline(parallel: dict[str, Any]) -> ShardLevel:
 
 
 def _recompute(kind: str, name: str) -> Recompute:
-    if kind in ("none", "None"):
-        return "none"
-    if kind in ("full", "FullAC"):
-        return "full"
-    raise InputError(f"{name}: activation checkpointing {kind} is not modelled: none (None) and full (FullAC) are")
+    for policy, known in CHECKPOINTING.items():
+        if kind == known.partition(".")[0]:
+            return policy
+    raise InputError(
+        f"{name}: activation checkpointing {kind} is not modelled: None, SelectiveAC and FullAC of torchtitan 0.3.0 are, and "
+        "none and full of 0.2.2"
+    )
+
+
+def _checkpointing(calls: Sequence[ast.Call], name: str) -> Recompute:
+    """The policy that a module states, or torchtitan's default. Raises InputError: one that is not modelled."""
+    stated = [word.value for call in calls for word in call.keywords if word.arg == "activation_checkpoint"]
+    policy = _recompute(ast.unparse(stated[0]).partition(".")[0].partition("(")[0] if stated else "SelectiveAC", name)
+    words = stated[0].keywords if stated and isinstance(stated[0], ast.Call) else []
+    for word in words:
+        if word.arg == FORCED and _literal(word.value) != FORCED_DEFAULT:
+            raise InputError(
+                f"{name}: SelectiveAC with {FORCED} {ast.unparse(word.value)} is not modelled; leave it out"
+            )
+    return policy
+
+
+def _check_backend(parallel: dict[str, Any], recompute: Recompute, degrees: Degrees, name: str) -> None:
+    """Raises InputError: operators that SelectiveAC finds under functional collectives alone."""
+    backend = parallel.get("spmd_backend", "spmd_types")
+    if recompute == "selective" and max(degrees.tp, degrees.expert_ranks) > 1 and backend != SPMD_BACKEND:
+        raise InputError(
+            f"{name}: SelectiveAC with tp {degrees.tp} and experts over {degrees.expert_ranks} ranks under spmd_backend "
+            f"{backend!r} repeats every collective of tp and ep, which is not modelled; state spmd_backend={SPMD_BACKEND!r}, "
+            "or activation_checkpoint FullAC or None"
+        )
 
 
 def _module(text: str, name: str) -> dict[str, Any]:
@@ -104,15 +133,13 @@ def _module(text: str, name: str) -> dict[str, Any]:
         if len(mine) != 1:
             raise InputError(f"{name}: {len(mine)} calls of {builder}; one is needed")
         settings[part] = _keywords(mine[0], name)
-    stated = [word.value for call in calls for word in call.keywords if word.arg == "activation_checkpoint"]
-    kind = ast.unparse(stated[0]).partition(".")[0].partition("(")[0] if stated else "SelectiveAC (the default)"
     quantized = _quantized(calls, name)
     compiled = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "CompileConfig"]
     if compiled:
         settings["compile"] = _keywords(compiled[0], name)
         if quantized["precision"] != "bf16":  # converters are priced compiled, as they need it
             settings["compile"] = {key: value for key, value in settings["compile"].items() if key not in COMPILED}
-    return {"settings": settings, "recompute": _recompute(kind, name), "quantized": quantized | _loss(calls, name)}
+    return {"settings": settings, "recompute": _checkpointing(calls, name), "quantized": quantized | _loss(calls, name)}
 
 
 def _keywords(call: ast.Call, name: str) -> dict[str, Any]:
@@ -186,6 +213,6 @@ def _toml(text: str, name: str) -> dict[str, Any]:
     mode = data.get("activation_checkpoint", {}).get("mode", "selective")
     return {
         "settings": {part: values for part, values in data.items() if isinstance(values, dict)},
-        "recompute": _recompute(mode, name),
+        "recompute": _recompute({"none": "None", "full": "FullAC"}.get(mode, mode), name),
         "quantized": {"precision": "bf16", "conversion.recipe": "null", "kept.loss_chunks": 1},
     }

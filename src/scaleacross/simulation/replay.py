@@ -29,7 +29,7 @@ from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.parallelism import REDUCED_EVERY_PASS
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan, PredictedCollective
-from scaleacross.spec.recomputation import policy_on, tokens_again
+from scaleacross.spec.recomputation import policy_on, regathers_keys, tokens_again
 from scaleacross.spec.step_work import PipelineWork
 from scaleacross.step.graph import StepGraph
 from scaleacross.step.program import build
@@ -265,7 +265,8 @@ def _setting(plan: Plan, profile: ModelProfile) -> Setting:
     chosen = plan.decision
     policies = [policy_on(rank, chosen.recompute, chosen.stage_recompute) for rank in range(plan.degrees.pp)]
     keys, tokens = tuple(map(profile.keys_again, policies)), tuple(map(tokens_again, policies))
-    return Setting(plan.job, plan.degrees, chosen.shard, chosen.context_exchange, sizes, whole, keys, tokens)
+    gathered = tuple(regathers_keys(policy, plan.job.kept.by) for policy in policies)
+    return Setting(plan.job, plan.degrees, chosen.shard, chosen.context_exchange, sizes, whole, keys, tokens, gathered)
 
 
 def _kinds(plan: Plan) -> dict[str, list[str]]:

@@ -29,10 +29,13 @@ class Optimizer(Spec):
     )
 
 
+KeptBy = Literal["megatron", "pytorch"]
+
+
 class Kept(Spec):
     """What the framework keeps and allocates beside parameters and optimizer states. Targets fix ``by``."""
 
-    by: Literal["megatron", "pytorch"] = Field(
+    by: KeptBy = Field(
         default="megatron",
         description="megatron: what Transformer Engine's layers and a fused loss keep; pytorch: what autograd keeps of "
         "torchtitan's models, FSDP2's gathered layers and gradients, and the loss operator by operator",

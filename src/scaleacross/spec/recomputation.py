@@ -17,6 +17,8 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, WithJsonSchema
 
+from scaleacross.spec.framework import KeptBy
+
 Module = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
 MODULES: Final[tuple[Module, ...]] = get_args(Module)
 INSIDE_MOE: Final[frozenset[Module]] = frozenset({"moe_act", "shared_experts"})
@@ -93,6 +95,12 @@ def policy_of_share(rerun: int, layers: int) -> str | None:
 def tokens_again(policy: str) -> float:
     """How often experts' dispatch and combine run once more in the backward pass, in the mean over layers."""
     return 1.0 if "moe" in modules_of(policy) else rerun_share(policy)
+
+
+def regathers_keys(policy: str, by: KeptBy) -> bool:
+    """Whether a backward pass gathers the keys and values of its attention once more: Transformer Engine's always, autograd's
+    where checkpointing by operator keeps what attention returns and not what it reads."""
+    return by == "megatron" or policy == "selective"
 
 
 def repeats_tokens(policy: str) -> bool:

@@ -151,7 +151,7 @@ class Layers:
         if action.kind is not Kind.F:
             passes.append(("backward", work.attention_backward_s, count, True))
         for name, seconds, calls, scatters in passes:
-            kept = scatters and self.job.kept.by == "pytorch"
+            kept = scatters and not self.setting.regathers[self.work.pipeline_rank]
             if one_level:
                 ahead: tuple[Op, ...] = ("all_to_all",) if self.swaps else ("all_gather",)
                 if self.swaps or not kept:

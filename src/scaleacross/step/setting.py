@@ -40,6 +40,7 @@ class Setting:
         reduce_whole: tp collectives are all-reduces (no sequence parallelism).
         keys_again, tokens_again: share of the exchanges of keys and values, and of tokens, that a backward pass repeats, by
             pipeline rank.
+        regathers: whether it gathers keys and values for its own attention, by pipeline rank.
     """
 
     job: Job
@@ -50,6 +51,7 @@ class Setting:
     reduce_whole: bool
     keys_again: tuple[float, ...]
     tokens_again: tuple[float, ...]
+    regathers: tuple[bool, ...]
 
     @property
     def bucket_parameters(self) -> int:

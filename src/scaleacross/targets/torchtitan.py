@@ -42,7 +42,7 @@ SCHEDULES: Final[tuple[ScheduleName, ...]] = (
     "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV",
 )  # fmt: skip
 ROUNDS: Final[tuple[ScheduleName, ...]] = ("Interleaved1F1B", "InterleavedZeroBubble")
-RECOMPUTES: Final[tuple[Recompute, ...]] = ("none", "full")
+RECOMPUTES: Final[tuple[Recompute, ...]] = ("none", "selective", "full")
 OPTIMIZERS: Final = ("adam", "adamw")
 
 
@@ -206,9 +206,17 @@ LAWS: Final = (
         "base",
         lambda s, rows: in_codes(rows.recompute, recompute_codes(RECOMPUTES)),
         lambda c: (
-            f"recompute {c.decision.recompute}: torchtitan 0.3.0 reruns whole layers (FullAC), or norms and activations with "
-            "every second matrix product (SelectiveAC, which is not priced); set recompute: [none, full], or plan with target: "
-            "torchtitan"
+            f"recompute {c.decision.recompute}: torchtitan 0.3.0 reruns whole layers (full: FullAC) or operators (selective: "
+            "SelectiveAC); set recompute: [none, selective, full], or plan with target: torchtitan"
+        ),
+    ),
+    Law(
+        "operators in 8 bit",
+        "base",
+        lambda s, rows: np.bool_(s.job.recipe is None) | ~in_codes(rows.recompute, recompute_codes(("selective",))),
+        lambda c: (
+            f"recompute selective with conversion.recipe {c.subject.job.recipe}: which converted products SelectiveAC keeps in "
+            "compiled layers of torchtitan 0.3.0 is not modelled; set recompute: [none, full]"
         ),
     ),
     Law(

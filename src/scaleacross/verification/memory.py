@@ -257,4 +257,7 @@ def _frozen_dense_parameters(layer: LayerProfile, tp: int) -> float:
 def _kept(layer: LayerProfile, policy: str, degrees: Degrees) -> float:
     """Bytes per token from a layer's forward to its backward pass."""
     kept = layer.kept(policy)
-    return (kept.sharded + kept.of_context * (degrees.cp - 1)) / degrees.tp + kept.replicated
+    divided = kept.sharded + kept.of_context * (degrees.cp - 1)
+    divided += kept.of_tp if degrees.tp > 1 else 0.0
+    divided += kept.of_experts if degrees.expert_ranks > 1 else 0.0
+    return divided / degrees.tp + kept.replicated

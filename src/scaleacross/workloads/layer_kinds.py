@@ -204,7 +204,7 @@ class Experts(Spec):
             self.width,
             self.num_experts,
             self.top_k,
-            router_bias=self.router_bias != "none",
+            router_bias=self.router_bias,
             gated=self.gated,
             bias=self.bias,
         )

@@ -30,7 +30,8 @@ class Gemm:
     ``tokens_per_token`` is 1 for a dense layer and top-k for routed experts (summed over the experts of the layer).
     ``always_16_bit`` marks products that 8- and 4-bit recipes leave in 16 bit (output projection, router).
     ``siblings``: products of the same input, this one included, whose gradients for it are added up afterwards.
-    ``trained``: its weights have a gradient. ``modules``: what runs it again if recomputed.
+    ``trained``: its weights have a gradient. ``modules``: what runs it again if recomputed. ``selective``: share of it that
+    selective recomputation runs again. ``bias``: it adds one.
     """
 
     name: str
@@ -42,6 +43,8 @@ class Gemm:
     siblings: int = 1
     trained: bool = True
     modules: tuple[Module, ...] = ()
+    selective: float = 0.0
+    bias: bool = False
 
     @property
     def flop_per_token(self) -> float:
@@ -109,11 +112,15 @@ class ActivationBytes:
 
     ``sharded`` is divided by tp (sequence parallelism divides norms and residuals too, token copies in experts likewise),
     ``replicated`` is not. ``of_context`` is held, divided by tp, for every further rank of context parallelism: of its tokens.
+    ``of_tp`` is held, divided by tp, where tp is above 1, and ``of_experts`` where experts lie on several ranks: results of
+    collectives that there are only then.
     """
 
     sharded: float
     replicated: float = 0.0
     of_context: float = 0.0
+    of_tp: float = 0.0
+    of_experts: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,7 @@ class LayerProfile:
         stream_bytes: part of ``elementwise_bytes`` on the tensor between layers, and
         stream_activation_bytes: part of the held activations there: both are divided by tp only with sequence parallelism.
         replicated_elementwise_bytes: part of ``elementwise_bytes`` that tp does not divide.
-        selective_gemm_fraction: share of the forward GEMM time that selective recomputation repeats.
+        by_operator: selective recomputation keeps results operator by operator (``variants.with_operator_recompute``).
         full_recompute_fraction: share of the forward time that full recomputation repeats.
         kv_features: features of key and value together that cp exchanges per token (0 without attention).
         modules: what recomputing a module of the layer frees and repeats; those that the layer has not do nothing.
@@ -181,7 +188,7 @@ class LayerProfile:
     stream_bytes: float = 0.0
     stream_activation_bytes: float = 0.0
     replicated_elementwise_bytes: float = 0.0
-    selective_gemm_fraction: float = 0.0
+    by_operator: bool = False
     full_recompute_fraction: float = 1.0
     recurrence: Recurrence | None = None
     modules: Mapping[Module, ModuleShare] = field(default_factory=dict)
@@ -203,7 +210,13 @@ class LayerProfile:
             return _blend(whole, self.activations["full"], rerun_share(policy))
         freed = sum(share.freed_bytes for share in shares)
         stream = sum(share.stream_freed_bytes for share in shares) if self.replicated_elementwise_bytes else 0.0
-        return ActivationBytes(whole.sharded - (freed - stream), whole.replicated - stream, whole.of_context)
+        return replace(whole, sharded=whole.sharded - (freed - stream), replicated=whole.replicated - stream)
+
+    @property
+    def selective_gemm_fraction(self) -> float:
+        """Share of the products' FLOP that selective recomputation repeats."""
+        whole = sum(gemm.flop_per_token for gemm in self.gemms)
+        return sum(gemm.flop_per_token * gemm.selective for gemm in self.gemms) / whole if whole else 0.0
 
     @cached_property
     def least_kept(self) -> ActivationBytes:
@@ -216,7 +229,9 @@ class LayerProfile:
         return tuple(self.modules[module] for module in modules_of(policy) if module in self.modules)
 
     def gathers_again(self, policy: str) -> float:
-        """Gathers (= scatters) over tp that a policy repeats in the backward pass."""
+        """Gathers (= scatters) over tp that a policy repeats in the backward pass; a gather alone is half of such a pair."""
+        if policy == "selective" and self.by_operator:
+            return self.tp_gathers / 2
         if policy in PLAIN or policy in PARTS:
             return self.tp_gathers * rerun_share(policy)
         return sum(share.tp_gathers for share in self.recomputed(policy))
@@ -266,7 +281,7 @@ class LayerProfile:
 
 def _blend(kept: ActivationBytes, rerun: ActivationBytes, share: float) -> ActivationBytes:
     """The mean layer where a share of them is rerun."""
-    names = ("sharded", "replicated", "of_context")
+    names = (field.name for field in fields(ActivationBytes))
     return ActivationBytes(*(getattr(kept, n) * (1 - share) + getattr(rerun, n) * share for n in names))
 
 

@@ -14,7 +14,7 @@ from scaleacross.workloads.fine_tuning import with_fine_tuning
 from scaleacross.workloads.layer_kinds import Attention, Latent
 from scaleacross.workloads.layer_profile import ModelProfile, Workload
 from scaleacross.workloads.space import widened
-from scaleacross.workloads.variants import with_eager_operators, with_pytorch_tensors
+from scaleacross.workloads.variants import with_eager_operators, with_operator_recompute, with_pytorch_tensors
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def profile_of(job: Job, workload: Workload) -> ModelProfile:
     tuning = job.fine_tuning
     profile = workload.profile() if tuning is None else with_fine_tuning(workload.profile(), tuning)
     if job.kept.by == "pytorch":
-        profile = with_pytorch_tensors(profile, job.kept.loss_chunks)
+        profile = with_operator_recompute(with_pytorch_tensors(profile, job.kept.loss_chunks))
     if not job.eager_operators:
         return profile
     decoder = workload.decoder()

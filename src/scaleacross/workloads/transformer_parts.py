@@ -113,7 +113,9 @@ def linear(gemm: Gemm, *, bias: bool = False) -> Part:
     weights = gemm.in_features * gemm.out_features
     num_bias = gemm.out_features if bias else 0
     replicated = weights + num_bias if gemm.shard == "none" else num_bias if gemm.shard == "row" else 0
-    return Part(gemms=(gemm,), num_parameters=weights + num_bias, num_replicated_parameters=replicated)
+    return Part(
+        gemms=(replace(gemm, bias=bias),), num_parameters=weights + num_bias, num_replicated_parameters=replicated
+    )
 
 
 def _core(attention: Attention) -> Part:
@@ -244,7 +246,7 @@ def routed_experts(
     num_experts: int,
     top_k: int,
     *,
-    router_bias: bool = False,
+    router_bias: Literal["none", "learned", "balancing"] = "none",
     gated: bool = True,
     bias: bool = False,
 ) -> tuple[Part, ...]:
@@ -254,11 +256,13 @@ def routed_experts(
     not be held; the token copies that were sent to the experts are, because bringing them back would be another all-to-all.
     Traffic: router softmax 8·experts, copy out 2d + 2·k·d, add up 2·k·d + 2d.
     """
-    router = num_experts * hidden_size + (num_experts if router_bias else 0)
+    router = num_experts * hidden_size + (num_experts if router_bias != "none" else 0)
     up = width * (2 if gated else 1)
     return (
         Part(
-            gemms=(Gemm("router", hidden_size, num_experts, "none", always_16_bit=True),),
+            gemms=(
+                Gemm("router", hidden_size, num_experts, "none", always_16_bit=True, bias=router_bias == "learned"),
+            ),
             num_parameters=router,
             num_replicated_parameters=router,
             elementwise_bytes=2 * FP32 * num_experts + 2 * BF16 * hidden_size * (1 + top_k),

@@ -202,23 +202,42 @@ def with_separate_projections(profile: ModelProfile) -> ModelProfile:
 
 
 def with_operator_recompute(profile: ModelProfile) -> ModelProfile:
-    """``selective`` as torchtitan's per-operator checkpointing: attention output and every second product are kept.
+    """``selective`` as torchtitan's SelectiveAC, operator by operator (torchtitan/distributed/activation_checkpoint.py, 0.3.0).
 
-    The products of a block count in the order q, k, v, output, gate, up, down (no gate in a plain MLP), the first is kept.
+    It keeps the block's input and what these return: attention (2 bytes per feature of its output, 4 per head), every second
+    product from the first (q, k, v as the profile has them, output, gate, up, down; gate and up are products of their own), every
+    product with a bias (addmm), scatters over tp, and all-to-alls of experts. All else runs again: the other products, those of
+    routed experts, the router, element-wise work, gathers over tp and of keys and values over cp. What a row-parallel product
+    returns is a part of the sum over all tokens, and no rank of tp has a share of it.
     """
 
     def change(block: LayerProfile) -> LayerProfile:
-        total = sum(gemm.flop_per_token for gemm in block.gemms)
-        repeated, dropped, index = 0.0, 0.0, 0
+        gemms, hidden, index = [], 2.0 * block.hidden_size, 0
+        sharded, replicated = hidden, 0.0
         for gemm in block.gemms:
-            for features in _separate(gemm, block):
-                if index % 2:
-                    repeated += gemm.flop_per_token * features / gemm.out_features
-                    dropped += 2.0 * features * gemm.tokens_per_token
-                index += 1
-        selective = block.activations["selective"]
-        kept = {**block.activations, "selective": replace(selective, sharded=max(0.0, selective.sharded - dropped))}
-        return replace(block, selective_gemm_fraction=repeated / total, activations=kept)
+            again = 0.0
+            for features in (gemm.out_features,) if gemm.name == "qkv" else _separate(gemm, block):
+                counted = not (gemm.bias or gemm.shard.startswith("expert") or gemm.name == "router")
+                index += counted
+                if (
+                    gemm.shard.startswith("expert")
+                    or (counted and index % 2 == 0)
+                    or (gemm.name == "router" and not gemm.bias)
+                ):
+                    again += features / gemm.out_features
+                elif gemm.shard == "column":
+                    sharded += 2.0 * features
+                else:
+                    replicated += 2.0 * features
+            gemms.append(replace(gemm, selective=again))
+        if block.attention is not None:
+            sharded += block.attention.num_heads * (2.0 * block.attention.v_head_dim + 4.0)
+        kept = ActivationBytes(
+            sharded, replicated, of_tp=hidden * block.tp_gathers, of_experts=2 * hidden * block.routed_tokens
+        )
+        return replace(
+            block, gemms=tuple(gemms), by_operator=True, activations={**block.activations, "selective": kept}
+        )
 
     return _each_block(profile, change)
 
@@ -228,15 +247,15 @@ def _separate(gemm: Gemm, block: LayerProfile) -> tuple[float, ...]:
     if gemm.name == "qkv":
         half = block.kv_features / 2
         return gemm.out_features - 2 * half, half, half
-    if gemm.name.endswith("_up") and gemm.out_features >= 2 * _width(gemm, block):
+    down = next((other for other in block.gemms if other.name == gemm.name.removesuffix("_up") + "_down"), None)
+    if down is not None and _ends_feed_forward(down) and gemm.out_features >= 2 * down.in_features:
         return gemm.out_features / 2, gemm.out_features / 2
     return (float(gemm.out_features),)
 
 
-def _width(gemm: Gemm, block: LayerProfile) -> int:
-    """MLP width: input features of the down-projection that belongs to an up-projection."""
-    down = gemm.name.removesuffix("_up") + "_down"
-    return next(other.in_features for other in block.gemms if other.name == down)
+def _ends_feed_forward(gemm: Gemm) -> bool:
+    """Whether a product is the down-projection of a feed-forward; those of latents are replicated over tp."""
+    return gemm.name.endswith("_down") and gemm.shard.endswith("row")
 
 
 def with_pytorch_tensors(profile: ModelProfile, loss_chunks: int) -> ModelProfile:
@@ -248,7 +267,7 @@ def with_pytorch_tensors(profile: ModelProfile, loss_chunks: int) -> ModelProfil
     * Keys and values gathered over cp are kept, 2 bytes per feature and rank, and not gathered again.
     * A loss in chunks keeps the head's input and its gradient, and no softmax.
 
-    Counted with PyTorch itself (tests/oracles/torch_counts.py); ``selective`` as ``with_operator_recompute`` says.
+    Counted with PyTorch itself (tests/oracles/torch_counts.py), as what ``with_operator_recompute`` says of ``selective``.
     """
 
     def change(block: LayerProfile) -> LayerProfile:
