@@ -16,6 +16,7 @@ from scaleacross.cost_models.runtime import Runtime
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.conversion import Conversion
 from scaleacross.spec.framework import Overlap
+from scaleacross.targets import TARGETS
 from scaleacross.validation.mapping import Case, case_of
 from scaleacross.workloads.layer_profile import LayerProfile
 from scaleacross.workloads.variants import (
@@ -217,3 +218,15 @@ def test_torchtitan_runs_query_key_and_value_as_products_of_their_own() -> None:
     one, apart = fused.blocks[0][0], own.blocks[0][0]
     assert sum(gemm.flop_per_token for gemm in apart.gemms) == sum(gemm.flop_per_token for gemm in one.gemms)
     assert [gemm.siblings for gemm in apart.gemms] == [3, 3, 3, 1, 2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("framework", "target"),
+    [("torchtitan", "torchtitan"), ("NeMo Megatron-Core", "megatron"), ("Megatron-LM", "megatron")],
+)
+def test_pipelines_of_rows_overlap_as_those_of_their_target(framework: str, target: str) -> None:
+    """The planner and validation price one framework in one way."""
+    told = case_of(replace(run("l1"), framework=framework)).job.overlap
+    fixed = {name.removeprefix("overlap."): value for name, value in TARGETS[target].behaviour.items()}
+    names = fixed.keys() & {"reduce_within_pass", "unchunked_messages"}
+    assert names and {name: getattr(told, name) for name in names} == {name: fixed[name] for name in names}

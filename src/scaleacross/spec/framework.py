@@ -45,6 +45,13 @@ class Kept(Spec):
     )
 
 
+MEGATRON_OVERLAP: Final = {"unchunked_messages": False}
+"""Fields of ``Overlap`` that Megatron-LM has in one way: p2p of its 1F1B (megatron/core/pipeline_parallel/schedules.py)."""
+TORCH_OVERLAP: Final = {"reduce_within_pass": False, "unchunked_messages": False}
+"""Those of torch's pipelines: perform_reduce_grad of torch/distributed/pipelining/stage.py, and Schedule1F1B of schedules.py
+beside it, which waits for its sends."""
+
+
 class Overlap(Spec):
     """What the framework runs beside computation. The defaults are Megatron-LM's overlap options switched on and PyTorch FSDP."""
 

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.spec.framework import MEGATRON_OVERLAP
 from scaleacross.spec.offloading import MILLIONTHS
 from scaleacross.spec.parallelism import ScheduleName
 from scaleacross.spec.plan import Decision
@@ -360,7 +361,7 @@ TARGET: Final = Target(
     equal_batches=True,
     behaviour={
         "overlap.tp_reduce": True,  # training/arguments.py
-        "overlap.unchunked_messages": False,  # p2p of 1F1B
+        **{f"overlap.{field}": value for field, value in MEGATRON_OVERLAP.items()},
         "optimizer.gathered_from_master": False,
         "kept.by": "megatron",
     },

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from scaleacross.spec.conversion import Recipe
+from scaleacross.spec.framework import TORCH_OVERLAP
 from scaleacross.spec.parallelism import ScheduleName
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute
@@ -347,8 +348,7 @@ TARGET: Final = Target(
     equal_batches=True,
     behaviour={
         "overlap.tp_reduce": False,
-        "overlap.reduce_within_pass": False,  # torch/distributed/pipelining/stage.py: perform_reduce_grad
-        "overlap.unchunked_messages": False,  # torch/distributed/pipelining/schedules.py: Schedule1F1B waits for its sends
+        **{f"overlap.{field}": value for field, value in TORCH_OVERLAP.items()},
         "experts.fused_permutation": False,  # models/common/token_dispatcher.py: argsort, index, scatter_add
         "optimizer.fused_accumulation": False,
         "optimizer.gathered_from_master": True,

@@ -26,7 +26,7 @@ from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.conversion import Conversion, Recipe
-from scaleacross.spec.framework import ExpertRuntime, Optimizer, Overlap
+from scaleacross.spec.framework import MEGATRON_OVERLAP, TORCH_OVERLAP, ExpertRuntime, Optimizer, Overlap
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import (
     EMPTY_ENDS,
@@ -276,7 +276,15 @@ def _overlap(run: Run) -> Overlap:
         tp_fraction=USERBUFFERS_TP_FRACTION if hidden else 0.0,
         tp_reduce="Mega" in run.framework or "NeMo" in run.framework,
         pipeline_messages="no p2p overlap" not in stated,
+        **_pipeline_overlap(run),
     )
+
+
+def _pipeline_overlap(run: Run) -> dict[str, bool]:
+    """What the framework of a row runs beside its pipeline's passes in one way, as the target of its name has it."""
+    if "torchtitan" in run.framework:
+        return TORCH_OVERLAP
+    return MEGATRON_OVERLAP if "Mega" in run.framework or "NeMo" in run.framework else {}
 
 
 def _is_early(run: Run) -> bool:
