@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from scaleacross import catalogue
 from scaleacross.workloads.dense_transformer import DenseTransformer
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 from scaleacross.workloads.variants import (
     with_attention_rate,
+    with_lean_activations,
     with_operator_recompute,
+    with_pruned_recompute,
     with_separate_projections,
     with_unfused_attention,
     with_unfused_loss,
@@ -71,3 +74,16 @@ def test_attention_variants_change_only_attention() -> None:
 def test_unfused_loss_holds_ten_more_bytes_per_word() -> None:
     before, after = model().head, with_unfused_loss(model()).head
     assert after.activations["none"].sharded - before.activations["none"].sharded == 10 * 128256
+
+
+def test_down_projections_of_latents_end_no_feed_forward() -> None:
+    """DeepSeek-V3's kv_down and q_down read the stream: no activation of theirs is lean, eager or pruned."""
+    profile = catalogue.load_workload("deepseek-v3").profile()
+    dense = block(profile)
+    gemms = {gemm.name: gemm for gemm in dense.gemms}
+    assert {"q_down", "kv_down", "mlp_down"} <= gemms.keys()
+    pruned = block(with_pruned_recompute(profile))
+    whole = sum(gemm.flop_per_token for gemm in dense.gemms)
+    assert pruned.full_recompute_fraction == pytest.approx(1 - gemms["mlp_down"].flop_per_token / whole)
+    lean = block(with_lean_activations(profile, narrow=False))
+    assert dense.activations["none"].sharded - lean.activations["none"].sharded == 2 * 18_432

@@ -101,7 +101,7 @@ def with_eager_operators(profile: ModelProfile) -> ModelProfile:
     def change(block: LayerProfile) -> LayerProfile:
         d, core = block.hidden_size, block.attention
         rotated = 0 if core is None else (core.num_heads + core.num_kv_heads) * core.qk_head_dim
-        width = sum(gemm.in_features * gemm.tokens_per_token for gemm in block.gemms if gemm.name.endswith("_down"))
+        width = sum(gemm.in_features * gemm.tokens_per_token for gemm in block.gemms if _ends_feed_forward(gemm))
         norms = 2 * (EAGER_NORM_BYTES - FUSED_NORM_BYTES) * d
         more = norms + (EAGER_ROTARY_BYTES - FUSED_ROTARY_BYTES) * rotated
         more += (EAGER_ACTIVATION_BYTES - FUSED_ACTIVATION_BYTES) * width
@@ -148,7 +148,7 @@ def with_pruned_recompute(profile: ModelProfile) -> ModelProfile:
 
     def change(block: LayerProfile) -> LayerProfile:
         total = sum(gemm.flop_per_token for gemm in block.gemms)
-        last = sum(gemm.flop_per_token for gemm in block.gemms if gemm.name.endswith("_down"))
+        last = sum(gemm.flop_per_token for gemm in block.gemms if _ends_feed_forward(gemm))
         return replace(block, full_recompute_fraction=1.0 - last / total)
 
     return _each_block(profile, change)
@@ -165,7 +165,7 @@ def with_lean_activations(profile: ModelProfile, *, narrow: bool) -> ModelProfil
     def change(block: LayerProfile) -> LayerProfile:
         saved, modules = 0.0, block.modules
         for gemm in block.gemms:
-            if gemm.name.endswith("_down"):
+            if _ends_feed_forward(gemm):
                 wide = 2.0 if any(up.out_features == 2 * gemm.in_features for up in block.gemms) else 0.0
                 product = (wide + narrow) * gemm.in_features * gemm.tokens_per_token
                 saved += product
