@@ -10,6 +10,7 @@ DENSE = {"workload": "llama3.1-8b", "topology": "one_building"}
 LARGE = {"workload": "llama3.1-70b", "topology": "two_buildings_unequal"}
 QWEN = {"workload": "qwen3-235b-a22b", "topology": "one_building"}
 MIXTRAL = {"workload": "mixtral-8x22b", "topology": "one_building"}
+OSS = {"workload": "gpt-oss-120b", "topology": "one_building"}
 DEEPSEEK = {"workload": "deepseek-v3", "topology": "two_buildings_unequal"}
 
 
@@ -178,5 +179,7 @@ TORCHTITAN = (
     Case(QWEN, "tp4 pp2 dp32 ep8 lanes4", recompute="full", overrides=("global_batch_sequences=512",)),
     Case(QWEN, "cp2 tp4 dp32 ep4 lanes8", "1F1B", "full", "parameters", ("sequence_length=8192",), exchange="gather"),
     Case(DEEPSEEK, "pp16 dp64 ep64", "Interleaved1F1B v2", "full", overrides=("global_batch_sequences=4096",)),
+    Case(OSS, "dp64 ep8", "1F1B", "full", "parameters"),
+    Case(OSS, "pp2 dp32 ep8", recompute="selective"),
 )  # fmt: skip
 CASES = tuple(("megatron", case) for case in MEGATRON) + tuple(("torchtitan", case) for case in TORCHTITAN)

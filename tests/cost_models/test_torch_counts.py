@@ -51,6 +51,21 @@ MODELS: dict[tuple[str, str], dict[str, Any]] = {
         "num_experts": 64, "top_k": 6, "expert_intermediate_size": 1408, "num_shared_experts": 2, "vocabulary_size": 102400,
         "num_dense_layers": 1, "dense_intermediate_size": 10944,
     },
+    # the oracle's attention has no window
+    ("gpt_oss", "20b"): {
+        "family": "decoder", "hidden_size": 2880, "vocabulary_size": 201088, "tied_embedding": False,
+        "layers": ["block", "block"],
+        "kinds": {"block": {
+            "mixer": {
+                "kind": "attention", "num_heads": 64, "num_kv_heads": 8, "head_dim": 64, "qkv_bias": True, "output_bias": True,
+                "sinks": True,
+            },
+            "feed_forward": {
+                "kind": "experts", "num_experts": 32, "top_k": 4, "width": 2880, "activation": "clamped_silu", "bias": True,
+                "router_bias": "learned",
+            },
+        }},
+    },
 }  # fmt: skip
 
 
@@ -94,7 +109,8 @@ def planned(config: dict[str, Any]) -> Planned:
     tp, cp, pp = (degree(name) for name in ("tensor_parallel", "context_parallel", "pipeline_parallel"))
     m = config.get("micro_batches", 1)
     shard, replicate = degree("data_parallel_shard"), degree("data_parallel_replicate")
-    workload = {"name": "counted", "num_layers": config["layers"] * pp, **MODELS[tuple(config["model"])]}
+    workload = {"name": "counted", **MODELS[tuple(config["model"])]}
+    workload |= {} if "layers" in workload else {"num_layers": config["layers"] * pp}
     job = behaving(plain_job(
         1, workload=workload, sequence_length=config["seq"], global_batch_sequences=m * shard * replicate, target="torchtitan",
         context_exchange="gather", kept={"loss_chunks": 8 if config.get("loss") == "chunked" else 1},

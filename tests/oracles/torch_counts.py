@@ -148,12 +148,14 @@ class Memory(MemTracker):
 
 
 def attention(
-    self: Any, q_BLNH: Any, k_BLNH: Any, v_BLNH: Any, *, scale: Any = None, is_causal: bool = True, **_: Any
-) -> Any:
+    self: Any, q_BLNH: Any, k_BLNH: Any, v_BLNH: Any, *, scale: Any = None, is_causal: bool = True, out_transform: Any = None,
+    **_: Any,
+) -> Any:  # fmt: skip
     """The fused kernel, whose shapes fake tensors know; torchtitan reads the names of the arguments."""
     q, k, v = (x.transpose(1, 2) for x in (q_BLNH, k_BLNH, v_BLNH))
     op = torch.ops.aten._scaled_dot_product_cudnn_attention
-    return op(q, k, v, None, True, 0.0, is_causal, scale=scale)[0].transpose(1, 2)
+    out, statistics = (x.transpose(1, 2) for x in op(q, k, v, None, True, 0.0, is_causal, scale=scale)[:2])
+    return out if out_transform is None else out_transform(out, statistics.reshape(out.shape[:-1]))
 
 
 class Norm(torch.autograd.Function):
@@ -180,7 +182,7 @@ RMSNorm.forward = lambda self, x: Norm.apply(x, self.weight, self.eps)
 def _spec(config: dict[str, Any], parallelism: Any) -> Any:
     package, flavor = config["model"]
     registry = importlib.import_module(f"torchtitan.models.{package}").model_registry
-    experts = "B-A" in flavor or package == "deepseek_v3"
+    experts = "B-A" in flavor or package in ("deepseek_v3", "gpt_oss")
     spec = registry(flavor, attn_backend="flex", **({"moe_comm_backend": "standard"} if experts else {}))
     spec.model.layers = spec.model.layers[: config["layers"]]
     for layer in spec.model.layers:

@@ -8,11 +8,14 @@ import pytest
 
 import scaleacross as sa
 from published import CONFIGS
+from scaleacross import catalogue
+from scaleacross.api.problems import problem_of
 from scaleacross.emitters.megatron_model import model_arguments
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Degrees, PipelineChoice
 from scaleacross.spec.plan import Decision, Plan
-from scaleacross.targets import refused_job
+from scaleacross.targets import refused_by, refused_job
+from scaleacross.targets.torchtitan_models import find_flavor
 from scaleacross.workloads.huggingface import from_hf_config
 from scaleacross.workloads.layer_profile import Workload
 
@@ -83,3 +86,21 @@ def test_what_torchtitans_emitter_refuses_is_refused_of_the_job(
     job = job_of(workload, target="torchtitan", **({"fine_tuning": tuning} if tuning else {}))
     said = refused_job(job, workload.profile())
     assert said == [] if message is None else message in said[0]
+
+
+def test_torchtitan_runs_gpt_oss_without_context_parallelism() -> None:
+    job = problem_of("llama3_8b_one_building", ("workload=gpt-oss-120b", "target=torchtitan")).job
+    profile = catalogue.load_workload("gpt-oss-120b").profile()
+    assert not refused_job(job, profile)
+    assert (found := find_flavor(profile)) is not None and (found.package, found.name) == ("gpt_oss", "120b")
+    whole = Decision(
+        degrees=Degrees(dp_shard=8, ep=8),
+        pipeline=PipelineChoice(schedule="1F1B"),
+        recompute="full",
+        shard="parameters",
+    )
+    divided = whole.model_copy(update={"degrees": Degrees(dp_shard=8, ep=8, cp=2), "context_exchange": "gather"})
+    assert not [line for line in refused_by("torchtitan", job, profile, whole) if "cp" in line]
+    assert any(
+        "does not divide sequences; set cp 1" in line for line in refused_by("torchtitan", job, profile, divided)
+    )

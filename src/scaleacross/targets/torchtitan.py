@@ -131,6 +131,11 @@ def _switched_off(subject: Subject) -> str:
     return ", ".join(f"overlap.{name}" for name in ALWAYS if not getattr(subject.job.overlap, name))
 
 
+def _package(subject: Subject) -> str:
+    flavor = torchtitan_models.find_flavor(subject.profile)
+    return flavor.package if flavor else ""
+
+
 JOB_LAWS: Final = (
     *torchtitan_models.JOB_LAWS,
     JobLaw(
@@ -227,6 +232,15 @@ LAWS: Final = (
         lambda c: (
             f"cp {c.decision.degrees.cp} with context_exchange {c.decision.context_exchange}: torchtitan 0.3.0 gathers "
             "keys and values before attention; set context_exchange: gather or cp 1"
+        ),
+    ),
+    Law(
+        "context of gpt_oss",
+        "base",
+        lambda s, rows: (rows.cp == 1) | np.bool_(_package(s) != "gpt_oss"),
+        lambda c: (
+            f"cp {c.decision.degrees.cp}: gpt_oss of torchtitan 0.3.0 runs its default attention (varlen), which does not divide "
+            "sequences; set cp 1"
         ),
     ),
     Law(

@@ -47,6 +47,8 @@ FLAVORS: Final = (
     Flavor("deepseek_v3", "16B", 27, 2048, 102_400, 15_706_484_224),
     Flavor("deepseek_v3", "236B", 60, 5120, 102_400, 235_741_434_880),
     Flavor("deepseek_v3", "671B", 61, 7168, 129_280, 671_026_404_352),
+    Flavor("gpt_oss", "20b", 24, 2880, 201_088, 20_914_757_184),
+    Flavor("gpt_oss", "120b", 36, 2880, 201_088, 116_829_156_672),
 )
 
 
@@ -70,7 +72,7 @@ def missing_flavor(profile: ModelProfile) -> str:
     )
 
 
-ROPES: Final = {"llama3": "ComplexRoPE", "qwen3": "CosSinRoPE", "deepseek_v3": "ComplexRoPE"}
+ROPES: Final = {"llama3": "ComplexRoPE", "qwen3": "CosSinRoPE", "deepseek_v3": "ComplexRoPE", "gpt_oss": "CosSinRoPE"}
 """Rotary embedding of each package (models/common/rope.py)."""
 
 

@@ -209,6 +209,7 @@ class Experts(Spec):
             bias=self.bias,
         )
         *before, activation = routed
+        activation = parts.clamped(activation) if self.activation == "clamped_silu" else activation
         routed = (*before, cheap(activation, "moe_act"))
         if not self.shared_width:
             return whole(routed, "moe")

@@ -164,6 +164,7 @@ class LayerProfile:
         stream_bytes: part of ``elementwise_bytes`` on the tensor between layers, and
         stream_activation_bytes: part of the held activations there: both are divided by tp only with sequence parallelism.
         replicated_elementwise_bytes: part of ``elementwise_bytes`` that tp does not divide.
+        autograd_bytes: activation bytes per token held beyond these where operators run one by one.
         by_operator: selective recomputation keeps results operator by operator (``variants.with_operator_recompute``).
         full_recompute_fraction: share of the forward time that full recomputation repeats.
         kv_features: features of key and value together that cp exchanges per token (0 without attention).
@@ -188,6 +189,7 @@ class LayerProfile:
     stream_bytes: float = 0.0
     stream_activation_bytes: float = 0.0
     replicated_elementwise_bytes: float = 0.0
+    autograd_bytes: float = 0.0
     by_operator: bool = False
     full_recompute_fraction: float = 1.0
     recurrence: Recurrence | None = None

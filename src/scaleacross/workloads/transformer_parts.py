@@ -60,7 +60,8 @@ class Part:
     """One part of a layer; the fields mean what they mean in ``LayerProfile``.
 
     ``on_stream``: the part works on the tensor between layers (its norms, dropout and residual additions). ``modules``: what runs
-    the part again if recomputed; ``frees``: names of the held tensors that each of them frees.
+    the part again if recomputed; ``frees``: names of the held tensors that each of them frees. ``autograd_bytes``: what is held
+    beyond ``held`` where operators run one by one.
     """
 
     gemms: tuple[Gemm, ...] = ()
@@ -76,6 +77,7 @@ class Part:
     on_stream: bool = False
     modules: tuple[Module, ...] = ()
     frees: Mapping[Module, tuple[str, ...]] = field(default_factory=dict)
+    autograd_bytes: float = 0.0
 
 
 def norm(features: int, kind: Norm, *, on_stream: bool = True) -> Part:
@@ -162,7 +164,7 @@ def grouped_query_attention(
     core = _core(Attention(num_heads, num_kv_heads, head_dim, head_dim, window=window, chunk=chunk, sinks=sinks))
     parts = [
         linear(Gemm("qkv", hidden_size, projected, "column"), bias=bias),
-        replace(core, num_parameters=num_heads if sinks else 0),
+        replace(core, num_parameters=num_heads, autograd_bytes=_sink_bytes(num_heads, head_dim)) if sinks else core,
         linear(Gemm("attention_output", q, hidden_size, "row"), bias=output_bias),
     ]
     if qk_norm != "none":
@@ -171,6 +173,17 @@ def grouped_query_attention(
         held = (Held("output gate", BF16 * q), Held("gated output", BF16 * q, recomputed=True))
         parts.append(Part(elementwise_bytes=3 * BF16 * q, held=held))
     return tuple(parts)
+
+
+def _sink_bytes(num_heads: int, head_dim: int) -> float:
+    """Outputs rescaled by the sinks, per head the sigmoid in fp32 and its 16-bit copy (torchtitan, models/gpt_oss/model.py)."""
+    return num_heads * (BF16 * head_dim + FP32 + BF16)
+
+
+def clamped(activation: Part) -> Part:
+    """A gated activation whose gate and up are clamped: clamped gate and up and the sigmoid wait too, each as large as the
+    product, which is a quarter of what is held (torchtitan, models/gpt_oss/moe.py: swiglu)."""
+    return replace(activation, autograd_bytes=0.75 * sum(tensor.num_bytes for tensor in activation.held))
 
 
 def _qk_norm(q: int, kv: int, head_dim: int, kind: QkNorm) -> Part:
@@ -314,6 +327,7 @@ def block(name: str, hidden_size: int, parts: Iterable[Part], sub_layers: int = 
         kv_features=sum(part.kv_features for part in parts),
         routed_tokens=sum(part.routed_tokens for part in parts),
         modules=module_shares(parts, hidden_size),
+        autograd_bytes=sum(part.autograd_bytes for part in parts),
     )
 
 

@@ -263,6 +263,7 @@ def with_pytorch_tensors(profile: ModelProfile, loss_chunks: int) -> ModelProfil
 
     * A projection that gathers its input over tp keeps the gathered tensor, and no norm output: 2d undivided, per gather.
     * Expert outputs are converted to fp32 before their weighted sum and kept: 4d per copy of a token.
+    * Operators that nothing fuses keep what they read: those of sinks and of clamped activations (``autograd_bytes``).
     * A value of latent attention is a view of the up-projection, which stays whole: 2 bytes per feature of k beside it.
     * Keys and values gathered over cp are kept, 2 bytes per feature and rank, and not gathered again.
     * A loss in chunks keeps the head's input and its gradient, and no softmax.
@@ -272,7 +273,7 @@ def with_pytorch_tensors(profile: ModelProfile, loss_chunks: int) -> ModelProfil
 
     def change(block: LayerProfile) -> LayerProfile:
         gathered = 2.0 * block.hidden_size * block.tp_gathers
-        more = 4.0 * block.hidden_size * block.routed_tokens
+        more = 4.0 * block.hidden_size * block.routed_tokens + block.autograd_bytes
         if block.attention is not None:
             values = block.attention.num_heads * block.attention.v_head_dim
             more += sum(2.0 * (gemm.out_features - values) for gemm in block.gemms if gemm.name == "kv_up")
