@@ -89,9 +89,9 @@ FIXED: dict[str, Any] = {
 
 
 def fixed(recompute: list[str], **changes: Any) -> Plan:
-    """A pipeline of four stages of two layers, which hold four to one micro-batches of activations, on 260 MiB."""
+    """A pipeline of four stages of two layers, which hold four to one micro-batches of activations, on 240 MiB."""
     topology = plain_topology(1)
-    topology["regions"][0]["buildings"][0]["accelerator"]["memory_bytes"] = 260 * 2.0**20
+    topology["regions"][0]["buildings"][0]["accelerator"]["memory_bytes"] = 240 * 2.0**20
     job = plain_job(topology=topology, **FIXED | {"recompute": recompute} | changes)
     return sa.plan(job, gap_tolerance=0.0, alternatives=False)
 

@@ -14,7 +14,12 @@ from scaleacross.workloads.fine_tuning import with_fine_tuning
 from scaleacross.workloads.layer_kinds import Attention, Latent
 from scaleacross.workloads.layer_profile import ModelProfile, Workload
 from scaleacross.workloads.space import widened
-from scaleacross.workloads.variants import with_eager_operators, with_operator_recompute, with_pytorch_tensors
+from scaleacross.workloads.variants import (
+    with_eager_operators,
+    with_lean_activations,
+    with_operator_recompute,
+    with_pytorch_tensors,
+)
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,8 @@ def profile_of(job: Job, workload: Workload) -> ModelProfile:
     profile = workload.profile() if tuning is None else with_fine_tuning(workload.profile(), tuning)
     if job.kept.by == "pytorch":
         profile = with_operator_recompute(with_pytorch_tensors(profile, job.kept.loss_chunks))
+    else:
+        profile = with_lean_activations(profile, narrow=job.recipe is not None)
     if not job.eager_operators:
         return profile
     decoder = workload.decoder()
