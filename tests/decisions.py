@@ -121,6 +121,7 @@ MEGATRON = (
     Case(DENSE, "tp1 dp16", overrides=("sequence_length=32768", "experts.graphs=partial")),
     Case(DENSE, "pp4 dp8", "Interleaved1F1B v2", overrides=("overlap.pipeline_messages=false",)),
     Case(DENSE, "tp2 dp16", overrides=("optimizer.fused_accumulation=false",)),
+    Case(DENSE, "tp2 dp16", overrides=("optimizer.checked_gradients=false",)),
     Case(LARGE, "tp8 pp4 dp16 x2", "Interleaved1F1B v4", overrides=("global_batch_sequences=512",)),
     Case(LARGE, "tp4 pp8 dp32", overrides=("global_batch_sequences=2048",)),
     Case(LARGE, "tp8 pp2 dp8 x4", "1F1B b2", "full"),

@@ -11,9 +11,11 @@ from decisions import DENSE, LARGE, QWEN, Case, decision_of, job_of
 from scaleacross.api.evaluation import evaluated
 from scaleacross.api.problems import problem_of
 from scaleacross.api.simulating import stepped
+from scaleacross.cost_models.compute import memory_bytes_per_s
 from scaleacross.emitters import EMITTERS
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.topology import Topology
 from scaleacross.targets import refused_by
 
 STATED = (
@@ -25,6 +27,8 @@ STATED = (
     "overlap.shard_prefetch=false",
     "overlap.parameter_gather=false",
     "overlap.pipeline_messages=false",
+    "optimizer.checked_gradients=false",
+    "optimizer.checked_gradients=true",
 )
 EXPERTS = Case(QWEN, "tp4 pp2 dp32 ep8 lanes4", recompute="full", overrides=("global_batch_sequences=512",))
 
@@ -102,3 +106,19 @@ def test_gradients_of_torchs_pipelines_leave_after_the_last_pass(case: Case, wai
         assert (within < after <= never) if waits else (within == after < never)
     overlap = problem_of(Job.model_validate(job_of(case)), ("target=torchtitan",)).job.overlap
     assert not overlap.reduces_within(pipelined=True) and overlap.reduces_within(pipelined=False)
+
+
+def test_megatron_reads_its_gradients_for_nan_unless_told_otherwise() -> None:
+    """4 bytes of each of 8,030,261,248 parameters, tp 2, at memory speed; norms lie on both ranks. Others have no such check."""
+    case = Case(DENSE, "tp2 dp16", "1F1B b2")
+    checked, unchecked = (
+        plan_of(case, "megatron", f"optimizer.checked_gradients={flag}") for flag in ("null", "false")
+    )
+    assert checked is not None and unchecked is not None
+    chip = Topology.model_validate(checked.job.topology).buildings[0].accelerator
+    read_s = 4 * 8_030_261_248 / 2 / memory_bytes_per_s(chip)
+    assert checked.estimated.step_s - unchecked.estimated.step_s == pytest.approx(read_s, rel=1e-3)
+    assert checked.cost.step_s - unchecked.cost.step_s == pytest.approx(read_s, rel=2e-2)
+    flag = "--no-check-for-nan-in-loss-and-grad"
+    found = [flag in EMITTERS["megatron"](plan)["megatron/megatron_args.sh"] for plan in (checked, unchecked)]
+    assert found == [False, True]

@@ -24,6 +24,7 @@ from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.network.sm_contention import RING_TOUCHES
 from scaleacross.cost_models.offloading import host_update_s, state_share
 from scaleacross.cost_models.recomputation import elementwise_again, gathers_again, gathers_once
+from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.cost_models.stages import RankClasses, block_counts, spread
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
@@ -123,7 +124,7 @@ def update_s(
     job: Job, accelerators: Sequence[Accelerator], candidates: Candidates, dense: Floats, expert: Floats
 ) -> Floats:
     """The optimizer update of what a rank holds, by accelerator type, (types, n); at least, where its offload is still to be
-    chosen."""
+    chosen. With it the check of gradients before they are reduced, one read of them all (``_check_s``)."""
     if (later := candidates.policy_open).any():
         chosen = replace(candidates, recompute=np.where(later, 0, candidates.recompute))
         shares = (np.where(later, millionths(share), chosen.optimizer_offload) for share in job.optimizer_offload)
@@ -134,6 +135,15 @@ def update_s(
     here = updated * (1 - state_share(candidates))
     each = (
         np.maximum(optimizer_time_s(one, here, moved), host_update_s(job, one, candidates, updated))
+        + _check_s(job, one, candidates, dense + expert)
         for one in accelerators
     )
     return np.stack(list(each))
+
+
+def _check_s(job: Job, accelerator: Accelerator, candidates: Candidates, held: Floats) -> Floats:
+    """Norm of every bucket's local gradients, once in a step (megatron/core/distributed/param_and_grad_buffer.py: check_grads):
+    gradient_bytes per parameter at memory speed. That the host waits for every bucket is not counted. Gradients that are reduced
+    in every pass belong to Megatron-FSDP, which has no such check."""
+    read = job.optimizer.gradient_bytes * held / memory_bytes_per_s(accelerator)
+    return np.where(reduced_every_pass(candidates) | (not job.checks_gradients), 0.0, read)

@@ -216,7 +216,9 @@ def _overlap(plan: Plan) -> list[str]:
     out = ["--tp-comm-overlap"] if degrees.tp > 1 and overlap.tp_fraction > 0 else []
     waits = plan.decision.pipeline.num_chunks > 1 and not overlap.pipeline_messages
     out += ["--no-overlap-p2p-communication"] if waits else []
-    return out + ([] if plan.job.optimizer.fused_accumulation else ["--no-gradient-accumulation-fusion"])
+    out += [] if plan.job.optimizer.fused_accumulation else ["--no-gradient-accumulation-fusion"]
+    unchecked = plan.job.optimizer.checked_gradients is False or plan.job.experts.graphs == "full"
+    return out + (["--no-check-for-nan-in-loss-and-grad"] if unchecked else [])
 
 
 def _max_connections(plan: Plan) -> str:

@@ -40,7 +40,7 @@ def _graphs(plan: Plan, graphs: str) -> list[str]:
     if graphs == "none":
         return []
     if graphs == "full":
-        return ["--cuda-graph-impl", "full_iteration", "--no-check-for-nan-in-loss-and-grad"]
+        return ["--cuda-graph-impl", "full_iteration"]
     decoder = workload_of(plan).decoder()
     dense = any(isinstance(kind.feed_forward, Mlp) for kind in decoder.kinds.values())
     routed = next(decoder.experts(), None) is not None

@@ -274,6 +274,8 @@ def _job(found: dict[str, list[str]], name: str) -> dict[str, Any]:
         "optimizer.gradient_bytes": 4.0 if held_in_fp32 else 2.0,
         "optimizer.reduce_bytes": 4.0 if reduced_in_fp32 else 2.0,
         "optimizer.fused_accumulation": "--no-gradient-accumulation-fusion" not in found,
+        "optimizer.checked_gradients": not {"--no-check-for-nan-in-loss-and-grad", "--use-megatron-fsdp"}
+        & found.keys(),
         **{field: 0.0 for option, field in SHARES.items() if option not in found},
         **state_bytes(found, name),
     }

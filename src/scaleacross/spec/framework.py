@@ -27,6 +27,11 @@ class Optimizer(Spec):
         description="gradients are added to those of earlier micro-batches by the product that makes them (Megatron's "
         "gradient accumulation fusion), not by a kernel of its own",
     )
+    checked_gradients: bool | None = Field(
+        default=None,
+        description="whether every rank reads its gradients for NaN before they are reduced; null: as the target does unless "
+        "told otherwise (Megatron-LM does; --no-check-for-nan-in-loss-and-grad)",
+    )
 
 
 KeptBy = Literal["megatron", "pytorch"]

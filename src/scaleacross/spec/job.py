@@ -298,6 +298,12 @@ class Job(Spec):
         return self.global_batch_sequences * self.sequence_length
 
     @property
+    def checks_gradients(self) -> bool:
+        """Whether gradients are read for NaN before they are reduced. Graphs of whole iterations run without."""
+        stated = self.optimizer.checked_gradients
+        return (self.target == "megatron" if stated is None else stated) and self.experts.graphs != "full"
+
+    @property
     def recipe(self) -> Recipe | None:
         """Recipe of 8- and 4-bit products; None of 16-bit ones."""
         return self.conversion.recipe or DEFAULT_RECIPES.get(self.precision)

@@ -364,6 +364,7 @@ TARGET: Final = Target(
         "overlap.tp_reduce": False,
         **{f"overlap.{field}": value for field, value in TORCH_OVERLAP.items()},
         "experts.fused_permutation": False,  # models/common/token_dispatcher.py: argsort, index, scatter_add
+        "optimizer.checked_gradients": False,
         "optimizer.fused_accumulation": False,
         "optimizer.gathered_from_master": True,
         "kept.by": "pytorch",
