@@ -20,6 +20,7 @@ from scaleacross.emitters.megatron import megatron_arguments
 from scaleacross.emitters.megatron_model import model_notes
 from scaleacross.errors import EmitError
 from scaleacross.spec.parallelism import Degrees
+from scaleacross.workloads.hf_types import EPSILON_KEYS
 from scaleacross.workloads.huggingface import from_hf_config
 
 REFUSED = {
@@ -38,6 +39,11 @@ REFUSED = {
     "GLM-4-32B": "normalise what sub-layers return",
     "granite-3.0-3b-a800m": "multiplier embedding 12",
     "MiniMax-M2": "over all heads at once",
+    "EXAONE-4.0-32B": "normalise what sub-layers return",
+    "granite-4.0-h-tiny": "'mamba_block' are not attention",
+    "small-granite-hybrid-dense": "'mamba_block' are not attention",
+    "Mamba-Codestral-7B": "'mamba' are not attention",
+    "small-arcee": "biases of some projections only",
 }
 EXPRESSED = [name for name in CONFIGS if name not in REFUSED]
 
@@ -258,14 +264,16 @@ def test_megatrons_parser_carries_every_identity(tmp_path: Path) -> None:
         config, told = CONFIGS[name], found[name]
         assert told["num_layers"] == config.get("num_hidden_layers", config.get("n_layer"))
         assert told["hidden_size"] == config.get("hidden_size", config.get("n_embd"))
-        assert told["layernorm_epsilon"] == config.get("rms_norm_eps", config.get("layer_norm_epsilon"))
+        assert told["layernorm_epsilon"] == next(config[key] for key in EPSILON_KEYS if key in config)
         assert told["rotary_base"] == {**config, **config.get("rope_parameters", {})}.get("rope_theta", 10_000)
         assert told["rotary_percent"] == config.get("partial_rotary_factor", 1.0)
         assert told["moe_router_num_groups"] == (config["n_group"] if config.get("n_group", 1) > 1 else None)
         scaling = config.get("routed_scaling_factor", 1.0)
         assert told["moe_router_topk_scaling_factor"] == (scaling if scaling != 1.0 else None)
         qk_norm = (
-            name.startswith(("Qwen3", "small-qwen3")) or "kv_lora_rank" in config or config.get("use_qk_norm", False)
+            name.startswith(("Qwen3", "small-qwen3", "dots", "Hunyuan"))
+            or "kv_lora_rank" in config
+            or config.get("use_qk_norm", False)
         )
         assert told["qk_layernorm"] == qk_norm
     counted = {name: found[name]["parameters"] for name in BUILT}

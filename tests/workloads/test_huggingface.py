@@ -30,7 +30,8 @@ CATALOGUE = {
 PUBLISHED_TYPES = """
     llama mistral qwen2 qwen3 qwen3_moe qwen3_next mixtral phi3 gemma2 gemma3_text olmo2 olmoe granite gpt_oss glm4_moe
     deepseek_v2 deepseek_v3 kimi_k2 llama4_text nemotron_h gpt_neox gpt2 ministral3 qwen3_vl_text qwen3_vl_moe_text qwen2_moe
-    seed_oss glm4 glm4_moe_lite gemma olmo3 granitemoe minimax_m2
+    seed_oss glm4 glm4_moe_lite gemma olmo3 granitemoe minimax_m2 starcoder2 nemotron
+    stablelm smollm3 exaone4 ernie4_5 dots1 gpt_bigcode granitemoehybrid mamba2 hunyuan_v1_dense qwen2_5_vl_text arcee
 """
 
 
@@ -61,9 +62,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 transformers.logging.set_verbosity_error()
 found = {}
 for name, config in json.loads(os.environ["CONFIGS"]).items():
-    same = {"kimi_k2": "deepseek_v3", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe"}
+    same = {"kimi_k2": "deepseek_v3", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe", "qwen2_5_vl_text": "qwen2"}
     kind = same.get(config["model_type"], config["model_type"])
     fields = {key: value for key, value in config.items() if key not in ("model_type", "quantization_config")}
+    if (fields.get("rope_scaling") or {}).get("type") == "mrope":  # the rotary embedding of images, which has no weights
+        del fields["rope_scaling"]
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**fields))
     found[name] = sum(p.numel() for p in model.parameters())
@@ -142,6 +145,9 @@ def test_missing_key_is_named(name: str, key: str) -> None:
         ("Nemotron-H-8B", {"hybrid_override_pattern": "M-X"}, "letters X; known"),
         ("Nemotron-H-8B", {"num_hidden_layers": 118}, "num_hidden_layers is 118, but the layers' own list has 52"),
         ("Nemotron-3-Nano-30B", {"moe_latent_size": 1024}, "moe_latent_size 1024 is not read"),
+        ("stablelm-2-1_6b", {"qk_layernorm": True}, "qk_layernorm True is not read"),
+        ("dots.llm1", {"sliding_window": 4096, "max_window_layers": 30}, "sliding_window from max_window_layers on"),
+        ("SmolLM3-3B", {"no_rope_layers": [1]}, "1 entries for 36 layers"),
         ("Llama-4-Scout-17B-16E", {"no_rope_layers": [1]}, "1 entries for 48 layers"),
     ],
 )
@@ -256,6 +262,34 @@ def test_a_text_model_leaves_out_what_its_class_says(text: dict[str, Any], state
     full = {**stated, "vocab_size": 262_208, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
     scalar = {"query_pre_attn_scalar": 256, "tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh"}
     assert found == from_hf_config({**scalar, **full}, "x")
+
+
+def test_layers_without_rotary_embedding_are_told_apart() -> None:
+    stated = from_hf_config(CONFIGS["SmolLM3-3B"], "x")
+    ruled = from_hf_config({**CONFIGS["SmolLM3-3B"], "no_rope_layers": None}, "x")
+    assert stated == ruled
+    assert Counter(stated.layers) == {"full_block": 27, "full_unrotated_block": 9}
+    exaone = from_hf_config(CONFIGS["EXAONE-4.0-32B"], "x")
+    assert Counter(exaone.layers) == {"sliding_block": 48, "full_unrotated_block": 16}
+    unrotated = exaone.kinds["full_unrotated_block"].mixer
+    assert isinstance(unrotated, Attention)
+    assert (unrotated.rope, unrotated.window) == ("none", None)
+    whole = {**CONFIGS["EXAONE-4.0-32B"], "sliding_window": None, "layer_types": ["full_attention"] * 64}
+    assert set(from_hf_config(whole, "x").layers) == {"dense_block"}  # all rotate where none has a window
+
+
+def test_flop_of_a_plain_squared_relu_layer_by_hand() -> None:
+    workload = from_hf_config(CONFIGS["Minitron-4B-Base"], "x")
+    ((layer, count),) = workload.profile().blocks
+    products = sum(2 * gemm.in_features * gemm.out_features * gemm.tokens_per_token for gemm in layer.gemms)
+    attention = 2 * 3072 * (24 + 2 * 8) * 128 + 2 * 24 * 128 * 3072
+    assert products == attention + 2 * 2 * 3072 * 9216  # up and down, no gate
+    assert (count, workload.norm, workload.unit_offset_norm) == (32, "layernorm", True)
+
+
+def test_a_flat_file_with_images_is_its_language_model() -> None:
+    flat = {**CONFIGS["Qwen2.5-VL-7B"], "model_type": "qwen2_5_vl", "vision_config": {"hidden_size": 9}}
+    assert from_hf_config(flat, "x") == from_hf_config(CONFIGS["Qwen2.5-VL-7B"], "x")
 
 
 @pytest.mark.parametrize("name", CONFIGS)

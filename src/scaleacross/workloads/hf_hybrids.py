@@ -14,7 +14,9 @@ from scaleacross.workloads.hf_ordinary import (
     attention_of,
     compose,
     mlp_of,
+    multipliers_of,
     only_types,
+    rotary_layers,
     routed_of,
     router_of,
     sparse_feeds,
@@ -56,10 +58,7 @@ def qwen3_next(keys: Keys) -> Fields:
 def llama4(keys: Keys) -> Fields:
     """Llama 4: attention in chunks with rotary embedding, or over everything without; experts in some layers."""
     count = keys.whole("num_hidden_layers")
-    interval = keys.whole("no_rope_layer_interval", 4)
-    rotary = keys.several("no_rope_layers") or [int((layer + 1) % interval != 0) for layer in range(count)]
-    if len(rotary) != count:
-        raise keys.fail(f"key 'no_rope_layers' has {len(rotary)} entries for {count} layers")
+    rotary = rotary_layers(keys, count)
     types = keys.several("layer_types", count) or ["chunked_attention" if each else FULL for each in rotary]
     only_types(keys, types, {"chunked_attention": 1, FULL: 1})
     step = max(1, keys.whole("interleave_moe_layer_step", 1))
@@ -92,6 +91,73 @@ def llama4(keys: Keys) -> Fields:
     return compose(mixers, feeds)
 
 
+def mamba_model(keys: Keys) -> Fields:
+    """Mamba-2: state-space layers alone."""
+    kind = LayerKind(mixer=mamba2_of(keys, {**_MAMBA2, "num_heads": ("num_heads",), "head_dim": ("head_dim",)}))
+    keys.get("rms_norm"), keys.get("hidden_act")
+    return assemble([("mamba", kind)] * keys.whole("num_hidden_layers"))
+
+
+def granite_hybrid(keys: Keys) -> Fields:
+    """Granite 4: Mamba-2 or attention, then experts with a shared one, or that one alone."""
+    count = keys.whole("num_hidden_layers")
+    stated = keys.several("layer_types", count) or keys.several("layers_block_type", count) or ["mamba"] * count
+    types = [_NEMOTRON_WORDS.get(str(each), str(each)) for each in stated]
+    only_types(keys, types, dict.fromkeys(("mamba", "attention")))
+    position = keys.get("position_embedding_type", "nope")
+    rope = keys.rope(10_000.0) if position == "rope" else "none"
+    known: dict[str, Mixer] = {"attention": attention_of(keys, Traits(), FULL, rope=rope)}
+    if "mamba" in types:
+        known["mamba"] = mamba2_of(keys, _MAMBA2)
+    shared = keys.need("shared_intermediate_size")
+    keys.get("intermediate_size"), keys.get("num_experts_per_tok")
+    feed: FeedForward = Mlp(width=shared, activation=keys.activation())
+    if experts := keys.whole("num_local_experts", 0):
+        feed = Experts(
+            num_experts=experts,
+            top_k=keys.need("num_experts_per_tok"),
+            width=keys.need("intermediate_size"),
+            activation=keys.activation(),
+            shared_width=shared,
+            router=router_of(keys, "softmax", normalized=True),
+        )
+    name = "moe" if experts else "dense"
+    out = compose([(each, known[each]) for each in types], [(name, feed)] * count)
+    return {**out, "multipliers": multipliers_of(keys)}
+
+
+_MAMBA2: Final[Mapping[str, tuple[str, ...]]] = {
+    "num_heads": ("mamba_num_heads", "mamba_n_heads"),
+    "head_dim": ("mamba_head_dim", "mamba_d_head"),
+    "state_size": ("ssm_state_size", "mamba_d_state", "state_size"),
+    "num_groups": ("mamba_n_groups", "n_groups"),
+    "conv_kernel": ("mamba_d_conv", "conv_kernel"),
+    "chunk": ("mamba_chunk_size", "chunk_size"),
+}
+"""Field of a Mamba-2 layer -> the keys that types state it by."""
+
+
+def mamba2_of(keys: Keys, names: Mapping[str, tuple[str, ...]]) -> Mamba2:
+    """A Mamba-2 layer; ``names``: the keys of each number, of which one is stated, here or by the class."""
+
+    def first(names: tuple[str, ...]) -> int:
+        return keys.whole(next((name for name in names if keys.get(name) is not None), names[0]))
+
+    def flag(*names: str, default: bool) -> bool:
+        return keys.flag(next((name for name in names if keys.get(name) is not None), names[0]), default=default)
+
+    keys.get("mamba_hidden_act"), keys.get("expand"), keys.get("mamba_expand")
+    computed = [key for key in names["head_dim"] if keys.get(key) == "auto"]
+    numbers = {field: first(asked) for field, asked in names.items() if field != "head_dim" or not computed}
+    if computed:
+        numbers["head_dim"] = keys.whole("mamba_expand", 2) * keys.whole("hidden_size") // numbers["num_heads"]
+    return Mamba2(
+        **numbers,
+        conv_bias=flag("use_conv_bias", "mamba_conv_bias", default=True),
+        bias=flag("use_bias", "mamba_proj_bias", default=False),
+    )
+
+
 _NEMOTRON: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 _NEMOTRON_WORDS: Final = {"linear_attention": "mamba", "full_attention": "attention"}
 
@@ -117,21 +183,7 @@ def nemotron_h(keys: Keys) -> Fields:
 
 
 def _nemotron_mamba(keys: Keys) -> LayerKind:
-    def first(*names: str, default: int) -> int:
-        return next((keys.whole(name) for name in names if keys.get(name) is not None), default)
-
-    mixer = Mamba2(
-        num_heads=keys.whole("mamba_num_heads", 128),
-        head_dim=keys.whole("mamba_head_dim", 64),
-        state_size=keys.whole("ssm_state_size", 128),
-        num_groups=first("mamba_n_groups", "n_groups", default=8),
-        conv_kernel=first("mamba_d_conv", "conv_kernel", default=4),
-        conv_bias=keys.flag("use_conv_bias", default=True),
-        bias=keys.flag("use_bias"),
-        chunk=first("mamba_chunk_size", "chunk_size", default=128),
-    )
-    keys.get("mamba_hidden_act"), keys.get("mamba_proj_bias")
-    return LayerKind(mixer=mixer)
+    return LayerKind(mixer=mamba2_of(keys, _MAMBA2))
 
 
 def _nemotron_experts(keys: Keys) -> LayerKind:
@@ -191,15 +243,23 @@ def gpt_neox(keys: Keys) -> Fields:
 
 
 def gpt2(keys: Keys) -> Fields:
-    """GPT-2: learned positions, LayerNorm and biases everywhere."""
+    """GPT-2 and GPTBigCode, whose heads may share keys: learned positions, LayerNorm and biases everywhere."""
     hidden, heads = keys.whole("n_embd"), keys.whole("n_head")
     if heads < 1 or hidden % heads:
         raise keys.fail(f"n_embd {hidden} is no multiple of n_head {heads}")
     keys.refuse("add_cross_attention")
     attention = Attention(
-        num_heads=heads, num_kv_heads=heads, head_dim=hidden // heads, qkv_bias=True, output_bias=True, rope="none"
+        num_heads=heads,
+        num_kv_heads=1 if keys.flag("multi_query") else heads,
+        head_dim=hidden // heads,
+        qkv_bias=True,
+        output_bias=True,
+        rope="none",
     )
-    for key in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"):
+    for key in (
+        "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
+        "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn",
+    ):  # fmt: skip
         keys.get(key)
     width = keys.whole("n_inner", 4 * hidden)
     feed = Mlp(width=width, gated=False, activation=keys.activation("activation_function", "gelu_new"), bias=True)

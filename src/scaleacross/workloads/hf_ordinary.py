@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from scaleacross.workloads.hf_keys import Keys
 from scaleacross.workloads.identity import Multipliers, Router
 from scaleacross.workloads.layer_kinds import Attention, Experts, FeedForward, Latent, LayerKind, Mixer, Mlp
-from scaleacross.workloads.transformer_parts import QkNorm
+from scaleacross.workloads.transformer_parts import Norm, QkNorm
 
 Fields = dict[str, Any]
 FULL: Final = "full_attention"
@@ -35,6 +35,14 @@ class Traits:
         sliding_scaled: ``rope_scaling`` also stretches the layers with a window.
         activation: key of the activation function.
         gemma: embedding vectors are scaled by √hidden_size, norm weights are stored less one.
+        offset_norm: norm weights are stored less one.
+        norm: the norm between sub-layers.
+        gated, mlp_bias: the MLP has a gate; its biases, as ``qkv_bias``.
+        rotary: which layers rotate q and k: all, those with a window where there is one (``windowed``), or as
+            ``no_rope_layers`` says (``stated``).
+        parallel: True, False, or the key that says whether attention and MLP work side by side.
+        dropouts: keys of the dropout between sub-layers.
+        refused: keys whose layers are not described.
     """
 
     qkv_bias: bool | str = "attention_bias"
@@ -50,13 +58,22 @@ class Traits:
     activation: str = "hidden_act"
     default_activation: str = "silu"
     gemma: bool = False
+    offset_norm: bool = False
+    norm: Norm = "rmsnorm"
+    gated: bool = True
+    mlp_bias: bool | str = "mlp_bias"
+    rotary: Literal["all", "windowed", "stated"] = "all"
+    parallel: bool | str = False
+    dropouts: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+def _said(keys: Keys, stated: bool | str) -> bool:
+    return keys.flag(stated) if isinstance(stated, str) else stated
 
 
 def attention_of(keys: Keys, traits: Traits, layer_type: str, **more: Any) -> Attention:
     """Attention of one layer type."""
-
-    def bias(stated: bool | str) -> bool:
-        return keys.flag(stated) if isinstance(stated, str) else stated
 
     qk_norm: QkNorm = "none"
     if traits.qk_norm != "stated":
@@ -73,8 +90,8 @@ def attention_of(keys: Keys, traits: Traits, layer_type: str, **more: Any) -> At
         "head_dim": keys.head_dim(),
         "window": keys.whole("sliding_window") if layer_type == SLIDING else None,
         "qk_norm": qk_norm,
-        "qkv_bias": bias(traits.qkv_bias),
-        "output_bias": bias(traits.output_bias),
+        "qkv_bias": _said(keys, traits.qkv_bias),
+        "output_bias": _said(keys, traits.output_bias),
         "rope": keys.rope(
             traits.theta, fraction=fraction, layer_type=layer_type, scaled=scaled, interleaved=traits.interleaved
         ),
@@ -126,24 +143,56 @@ def _mixers(keys: Keys, traits: Traits, **more: Any) -> list[tuple[str, Mixer]]:
     unknown = sorted(set(types) - {FULL, SLIDING})
     if unknown:
         raise keys.fail(f"layer_types {', '.join(unknown)} are not read; known: {FULL}, {SLIDING}")
-    each: dict[str, Mixer] = {kind: attention_of(keys, traits, kind, **more) for kind in set(types)}
-    return [(kind.removesuffix("_attention"), each[kind]) for kind in types]
+    rotated = _rotated(keys, traits, types)
+    each: dict[tuple[str, bool], Mixer] = {
+        (kind, rotates): attention_of(keys, traits, kind, **({} if rotates else {"rope": "none"}), **more)
+        for kind, rotates in set(zip(types, rotated, strict=True))
+    }
+    return [
+        (kind.removesuffix("_attention") + "_unrotated" * (not rotates), each[kind, rotates])
+        for kind, rotates in zip(types, rotated, strict=True)
+    ]
+
+
+def _rotated(keys: Keys, traits: Traits, types: Sequence[str]) -> list[bool]:
+    """Whether each layer rotates q and k."""
+    if traits.rotary == "stated":
+        return rotary_layers(keys, len(types))
+    everywhere = traits.rotary == "all" or keys.get("sliding_window") is None
+    return [everywhere or kind == SLIDING for kind in types]
+
+
+def rotary_layers(keys: Keys, count: int) -> list[bool]:
+    """The layers that ``no_rope_layers`` marks with 1, or all but each ``no_rope_layer_interval``-th."""
+    interval = keys.whole("no_rope_layer_interval", 4)
+    stated = keys.several("no_rope_layers") or [int((layer + 1) % interval != 0) for layer in range(count)]
+    if len(stated) != count:
+        raise keys.fail(f"key 'no_rope_layers' has {len(stated)} entries for {count} layers")
+    return [bool(each) for each in stated]
 
 
 def mlp_of(keys: Keys, traits: Traits = Traits(), width: str = "intermediate_size") -> Mlp:
     activation = keys.activation(traits.activation, traits.default_activation)
-    return Mlp(width=keys.need(width), activation=activation, bias=keys.flag("mlp_bias"))
+    return Mlp(width=keys.need(width), gated=traits.gated, activation=activation, bias=_said(keys, traits.mlp_bias))
 
 
 def dense(keys: Keys, traits: Traits) -> Fields:
-    """Attention and a gated MLP in every layer."""
+    """Attention and an MLP in every layer."""
+    for key in traits.refused:
+        keys.refuse(key)
     mixers = _mixers(keys, traits)
     feed = ("dense", mlp_of(keys, traits))
-    out = compose(mixers, [feed] * len(mixers), norms=traits.norms)
-    return {**out, "multipliers": _multipliers(keys, traits), "unit_offset_norm": traits.gemma}
+    out = compose(mixers, [feed] * len(mixers), norms=traits.norms, parallel=_said(keys, traits.parallel))
+    return {
+        **out,
+        "norm": traits.norm,
+        "dropout": bool(sum([keys.number(key) or 0.0 for key in traits.dropouts])),
+        "multipliers": multipliers_of(keys, traits),
+        "unit_offset_norm": traits.gemma or traits.offset_norm,
+    }
 
 
-def _multipliers(keys: Keys, traits: Traits) -> Multipliers:
+def multipliers_of(keys: Keys, traits: Traits = Traits()) -> Multipliers:
     logits = keys.number("logits_scaling")
     embedding = keys.number("embedding_multiplier")
     if traits.gemma:
@@ -185,7 +234,7 @@ def experts(
     keys.refuse("clip_qkv")
     whole = keys.flag("norm_topk_prob") if normalized is None else normalized
     routed = routed_of(keys, number=number, width=width, normalized=whole, biased=biased, score=score)
-    return {**compose(mixers, sparse_feeds(keys, routed, len(mixers))), "multipliers": _multipliers(keys, traits)}
+    return {**compose(mixers, sparse_feeds(keys, routed, len(mixers))), "multipliers": multipliers_of(keys, traits)}
 
 
 def minimax_m2(keys: Keys) -> Fields:
@@ -290,6 +339,16 @@ def latent(keys: Keys, *, score: Literal["softmax", "sigmoid"], normalized: bool
     keys.get("scoring_func")  # the type's own
     whole = keys.flag("norm_topk_prob", default=normalized)
     return shared_experts(keys, mixer, score=score, normalized=whole, leading=leading)
+
+
+def dots1(keys: Keys) -> Fields:
+    """dots.llm1: grouped-query attention with norms of q and k, the experts of DeepSeek-V3."""
+    count = keys.whole("num_hidden_layers")
+    only_types(keys, keys.several("layer_types", count) or (), {FULL: 1})
+    if keys.get("sliding_window") is not None and keys.whole("max_window_layers", count) < count:
+        raise keys.fail("layers with a sliding_window from max_window_layers on are not read")
+    mixer = attention_of(keys, Traits(qk_norm="head"), FULL)
+    return shared_experts(keys, mixer, score="sigmoid", normalized=keys.flag("norm_topk_prob"))
 
 
 def glm4_moe(keys: Keys) -> Fields:

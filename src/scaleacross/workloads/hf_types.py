@@ -6,9 +6,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from scaleacross.workloads.hf_hybrids import gpt2, gpt_neox, llama4, nemotron_h, qwen3_next
+from scaleacross.workloads.hf_hybrids import (
+    gpt2,
+    gpt_neox,
+    granite_hybrid,
+    llama4,
+    mamba_model,
+    nemotron_h,
+    qwen3_next,
+)
 from scaleacross.workloads.hf_keys import Keys
-from scaleacross.workloads.hf_ordinary import Fields, Traits, dense, experts, glm4_moe, latent, minimax_m2
+from scaleacross.workloads.hf_ordinary import Fields, Traits, dense, dots1, experts, glm4_moe, latent, minimax_m2
 
 Builder = Callable[[Keys], Fields]
 
@@ -20,6 +28,27 @@ TYPES: Final[Mapping[str, Builder]] = {
     "ministral3": partial(dense, traits=Traits(qkv_bias=False, output_bias=False, windows="all")),
     "qwen3_vl_text": partial(dense, traits=Traits(qk_norm="head", theta=500_000.0)),
     "seed_oss": partial(dense, traits=Traits(output_bias="attention_out_bias")),
+    "qwen2_5_vl_text": partial(dense, traits=Traits(qkv_bias=True, output_bias=False, windows="later", theta=1_000_000.0)),
+    "smollm3": partial(dense, traits=Traits(rotary="stated", theta=2_000_000.0, refused=("use_sliding_window",))),
+    "exaone4": partial(dense, traits=Traits(
+        qkv_bias=False, output_bias=False, qk_norm="head", norms="after", windows="alternating", full_every=4, rotary="windowed"
+    )),
+    "ernie4_5": partial(dense, traits=Traits(
+        qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", theta=500_000.0, interleaved=True
+    )),
+    "hunyuan_v1_dense": partial(dense, traits=Traits(qk_norm="head")),
+    "arcee": partial(dense, traits=Traits(gated=False, default_activation="relu2")),
+    "nemotron": partial(dense, traits=Traits(
+        norm="layernorm", offset_norm=True, gated=False, default_activation="relu2", fraction=0.5
+    )),
+    "starcoder2": partial(dense, traits=Traits(
+        qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", norm="layernorm", gated=False, windows="all",
+        default_activation="gelu_pytorch_tanh", dropouts=("residual_dropout", "embedding_dropout"),
+    )),
+    "stablelm": partial(dense, traits=Traits(
+        qkv_bias="use_qkv_bias", output_bias=False, mlp_bias=False, norm="layernorm", fraction=0.25,
+        refused=("qk_layernorm", "use_parallel_residual"),
+    )),
     "glm4": partial(dense, traits=Traits(output_bias=False, norms="both", fraction=0.5, interleaved=True)),
     "phi3": partial(dense, traits=Traits(qkv_bias=False, output_bias=False, windows="all")),
     "gemma": partial(dense, traits=Traits(gemma=True, default_activation="gelu_pytorch_tanh")),
@@ -52,6 +81,7 @@ TYPES: Final[Mapping[str, Builder]] = {
     ),
     "qwen3_next": qwen3_next,
     "glm4_moe": glm4_moe,
+    "dots1": dots1,
     "minimax_m2": minimax_m2,
     "deepseek_v2": partial(latent, score="softmax", normalized=False),
     "deepseek_v3": partial(latent, score="sigmoid", normalized=True),
@@ -60,15 +90,21 @@ TYPES: Final[Mapping[str, Builder]] = {
     "llama4_text": llama4,
     "nemotron_h": nemotron_h,
     "gpt_neox": gpt_neox,
+    "granitemoehybrid": granite_hybrid,
+    "mamba2": mamba_model,
     "gpt2": gpt2,
+    "gpt_bigcode": gpt2,
 }  # fmt: skip
 """Model type -> what reads it."""
 
 NESTED: Final[Mapping[str, str]] = {"llama4": "llama4_text", "gemma3": "gemma3_text"}
 """Types whose ``text_config`` may leave out its type -> that."""
 
-TIED: Final = frozenset({"gemma", "gemma2", "gemma3_text", "gpt2"})
+FLAT: Final[Mapping[str, str]] = {"qwen2_vl": "qwen2_5_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
+"""Types whose published files hold the language model's keys beside those of the images -> its type."""
+
+TIED: Final = frozenset({"gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "starcoder2", "smollm3", "ernie4_5"})
 """Types whose embedding is the output matrix unless the config says otherwise."""
 
-EPSILON_KEYS: Final = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps")
+EPSILON_KEYS: Final = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon")
 """Keys of the norm's epsilon, whichever the type uses."""

@@ -11,7 +11,7 @@ from scaleacross.errors import InputError
 from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.hf_defaults import CLASS_DEFAULTS
 from scaleacross.workloads.hf_keys import Config, Keys
-from scaleacross.workloads.hf_types import EPSILON_KEYS, NESTED, TIED, TYPES
+from scaleacross.workloads.hf_types import EPSILON_KEYS, FLAT, NESTED, TIED, TYPES
 from scaleacross.workloads.layer_profile import MAX_LAYERS
 
 LAYER_KEYS: Final = ("num_hidden_layers", "n_layer")
@@ -41,6 +41,8 @@ def from_hf_config(config: Config, name: str, read_as: str | None = None) -> Dec
         if isinstance(inner, str) and inner in TYPES:
             inherited = {key: config[key] for key in INHERITED if key in config}
             config, chosen = {**inherited, **nested}, inner
+    if isinstance(chosen, str) and nested is None:
+        chosen = FLAT.get(chosen, chosen)
     if not isinstance(chosen, str) or chosen not in TYPES:
         raise InputError(_unknown(config, chosen))
     if not (read_as or config.get(READ_AS)):
