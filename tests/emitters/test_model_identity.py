@@ -43,6 +43,15 @@ REFUSED = {
     "granite-4.0-h-tiny": "'mamba_block' are not attention",
     "small-granite-hybrid-dense": "'mamba_block' are not attention",
     "Mamba-Codestral-7B": "'mamba' are not attention",
+    "c4ai-command-r-v01": "LayerNorm unbiased",
+    "c4ai-command-r7b-12-2024": "attention and feed-forward in parallel",
+    "phi-2": "attention and feed-forward in parallel",
+    "Phi-3.5-MoE": "a bias of the output projection over the vocabulary",
+    "falcon-7b": "attention and feed-forward in parallel",
+    "falcon-40b": "attention and feed-forward in parallel",
+    "gpt-j-6b": "attention and feed-forward in parallel",
+    "opt-6.7b": "plain feed-forward with relu",
+    "small-stablelm-parallel": "attention and feed-forward in parallel",
     "small-arcee": "biases of some projections only",
 }
 EXPRESSED = [name for name in CONFIGS if name not in REFUSED]

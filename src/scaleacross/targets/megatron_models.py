@@ -62,6 +62,10 @@ def inexpressible(decoder: Decoder) -> Iterator[str]:
             yield f"layers '{name}' normalise what sub-layers return (norms: {kind.norms})"
         if kind.parallel:
             yield f"layers '{name}' run attention and feed-forward in parallel"
+    if decoder.norm.startswith("layernorm_"):
+        yield f"LayerNorm {decoder.norm.removeprefix('layernorm_')}"
+    if decoder.output_bias:
+        yield "a bias of the output projection over the vocabulary"
     for factor, value in decoder.multipliers.model_dump(exclude_none=True).items():
         yield f"multiplier {factor} {value:g}"
     for a in mixers:

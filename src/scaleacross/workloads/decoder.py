@@ -26,7 +26,10 @@ class Decoder(Workload):
     hidden_size: PositiveInt = Field(description="features of the residual stream, d")
     vocabulary_size: PositiveInt = Field(description="rows of the embedding, V")
     tied_embedding: bool = Field(description="the output projection is the embedding transposed")
-    norm: parts.Norm = Field(default="rmsnorm", description="rmsnorm has a weight, layernorm a bias too")
+    output_bias: bool = Field(default=False, description="bias of the output projection over the vocabulary")
+    norm: parts.Norm = Field(
+        default="rmsnorm", description="rmsnorm has a weight, layernorm a bias too unless named otherwise"
+    )
     norm_epsilon: PositiveFloat | None = Field(default=None, description="added to the variance; null: not stated")
     unit_offset_norm: bool = Field(default=False, description="norm weights are stored less one (Gemma, Qwen3-Next)")
     num_learned_positions: NonNegativeInt = Field(default=0, description="rows of a learned position table")
@@ -99,7 +102,9 @@ class Decoder(Workload):
                 self.vocabulary_size, self.hidden_size, num_positions=self.num_learned_positions, dropout=self.dropout
             ),
             blocks=tuple((layers[name], count) for name, count in self.runs()),
-            head=parts.head(self.vocabulary_size, self.hidden_size, self.norm, tied=self.tied_embedding),
+            head=parts.head(
+                self.vocabulary_size, self.hidden_size, self.norm, tied=self.tied_embedding, bias=self.output_bias
+            ),
             vocabulary_size=self.vocabulary_size,
             num_experts=next((experts.num_experts for experts in self.experts()), 0),
             expert_groups=groups,

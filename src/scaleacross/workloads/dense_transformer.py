@@ -30,7 +30,9 @@ class DenseTransformer(Workload):
     vocabulary_size: PositiveInt = Field(description="rows of the embedding, V")
     gated_mlp: bool = Field(description="gate, up and down projection (SwiGLU) instead of up and down")
     tied_embedding: bool = Field(description="the output projection is the embedding transposed")
-    norm: parts.Norm = Field(default="rmsnorm", description="rmsnorm has a weight, layernorm a bias too")
+    norm: parts.Norm = Field(
+        default="rmsnorm", description="rmsnorm has a weight, layernorm a bias too unless named otherwise"
+    )
     bias: bool = Field(default=False, description="projections have biases (GPT-3)")
     qk_norm: bool = Field(default=False, description="RMSNorm over the head dimension of q and k (Qwen3)")
     num_learned_positions: NonNegativeInt = Field(

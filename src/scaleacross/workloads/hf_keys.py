@@ -34,6 +34,7 @@ _ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
     "relu2": "relu2",
 }
 _SCALINGS: Final = {"su": "longrope"}

@@ -40,7 +40,8 @@ class Traits:
         gated, mlp_bias: the MLP has a gate; its biases, as ``qkv_bias``.
         rotary: which layers rotate q and k: all, those with a window where there is one (``windowed``), or as
             ``no_rope_layers`` says (``stated``).
-        parallel: True, False, or the key that says whether attention and MLP work side by side.
+        parallel: True, False, or the key that says whether attention and MLP work side by side; they share a norm.
+        head_bias: bias of the output matrix over the vocabulary, as ``qkv_bias``.
         dropouts: keys of the dropout between sub-layers.
         refused: keys whose layers are not described.
     """
@@ -64,6 +65,7 @@ class Traits:
     mlp_bias: bool | str = "mlp_bias"
     rotary: Literal["all", "windowed", "stated"] = "all"
     parallel: bool | str = False
+    head_bias: bool | str = False
     dropouts: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
 
@@ -182,10 +184,15 @@ def dense(keys: Keys, traits: Traits) -> Fields:
         keys.refuse(key)
     mixers = _mixers(keys, traits)
     feed = ("dense", mlp_of(keys, traits))
-    out = compose(mixers, [feed] * len(mixers), norms=traits.norms, parallel=_said(keys, traits.parallel))
+    parallel = _said(keys, traits.parallel)
+    out = compose(mixers, [feed] * len(mixers), norms=traits.norms, parallel=parallel, shared_norm=parallel)
+    return {**out, **_around_layers(keys, traits)}
+
+
+def _around_layers(keys: Keys, traits: Traits) -> Fields:
     return {
-        **out,
         "norm": traits.norm,
+        "output_bias": _said(keys, traits.head_bias),
         "dropout": bool(sum([keys.number(key) or 0.0 for key in traits.dropouts])),
         "multipliers": multipliers_of(keys, traits),
         "unit_offset_norm": traits.gemma or traits.offset_norm,
@@ -193,14 +200,14 @@ def dense(keys: Keys, traits: Traits) -> Fields:
 
 
 def multipliers_of(keys: Keys, traits: Traits = Traits()) -> Multipliers:
-    logits = keys.number("logits_scaling")
+    logits, scale = keys.number("logits_scaling"), keys.number("logit_scale")
     embedding = keys.number("embedding_multiplier")
     if traits.gemma:
         embedding = float(keys.whole("hidden_size")) ** 0.5
     return Multipliers(
         embedding=embedding,
         residual=keys.number("residual_multiplier"),
-        logits=1.0 / logits if logits else None,
+        logits=1.0 / logits if logits else scale,
         logit_cap=keys.number("final_logit_softcapping"),
     )
 
@@ -234,7 +241,7 @@ def experts(
     keys.refuse("clip_qkv")
     whole = keys.flag("norm_topk_prob") if normalized is None else normalized
     routed = routed_of(keys, number=number, width=width, normalized=whole, biased=biased, score=score)
-    return {**compose(mixers, sparse_feeds(keys, routed, len(mixers))), "multipliers": multipliers_of(keys, traits)}
+    return {**compose(mixers, sparse_feeds(keys, routed, len(mixers))), **_around_layers(keys, traits)}
 
 
 def minimax_m2(keys: Keys) -> Fields:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from scaleacross.workloads.hf_early import falcon, gptj, opt
 from scaleacross.workloads.hf_hybrids import (
     gpt2,
     gpt_neox,
@@ -47,7 +48,17 @@ TYPES: Final[Mapping[str, Builder]] = {
     )),
     "stablelm": partial(dense, traits=Traits(
         qkv_bias="use_qkv_bias", output_bias=False, mlp_bias=False, norm="layernorm", fraction=0.25,
-        refused=("qk_layernorm", "use_parallel_residual"),
+        parallel="use_parallel_residual", refused=("qk_layernorm",),
+    )),
+    "cohere": partial(dense, traits=Traits(
+        norm="layernorm_unbiased", parallel=True, interleaved=True, theta=500_000.0, refused=("use_qk_norm",)
+    )),
+    "cohere2": partial(dense, traits=Traits(
+        norm="layernorm_unbiased", parallel=True, interleaved=True, windows="alternating", full_every=4, rotary="windowed"
+    )),
+    "phi": partial(dense, traits=Traits(
+        qkv_bias=True, output_bias=True, mlp_bias=True, head_bias=True, norm="layernorm", gated=False, parallel=True,
+        fraction=0.5, default_activation="gelu_new", dropouts=("resid_pdrop", "embd_pdrop"), refused=("qk_layernorm",),
     )),
     "glm4": partial(dense, traits=Traits(output_bias=False, norms="both", fraction=0.5, interleaved=True)),
     "phi3": partial(dense, traits=Traits(qkv_bias=False, output_bias=False, windows="all")),
@@ -71,6 +82,10 @@ TYPES: Final[Mapping[str, Builder]] = {
     "granitemoe": partial(
         experts, traits=Traits(), number="num_local_experts", width="intermediate_size", normalized=True
     ),
+    "phimoe": partial(
+        experts, traits=Traits(norm="layernorm", head_bias="lm_head_bias", windows="all", theta=1_000_000.0),
+        number="num_local_experts", width="intermediate_size", normalized=False,
+    ),
     "qwen2_moe": partial(experts, traits=Traits(qkv_bias="qkv_bias", output_bias=False, windows="later")),
     "qwen3_vl_moe_text": partial(experts, traits=Traits(qk_norm="head", theta=500_000.0), normalized=True),
     "qwen3_moe": partial(experts, traits=Traits(qk_norm="head")),
@@ -92,6 +107,9 @@ TYPES: Final[Mapping[str, Builder]] = {
     "gpt_neox": gpt_neox,
     "granitemoehybrid": granite_hybrid,
     "mamba2": mamba_model,
+    "falcon": falcon,
+    "gptj": gptj,
+    "opt": opt,
     "gpt2": gpt2,
     "gpt_bigcode": gpt2,
 }  # fmt: skip
@@ -103,7 +121,22 @@ NESTED: Final[Mapping[str, str]] = {"llama4": "llama4_text", "gemma3": "gemma3_t
 FLAT: Final[Mapping[str, str]] = {"qwen2_vl": "qwen2_5_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 """Types whose published files hold the language model's keys beside those of the images -> its type."""
 
-TIED: Final = frozenset({"gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "starcoder2", "smollm3", "ernie4_5"})
+TIED: Final = frozenset(
+    {
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "gpt2",
+        "gpt_bigcode",
+        "starcoder2",
+        "smollm3",
+        "ernie4_5",
+        "cohere",
+        "cohere2",
+        "falcon",
+        "opt",
+    }
+)
 """Types whose embedding is the output matrix unless the config says otherwise."""
 
 EPSILON_KEYS: Final = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon")

@@ -12,7 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from scaleacross.spec.base import Spec
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu2", "clamped_silu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_silu"]
 """``gelu_tanh``: the tanh approximation; ``relu2``: squared ReLU; ``clamped_silu``: gpt-oss's (up + 1) · gate · σ(1.702 gate)."""
 
 

@@ -229,11 +229,16 @@ class LayerKind(Spec):
     feed_forward: FeedForward | None = None
     norms: Literal["before", "after", "both"] = Field(default="before", description="where a sub-layer is normalised")
     parallel: bool = Field(default=False, description="both sub-layers work on the layer's input (GPT-NeoX)")
+    shared_norm: bool = Field(default=False, description="parallel sub-layers share one norm (Falcon, Phi, Command R)")
 
     @model_validator(mode="after")
     def _not_empty(self) -> LayerKind:
         if self.mixer is None and self.feed_forward is None:
             raise ValueError("a layer needs a mixer, a feed_forward, or both")
+        if self.shared_norm and (
+            not self.parallel or self.norms != "before" or None in (self.mixer, self.feed_forward)
+        ):
+            raise ValueError("shared_norm needs a mixer and a feed_forward in parallel, normalised before")
         return self
 
     def lower(self, name: str, hidden_size: int, norm: parts.Norm, *, dropout: bool) -> LayerProfile:
@@ -241,9 +246,10 @@ class LayerKind(Spec):
         out: list[parts.Part] = []
         halves = [half for half in (self.mixer, self.feed_forward) if half is not None]
         for half in halves:
-            out.append(
-                _input_norm(half, hidden_size, norm) if self.norms != "after" else parts.stream_input(hidden_size)
-            )
+            if self.norms == "after":
+                out.append(parts.stream_input(hidden_size))
+            elif not (out and self.shared_norm):
+                out.append(_input_norm(half, hidden_size, norm))
             out.extend(half.lower(hidden_size))
             out.extend([parts.output_norm(hidden_size, norm)] if self.norms != "before" else [])
             out.append(parts.residual(hidden_size, dropout=dropout))

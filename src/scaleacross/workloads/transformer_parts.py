@@ -41,7 +41,14 @@ from scaleacross.workloads.modules import module_shares, recomputed_by
 BF16 = 2.0
 FP32 = 4.0
 
-Norm = Literal["rmsnorm", "layernorm"]
+Norm = Literal["rmsnorm", "layernorm", "layernorm_unbiased", "layernorm_unweighted"]
+NORM_WEIGHTS: Mapping[Norm, int] = {
+    "rmsnorm": 1,
+    "layernorm": 2,
+    "layernorm_unbiased": 1,
+    "layernorm_unweighted": 0,
+}
+"""Parameters per feature."""
 QkNorm = Literal["none", "head", "full", "unweighted"]
 """RMSNorm of q and k: none, one weight per feature of a head, one per feature of all heads, or without weights."""
 
@@ -81,8 +88,8 @@ class Part:
 
 
 def norm(features: int, kind: Norm, *, on_stream: bool = True) -> Part:
-    """A normalisation over ``features`` with its own weight (LayerNorm: and bias)."""
-    weights = features * (2 if kind == "layernorm" else 1)
+    """A normalisation over ``features`` with its own weight and bias, where its kind has them."""
+    weights = features * NORM_WEIGHTS[kind]
     held = (Held("norm input", BF16 * features), Held("norm output", BF16 * features, recomputed=True))
     return Part(
         num_parameters=weights,
@@ -352,7 +359,7 @@ def embedding(vocabulary_size: int, hidden_size: int, *, num_positions: int = 0,
     )
 
 
-def head(vocabulary_size: int, hidden_size: int, kind: Norm, *, tied: bool) -> LayerProfile:
+def head(vocabulary_size: int, hidden_size: int, kind: Norm, *, tied: bool, bias: bool = False) -> LayerProfile:
     """Final norm, output projection and loss.
 
     Held, whatever the policy, because the backward pass of the head follows at once: norm input and output 4d, fp32 softmax 4V.
@@ -360,7 +367,7 @@ def head(vocabulary_size: int, hidden_size: int, kind: Norm, *, tied: bool) -> L
     A tied output matrix counts its FLOP here and its parameters in the embedding.
     """
     final_norm = norm(hidden_size, kind)
-    weights = 0 if tied else vocabulary_size * hidden_size
+    weights = (0 if tied else vocabulary_size * hidden_size) + (vocabulary_size if bias else 0)
     held = ActivationBytes(2 * BF16 * hidden_size + FP32 * vocabulary_size)
     return LayerProfile(
         name="head",
