@@ -64,6 +64,13 @@ def test_a_bound_that_is_reached_is_said_once(plan: Plan, render: Render) -> Non
     assert said["proof"] == "optimal; estimate and bound 10.00 s"
 
 
+def test_keys_of_the_model_s_file_that_nothing_reads_are_named(plan: Plan, render: Render) -> None:
+    job = plan.job.model_copy(update={"workload": {"name": "odd", "unread_keys": ["num_local_experts 8"]}})
+    said = facts(render(plan_summary(plan.model_copy(update={"job": job}), FOUND)))
+    assert said["not read"] == "of the model's file: num_local_experts 8"
+    assert "not read" not in facts(render(plan_summary(plan, FOUND)))
+
+
 def test_nothing_is_said_of_prices_that_nobody_stated(plan: Plan, render: Render) -> None:
     said = facts(render(plan_summary(plan, PlanSummary(bottlenecks=()))))
     assert not {"cost", "energy"} & set(said)

@@ -187,14 +187,6 @@ def test_head_dim_and_kv_heads_default_as_in_transformers() -> None:
     assert (mixer.num_kv_heads, mixer.head_dim) == (32, 128)
 
 
-def test_unknown_type_names_its_unknown_keys_and_the_nearest_type() -> None:
-    config = {**CONFIGS["Llama-3.1-8B"], "model_type": "lumen", "flux_gate_rank": 7}
-    with pytest.raises(InputError, match=r"Read as (llama|granite), its keys leave out: flux_gate_rank\..*read_as: "):
-        from_hf_config(config, "x")
-    assert from_hf_config(config, "x", read_as="llama").profile().total_parameters == 8_030_261_248
-    assert from_hf_config({**config, "read_as": "llama"}, "x") == from_hf_config(config, "x", read_as="llama")
-
-
 def test_a_workload_may_name_a_config_and_how_to_read_it(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**CONFIGS["Llama-3.1-8B"], "model_type": "lumen"}))

@@ -95,6 +95,7 @@ def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
     return [
         ("plan", f"{plan.job.name}: {choice(plan)}"),
         *_topology(plan),
+        *_unread(plan),
         ("step time", f"{human_seconds(plan.cost.step_s)} · {_rates(plan)}"),
         *([("measured", expectation(plan.interval))] if plan.interval else []),
         ("memory", headroom(plan)),
@@ -114,6 +115,13 @@ def _topology(plan: Plan) -> Iterator[tuple[str, str]]:
     described = plan.job.topology.get("description") if isinstance(plan.job.topology, dict) else None
     if described:
         yield "topology", str(described)
+
+
+def _unread(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Keys of the model's published file that the plan knows nothing of."""
+    keys = plan.job.workload.get("unread_keys") if isinstance(plan.job.workload, dict) else None
+    if keys:
+        yield "not read", f"of the model's file: {', '.join(keys)}"
 
 
 def plan_line(plan: Plan) -> str:

@@ -48,6 +48,9 @@ class Decoder(Workload):
     published_quantization: str | None = Field(
         default=None, description="how the published weights are quantised; training starts from 16-bit weights"
     )
+    unread_keys: tuple[str, ...] = Field(
+        default=(), description="keys of the published config.json, with their values, that the reading leaves out"
+    )
 
     @model_validator(mode="after")
     def _kinds_fit(self) -> Decoder:
@@ -79,7 +82,7 @@ class Decoder(Workload):
         return self
 
     def remarks(self) -> tuple[tuple[str, str], ...]:
-        """How published weights are quantised, and how many prediction layers there are."""
+        """How published weights are quantised, how many prediction layers there are, and what its file says that is not read."""
         out = []
         if self.published_quantization:
             said = f"{self.published_quantization}; training starts from 16-bit weights"
@@ -87,6 +90,8 @@ class Decoder(Workload):
         if self.num_prediction_layers:
             said = f"{self.num_prediction_layers} in the published model, not part of the plan"
             out.append(("prediction layers", said))
+        if self.unread_keys:
+            out.append(("keys not read", f"{', '.join(self.unread_keys)}: the plan knows nothing of them"))
         return tuple(out)
 
     def profile(self) -> ModelProfile:

@@ -75,6 +75,7 @@ def llama4(keys: Keys) -> Fields:
         )
         mixers.append(("chunked" if chunk else "full", mixer))
     width = keys.whole("intermediate_size")
+    keys.get("intermediate_size_mlp")  # of dense layers, if there are any
     routed = Experts(
         num_experts=keys.need("num_local_experts"),
         top_k=keys.need("num_experts_per_tok"),
@@ -188,7 +189,7 @@ def _nemotron_mamba(keys: Keys) -> LayerKind:
 
 def _nemotron_experts(keys: Keys) -> LayerKind:
     keys.refuse("moe_latent_size")
-    keys.get("moe_shared_expert_overlap")
+    keys.get("moe_shared_expert_overlap"), keys.get("n_shared_experts")
     feed = Experts(
         num_experts=keys.whole("n_routed_experts", 8),
         top_k=keys.whole("num_experts_per_tok", 2),

@@ -13,18 +13,23 @@ Config = Mapping[str, Any]
 
 NO_MATTER: Final = frozenset((
     "_attn_implementation", "_name_or_path", "architectures", "attention_dropout", "attn_implementation",
-    "attn_pdrop", "auto_map", "aux_loss_alpha", "bos_token_id", "cache_implementation", "classifier_dropout",
-    "dtype", "embd_pdrop", "eos_token_id", "ep_size", "experts_per_token", "for_llm_compressor",
-    "gradient_checkpointing", "hidden_dropout", "initial_context_length", "keys_to_ignore_at_inference",
-    "mamba_ssm_cache_dtype", "max_position_embeddings", "max_window_layers", "model_type", "n_ctx", "name",
-    "num_logits_to_keep", "output_router_logits", "pad_token_id", "pretraining_tp", "read_as",
-    "rescale_prenorm_residual", "resid_pdrop", "residual_in_fp32", "return_dict_in_generate",
-    "router_aux_loss_coef", "router_jitter_noise", "sep_token_id", "seq_aux", "summary_activation",
-    "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "swiglu_alpha",
-    "swiglu_limit", "task_specific_params", "time_step_floor", "time_step_limit", "time_step_max",
-    "time_step_min", "time_step_rank", "topk_method", "torch_dtype", "transformers_version", "unk_token_id",
-    "use_cache", "use_mamba_kernels", "use_sliding_window",
+    "attn_pdrop", "audio_config", "auto_map", "aux_loss_alpha", "bos_token_id", "cache_implementation",
+    "chunk_size_feed_forward", "classifier_dropout", "dtype", "embd_pdrop", "eos_token_id", "ep_size",
+    "experts_per_token", "for_llm_compressor", "gradient_checkpointing", "hidden_dropout", "id2label",
+    "initial_context_length", "input_jitter_noise", "is_decoder", "is_encoder_decoder",
+    "keys_to_ignore_at_inference", "label2id", "layerdrop", "mamba_ssm_cache_dtype", "max_position_embeddings",
+    "max_window_layers", "model_type", "n_ctx", "n_positions", "name", "num_labels", "num_logits_to_keep",
+    "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id", "prefix",
+    "pretraining_tp", "problem_type", "read_as", "rescale_prenorm_residual", "resid_pdrop", "residual_in_fp32",
+    "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "router_jitter_noise",
+    "scale_attn_weights", "sep_token_id", "seq_aux", "summary_activation", "summary_first_dropout",
+    "summary_proj_to_labels", "summary_type", "summary_use_proj", "swiglu_alpha", "swiglu_limit",
+    "task_specific_params", "tf_legacy_loss", "time_step_floor", "time_step_limit", "time_step_max",
+    "time_step_min", "time_step_rank", "tokenizer_class", "topk_method", "torch_dtype", "torchscript",
+    "transformers_version", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
+    "use_mamba_kernels", "use_mtp", "use_sliding_window", "vision_config",
 ))  # fmt: skip
+NO_MATTER_ENDS: Final = ("_token_id", "_token_ids", "_token_index", "_dropout", "_loss_coef")
 """Keys that change neither parameters nor cost nor what is written for a target."""
 
 _ACTIVATIONS: Final[Mapping[str, Activation]] = {
@@ -125,6 +130,7 @@ class Keys:
 
     def activation(self, key: str = "hidden_act", default: str = "silu") -> Activation:
         """The activation function."""
+        self.seen.add("hidden_act")  # beside the class's own key it says nothing
         name = self.get(key, default)
         if name not in _ACTIVATIONS:
             raise self.fail(f"{key} {name!r} is not read; known: {', '.join(_ACTIVATIONS)}")
@@ -163,11 +169,12 @@ class Keys:
         return dict(value)
 
     def _scaling(self, stated: Mapping[str, Any]) -> RopeScaling | None:
+        own = self.get("original_max_position_embeddings")
         kind = stated.get("rope_type", stated.get("type", "default"))
         kind = _SCALINGS.get(kind, kind)
         if kind in ("default", "mrope"):
             return None
-        positions = stated.get("original_max_position_embeddings", self.get("original_max_position_embeddings"))
+        positions = stated.get("original_max_position_embeddings", own)
         return RopeScaling.model_validate(
             {
                 "kind": kind,
@@ -184,7 +191,9 @@ class Keys:
         )  # fmt: skip
 
     def unread(self) -> list[str]:
-        """Keys with a value that nobody asked for and that may matter."""
+        """Keys with a value that nobody asked for and that may matter: neither null nor false nor 0."""
         return sorted(
-            key for key, value in self.config.items() if key not in self.seen | NO_MATTER and value is not None
+            key
+            for key, value in self.config.items()
+            if value and key not in self.seen | NO_MATTER and not key.endswith(NO_MATTER_ENDS)
         )

@@ -110,6 +110,7 @@ def _layer_types(keys: Keys, traits: Traits) -> list[str]:
     if traits.windows == "none":
         keys.refuse("use_sliding_window")
     stated = keys.several("layer_types", count)
+    keys.get("sliding_window_pattern")
     if stated is not None and traits.windows != "none":
         return [str(each) for each in stated]
     if window is None or traits.windows == "none":
@@ -213,12 +214,13 @@ def multipliers_of(keys: Keys, traits: Traits = Traits()) -> Multipliers:
 
 
 def router_of(keys: Keys, score: Literal["softmax", "sigmoid"], *, normalized: bool, grouped: bool = False) -> Router:
+    groups, chosen = keys.whole("n_group", 1), keys.whole("topk_group", 1)
     return Router(
         score_function=score,
         normalized=normalized,
         scaling=keys.number("routed_scaling_factor", 1.0) or 1.0,
-        num_groups=keys.whole("n_group", 1) if grouped else 1,
-        group_top_k=keys.whole("topk_group", 1) if grouped else 1,
+        num_groups=groups if grouped else 1,
+        group_top_k=chosen if grouped else 1,
     )
 
 
@@ -239,7 +241,8 @@ def experts(
     """
     mixers = _mixers(keys, traits, **more)
     keys.refuse("clip_qkv")
-    whole = keys.flag("norm_topk_prob") if normalized is None else normalized
+    stated = keys.flag("norm_topk_prob")
+    whole = stated if normalized is None else normalized
     routed = routed_of(keys, number=number, width=width, normalized=whole, biased=biased, score=score)
     return {**compose(mixers, sparse_feeds(keys, routed, len(mixers))), **_around_layers(keys, traits)}
 
@@ -247,6 +250,8 @@ def experts(
 def minimax_m2(keys: Keys) -> Fields:
     """MiniMax M2: grouped-query attention in every layer, experts that a sigmoid chooses."""
     keys.refuse("shared_intermediate_size", 0)
+    for key in ("mtp_transformer_layers", "qk_norm_type", "scoring_func", "use_qk_norm", "use_routing_bias"):
+        keys.get(key)  # the class's own
     if set(keys.several("attn_type_list") or (1,)) != {1}:
         raise keys.fail("attn_type_list has layers of linear attention, which are not read")
     traits = Traits(qkv_bias=False, output_bias=False, qk_norm="full", theta=5_000_000.0)
@@ -268,12 +273,12 @@ def routed_of(
 ) -> Experts:
     """Experts, with a gated shared one where its width is stated (Qwen); those that a sigmoid chooses are balanced by a bias."""
     unbiased: Literal["none", "balancing"] = "balancing" if score == "sigmoid" else "none"
-    shared = keys.whole("shared_expert_intermediate_size", 0)
+    shared, activation = keys.whole("shared_expert_intermediate_size", 0), keys.activation()
     return Experts(
         num_experts=keys.need(number),
         top_k=keys.need("num_experts_per_tok"),
         width=keys.need(width),
-        activation="clamped_silu" if biased else keys.activation(),
+        activation="clamped_silu" if biased else activation,
         bias=biased,
         router_bias="learned" if biased else unbiased,
         shared_width=shared,
@@ -288,6 +293,7 @@ def sparse_feeds(keys: Keys, routed: Experts, count: int) -> list[tuple[str, Fee
     step = keys.whole("decoder_sparse_step", 1)
     if step < 1:
         raise keys.fail(f"decoder_sparse_step {step} must be at least 1")
+    keys.get("intermediate_size")  # of dense layers, if there are any
     sparse = [layer not in dense_layers and (layer + 1) % step == 0 for layer in range(count)]
     feeds: dict[bool, tuple[str, FeedForward]] = {True: ("moe", routed)}
     if not all(sparse):
@@ -342,8 +348,8 @@ def latent(keys: Keys, *, score: Literal["softmax", "sigmoid"], normalized: bool
         v_head_dim=keys.need("v_head_dim"),
         rope=keys.rope(10_000.0, interleaved=True),
     )
-    keys.get("num_key_value_heads")  # as many as heads, by construction
-    keys.get("scoring_func")  # the type's own
+    for key in ("num_key_value_heads", "head_dim", "qk_head_dim", "scoring_func", "rope_interleave"):
+        keys.get(key)  # follow from the others, or the type's own
     whole = keys.flag("norm_topk_prob", default=normalized)
     return shared_experts(keys, mixer, score=score, normalized=whole, leading=leading)
 

@@ -28,7 +28,7 @@ TYPES: Final[Mapping[str, Builder]] = {
     "qwen3": partial(dense, traits=Traits(qk_norm="head", windows="later")),
     "ministral3": partial(dense, traits=Traits(qkv_bias=False, output_bias=False, windows="all")),
     "qwen3_vl_text": partial(dense, traits=Traits(qk_norm="head", theta=500_000.0)),
-    "seed_oss": partial(dense, traits=Traits(output_bias="attention_out_bias")),
+    "seed_oss": partial(dense, traits=Traits(output_bias="attention_out_bias", dropouts=("residual_dropout",))),
     "qwen2_5_vl_text": partial(dense, traits=Traits(qkv_bias=True, output_bias=False, windows="later", theta=1_000_000.0)),
     "smollm3": partial(dense, traits=Traits(rotary="stated", theta=2_000_000.0, refused=("use_sliding_window",))),
     "exaone4": partial(dense, traits=Traits(
@@ -91,7 +91,7 @@ TYPES: Final[Mapping[str, Builder]] = {
     "qwen3_moe": partial(experts, traits=Traits(qk_norm="head")),
     "olmoe": partial(experts, traits=Traits(qk_norm="full"), width="intermediate_size"),
     "gpt_oss": partial(
-        experts, traits=Traits(qkv_bias=True, output_bias=True, windows="alternating", theta=150_000.0),
+        experts, traits=Traits(windows="alternating", theta=150_000.0),
         number="num_local_experts", width="intermediate_size", normalized=True, biased=True, sinks=True,
     ),
     "qwen3_next": qwen3_next,
@@ -120,6 +120,24 @@ NESTED: Final[Mapping[str, str]] = {"llama4": "llama4_text", "gemma3": "gemma3_t
 
 FLAT: Final[Mapping[str, str]] = {"qwen2_vl": "qwen2_5_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 """Types whose published files hold the language model's keys beside those of the images -> its type."""
+
+NOT_DESCRIBED: Final[Mapping[str, str]] = {
+    "bloom": "positions by ALiBi and a norm after the embedding",
+    "mpt": "positions by ALiBi",
+    "dbrx": "clipped q, k and v",
+    "apertus": "an activation with learned parameters (xIELU)",
+    "mamba": "Mamba-1 layers",
+    "falcon_mamba": "Mamba-1 layers",
+    "jamba": "Mamba-1 layers",
+    "falcon_h1": "attention and Mamba-2 side by side in one layer",
+    "zamba2": "an attention block whose weights several layers share",
+    "lfm2": "gated short convolutions",
+    "minimax": "lightning attention",
+    "kimi_linear": "Kimi delta attention",
+    "deepseek_v32": "an indexer that picks the keys of every query (sparse attention)",
+    "glm_moe_dsa": "an indexer that picks the keys of every query (sparse attention)",
+}
+"""Types that are not read -> what in their layers no kind of layer describes."""
 
 TIED: Final = frozenset(
     {

@@ -11,7 +11,7 @@ from scaleacross.errors import InputError
 from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.hf_defaults import CLASS_DEFAULTS
 from scaleacross.workloads.hf_keys import Config, Keys
-from scaleacross.workloads.hf_types import EPSILON_KEYS, FLAT, NESTED, TIED, TYPES
+from scaleacross.workloads.hf_types import EPSILON_KEYS, FLAT, NESTED, NOT_DESCRIBED, TIED, TYPES
 from scaleacross.workloads.layer_profile import MAX_LAYERS
 
 LAYER_KEYS: Final = ("num_hidden_layers", "n_layer")
@@ -19,6 +19,8 @@ LANGUAGE_HEADS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration
 """Parts of the names of transformers' classes that predict tokens of the vocabulary."""
 INHERITED: Final = ("quantization_config", "tie_word_embeddings")
 """Keys beside a ``text_config`` that hold for it where it does not state them."""
+MAX_SHOWN: Final = 20
+"""Characters of a value that is shown with its key."""
 READ_AS: Final = "read_as"
 """Key of the mapping that names the type whose layers the model has."""
 
@@ -53,9 +55,9 @@ def from_hf_config(config: Config, name: str, read_as: str | None = None) -> Dec
             raise keys.fail(f"{key} {keys.whole(key):,}: at most {MAX_LAYERS:,} layers are planned")
     try:
         fields = {**_shared(keys, name), **TYPES[chosen](keys)}
-        return Decoder.model_validate(
-            {**fields, "tied_embedding": keys.flag("tie_word_embeddings", default=chosen in TIED)}
-        )
+        tied = keys.flag("tie_word_embeddings", default=chosen in TIED)
+        unread = tuple(_shown(key, config[key]) for key in keys.unread())
+        return Decoder.model_validate({**fields, "tied_embedding": tied, "unread_keys": unread})
     except ValidationError as error:
         details = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise keys.fail(details) from None
@@ -96,29 +98,35 @@ def _quantization(stated: Any) -> str | None:
     return ", ".join([method, *said])
 
 
+def _shown(key: str, value: object) -> str:
+    """A key with its value, where that is short."""
+    text = str(value)
+    return f"{key} {text}" if len(text) <= MAX_SHOWN else key
+
+
 def _unknown(config: Config, chosen: object) -> str:
     """The message about a type that is not read: which keys no reader knows, and which reader knows most of the others."""
     supported = f"supported: {', '.join(TYPES)}"
+    if isinstance(chosen, str) and chosen in NOT_DESCRIBED:
+        return f"model_type {chosen!r} is not read: its layers have {NOT_DESCRIBED[chosen]}, which no kind of layer describes"
     if not isinstance(chosen, str):
         return f"model_type {chosen!r} is not read; {supported}"
-    unread = {one: missing for one in TYPES if (missing := _unread_as(config, one)) is not None}
-    if not unread:
+    readings = {one: found for one in TYPES if (found := _read_as(config, one)) is not None}
+    if not readings:
         return f"model_type {chosen!r} is not read; {supported}"
-    nearest = min(unread, key=lambda one: len(unread[one]))
-    unknown = ", ".join(unread[nearest]) or "none"
+    nearest = min(readings, key=lambda one: len(readings[one].unread_keys))
+    read = readings[nearest]
     return (
-        f"model_type {chosen!r} is not read; {supported}. Read as {nearest}, its keys leave out: {unknown}. If they change "
-        f"neither parameters nor work, take it so: add the key '{READ_AS}: {nearest}' (--as {nearest})"
+        f"model_type {chosen!r} is not read; {supported}. Keys do not say all that its class computes (gates, norms, biases). "
+        f"Read as {nearest}, it has {read.profile().total_parameters:,} parameters, and its keys leave out: "
+        f"{', '.join(read.unread_keys) or 'none'}. If that is the published count and the layers are the same, take it so: "
+        f"add the key '{READ_AS}: {nearest}' (--as {nearest})"
     )
 
 
-def _unread_as(config: Config, model_type: str) -> list[str] | None:
-    """The keys that reading ``config`` as ``model_type`` leaves out, or None where it cannot be read so."""
-    keys = Keys(config)
+def _read_as(config: Config, model_type: str) -> Decoder | None:
+    """What reading ``config`` as ``model_type`` gives, or None where it cannot be read so."""
     try:
-        _shared(keys, "model")
-        TYPES[model_type](keys)
-        keys.get("tie_word_embeddings")
-    except (InputError, ValidationError):
+        return from_hf_config(config, "model", read_as=model_type)
+    except InputError:
         return None
-    return keys.unread()
