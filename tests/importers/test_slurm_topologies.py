@@ -34,3 +34,26 @@ def test_the_default_topology_is_taken(tmp_path: Path, default: str, taken: str,
     assert result.exit_code == 0, result.output
     assert load_topology(tmp_path / "t.yaml").buildings[0].hosts == hosts
     assert f"topology '{taken}' of topology.yaml is taken; left out: {left}" in " ".join(result.stderr.split())
+
+
+def test_blocks_beside_switches_are_taken_and_the_switches_named(tmp_path: Path) -> None:
+    blocks, switches = "BlockName=b1 Nodes=n[1-4]\nBlockName=b2 Nodes=n[5-8]\n", "SwitchName=s1 Nodes=n[1-8]\n"
+    said = "blocks of topology.conf are taken (topology/block); left out: 1 lines with SwitchName"
+    for text, racks, note in ((blocks, 2, False), (switches + blocks, 2, True), (switches, 1, False)):
+        (tmp_path / "topology.conf").write_text(text)
+        result = CliRunner().invoke(
+            app,
+            [
+                "import",
+                "slurm",
+                str(tmp_path / "topology.conf"),
+                "--accelerator",
+                "h100",
+                "-o",
+                str(tmp_path / "t.yaml"),
+            ],
+        )
+        assert result.exit_code == 0, result.output
+        building = load_topology(tmp_path / "t.yaml").buildings[0]
+        assert building.hosts // building.hosts_per_rack == racks
+        assert (said in " ".join(result.stderr.split())) is note

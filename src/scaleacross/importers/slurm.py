@@ -57,7 +57,8 @@ def read(sources: Sequence[Source]) -> Found:
         if "NodeName=" in source.data:
             gres |= _gres(source)
         elif re.search(r"(?im)^\s*(SwitchName|BlockName)\s*=", source.data):
-            hosts += _of_conf(source)
+            own, notes = _of_conf(source)
+            hosts, said = hosts + own, said + notes
         else:
             own, notes = _of_yaml(source)
             hosts, said = hosts + own, said + notes
@@ -129,24 +130,31 @@ def _of_yaml(source: Source) -> tuple[list[FoundHost], list[str]]:
     return hosts, [left] if others else []
 
 
-def _of_conf(source: Source) -> list[FoundHost]:
+def _of_conf(source: Source) -> tuple[list[FoundHost], list[str]]:
+    """Hosts of the blocks, else of the switches; and a note where a file has both, of which SLURM reads what its plugin is."""
     text = re.sub(r"\\\r?\n", " ", source.data)
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     rows = [{key.lower(): value for key, value in re.findall(r"(\w+)\s*=\s*(\S+)", line)} for line in lines if line]
+    switched = sum("switchname" in row for row in rows)
     if any("blockname" in row for row in rows):
-        return [
+        left = (
+            f"blocks of {source.label} are taken (topology/block); left out: {switched} lines with SwitchName; to take the "
+            "switches (topology/tree), delete the lines with BlockName"
+        )
+        blocks = [
             FoundHost(name, ONE_BUILDING, rack=row["blockname"])
             for row in rows
             if "blockname" in row
             for name in _names(row.get("nodes", ""), source)
         ]
+        return blocks, [left] if switched else []
     switches = {}
     for row in (row for row in rows if "switchname" in row):
         if row["switchname"] in switches:
             raise InputError(f"{source.label}: switch {row['switchname']} is stated twice")
         below = _names(row["switches"], source) if "switches" in row else ()
         switches[row["switchname"]] = Switch(_names(row["nodes"], source) if "nodes" in row else (), below)
-    return _tree(switches, source)
+    return _tree(switches, source), []
 
 
 def _switches(tree: Mapping[str, Any], source: Source) -> dict[str, Switch]:
