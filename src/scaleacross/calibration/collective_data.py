@@ -2,8 +2,8 @@
 
 CSV: columns ``op, n_gpus, size_bytes, time_us``; rows whose ``kind`` is not ``measured``, without a size or time, or of another
 operation are left out and counted; ``n_nodes``, ``system``, ``gpu``, ``fabric`` are kept where given. nccl-tests:
-the out-of-place time of every size; operation and ranks from the file's own comments where it has them. JSON: an export of
-``ncclQueryCollTuning`` (``coll_tuning``), whose times are predictions and are called so wherever the fit is quoted.
+the out-of-place time of every size; operation and ranks from the file's own comments where it has them, the operation else from a
+file name with that of the program (``all_reduce_perf.log``). JSON: an export of ``ncclQueryCollTuning`` (``coll_tuning``), whose times are predictions and are called so wherever the fit is quoted.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from scaleacross.spec.network import CURVE_OPS, CurveOp
 _COLUMNS: Final = ("op", "n_gpus", "size_bytes", "time_us")
 _OP_NAMES: Final[dict[str, CurveOp]] = {**{op: op for op in CURVE_OPS}, "alltoall": "all_to_all"}
 _STARTING: Final = re.compile(r"Collective test starting:\s*(\w+)_perf")
+_PROGRAM: Final = re.compile(rf"({'|'.join(_OP_NAMES)})_perf")
 _RANK: Final = re.compile(
     r"#\s+Rank\s+\d+\b(?:.*\bon\s+(?P<host>\S+)\s+device(?:\s+\d+\s+\[[^]]*\]\s+(?P<gpu>\S.*))?)?"
 )
@@ -146,7 +147,8 @@ def _unusable(row: Mapping[str, str]) -> str:
 
 def _nccl_rows(path: Path, lines: Sequence[str], op: CurveOp | None, num_ranks: int | None) -> list[Measurement]:
     named = next((found[1] for line in lines if (found := _STARTING.search(line))), None)
-    op = _OP_NAMES.get(named) if named else op
+    by_name = _PROGRAM.search(path.name)
+    op = _OP_NAMES.get(named) if named else op or (_OP_NAMES[by_name[1]] if by_name else None)
     ranks = [found for line in lines if (found := _RANK.match(line))]
     hosts = Counter(found["host"] for found in ranks)
     gpu = (ranks[0]["gpu"] or "").strip() if ranks else ""

@@ -38,6 +38,9 @@ def _sections(calibration: Calibration) -> Iterator[RenderableType]:
         "predicted / measured − 1, median / 90th percentile; 'free' parameters are fitted, 'base' is before the fit"
     )
     for entry in calibration.entries:
+        if not entry.residuals:
+            yield section(entry.name, cell(f"no fit of its own: '{entry.base}' with figures of the fits above"))
+            continue
         table = columns(("fit", *ERROR_HEADS), right=("rows", "free", "bias"))
         for residual in entry.residuals:
             for cells in _lines(residual):
