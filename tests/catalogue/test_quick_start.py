@@ -60,9 +60,25 @@ def test_fewer_accelerators_than_a_host_s_are_one_host(gpus: str, hosts: int, pe
     assert (building.hosts, building.accelerators_per_host) == (hosts, per_host)
 
 
-def test_mi325x_has_a_standard_building() -> None:
-    (building,) = topology_of(gpus="mi325x:64", trunk=None, km=None).buildings
-    assert (building.accelerator.name, building.hosts) == ("mi325x", 8)
+@pytest.mark.parametrize(
+    ("kind", "entry", "scale_up", "per_host"),
+    [
+        ("mi325x", "mi325x", "infinity-fabric", 8),
+        ("mi355x", "mi355x", "infinity-fabric-4", 8),
+        ("a100-40gb", "a100-40gb", "nvlink3", 8),
+        ("a800", "a100-80gb", "nvlink-export", 8),
+        ("h100-96gb", "h100-96gb", "nvlink4", 8),
+        ("h800", "h100-sxm", "nvlink-export", 8),
+        ("H20", "h20", "nvlink4", 8),
+        ("gh200", "gh200", "nvlink4", 4),
+        ("l40s", "l40s", "pcie-gen4", 8),
+        ("h100-sxm", "h100-sxm", "nvlink4", 8),
+    ],
+)
+def test_a_type_has_a_standard_building(kind: str, entry: str, scale_up: str, per_host: int) -> None:
+    (building,) = topology_of(gpus=f"{kind}:64", trunk=None, km=None).buildings
+    assert (building.accelerator.name, building.links.scale_up.technology.name) == (entry, scale_up)
+    assert (building.hosts, building.accelerators_per_host) == (64 // per_host, per_host)
 
 
 def test_far_buildings_are_regions_of_their_own() -> None:

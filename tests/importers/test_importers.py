@@ -228,7 +228,7 @@ def test_what_is_taken_over_is_noted(tmp_path: Path, kind: str, text: str, optio
         ("hosts", "a slots=4\nb slots=8\n", ("--accelerator", "h100", "--gpus-per-host", "8"), "a has 4 accelerators"),
         ("hosts", "a slots=8\nb slots=4\n", ("--accelerator", "h100"), "hosts of a building are alike"),
         ("gcp", json.dumps([instance("n0", "nvidia-h100-pcie")]), (), "states types nvidia-h100-pcie"),
-        ("gcp", json.dumps([instance("n0", "NVIDIA-GH200-480GB")]), (), "states types NVIDIA-GH200-480GB"),
+        ("gcp", json.dumps([instance("n0", "Tesla-V100-SXM2-32GB")]), (), "states types Tesla-V100-SXM2-32GB"),
         ("gcp", json.dumps([instance("n0", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb")]), (), "add --accelerator"),
         ("gcp", json.dumps([instance("n0"), instance("n1", "nvidia-b200")]), (), "states types b200, h100"),
         ("gcp", json.dumps([instance("")]), (), "a host has no name"),

@@ -52,3 +52,44 @@ def test_a_rack_of_nvl72_is_what_nvlink_joins(tmp_path: Path, kind: str, record:
     assert (building.scale_up_domain, building.hosts_per_rack, building.hosts) == ("rack", 16, 32)
     racks = [building.host_names[at : at + 16] for at in (0, 16)]
     assert [{DOMAIN_OF[name] for name in rack} for rack in racks] == [{"domain-0"}, {"domain-1"}]
+
+
+@pytest.mark.parametrize(
+    ("instance", "accelerator", "per_host"),
+    [
+        ("p4d.24xlarge", "a100-40gb", 8),
+        ("p4de.24xlarge", "a100-80gb", 8),
+        ("p6e-gb200.36xlarge", "gb200-nvl72", 4),
+        ("p6e-gb300.36xlarge", "gb300-nvl72", 4),
+    ],
+)
+def test_an_instance_type_names_its_accelerator(tmp_path: Path, instance: str, accelerator: str, per_host: int) -> None:
+    source = tmp_path / "source.json"
+    source.write_text(
+        json.dumps({"Instances": [{**aws(name, "d"), "InstanceType": instance} for name in ("a1", "a2")]})
+    )
+    result = CliRunner().invoke(app, ["import", "aws", str(source), "-o", str(tmp_path / "t.yaml")])
+    assert result.exit_code == 0, result.output
+    (building,) = load_topology(tmp_path / "t.yaml").buildings
+    assert (building.accelerator.name, building.accelerators_per_host) == (accelerator, per_host)
+
+
+@pytest.mark.parametrize(
+    ("product", "accelerator"),
+    [
+        ("NVIDIA-A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA-A100-SXM4-80GB", "a100-80gb"),
+        ("NVIDIA-GH200-480GB", "gh200"),
+        ("NVIDIA-H20", "h20"),
+        ("NVIDIA-H200", "h200"),
+        ("NVIDIA-L40S", "l40s"),
+    ],
+)
+def test_the_most_precise_type_of_a_product_name_is_taken(tmp_path: Path, product: str, accelerator: str) -> None:
+    record = kubernetes("n1", "d")
+    record["metadata"]["labels"]["nvidia.com/gpu.product"] = product
+    source = tmp_path / "source.json"
+    source.write_text(json.dumps({"items": [record]}))
+    result = CliRunner().invoke(app, ["import", "kubernetes", str(source), "-o", str(tmp_path / "t.yaml")])
+    assert result.exit_code == 0, result.output
+    assert load_topology(tmp_path / "t.yaml").buildings[0].accelerator.name == accelerator

@@ -3,7 +3,8 @@
 CSV: columns ``op, n_gpus, size_bytes, time_us``; rows whose ``kind`` is not ``measured``, without a size or time, or of another
 operation are left out and counted; ``n_nodes``, ``system``, ``gpu``, ``fabric`` are kept where given. nccl-tests:
 the out-of-place time of every size; operation and ranks from the file's own comments where it has them, the operation else from a
-file name with that of the program (``all_reduce_perf.log``). JSON: an export of ``ncclQueryCollTuning`` (``coll_tuning``), whose times are predictions and are called so wherever the fit is quoted.
+file name with that of the program (``all_reduce_perf.log``). JSON: an export of ``ncclQueryCollTuning`` (``coll_tuning``), whose
+times are predictions and are called so wherever the fit is quoted.
 """
 
 from __future__ import annotations

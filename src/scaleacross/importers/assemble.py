@@ -221,8 +221,11 @@ def _kind_of(text: str) -> str | None:
     """The standard type that a source's name of an accelerator mentions: whole modules with links of their own, so no cards,
     slices or shares of them (``NVIDIA-H100-PCIe``, ``…-MIG-1g.10gb``, ``…-SHARED``)."""
     words = re.findall(r"[a-z0-9]+", text.lower())
-    kinds = [kind for kind in standard()["accelerators"] if kind in words]
-    return kinds[0] if len(kinds) == 1 and not OTHER_PARTS.intersection(words) else None
+    parts = {kind: set(kind.split("-")) for kind in standard()["accelerators"]}
+    named = {kind: own for kind, own in parts.items() if own <= set(words)}
+    kinds = [kind for kind, own in named.items() if not any(own < other for other in named.values())]
+    others = OTHER_PARTS.intersection(words).difference(*(named[kind] for kind in kinds))
+    return kinds[0] if len(kinds) == 1 and not others else None
 
 
 def _grouped(hosts: list[FoundHost], key: Any) -> list[list[FoundHost]]:

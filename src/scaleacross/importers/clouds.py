@@ -26,6 +26,7 @@ AWS_TYPES: Final = {
     "p6-b200.48xlarge": ("b200", 8),
     "p6-b300.48xlarge": ("b300", 8),
     "p6e-gb200.36xlarge": ("gb200", 4),
+    "p6e-gb300.36xlarge": ("gb300", 4),
 }
 """Instance type -> accelerator and number per host (vendor's product pages). Others (``p5.4xlarge``, with one GPU, those without)
 are not planned on."""
