@@ -33,7 +33,7 @@ PUBLISHED_TYPES = """
     deepseek_v2 deepseek_v3 kimi_k2 llama4_text nemotron_h gpt_neox gpt2 ministral3 qwen3_vl_text qwen3_vl_moe_text qwen2_moe
     seed_oss glm4 glm4_moe_lite gemma olmo3 granitemoe minimax_m2 starcoder2 nemotron
     stablelm smollm3 exaone4 ernie4_5 dots1 gpt_bigcode granitemoehybrid mamba2 hunyuan_v1_dense qwen2_5_vl_text arcee
-    cohere cohere2 phi phimoe falcon gptj opt
+    cohere cohere2 phi phimoe falcon gptj opt qwen3_5_text qwen3_5_moe_text
 """
 
 
@@ -210,6 +210,8 @@ def test_language_model_of_a_multimodal_config_is_read() -> None:
         ("mistral3", "Ministral-3-8B"),
         ("kimi_k25", "Kimi-K2"),
         ("qwen3_vl_moe", "Qwen3-VL-235B-A22B"),
+        ("qwen3_5", "Qwen3.5-9B"),
+        ("qwen3_5_moe", "Qwen3.5-35B-A3B"),
     ],
 )
 def test_any_file_whose_language_model_is_read_is_read(outer: str, inner: str) -> None:

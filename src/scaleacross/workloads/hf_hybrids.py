@@ -34,8 +34,8 @@ from scaleacross.workloads.layer_kinds import (
 from scaleacross.workloads.transformer_parts import QkNorm
 
 
-def qwen3_next(keys: Keys) -> Fields:
-    """Gated delta nets, every fourth layer gated attention; experts with a gated shared one."""
+def qwen3_next(keys: Keys, *, experts: bool = True) -> Fields:
+    """Gated delta nets, every fourth layer gated attention; experts with a gated shared one, or an MLP."""
     count = keys.whole("num_hidden_layers")
     every = keys.whole("full_attention_interval", 4)
     types = keys.several("layer_types", count) or [
@@ -51,8 +51,15 @@ def qwen3_next(keys: Keys) -> Fields:
     full = attention_of(keys, Traits(qk_norm="head", fraction=0.25), FULL, output_gate=True)
     known: dict[str, tuple[str, Mixer]] = {"linear_attention": ("linear", linear), FULL: ("full", full)}
     only_types(keys, types, known)
-    feeds = sparse_feeds(keys, routed_of(keys, normalized=keys.flag("norm_topk_prob", default=True)), count)
-    return {**compose([known[each] for each in types], feeds), "unit_offset_norm": True}
+    keys.get("attn_output_gate"), keys.get("mamba_ssm_dtype"), keys.get("mlp_only_layers")
+    feeds: list[tuple[str, FeedForward]]
+    if experts:
+        feeds = sparse_feeds(keys, routed_of(keys, normalized=keys.flag("norm_topk_prob", default=True)), count)
+    else:
+        feeds = [("dense", mlp_of(keys))] * count
+    predicted = keys.whole("mtp_num_hidden_layers", 0)
+    made = compose([known[each] for each in types], feeds)
+    return {**made, "unit_offset_norm": True, "num_prediction_layers": predicted}
 
 
 def llama4(keys: Keys) -> Fields:

@@ -95,6 +95,8 @@ TYPES: Final[Mapping[str, Builder]] = {
         number="num_local_experts", width="intermediate_size", normalized=True, biased=True, sinks=True,
     ),
     "qwen3_next": qwen3_next,
+    "qwen3_5_text": partial(qwen3_next, experts=False),
+    "qwen3_5_moe_text": qwen3_next,
     "glm4_moe": glm4_moe,
     "dots1": dots1,
     "minimax_m2": minimax_m2,
