@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from scaleacross.report.explanation import explanation_line, explanation_summary
+from scaleacross.report.plan import decision
 from scaleacross.report.summary import MAX_LINES, plan_line, plan_summary
 from scaleacross.spec.explanation import Explanation, Phase, RunnerUp, Sensitivity
 from scaleacross.spec.plan import Alternative, Finalist, Plan
@@ -66,8 +67,9 @@ def test_a_bound_that_is_reached_is_said_once(plan: Plan, render: Render) -> Non
 
 def test_keys_of_the_model_s_file_that_nothing_reads_are_named(plan: Plan, render: Render) -> None:
     job = plan.job.model_copy(update={"workload": {"name": "odd", "unread_keys": ["num_local_experts 8"]}})
-    said = facts(render(plan_summary(plan.model_copy(update={"job": job}), FOUND)))
-    assert said["not read"] == "of the model's file: num_local_experts 8"
+    odd = plan.model_copy(update={"job": job})
+    assert facts(render(plan_summary(odd, FOUND)))["not read"] == "of the model's file: num_local_experts 8"
+    assert "of the model's file: num_local_experts 8" in render(decision(odd))
     assert "not read" not in facts(render(plan_summary(plan, FOUND)))
 
 

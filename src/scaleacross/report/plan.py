@@ -56,6 +56,7 @@ def decision(plan: Plan) -> RenderableType:
         [
             ("job", f"{_name(job.workload)} on {_name(job.topology)}"),
             *([("topology", described)] if described else ()),
+            *not_read(plan),
             ("batch", _batch(job)),
             ("degrees", str(plan.degrees)),
             (
@@ -71,6 +72,12 @@ def decision(plan: Plan) -> RenderableType:
             *([("target", _targets(plan))] if plan.targets else []),
         ]
     )
+
+
+def not_read(plan: Plan) -> list[tuple[str, str]]:
+    """Keys of the model's published file that the plan knows nothing of."""
+    keys = plan.job.workload.get("unread_keys") if isinstance(plan.job.workload, dict) else None
+    return [("not read", f"of the model's file: {', '.join(keys)}")] if keys else []
 
 
 def _recompute(policy: str) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 from scaleacross.report.cost import expectation, refereed
 from scaleacross.report.folding import folded_at_words
 from scaleacross.report.format import LABEL_STYLE, cell, count, gib, large, percent, plural
+from scaleacross.report.plan import not_read
 from scaleacross.spec.explanation import Sensitivity
 from scaleacross.spec.improvement import OF_SETTINGS
 from scaleacross.spec.parallelism import GRID_AXES, Axis
@@ -95,7 +96,7 @@ def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
     return [
         ("plan", f"{plan.job.name}: {choice(plan)}"),
         *_topology(plan),
-        *_unread(plan),
+        *not_read(plan),
         ("step time", f"{human_seconds(plan.cost.step_s)} · {_rates(plan)}"),
         *([("measured", expectation(plan.interval))] if plan.interval else []),
         ("memory", headroom(plan)),
@@ -115,13 +116,6 @@ def _topology(plan: Plan) -> Iterator[tuple[str, str]]:
     described = plan.job.topology.get("description") if isinstance(plan.job.topology, dict) else None
     if described:
         yield "topology", str(described)
-
-
-def _unread(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Keys of the model's published file that the plan knows nothing of."""
-    keys = plan.job.workload.get("unread_keys") if isinstance(plan.job.workload, dict) else None
-    if keys:
-        yield "not read", f"of the model's file: {', '.join(keys)}"
 
 
 def plan_line(plan: Plan) -> str:
