@@ -52,6 +52,7 @@ REFUSED = {
     "gpt-j-6b": "attention and feed-forward in parallel",
     "opt-6.7b": "plain feed-forward with relu",
     "small-stablelm-parallel": "attention and feed-forward in parallel",
+    "OLMo-7B": "LayerNorm unweighted",
     "small-arcee": "biases of some projections only",
 }
 EXPRESSED = [name for name in CONFIGS if name not in REFUSED]

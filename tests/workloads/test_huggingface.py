@@ -33,7 +33,7 @@ PUBLISHED_TYPES = """
     deepseek_v2 deepseek_v3 kimi_k2 llama4_text nemotron_h gpt_neox gpt2 ministral3 qwen3_vl_text qwen3_vl_moe_text qwen2_moe
     seed_oss glm4 glm4_moe_lite gemma olmo3 granitemoe minimax_m2 starcoder2 nemotron
     stablelm smollm3 exaone4 ernie4_5 dots1 gpt_bigcode granitemoehybrid mamba2 hunyuan_v1_dense qwen2_5_vl_text arcee
-    cohere cohere2 phi phimoe falcon gptj opt qwen3_5_text qwen3_5_moe_text
+    cohere cohere2 phi phimoe falcon gptj opt qwen3_5_text qwen3_5_moe_text olmo
 """
 
 
@@ -150,6 +150,7 @@ def test_missing_key_is_named(name: str, key: str) -> None:
         ("stablelm-2-1_6b", {"qk_layernorm": True}, "qk_layernorm True is not read"),
         ("c4ai-command-r-v01", {"use_qk_norm": True}, "use_qk_norm True is not read"),
         ("falcon-7b", {"alibi": True}, "alibi True is not read"),
+        ("OLMo-7B", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not read"),
         ("opt-6.7b", {"do_layer_norm_before": False}, "do_layer_norm_before false is not read"),
         ("opt-6.7b", {"word_embed_proj_dim": 512}, "word_embed_proj_dim 512 is not read"),
         ("dots.llm1", {"sliding_window": 4096, "max_window_layers": 30}, "sliding_window from max_window_layers on"),
@@ -313,8 +314,9 @@ def test_a_flat_file_with_images_is_its_language_model() -> None:
 def test_a_norm_without_epsilon_has_the_class_s(name: str) -> None:
     config = {key: value for key, value in CONFIGS[name].items() if key not in EPSILON_KEYS}
     kind = str(config["model_type"])
-    if kind == "opt":  # no key of its states one
-        pytest.skip("the epsilon of OPT's norms is fixed")
+    if kind in ("olmo", "opt"):  # no key of theirs states one
+        assert from_hf_config(config, name).norm_epsilon == 1e-5
+        return
     (epsilon,) = (value for key, value in CLASS_DEFAULTS[kind].items() if key in EPSILON_KEYS)
     assert from_hf_config(config, name).norm_epsilon == epsilon
     assert from_hf_config({**config, "norm_eps": 1e-3}, name).norm_epsilon == 1e-3

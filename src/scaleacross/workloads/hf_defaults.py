@@ -55,6 +55,7 @@ CLASS_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "num_attention_heads": 8,
         "rope_local_base_freq": 10_000.0,
     },
+    "olmo": {"attention_bias": False},
     "olmo2": {"rms_norm_eps": 1e-5},
     "olmo3": {"rms_norm_eps": 1e-5, "sliding_window": 4096},
     "granite": {"rms_norm_eps": 1e-6},

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from scaleacross.workloads.hf_keys import Keys
-from scaleacross.workloads.hf_ordinary import Fields, assemble
+from scaleacross.workloads.hf_ordinary import Fields, Traits, assemble, dense
 from scaleacross.workloads.layer_kinds import Attention, LayerKind, Mlp
 
 OPT_OFFSET: Final = 2
 """Rows of OPT's position table before the first position."""
-OPT_EPSILON: Final = 1e-5
-"""Epsilon of OPT's norms, which no key states (torch.nn.LayerNorm's own)."""
+FIXED_EPSILON: Final = 1e-5
+"""Epsilon of the norms of OPT and OLMo, which no key states (torch.nn.LayerNorm's own)."""
 
 
 def _head_dim(keys: Keys, hidden: int, heads: int, names: str) -> int:
@@ -76,6 +76,11 @@ def gptj(keys: Keys) -> Fields:
     }
 
 
+def olmo(keys: Keys) -> Fields:
+    """OLMo: Llama's layers between LayerNorms without weights."""
+    return {**dense(keys, Traits(norm="layernorm_unweighted", refused=("clip_qkv",))), "norm_epsilon": FIXED_EPSILON}
+
+
 def opt(keys: Keys) -> Fields:
     """OPT: learned positions, ReLU, biases everywhere."""
     hidden, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
@@ -100,7 +105,7 @@ def opt(keys: Keys) -> Fields:
     return {
         **assemble(layers),
         "norm": "layernorm",
-        "norm_epsilon": OPT_EPSILON,
+        "norm_epsilon": FIXED_EPSILON,
         "initializer_range": keys.number("init_std"),
         "num_learned_positions": keys.whole("max_position_embeddings") + OPT_OFFSET,
         "dropout": _dropout(keys, "dropout", default=0.1),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from scaleacross.workloads.hf_early import falcon, gptj, opt
+from scaleacross.workloads.hf_early import falcon, gptj, olmo, opt
 from scaleacross.workloads.hf_hybrids import (
     gpt2,
     gpt_neox,
@@ -70,6 +70,7 @@ TYPES: Final[Mapping[str, Builder]] = {
         gemma=True, qk_norm="head", norms="both", windows="alternating", full_every=6, theta=1_000_000.0,
         activation="hidden_activation", default_activation="gelu_pytorch_tanh",
     )),
+    "olmo": olmo,
     "olmo2": partial(dense, traits=Traits(qk_norm="full", norms="after")),
     "olmo3": partial(dense, traits=Traits(
         qk_norm="full", norms="after", windows="alternating", full_every=4, sliding_scaled=False
