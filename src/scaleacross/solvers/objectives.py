@@ -178,6 +178,11 @@ class Goal:
         return np.where(refused, np.inf, self.measure.bound(fleet, number, step_s, compute_s, egress, share))
 
     @property
+    def falls_with_step_time(self) -> bool:
+        """Whether the score of a placed candidate is its step time times what no split of its layers changes."""
+        return self.measure.spending is None and not self.limits
+
+    @property
     def pays_egress(self) -> bool:
         """Whether bytes between buildings count."""
         every = (self.measure, *(one for one, _ in self.limits))
