@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from published import CONFIGS
 from scaleacross import api, errors
+from scaleacross.catalogue import SCHEMA_KINDS
 from scaleacross.cli import app
 from scaleacross.emitters import EMITTERS
 from scaleacross.spec.plan import Plan
@@ -360,6 +361,11 @@ def test_catalogue_lists_what_show_can_show() -> None:
 
 def test_schema_is_json() -> None:
     assert json.loads(run("schema", "job").stdout)["type"] == "object"
+
+
+def test_help_names_every_kind_that_has_a_schema() -> None:
+    said = " ".join(run("schema", "--help").stdout.split())
+    assert [kind for kind in SCHEMA_KINDS if f" {kind}," not in said and f" {kind}." not in said] == []
 
 
 def test_show_reads_a_config_of_unknown_type_as_it_is_told(tmp_path: Path) -> None:

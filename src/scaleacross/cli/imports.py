@@ -17,7 +17,11 @@ def import_command(
         Literal["slurm", "kubernetes", "aws", "oci", "gcp", "hosts", "infragraph"], typer.Argument(help="The source.")
     ],
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Its files; slurm: topology, scontrol's output.")
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="Its files; slurm: topology.conf, topology.yaml, output of scontrol show topology and show node.",
+        ),
     ],
     accelerator: Annotated[
         str | None,

@@ -103,7 +103,8 @@ def schema_command(
         str,
         typer.Argument(
             metavar="KIND",
-            help="job, topology, graph, workload, accelerator, network, decision, plan, launch, study, explanation.",
+            help="job, recommendation_job, inference_job, topology, graph, workload, accelerator, network, decision, plan, "
+            "recommendation, recommendation_plan, inference_plan, launch, study, design_space, comparison, explanation.",
         ),
     ],
 ) -> None:

@@ -56,8 +56,8 @@ Referee = Annotated[
         "--referee",
         metavar="N",
         min=1,
-        help="Simulate the N best estimates; the fastest simulation is the plan. Default: 4 where the best takes over 5 % longer "
-        "in simulation, else 1.",
+        help="Simulate the N best estimates, two at first of the same degrees and schedule; the fastest simulation is the plan. "
+        "Default: 4 where the best takes over 5 % longer in simulation, else 1.",
     ),
 ]
 TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds of search at most.")]

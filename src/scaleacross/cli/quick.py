@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 
 Model = Annotated[
     str | None,
-    typer.Option("--model", metavar="MODEL", help="Without JOB: a config.json, a YAML, or a catalogue name."),
+    typer.Option("--model", metavar="MODEL", help="A config.json, a YAML, or a catalogue name."),
 ]
 Gpus = Annotated[
     str | None,
-    typer.Option("--gpus", metavar="TYPE:N,...", help="Accelerators of each building, e.g. h100:512,east=b200:256."),
+    typer.Option(
+        "--gpus",
+        metavar="TYPE:N,...",
+        help="Accelerators of each building, e.g. h100:512,east=b200:256. Fewer than a host has are one host of so many.",
+    ),
 ]
 TopologyFile = Annotated[
     str | None, typer.Option("--topology", metavar="FILE", help="A topology instead of --gpus, --trunk and --km.")

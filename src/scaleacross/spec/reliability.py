@@ -150,7 +150,8 @@ class Recovery(SourcedSpec):
     )
     checkpoint_interval_s: PositiveFloat | Literal["auto"] = Field(
         default="auto",
-        description="seconds of training between checkpoints; auto: the interval that loses least, a day at most",
+        description="seconds of training between checkpoints, no less than storage takes for one; auto: the interval that loses "
+        "least, a day at most",
     )
     checkpoint_blocking_s: float | None = Field(
         default=None, ge=0, description="seconds that a checkpoint stops training; None: staging to the host's memory"
