@@ -58,7 +58,10 @@ def every_place(problem: ShardingProblem, option: Option) -> list[np.ndarray]:
     places = [()]
     for _ in range(option.num_shards):
         places = [(*place, rank) for place in places for rank in range(place[-1] if place else 0, ranks)]
-    return [np.array(place) for place in places]
+    host = problem.fleet.host
+    return [
+        np.array(p) for p in places if option.sharding != "table_column_wise" or len({host[rank] for rank in p}) == 1
+    ]
 
 
 def best_by_trying(problem: ShardingProblem) -> float:

@@ -106,7 +106,7 @@ def _require_ranks(problem: ShardingProblem, placement: TablePlacement, option: 
         raise InputError(f"table '{placement.table}': {placement.sharding} is on all ranks of one host")
     if option.spread == "one" and len(ranks) != option.num_shards:
         raise InputError(f"table '{placement.table}': {option.num_shards} shards on {len(ranks)} ranks")
-    if placement.sharding == "table_column_wise" and len({(fleet.building[r], fleet.host[r]) for r in ranks}) > 1:
+    if option.in_one_host and len(np.unique(fleet.host_of[list(ranks)])) > 1:
         raise InputError(f"table '{placement.table}': table_column_wise stays inside one host")
 
 

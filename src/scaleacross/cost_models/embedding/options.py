@@ -61,6 +61,11 @@ class Option:
         """Which ranks a shard loads."""
         return SPREADS[self.sharding]
 
+    @property
+    def in_one_host(self) -> bool:
+        """Whether its shards, several, must lie inside one host."""
+        return self.sharding == "table_column_wise" and self.num_shards > 1
+
     @cached_property
     def seconds(self) -> Floats:
         """(classes,) seconds of one shard on a rank of each class."""
@@ -100,6 +105,17 @@ class Fleet:
     def num_classes(self) -> int:
         """Classes of ranks."""
         return int(self.rank_class.max()) + 1
+
+    @cached_property
+    def host_of(self) -> Ints:
+        """(ranks,) number of the host of every rank, from 0, over all buildings."""
+        number = {place: at for at, place in enumerate(dict.fromkeys(zip(self.building, self.host, strict=True)))}
+        return np.array([number[place] for place in zip(self.building, self.host, strict=True)])
+
+    @cached_property
+    def hosts(self) -> tuple[Ints, ...]:
+        """Ranks of every host, whatever their sizes."""
+        return tuple(np.flatnonzero(self.host_of == number) for number in range(int(self.host_of.max()) + 1))
 
 
 def holders(option: Option, fleet: Fleet) -> int:

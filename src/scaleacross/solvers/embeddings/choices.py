@@ -31,7 +31,7 @@ def alike_tables(problem: ShardingProblem, only: Sequence[int] | None = None) ->
 
 def _key(option: Option) -> bytes:
     numbers = np.concatenate([option.seconds, option.memory, [option.num_shards]])
-    return option.spread.encode() + numbers.tobytes()
+    return option.spread.encode() + bytes([option.in_one_host]) + numbers.tobytes()
 
 
 def _needed(options: Sequence[Option], room: Floats) -> list[tuple[int, Option]]:
@@ -41,7 +41,8 @@ def _needed(options: Sequence[Option], room: Floats) -> list[tuple[int, Option]]
     figures = np.array([[*option.seconds, *option.memory] for option in options])
     kind = np.array([(_RANKS[option.spread], option.num_shards) for option in options])
     rank, shards = kind[:, :1], kind[:, 1:]
-    same = (rank == rank.T) & (shards == shards.T)
+    confined = np.array([[option.in_one_host] for option in options])
+    same = (rank == rank.T) & (shards == shards.T) & (confined <= confined.T)
     within = (shards == 1) & (rank < rank.T)
     replaces = (same | within) & (figures[:, None] <= figures[None]).all(axis=2)
     fits = (figures[:, len(options[0].seconds) :] <= room).all(axis=1)

@@ -161,9 +161,10 @@ def _again(new: Ints, ranks: Ints) -> Ints:
 
 
 def interchangeable(problem: ShardingProblem) -> list[list[int]]:
-    """Ranks that may swap names: of one host (or anywhere, without hosts) and equal in class and room."""
+    """Ranks that may swap names: of one host (or anywhere, where no option tells hosts apart) and equal in class and room."""
     fleet = problem.fleet
-    pools = fleet.units or (np.arange(fleet.num_ranks),)
+    by_host = any(option.in_one_host for options in problem.options for option in options)
+    pools = fleet.units or (fleet.hosts if by_host else (np.arange(fleet.num_ranks),))
     out: dict[tuple[int, int, bytes], list[int]] = {}
     for number, pool in enumerate(pools):
         for rank in pool:

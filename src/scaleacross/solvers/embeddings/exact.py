@@ -91,6 +91,8 @@ class _Program:
                 for rank, count in own.items():
                     self.shards[number, index, rank] = count
                     self.terms[rank].append((count, option))
+                if option.in_one_host:
+                    self._inside_hosts(number, index, option, own, many)
                 model.add(sum(own.values()) == option.num_shards * picked)
             elif option.spread == "unit":
                 on = {unit: model.new_int_var(0, many, "") for unit in self.units}
@@ -104,6 +106,15 @@ class _Program:
             self.picked[number, index] = picked
             picks.append(picked)
         model.add(sum(picks) == many)
+
+    def _inside_hosts(
+        self, number: int, index: int, option: Option, own: dict[int, cp_model.IntVar], many: int
+    ) -> None:
+        """Every host holds the shards of whole tables."""
+        for host in sorted({int(self.fleet.host_of[rank]) for rank in own}):
+            count = self.hosts[number, index, host] = self.model.new_int_var(0, many, "")
+            here = [shards for rank, shards in own.items() if self.fleet.host_of[rank] == host]
+            self.model.add(sum(here) == option.num_shards * count)
 
     def _load(self, rank: int) -> cp_model.LinearExpr:
         kind = int(self.fleet.rank_class[rank])
@@ -175,7 +186,15 @@ class _Program:
             if (number, index, rank) in self.shards
             for _ in range(int(solver.value(self.shards[number, index, rank])))
         ]
-        return [np.array(sorted(held[start::many])) for start in range(many)]
+        if not option.in_one_host:
+            return _dealt(held, many)
+        hosts = [[rank for rank in held if self.fleet.host_of[rank] == host] for host in range(len(self.fleet.hosts))]
+        return [ranks for here in hosts for ranks in _dealt(here, len(here) // option.num_shards)]
+
+
+def _dealt(held: Sequence[int], many: int) -> list[Ints]:
+    """Ranks of so many tables, to whom shards are dealt in turn."""
+    return [np.array(sorted(held[start::many])) for start in range(many)]
 
 
 def solve_part(

@@ -17,6 +17,7 @@ from scaleacross.solvers.embeddings.choices import Alike, alike_tables, closed
 from scaleacross.solvers.embeddings.configurations import MOST_KINDS, Configurations
 from scaleacross.solvers.embeddings.construct import fill, pack, relabelled, rounded
 from scaleacross.solvers.embeddings.exact import size_of, solve_part, whole_part
+from scaleacross.solvers.embeddings.hosts import inside_hosts
 from scaleacross.solvers.embeddings.level import level_plan
 from scaleacross.solvers.embeddings.neighbourhoods import merged, next_part
 from scaleacross.solvers.embeddings.patterns import MOST_TABLES, Answer, PatternSearch
@@ -60,7 +61,9 @@ class Found:
         return max(0.0, 1 - self.bound_s / self.objective_s) if self.objective_s > 0 else 0.0
 
     def take(self, problem: ShardingProblem, assignment: Assignment | None, method: str) -> bool:
-        """Keep a plan that fits and is faster."""
+        """Keep a plan that fits and is faster, once shards that stay inside a host do."""
+        if assignment is not None:
+            assignment = inside_hosts(problem, assignment)
         if assignment is None or not fits(problem, assignment):
             return False
         seconds = busiest(problem, assignment)
