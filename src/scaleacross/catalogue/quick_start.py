@@ -7,7 +7,7 @@ What the user does not state comes from the standard building (``configs/standar
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
@@ -239,7 +239,7 @@ def standard_building(accelerator: str, option: str) -> dict[str, Any]:
     alias = accelerator.strip().lower()
     kind = kinds.get(alias) or next((one for one in kinds.values() if one["entry"] == alias), None)
     if kind is None:
-        advice = nearest(alias, kinds, "type", "types")
+        advice = without_bf16([accelerator]) or nearest(alias, kinds, "type", "types")
         raise InputError(f"{option}: no standard building of '{accelerator[:40]}'; {advice}")
     base = standard()["building"]
     technologies = {"scale_up": kind["scale_up"]}
@@ -249,6 +249,18 @@ def standard_building(accelerator: str, option: str) -> dict[str, Any]:
     }
     own = {key: value for key, value in kind.items() if key not in ("entry", "scale_up", "scale_out")}
     return {"accelerator": kind["entry"], **base, **own, "links": links}
+
+
+def without_bf16(names: Iterable[str]) -> str:
+    """Why accelerators of such names have no standard building, and the way out; empty unless one is known to lack bf16."""
+    words = [(name, set(re.findall(r"[a-z0-9]+", name.lower()))) for name in names]
+    lacking = next((name for name, own in words if own.intersection(standard()["without_bf16"])), None)
+    if lacking is None:
+        return ""
+    return (
+        f"{lacking[:40]} has no bf16, in which a job trains unless it says otherwise: state fp16 in an accelerator's file of "
+        "your own (peak_tflop_per_s: {fp16: ...}), name it in a topology's file, and set precision: fp16 in the job"
+    )
 
 
 JOB_FILE: Final = "job.yaml"

@@ -8,7 +8,14 @@ from dataclasses import replace
 from math import gcd
 from typing import Any, Final
 
-from scaleacross.catalogue.quick_start import links_between, provenance, standard, standard_building, standard_link
+from scaleacross.catalogue.quick_start import (
+    links_between,
+    provenance,
+    standard,
+    standard_building,
+    standard_link,
+    without_bf16,
+)
 from scaleacross.errors import InputError
 from scaleacross.importers.found import Found, FoundHost
 
@@ -211,6 +218,8 @@ def _type_of(building: str, hosts: list[FoundHost]) -> str:
     found = {_kind_of(host.accelerator) or host.accelerator for host in hosts if host.accelerator}
     if len(found) != 1 or not found <= set(kinds):
         said = f"types {', '.join(sorted(found))}" if found else "no type"
+        if lacking := without_bf16(sorted(found)):
+            raise InputError(f"building '{building}': the source states {said} of accelerator: {lacking}")
         raise InputError(
             f"building '{building}': the source states {said} of accelerator: add --accelerator ({', '.join(kinds)})"
         )
