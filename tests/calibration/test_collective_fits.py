@@ -44,6 +44,7 @@ p2p,2,1,measured,dgx,1024,7
 all_gather,8,1,measured,dgx,,
 """
 
+H100 = "NVIDIA H100 80GB HBM3"
 NCCL_TESTS = """# nccl-tests version 2.17.1 nccl-headers=22703 nccl-library=22703
 # Collective test starting: all_reduce_perf
 # nThread 1 nGpus 4 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1
@@ -107,8 +108,8 @@ def test_nccl_tests_output(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     path.write_text(NCCL_TESTS)
     assert read_measurements(path) == [
-        Measurement("all_reduce", 4, 1024, pytest.approx(12.34e-6)),
-        Measurement("all_reduce", 4, MIB, pytest.approx(31.2e-6)),
+        Measurement("all_reduce", 4, 1024, pytest.approx(12.34e-6), gpu=H100),
+        Measurement("all_reduce", 4, MIB, pytest.approx(31.2e-6), gpu=H100),
     ]
 
 
@@ -117,7 +118,7 @@ def test_times_without_a_decimal_point_are_times(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     line = "17179869184 4294967296 float sum -1 62651 274.22 479.88 0 62633 274.29 480.01 0\n"
     path.write_text(NCCL_TESTS + line)
-    assert read_measurements(path)[-1] == Measurement("all_reduce", 4, 2**34, pytest.approx(62651e-6))
+    assert read_measurements(path)[-1] == Measurement("all_reduce", 4, 2**34, pytest.approx(62651e-6), gpu=H100)
 
 
 def test_what_an_output_does_not_say_stands_before_its_name(tmp_path: Path) -> None:

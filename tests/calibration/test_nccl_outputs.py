@@ -52,3 +52,27 @@ def test_a_fit_over_nodes_prints_no_table_without_rows(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.count("error there") == 1
     assert "no fit of its own: 'infiniband-ndr400' with figures of the fits above" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("device", "link"), [("NVIDIA H100 80GB HBM3", "nvlink4"), ("NVIDIA A100-SXM4-80GB", "nvlink3")]
+)
+def test_one_node_is_held_against_the_scale_up_link_of_its_accelerator(tmp_path: Path, device: str, link: str) -> None:
+    path = tmp_path / "all_reduce_perf.log"
+    path.write_text(output(1).replace("NVIDIA H100 80GB HBM3", device))
+    result = CliRunner().invoke(app, ["validate", "--collectives", str(path)])
+    assert result.exit_code == 0, result.output
+    assert f"{device}: its scale-up link {link} is taken; --network names another" in " ".join(result.stdout.split())
+    named = CliRunner().invoke(app, ["validate", "--collectives", str(path), "--network", "nvlink5"])
+    assert named.exit_code == 0 and "is taken" not in named.stdout
+    fitted = CliRunner().invoke(app, ["calibrate", "--collectives", str(path)])
+    assert fitted.exit_code == 0 and link in fitted.stdout, fitted.output
+
+
+@pytest.mark.parametrize("command", ["validate", "calibrate"])
+def test_a_card_whose_link_is_not_known_asks_for_the_network(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "all_reduce_perf.log"
+    path.write_text(output(1).replace("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"))
+    result = CliRunner().invoke(app, [command, "--collectives", str(path)])
+    said = " ".join(result.stderr.split())
+    assert result.exit_code == 2 and "NVIDIA H100 PCIe" in said and "--network" in said

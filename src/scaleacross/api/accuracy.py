@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 
 from scaleacross.api.names import known_accelerator, known_network, listed
-from scaleacross.api.node_collectives import node_errors
+from scaleacross.api.node_collectives import link_of, node_errors
 from scaleacross.calibration.data_file import read_data_file
 from scaleacross.calibration.file_scores import (
     FileScore,
@@ -66,7 +66,7 @@ def score_files(
         if attention is not None:
             yield score_attention_file(attention, known_accelerator)
         if collectives:
-            yield score_collective_files(listed(collectives), known_network, network, node_errors)
+            yield score_collective_files(listed(collectives), known_network, network, node_errors, link_of)
 
     found = tuple(scores())
     if not found:

@@ -14,7 +14,7 @@ from scaleacross import catalogue
 from scaleacross.api.calibration_entries import KernelFits, LinkFits, StepFits, assembled, with_kernels
 from scaleacross.api.level_calibration import level_entries
 from scaleacross.api.names import AcceleratorTarget, Bases, bases_of, listed
-from scaleacross.api.node_collectives import node_entries
+from scaleacross.api.node_collectives import link_of, node_entries
 from scaleacross.calibration.collective_data import read_stated
 from scaleacross.calibration.data_file import read_data_file
 from scaleacross.calibration.file_scores import SMALL, Skipped, dtype_refused
@@ -191,9 +191,7 @@ def _link_fits(
     """Curves inside a scale-up domain by technology, and topologies whose levels beyond were fitted to rows over nodes."""
     contents = [read_stated(one) for one in given]
     source = ", ".join(content.label for content in contents)
-    rows = [
-        row for content in contents for row in content.rows if request.wants(row.system, SCALE_UP_OF.get(row.system))
-    ]
+    rows = [row for content in contents for row in content.rows if request.wants(row.label, link_of(row))]
     if not rows:
         raise InputError(f"{source}: no row of {', '.join(request.only)} (--only)")
     for content in contents:
@@ -210,13 +208,13 @@ def _link_fits(
         raise InputError(f"{source}: no collective can be fitted:\n{reasons}")
     if not rows:
         return [], nodes
-    targets = request.bases.network_targets(dict.fromkeys(row.system for row in rows), network)
+    targets = request.bases.network_targets({row.label: network or link_of(row) for row in rows})
     fits: LinkFits = []
     chosen = {target.name: target for target in targets.values()}
     for number, target in enumerate(chosen.values()):
         request.tell("fitting collectives", number, len(chosen))
-        own = [row for row in rows if targets[row.system].name == target.name]
-        systems = ", ".join(filter(None, dict.fromkeys(row.system for row in own)))
+        own = [row for row in rows if targets[row.label].name == target.name]
+        systems = ", ".join(filter(None, dict.fromkeys(row.label for row in own)))
         origin = f"{source}, {len(own)} rows" + (f" of {systems}" if systems else "")
         fits.append((target, fit_link(target.base, target.name, own, origin, request.date)))
     return fits, nodes

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from scaleacross import catalogue
-from scaleacross.calibration.systems import ACCELERATOR_OF, SCALE_UP_OF
+from scaleacross.calibration.systems import ACCELERATOR_OF
 from scaleacross.catalogue.find import Kind, names
 from scaleacross.catalogue.load import read
 from scaleacross.errors import InputError
@@ -52,11 +52,13 @@ class Bases:
             for label, (name, base) in bases.items()
         }
 
-    def network_targets(self, labels: Iterable[str], network: str | None) -> dict[str, NetworkTarget]:
-        """The same for systems of collectives; ``network`` names the link of all of them whatever they are called."""
-        names_of = {label: network or SCALE_UP_OF.get(label, label) for label in labels}
+    def network_targets(self, links: Mapping[str, str]) -> dict[str, NetworkTarget]:
+        """The same for collectives: label -> the link that it ran on, empty where nothing says it."""
+        names_of = dict(links)
         if "" in names_of.values():
-            raise InputError("the collectives name no system: say which link they ran on with --network NAME")
+            unknown = ", ".join(label for label, name in links.items() if label and not name)
+            what = f"the link of {unknown} is not known" if unknown else "the collectives name no system"
+            raise InputError(f"{what}: say which link they ran on with --network NAME")
         bases = _bases("networks", names_of, self.network)
         return {label: NetworkTarget(name, catalogue.load_network(base)) for label, (name, base) in bases.items()}
 

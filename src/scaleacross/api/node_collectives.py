@@ -10,7 +10,8 @@ from scaleacross.calibration import across_nodes
 from scaleacross.calibration.collective_data import Measurement
 from scaleacross.calibration.file_scores import GroupErrors, Skipped
 from scaleacross.calibration.result import FittedEntry
-from scaleacross.validation.machines import machine_named, topology_of
+from scaleacross.calibration.systems import SCALE_UP_OF
+from scaleacross.validation.machines import label_of, machine_named, topology_of
 
 
 def node_errors(rows: Sequence[Measurement], skipped: list[Skipped]) -> Iterable[GroupErrors]:
@@ -23,6 +24,14 @@ def node_entries(rows: Sequence[Measurement], source: str, date: str, skipped: l
     for fit in across_nodes.node_fits(rows, source, date, skipped, _fleet):
         comment = f"written by scaleacross calibrate from collectives of {fit.label}"
         yield from fitted_entries(fit.base, fit.topology, fit.fits, comment)
+
+
+def link_of(row: Measurement) -> str:
+    """The link technology of a row of one node: that of the system that its file names, or else the scale-up link of its
+    accelerator; empty where neither is known."""
+    if row.system:
+        return SCALE_UP_OF.get(row.system, row.system)
+    return "" if label_of(row.gpu) is None else machine_named(row.gpu, row.fabric).scale_up
 
 
 def _fleet(gpu: str, fabric: str) -> across_nodes.Fleet:

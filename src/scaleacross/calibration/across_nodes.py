@@ -98,8 +98,8 @@ def node_fits(
 def _by_machine(
     rows: Sequence[Measurement], skipped: list[Skipped], find: FindFleet
 ) -> Iterator[tuple[str, Fleet, list[Measurement]]]:
-    for label in dict.fromkeys(row.system or row.gpu for row in rows):
-        own = [row for row in rows if (row.system or row.gpu) == label]
+    for label in dict.fromkeys(row.label for row in rows):
+        own = [row for row in rows if row.label == label]
         named = ACCELERATOR_OF.get(label) or own[0].gpu or label
         try:
             machine = find(named, own[0].fabric)

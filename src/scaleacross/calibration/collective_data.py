@@ -49,6 +49,11 @@ class Measurement:
     gpu: str = ""
     fabric: str = ""
 
+    @property
+    def label(self) -> str:
+        """The system that the file names, or else the accelerator."""
+        return self.system or self.gpu
+
 
 @dataclass(frozen=True)
 class CollectiveFile:
@@ -185,7 +190,7 @@ def _nccl_rows(path: Path, lines: Sequence[str], op: CurveOp | None, num_ranks: 
             raise InputError(f"{path}:{number}: no time in '{line.strip()}'")
         if int(cells[0]) > 0:
             one = _checked(f"{path}:{number}", op, num_ranks, int(cells[0]), float(time_us) * 1e-6)
-            out.append(replace(one, num_nodes=num_nodes, gpu=gpu if num_nodes > 1 else ""))
+            out.append(replace(one, num_nodes=num_nodes, gpu=gpu))
     return out
 
 

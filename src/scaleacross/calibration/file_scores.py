@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -53,6 +53,7 @@ class Skipped:
 
 
 OverNodes = Callable[[Sequence[Measurement], list[Skipped]], Iterable[GroupErrors]]
+LinkOf = Callable[[Measurement], str]
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class FileScore:
     overall: Score
     groups: tuple[GroupScore, ...]
     skipped: tuple[Skipped, ...]
+    notes: tuple[str, ...] = ()
 
 
 def score_gemm_file(path: str | Path, find: FindAccelerator) -> FileScore:
@@ -121,13 +123,15 @@ def score_collective_files(
     find: FindNetwork,
     network: str | None = None,
     over_nodes: OverNodes = lambda _rows, _skipped: (),
+    link_of: LinkOf = lambda row: SCALE_UP_OF.get(row.system, row.system),
 ) -> FileScore:
     """Collectives inside a scale-up domain against the curves of link technologies, and over nodes against ``over_nodes``.
 
     Args:
         given: files, or ``OP=FILE``, as ``read_stated`` takes them.
-        network: the technology of all rows; None: that of each row's ``system``.
+        network: the technology of all rows; None: that of each row.
         over_nodes: groups with their errors of rows over several nodes, and what it skips.
+        link_of: the technology of a row of one node; empty where the file does not say.
 
     Raises:
         InputError: a file cannot be read, or no row can be used.
@@ -137,21 +141,25 @@ def score_collective_files(
     for content in contents:
         counts.update(content.left_out)
     skipped = [Skipped(label, rows, reason) for (label, reason), rows in counts.items()]
-    groups: list[tuple[tuple[str, ...], str, Floats]] = []
+    groups, notes = list[tuple[tuple[str, ...], str, Floats]](), list[str]()
     everything = [row for content in contents for row in content.rows]
     measured = [row for row in everything if row.num_nodes == 1]
     groups += over_nodes([row for row in everything if row.num_nodes > 1], skipped)
-    for label in dict.fromkeys(row.system for row in measured):
-        own = [row for row in measured if row.system == label]
-        name = network or SCALE_UP_OF.get(label, label)
+    for label in dict.fromkeys(row.label for row in measured):
+        own = [row for row in measured if row.label == label]
+        name = network or link_of(own[0])
         if not name:
-            skipped.append(Skipped("", len(own), "the file names no system: name the link with --network"))
+            what = "names no system" if not label else "names an accelerator whose link is not known"
+            skipped.append(Skipped(label, len(own), f"the file {what}: name the link with --network"))
             continue
+        if not network and not own[0].system:
+            notes.append(f"{label}: its scale-up link {name} is taken; --network names another")
         technology = _found(find, name, label, len(own), skipped)
         if technology is not None:
             groups += _curve_errors(technology, label, own, skipped)
     rows = len(everything) + sum(counts.values())
-    return _outcome("collectives", [str(content.path) for content in contents], rows, groups, skipped)
+    outcome = _outcome("collectives", [str(content.path) for content in contents], rows, groups, skipped)
+    return replace(outcome, notes=tuple(notes))
 
 
 def dtype_refused(accelerator: Accelerator, kind: str) -> str:

@@ -23,7 +23,10 @@ Collectives = Annotated[
     ),
 ]
 Network = Annotated[
-    str | None, typer.Option("--network", metavar="NAME", help="Link of all --collectives, where no column names it.")
+    str | None,
+    typer.Option(
+        "--network", metavar="NAME", help="Link of all --collectives, where neither a column nor '# Rank' lines say it."
+    ),
 ]
 LeftOut = Annotated[
     bool,

@@ -59,6 +59,7 @@ def _parts(one: FileScore) -> Iterator[RenderableType]:
     used = one.overall.num_rows
     title = f"{one.kind}: predicted / measured − 1 with the catalogue's figures; bias is the median"
     yield section(title, cell(f"{', '.join(one.files)}: {count(used)} rows used, {count(one.rows - used)} skipped"))
+    yield from map(cell, one.notes)
     if one.skipped:
         yield skipped_table(one.skipped)
     heads = HEADS[one.kind]
@@ -80,5 +81,6 @@ def _file_data(one: FileScore) -> dict[str, Any]:
             {**dict(zip(heads, group.group, strict=True)), "entry": group.entry, **figures(group.score)}
             for group in one.groups
         ],
+        "notes": list(one.notes),
         "skipped_rows": [vars(skipped) for skipped in one.skipped],
     }
