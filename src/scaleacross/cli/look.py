@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -10,8 +10,12 @@ from scaleacross.cli.frame import display
 from scaleacross.errors import InputError
 
 if TYPE_CHECKING:
-    from scaleacross.catalogue.find import Kind
+    from collections.abc import Callable
 
+    from scaleacross.catalogue.find import Kind
+    from scaleacross.spec.base import SourcedSpec
+
+_WITH_SOURCES: Final = ("topology", "accelerator", "network")
 _REPORTED: Final = ("topology", "workload", "accelerator", "network")
 _FOLDERS: Final[dict[str, Kind]] = {
     "topology": "topologies",
@@ -36,6 +40,9 @@ def show_command(
     as_yaml: Annotated[
         bool, typer.Option("--yaml", help="Print the file itself, to copy and edit; jobs and studies too.")
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the figures in SI units as JSON, with their origin.")
+    ] = False,
     read_as: Annotated[
         str | None, typer.Option("--as", metavar="TYPE", help="Read a config.json of unknown type as one of this type.")
     ] = None,
@@ -48,10 +55,13 @@ def show_command(
       scaleacross show workload llama3.1-405b --sequence-length 131072
       scaleacross show workload models/mine/config.json --as llama
       scaleacross show accelerator h100-sxm
+      scaleacross show accelerator h100-sxm --json | jq .peak_flop_per_s
       scaleacross show two_buildings_unequal --yaml > topology.yaml
     """
     from scaleacross import catalogue
 
+    if as_yaml and as_json:
+        raise typer.BadParameter("--yaml prints the file, --json its figures in SI units: give one")
     if as_yaml:
         stated = name is not None and kind in _FOLDERS
         kinds = (_FOLDERS[kind],) if stated else tuple(_FOLDERS.values())
@@ -64,14 +74,22 @@ def show_command(
         )
     if read_as is not None and kind != "workload":
         raise InputError(f"--as says how to read the config.json of a workload, not a {kind}")
-    if kind == "topology":
+    workload = name if read_as is None else {"config_json": name, "read_as": read_as}
+    if kind == "workload" and as_json:
+        from scaleacross.report.workload import workload_data
+
+        _say(workload_data(catalogue.load_workload(workload), sequence_length))
+    elif as_json:
+        loaders = (catalogue.load_topology, catalogue.load_accelerator, catalogue.load_network)
+        load: Callable[[str], SourcedSpec] = dict(zip(_WITH_SOURCES, loaders, strict=True))[kind]
+        _say(load(name).model_dump(mode="json"))
+    elif kind == "topology":
         from scaleacross.report.topology import topology_report
 
         display(topology_report(catalogue.load_topology(name)))
     elif kind == "workload":
         from scaleacross.report.workload import workload_report
 
-        workload = name if read_as is None else {"config_json": name, "read_as": read_as}
         display(workload_report(catalogue.load_workload(workload), sequence_length))
     elif kind == "accelerator":
         from scaleacross.report.accelerator import accelerator_report
@@ -83,7 +101,9 @@ def show_command(
         display(network_report(catalogue.load_network(name)))
 
 
-def catalogue_command() -> None:
+def catalogue_command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print kinds, names and summaries as JSON.")] = False,
+) -> None:
     """List everything that can be named instead of given as a file, and what installed packages add.
 
     \b
@@ -95,7 +115,11 @@ def catalogue_command() -> None:
     from scaleacross.report.catalogue import catalogue_report
 
     files = [(kind, name, summary) for kind, name, _, summary in entries()]
-    display(catalogue_report([*files, *extensions()]))
+    rows = [*files, *extensions()]
+    if as_json:
+        _say([{"kind": kind, "name": name, "summary": summary} for kind, name, summary in rows])
+    else:
+        display(catalogue_report(rows))
 
 
 def schema_command(
@@ -114,8 +138,13 @@ def schema_command(
     Example:
       scaleacross schema job > job.schema.json
     """
-    import json
-
     from scaleacross.catalogue import schema
 
-    typer.echo(json.dumps(schema(kind), indent=2, ensure_ascii=False))
+    _say(schema(kind))
+
+
+def _say(data: Any) -> None:
+    """JSON on standard output, whole numbers and names as they are."""
+    import json
+
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 
@@ -40,6 +40,33 @@ def workload_report(workload: Workload, sequence_length: int) -> RenderableType:
         ]
     )
     return Group(facts, _layers(profile, sequence_length))
+
+
+def workload_data(workload: Workload, sequence_length: int) -> dict[str, Any]:
+    """The same for programs: totals, then one mapping per run of equal layers, in model order."""
+    profile = workload.profile()
+    rows = [(profile.embedding, 1), *profile.blocks, (profile.head, 1)]
+    return {
+        "name": workload.name,
+        "family": workload.family,
+        "parameters": profile.total_parameters,
+        "active_parameters": active_parameters(profile),
+        "num_layers": profile.num_layers,
+        "vocabulary_size": profile.vocabulary_size,
+        "sequence_length": sequence_length,
+        "model_flop_per_token": profile.model_flop_per_token(sequence_length),
+        "remarks": {key: str(text) for key, text in workload.remarks()},
+        "layers": [
+            {
+                "name": layer.name,
+                "number": number,
+                "parameters": layer.total_parameters,
+                "expert_parameters": layer.num_expert_parameters,
+                "forward_flop_per_token": layer.forward_flop_per_token(sequence_length),
+            }
+            for layer, number in rows
+        ],
+    }
 
 
 def _layers(profile: ModelProfile, sequence_length: int) -> RenderableType:
