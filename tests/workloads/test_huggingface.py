@@ -34,6 +34,7 @@ PUBLISHED_TYPES = """
     seed_oss glm4 glm4_moe_lite gemma olmo3 granitemoe minimax_m2 starcoder2 nemotron
     stablelm smollm3 exaone4 ernie4_5 dots1 gpt_bigcode granitemoehybrid mamba2 hunyuan_v1_dense qwen2_5_vl_text arcee
     cohere cohere2 phi phimoe falcon gptj opt qwen3_5_text qwen3_5_moe_text olmo
+    qwen2_vl_text glm4v_text ernie4_5_moe hunyuan_v1_moe exaone_moe glm4v_moe_text bamba
 """
 
 
@@ -64,14 +65,17 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 transformers.logging.set_verbosity_error()
 found = {}
 for name, config in json.loads(os.environ["CONFIGS"]).items():
-    same = {"kimi_k2": "deepseek_v3", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe", "qwen2_5_vl_text": "qwen2"}
+    same = {
+        "kimi_k2": "deepseek_v3", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe", "qwen2_5_vl_text": "qwen2",
+        "qwen2_vl_text": "qwen2", "glm4v_text": "glm4", "glm4v_moe_text": "glm4_moe",
+    }
     kind = same.get(config["model_type"], config["model_type"])
     fields = {key: value for key, value in config.items() if key not in ("model_type", "quantization_config")}
     if (fields.get("rope_scaling") or {}).get("type") == "mrope":  # the rotary embedding of images, which has no weights
         del fields["rope_scaling"]
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**fields))
-    found[name] = sum(p.numel() for p in model.parameters())
+    found[name] = sum(p.numel() for p in model.parameters() if p.requires_grad)
 print(json.dumps(found))
 """
 

@@ -86,6 +86,8 @@ def inexpressible(decoder: Decoder) -> Iterator[str]:
         router = experts.router
         if router and router.score_function == "sigmoid" and not router.normalized and experts.top_k > 1:
             yield "sigmoid weights of several experts that are not normalised"
+        if router and router.score_function == "softmax" and experts.router_bias == "balancing":
+            yield "a balancing bias on softmax scores"
 
 
 def _unlike(decoder: Decoder) -> Iterator[str]:

@@ -101,7 +101,7 @@ def llama4(keys: Keys) -> Fields:
 
 def mamba_model(keys: Keys) -> Fields:
     """Mamba-2: state-space layers alone."""
-    kind = LayerKind(mixer=mamba2_of(keys, {**_MAMBA2, "num_heads": ("num_heads",), "head_dim": ("head_dim",)}))
+    kind = LayerKind(mixer=mamba2_of(keys, {**MAMBA2, "num_heads": ("num_heads",), "head_dim": ("head_dim",)}))
     keys.get("rms_norm"), keys.get("hidden_act")
     return assemble([("mamba", kind)] * keys.whole("num_hidden_layers"))
 
@@ -116,7 +116,7 @@ def granite_hybrid(keys: Keys) -> Fields:
     rope = keys.rope(10_000.0) if position == "rope" else "none"
     known: dict[str, Mixer] = {"attention": attention_of(keys, Traits(), FULL, rope=rope)}
     if "mamba" in types:
-        known["mamba"] = mamba2_of(keys, _MAMBA2)
+        known["mamba"] = mamba2_of(keys, MAMBA2)
     shared = keys.need("shared_intermediate_size")
     keys.get("intermediate_size"), keys.get("num_experts_per_tok")
     feed: FeedForward = Mlp(width=shared, activation=keys.activation())
@@ -134,7 +134,7 @@ def granite_hybrid(keys: Keys) -> Fields:
     return {**out, "multipliers": multipliers_of(keys)}
 
 
-_MAMBA2: Final[Mapping[str, tuple[str, ...]]] = {
+MAMBA2: Final[Mapping[str, tuple[str, ...]]] = {
     "num_heads": ("mamba_num_heads", "mamba_n_heads"),
     "head_dim": ("mamba_head_dim", "mamba_d_head"),
     "state_size": ("ssm_state_size", "mamba_d_state", "state_size"),
@@ -191,7 +191,7 @@ def nemotron_h(keys: Keys) -> Fields:
 
 
 def _nemotron_mamba(keys: Keys) -> LayerKind:
-    return LayerKind(mixer=mamba2_of(keys, _MAMBA2))
+    return LayerKind(mixer=mamba2_of(keys, MAMBA2))
 
 
 def _nemotron_experts(keys: Keys) -> LayerKind:

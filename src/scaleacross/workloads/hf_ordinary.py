@@ -141,7 +141,7 @@ def compose(mixers: Sequence[tuple[str, Mixer]], feeds: Sequence[tuple[str, Feed
     return assemble(layers)
 
 
-def _mixers(keys: Keys, traits: Traits, **more: Any) -> list[tuple[str, Mixer]]:
+def mixers_of(keys: Keys, traits: Traits, **more: Any) -> list[tuple[str, Mixer]]:
     types = _layer_types(keys, traits)
     unknown = sorted(set(types) - {FULL, SLIDING})
     if unknown:
@@ -183,7 +183,7 @@ def dense(keys: Keys, traits: Traits) -> Fields:
     """Attention and an MLP in every layer."""
     for key in traits.refused:
         keys.refuse(key)
-    mixers = _mixers(keys, traits)
+    mixers = mixers_of(keys, traits)
     feed = ("dense", mlp_of(keys, traits))
     parallel = _said(keys, traits.parallel)
     out = compose(mixers, [feed] * len(mixers), norms=traits.norms, parallel=parallel, shared_norm=parallel)
@@ -239,7 +239,7 @@ def experts(
 
     ``normalized``: whether routing weights add up to one; None: as ``norm_topk_prob`` says.
     """
-    mixers = _mixers(keys, traits, **more)
+    mixers = mixers_of(keys, traits, **more)
     keys.refuse("clip_qkv")
     stated = keys.flag("norm_topk_prob")
     whole = stated if normalized is None else normalized
@@ -308,9 +308,20 @@ def only_types(keys: Keys, types: Sequence[Any], known: Mapping[str, Any]) -> No
 
 
 def shared_experts(
-    keys: Keys, mixer: Mixer, *, score: Literal["softmax", "sigmoid"], normalized: bool, leading: int = 0
+    keys: Keys,
+    mixer: Mixer | Sequence[tuple[str, Mixer]],
+    *,
+    score: Literal["softmax", "sigmoid"],
+    normalized: bool,
+    leading: int = 0,
+    names: tuple[str, str] = ("n_routed_experts", "n_shared_experts"),
 ) -> Fields:
-    """Dense layers (``leading`` where the file is silent), then routed and shared experts, or as ``mlp_layer_types`` says."""
+    """Dense layers (``leading`` where the file is silent), then routed and shared experts, or as ``mlp_layer_types`` says.
+
+    Args:
+        mixer: of all layers, or a named one of each.
+        names: keys of the numbers of routed and of shared experts.
+    """
     count = keys.whole("num_hidden_layers")
     leading = min(count, keys.whole("first_k_dense_replace", leading))
     types = keys.several("mlp_layer_types", count) or ["dense"] * leading + ["sparse"] * (count - leading)
@@ -318,12 +329,12 @@ def shared_experts(
     width = keys.whole("moe_intermediate_size")
     balancing = score == "sigmoid"
     routed = Experts(
-        num_experts=keys.need("n_routed_experts"),
+        num_experts=keys.need(names[0]),
         top_k=keys.need("num_experts_per_tok"),
         width=width,
         activation=keys.activation(),
         router_bias="balancing" if balancing else "none",
-        shared_width=width * keys.whole("n_shared_experts", 0),
+        shared_width=width * keys.whole(names[1], 0),
         router=router_of(
             keys, score, normalized=normalized,
             grouped=balancing or keys.get("topk_method") == "group_limited_greedy",
@@ -331,7 +342,8 @@ def shared_experts(
     )  # fmt: skip
     feeds: dict[str, tuple[str, FeedForward]] = {"dense": ("dense", mlp_of(keys)), "sparse": ("moe", routed)}
     only_types(keys, types, feeds)
-    out = compose([("", mixer)] * count, [feeds[str(each)] for each in types])
+    mixers = mixer if isinstance(mixer, Sequence) else [("", mixer)] * count
+    out = compose(mixers, [feeds[str(each)] for each in types])
     predicted = keys.whole("num_nextn_predict_layers", 0)
     return {**out, "num_prediction_layers": predicted}
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from scaleacross.workloads.hf_early import falcon, gptj, olmo, opt
+from scaleacross.workloads.hf_experts import bamba, ernie_moe, exaone_moe, glm4v_moe, hunyuan_moe
 from scaleacross.workloads.hf_hybrids import (
     gpt2,
     gpt_neox,
@@ -37,6 +38,15 @@ TYPES: Final[Mapping[str, Builder]] = {
     "ernie4_5": partial(dense, traits=Traits(
         qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", theta=500_000.0, interleaved=True
     )),
+    "qwen2_vl_text": partial(dense, traits=Traits(qkv_bias=True, output_bias=False, windows="later", theta=1_000_000.0)),
+    "glm4v_text": partial(dense, traits=Traits(
+        qkv_bias=True, output_bias=False, norms="both", fraction=0.5, interleaved=True
+    )),
+    "ernie4_5_moe": ernie_moe,
+    "hunyuan_v1_moe": hunyuan_moe,
+    "exaone_moe": exaone_moe,
+    "glm4v_moe_text": glm4v_moe,
+    "bamba": bamba,
     "hunyuan_v1_dense": partial(dense, traits=Traits(qk_norm="head")),
     "arcee": partial(dense, traits=Traits(gated=False, default_activation="relu2")),
     "nemotron": partial(dense, traits=Traits(
@@ -135,6 +145,8 @@ NOT_DESCRIBED: Final[Mapping[str, str]] = {
     "falcon_h1": "attention and Mamba-2 side by side in one layer",
     "zamba2": "an attention block whose weights several layers share",
     "lfm2": "gated short convolutions",
+    "gemma4": "a vector of every token for each layer, heads of two sizes, and layers that share the keys of others",
+    "gemma4_text": "a vector of every token for each layer, heads of two sizes, and layers that share the keys of others",
     "minimax": "lightning attention",
     "kimi_linear": "Kimi delta attention",
     "deepseek_v32": "an indexer that picks the keys of every query (sparse attention)",
@@ -152,6 +164,7 @@ TIED: Final = frozenset(
         "starcoder2",
         "smollm3",
         "ernie4_5",
+        "ernie4_5_moe",
         "cohere",
         "cohere2",
         "falcon",
