@@ -72,3 +72,15 @@ class EmitError(ScaleAcrossError):
 
 class EmulationError(ScaleAcrossError):
     """A tool of this machine, or a process in an emulated host, failed; the message has its own words."""
+
+
+def unreadable(error: Exception) -> str:
+    """Why a file cannot be read, in words for its user: its encoding, or what the system says."""
+    if not isinstance(error, UnicodeDecodeError):
+        return str(getattr(error, "strerror", None) or error)
+    if error.object[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "its text is UTF-16, not UTF-8: save it as UTF-8 (spreadsheets call it 'CSV UTF-8')"
+    return (
+        f"its text is not UTF-8 (byte 0x{error.object[error.start]:02X}; Latin-1 or Windows-1252, perhaps, or no text at all): "
+        "save it as UTF-8 (spreadsheets call it 'CSV UTF-8')"
+    )

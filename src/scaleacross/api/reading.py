@@ -9,7 +9,7 @@ from typing import NamedTuple
 from scaleacross.api.evaluation import evaluated
 from scaleacross.api.problems import problem_of
 from scaleacross.api.stated import noted, stated
-from scaleacross.errors import InputError
+from scaleacross.errors import InputError, unreadable
 from scaleacross.readers import READERS
 from scaleacross.readers.hosts import placement_of, read_hosts
 from scaleacross.readers.megatron_model import check_model
@@ -149,7 +149,7 @@ def _text(path: str | Path | None) -> str:
     try:
         return Path(str(path)).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+        raise InputError(f"cannot read {path}: {unreadable(error)}") from error
 
 
 def _same_model(problem: Problem, reading: Reading, name: str) -> None:

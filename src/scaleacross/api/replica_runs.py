@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from scaleacross.catalogue import load_plan
-from scaleacross.errors import InputError
+from scaleacross.errors import InputError, unreadable
 from scaleacross.simulation.long_run import SECONDS_PER_DAY, long_run
 from scaleacross.spec.goodput import FaultModel, Strike, TracedFailure
 from scaleacross.spec.plan import Plan
@@ -221,7 +221,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
             raise InputError(f"{path}: larger than {MAX_LOG_BYTES >> 20} MiB")
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(f"{path}: {unreadable(error)}") from None
     out: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         try:

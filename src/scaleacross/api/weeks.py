@@ -13,7 +13,7 @@ from scaleacross.api.simulating import JITTERS, simulate, step_draws
 from scaleacross.catalogue import load_plan
 from scaleacross.cost_models.goodput import goodput_of
 from scaleacross.cost_models.goodput.share import useful_share
-from scaleacross.errors import InputError
+from scaleacross.errors import InputError, unreadable
 from scaleacross.simulation.long_run import SECONDS_PER_DAY, long_run
 from scaleacross.spec.goodput import LongRun, SlowSpell, TracedFailure
 from scaleacross.spec.placement import strides
@@ -131,10 +131,10 @@ def read_trace(path: Path) -> tuple[TracedFailure, ...]:
         InputError: the file cannot be read, lacks a column, or a line is wrong; with its line.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as a trace of failures: {error}") from None
+        raise InputError(f"{path}: cannot be read as a trace of failures: {unreadable(error)}") from None
     if not rows:
         raise InputError(f"{path}: no failures: a trace has the columns {', '.join(COLUMNS)} and a line per failure")
     missing = {"time_hours"} - set(rows[0])

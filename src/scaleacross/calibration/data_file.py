@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from scaleacross.errors import InputError
+from scaleacross.errors import InputError, unreadable
 
 DIGEST_DIGITS: Final = 12
 _GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -46,8 +46,10 @@ def read_data_file(path: str | Path) -> DataFile:
         text = (gzip.decompress(raw) if raw.startswith(_GZIP_MAGIC) else raw).decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (UnicodeDecodeError, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: cannot be read: no UTF-8 text, plain or gzip ({error})") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: cannot be read: {unreadable(error)}") from None
+    except (EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be read: damaged gzip ({error})") from None
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
     return DataFile(path, text, hashlib.sha256(raw).hexdigest()[:DIGEST_DIGITS])

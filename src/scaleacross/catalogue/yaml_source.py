@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleacross.errors import InputError
+from scaleacross.errors import InputError, unreadable
 
 if TYPE_CHECKING:
     import yaml
@@ -241,4 +241,4 @@ def lines_of(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text: {error}") from None
+        raise InputError(f"{path}: cannot be read as text: {unreadable(error)}") from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Final, get_args, get_type_hints
 
-from scaleacross.errors import InputError
+from scaleacross.errors import InputError, unreadable
 
 REQUIRED: Final = ("model", "gpu", "n_gpus", "seq", "gbs")
 
@@ -101,10 +101,10 @@ def read_runs(path: str | Path) -> list[Run]:
         InputError: the file cannot be read, or a required column is missing. A row with a wrong number is ``unreadable``.
     """
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
             return list(parse_runs(csv.DictReader(file), str(path)))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+        raise InputError(f"{path}: cannot be read: {unreadable(error)}") from None
 
 
 def unread_columns(path: str | Path) -> str:
@@ -115,10 +115,10 @@ def unread_columns(path: str | Path) -> str:
         InputError: the file cannot be read.
     """
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
             stated = csv.DictReader(file).fieldnames or ()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
+        raise InputError(f"{path}: cannot be read: {unreadable(error)}") from None
     lacking = [field.name for field in fields(Run) if field.name not in (*stated, "unreadable")]
     said = []
     for name in stated:
