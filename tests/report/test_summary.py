@@ -8,7 +8,7 @@ import pytest
 
 from scaleacross.report.explanation import explanation_line, explanation_summary
 from scaleacross.report.plan import decision
-from scaleacross.report.summary import MAX_LINES, plan_line, plan_summary
+from scaleacross.report.summary import MAX_LINES, effect, plan_line, plan_summary
 from scaleacross.spec.explanation import Explanation, Phase, RunnerUp, Sensitivity
 from scaleacross.spec.plan import Alternative, Finalist, Plan
 from scaleacross.spec.summary import PlanSummary, TokenCost
@@ -40,7 +40,9 @@ def test_first_lines_say_what_decides(plan: Plan, render: Render) -> None:
     assert said["step time"] == "10.00 s · 104.9 k tokens/s · MFU 43.5 % · 430 TFLOP/s each"
     assert said["memory"] == "26.0 of 80.0 GiB free (32.5 %) on the fullest stage, 0"
     assert said["buildings"] == "east 40 of 64; west 24 of 24"
-    assert said["bottleneck"] == "step time per 1 % more: accelerator FLOP/s −0.80 %, campus bandwidth −0.25 %"
+    assert said["bottleneck"] == (
+        "1 % more accelerator FLOP/s saves 0.80 % of the step; 1 % more campus bandwidth saves 0.25 % of the step"
+    )
     assert said["next best"] == "+212 ms with first: dp across: exposed reduce"
     assert said["proof"] == "optimal; estimate 10.00 s, bound 9.50 s, gap 5.0 %"
     assert said["cost"] == "0.25 EUR per million tokens; 1.5 EUR as owned, idle parts paid too"
@@ -143,7 +145,7 @@ def test_explanation_begins_with_what_matters_most(plan: Plan, render: Render) -
         name="demo", step_s=10.0, runner_ups=runner_ups, phases=phases, sensitivities=(SLOW, FLOP), seconds=1.0
     )
     shown = render(explanation_summary(found))
-    assert shown.index("accelerator FLOP/s: −0.80 %") < shown.index("campus bandwidth: −0.25 %")
+    assert shown.index("accelerator FLOP/s saves 0.80 %") < shown.index("campus bandwidth saves 0.25 %")
     assert shown.index("computation of the busiest stage 7.00 s: compute") < shown.index(
         "data-parallel, exposed 1.00 s"
     )
@@ -153,4 +155,11 @@ def test_explanation_begins_with_what_matters_most(plan: Plan, render: Render) -
     assert "demo: 10.00 s per step\n" in shown
     simulated = render(explanation_summary(found.model_copy(update={"simulated_s": 9.0})))
     assert "demo: 9.00 s per step, simulated; what follows is of its estimate, 10.00 s" in simulated
-    assert explanation_line(found) == "demo: 10.00 s; accelerator FLOP/s −0.80 % of the step per 1 % more"
+    assert explanation_line(found) == "demo: 10.00 s; 1 % more accelerator FLOP/s saves 0.80 % of the step"
+
+
+def test_more_of_a_time_costs_and_more_of_a_rate_saves() -> None:
+    host = SLOW.model_copy(update={"figure": "launch and host time", "elasticity": 0.18})
+    rate = SLOW.model_copy(update={"figure": "HBM bandwidth", "elasticity": -0.3})
+    assert effect(host) == "1 % more launch and host time costs 0.18 % of the step"
+    assert effect(rate) == "1 % more HBM bandwidth saves 0.30 % of the step"

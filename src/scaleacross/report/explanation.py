@@ -11,7 +11,7 @@ from rich.text import Text
 from scaleacross.report.compression import why_encoded
 from scaleacross.report.cost import COMPONENT_MEANING, chance, expectation
 from scaleacross.report.format import add, cell, columns, grid, percent, section
-from scaleacross.report.summary import FirstLines, elasticity
+from scaleacross.report.summary import FirstLines, effect
 from scaleacross.spec.explanation import Explanation, FailureWhatIf, RunnerUp
 from scaleacross.units import human_seconds
 
@@ -65,7 +65,7 @@ def explanation_summary(explanation: Explanation) -> FirstLines:
         )
     facts = [("plan", f"{explanation.name}: {step}")]
     facts += [("measured", expectation(explanation.interval))] if explanation.interval else []
-    facts += [("bottleneck", f"{row.figure}: {elasticity(row)} of the step per 1 % more") for row in rows[:SHOWN_FIRST]]
+    facts += [("bottleneck", effect(row)) for row in rows[:SHOWN_FIRST]]
     facts += [
         (
             "waits for",
@@ -87,7 +87,7 @@ def explanation_line(explanation: Explanation) -> str:
     rows = [row for row in explanation.sensitivities if row.elasticity]
     most = max(rows, key=lambda row: abs(row.elasticity or 0.0), default=None)
     said = (
-        f"{most.figure} {elasticity(most)} of the step per 1 % more" if most else "no figure of the topology changes it"
+        effect(most) if most else "no figure of the topology changes it"
     )
     return cell(f"{explanation.name}: {human_seconds(explanation.step_s)}; {said}").plain
 

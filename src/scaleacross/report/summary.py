@@ -199,13 +199,13 @@ def _bottleneck(rows: Sequence[Sensitivity]) -> str:
     shown = [row for row in rows if row.elasticity][:SHOWN_BOTTLENECKS]
     if not shown:
         return "no figure of the topology changes the step time"
-    return f"step time per 1 % more: {', '.join(f'{row.figure} {elasticity(row)}' for row in shown)}"
+    return "; ".join(effect(row) for row in shown)
 
 
-def elasticity(row: Sensitivity) -> str:
-    """Change of the step time in per cent when the figure rises by 1 %."""
+def effect(row: Sensitivity) -> str:
+    """What 1 % more of the figure does to the step time: more of a rate saves, more of a time costs."""
     value = row.elasticity or 0.0
-    return f"{'−' if value < 0 else '+'}{abs(value):.2f} %"
+    return f"1 % more {row.figure} {'saves' if value < 0 else 'costs'} {abs(value):.2f} % of the step"
 
 
 def _next_best(plan: Plan) -> Iterator[tuple[str, str]]:
