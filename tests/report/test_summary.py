@@ -163,3 +163,19 @@ def test_more_of_a_time_costs_and_more_of_a_rate_saves() -> None:
     rate = SLOW.model_copy(update={"figure": "HBM bandwidth", "elasticity": -0.3})
     assert effect(host) == "1 % more launch and host time costs 0.18 % of the step"
     assert effect(rate) == "1 % more HBM bandwidth saves 0.30 % of the step"
+
+
+@pytest.mark.parametrize(("alone_s", "little"), [(10.1, True), (9.9, True), (12.5, False), (None, False)])
+def test_a_building_that_brings_little_is_said_with_the_way_out(
+    plan: Plan, render: Render, alone_s: float | None, little: bool
+) -> None:
+    reason = "needs 90 GiB" if alone_s is None else "40 accelerators"
+    alone = Alternative(label="east alone", decision=plan.decision, step_s=alone_s, reason=reason)
+    found = plan.model_copy(update={"report": plan.report.model_copy(update={"alternatives": (alone,)})})
+    said = facts(render(plan_summary(found, FOUND)))
+    assert ("little won" in said) is little
+    if little:
+        share = 1 - plan.placement.fill[0].num_accelerators / plan.degrees.world_size
+        more = "1.0 %" if alone_s == 10.1 else "0.0 %"
+        assert said["little won"].startswith(f"{more} more tokens/s for {share * 100:.1f} % of the accelerators")
+        assert "num_accelerators:" in said["little won"] and "objective" in said["little won"]

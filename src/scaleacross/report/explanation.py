@@ -86,9 +86,7 @@ def explanation_line(explanation: Explanation) -> str:
     """The explanation in one line, for ``--quiet``."""
     rows = [row for row in explanation.sensitivities if row.elasticity]
     most = max(rows, key=lambda row: abs(row.elasticity or 0.0), default=None)
-    said = (
-        effect(most) if most else "no figure of the topology changes it"
-    )
+    said = effect(most) if most else "no figure of the topology changes it"
     return cell(f"{explanation.name}: {human_seconds(explanation.step_s)}; {said}").plain
 
 

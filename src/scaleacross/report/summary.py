@@ -16,7 +16,7 @@ from scaleacross.report.plan import not_read
 from scaleacross.spec.explanation import Sensitivity
 from scaleacross.spec.improvement import OF_SETTINGS
 from scaleacross.spec.parallelism import GRID_AXES, Axis
-from scaleacross.spec.plan import Plan, SolveReport
+from scaleacross.spec.plan import Alternative, Plan, SolveReport
 from scaleacross.spec.summary import PlanSummary, TokenCost
 from scaleacross.spec.topology import Topology
 from scaleacross.units import human_seconds
@@ -28,6 +28,8 @@ SHOWN_BOTTLENECKS: Final = 2
 NAMED_BUILDINGS: Final = 3
 ALONE: Final = " alone"
 """End of the label of the alternative that keeps to one building."""
+LITTLE: Final = 0.1
+"""Of their share of the accelerators: other buildings that bring less are said to bring little."""
 REASONS: Final = ("more", "next best", "otherwise", "runner-up")
 """Facts that lose their last words before any other."""
 STATUS_WORDS: Final = {
@@ -101,6 +103,7 @@ def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
         *([("measured", expectation(plan.interval))] if plan.interval else []),
         ("memory", headroom(plan)),
         ("buildings", buildings(plan)),
+        *_little_bought(plan),
         ("bottleneck", _bottleneck(found.bottlenecks)),
         *_next_best(plan),
         *(("settings", note.removeprefix(OF_SETTINGS)) for note in plan.report.notes if note.startswith(OF_SETTINGS)),
@@ -179,10 +182,31 @@ def buildings(plan: Plan) -> str:
     return "; ".join((*([bought] if bought else []), *parts))
 
 
+def _alone(plan: Plan) -> Alternative | None:
+    """The alternative that keeps to one building of the plan."""
+    labels = {share.building + ALONE for share in plan.placement.fill}
+    return next((one for one in plan.report.alternatives if one.label in labels), None)
+
+
+def _little_bought(plan: Plan) -> Iterator[tuple[str, str]]:
+    """That the other buildings bring less than a tenth of their share of the accelerators, and the way out."""
+    alone = _alone(plan)
+    if alone is None or alone.step_s is None:
+        return
+    home = alone.label.removesuffix(ALONE)
+    others = sum(share.num_accelerators for share in plan.placement.fill if share.building != home)
+    share, more = others / plan.degrees.world_size, alone.step_s / plan.estimated.step_s - 1
+    if more < LITTLE * share:
+        size = Topology.model_validate(plan.job.topology).building(home).num_accelerators
+        without = "it" if len(plan.placement.fill) == 2 else "them"
+        won = f"{percent(max(0.0, more))} more tokens/s for {percent(share)} of the accelerators"
+        out = f"num_accelerators: {size} does without {without}, an objective per megawatt or currency unit weighs {without}"
+        yield "little won", f"{won}: {out}"
+
+
 def bought_by_others(plan: Plan) -> str:
     """What the other buildings add to the largest one, where the search looked at that one alone; else empty."""
-    names = [share.building for share in plan.placement.fill]
-    alone = next((one for one in plan.report.alternatives if one.label in {name + ALONE for name in names}), None)
+    names, alone = [share.building for share in plan.placement.fill], _alone(plan)
     if alone is None:
         return ""
     home = alone.label.removesuffix(ALONE)
