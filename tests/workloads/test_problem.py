@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from published import CONFIGS
 from scaleacross import catalogue
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
+from scaleacross.workloads.huggingface import from_hf_config
 from scaleacross.workloads.problem import profile_of
 from scaleacross.workloads.variants import with_eager_operators, with_lean_activations
 
@@ -35,6 +37,12 @@ def test_plans_hold_what_transformer_engine_holds(precision: str, expected: int)
     if precision == "fp8":
         norms, attention, gated = norms - 2 * h, attention + h, gated - f
     assert layer.activations["none"].sharded == norms + attention + gated == expected
+
+
+def test_nothing_is_saved_of_an_activation_without_a_gate() -> None:
+    """The shared expert of Nemotron 3 Nano is as wide (3712) as gate and up of its experts (1856), which have no gate."""
+    nano = from_hf_config(CONFIGS["Nemotron-3-Nano-30B"], "nano").profile()
+    assert with_lean_activations(nano, narrow=False) == nano
 
 
 def test_operators_of_other_blocks_are_not_known_one_by_one() -> None:

@@ -166,8 +166,7 @@ def with_lean_activations(profile: ModelProfile, *, narrow: bool) -> ModelProfil
         saved, modules = 0.0, block.modules
         for gemm in block.gemms:
             if _ends_feed_forward(gemm):
-                wide = 2.0 if any(up.out_features == 2 * gemm.in_features for up in block.gemms) else 0.0
-                product = (wide + narrow) * gemm.in_features * gemm.tokens_per_token
+                product = (2.0 * _is_gated(gemm, block) + narrow) * gemm.in_features * gemm.tokens_per_token
                 saved += product
                 within: tuple[Module, ...] = ("moe_act",) if gemm.shard.startswith("expert") else ()
                 modules = _changed(replace(block, modules=modules), *gemm.modules, *within, freed_bytes=-product)
@@ -248,7 +247,7 @@ def _separate(gemm: Gemm, block: LayerProfile) -> tuple[float, ...]:
         half = block.kv_features / 2
         return gemm.out_features - 2 * half, half, half
     down = next((other for other in block.gemms if other.name == gemm.name.removesuffix("_up") + "_down"), None)
-    if down is not None and _ends_feed_forward(down) and gemm.out_features >= 2 * down.in_features:
+    if down is not None and _ends_feed_forward(down) and _is_gated(down, block):
         return gemm.out_features / 2, gemm.out_features / 2
     return (float(gemm.out_features),)
 
@@ -256,6 +255,12 @@ def _separate(gemm: Gemm, block: LayerProfile) -> tuple[float, ...]:
 def _ends_feed_forward(gemm: Gemm) -> bool:
     """Whether a product is the down-projection of a feed-forward; those of latents are replicated over tp."""
     return gemm.name.endswith("_down") and gemm.shard.endswith("row")
+
+
+def _is_gated(down: Gemm, block: LayerProfile) -> bool:
+    """Whether the up-projection of the same feed-forward makes gate and up; a block may have several (experts, a shared one)."""
+    up = down.name.removesuffix("_down") + "_up"
+    return any(other.name == up and other.out_features == 2 * down.in_features for other in block.gemms)
 
 
 def with_pytorch_tensors(profile: ModelProfile, loss_chunks: int) -> ModelProfile:
