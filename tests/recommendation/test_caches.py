@@ -52,6 +52,14 @@ def planned(*shares: float) -> RecommendationPlan:
     return plan_recommendation(load_recommendation_job({**JOB, **fields})[0], time_limit_s=0, incumbents=())
 
 
+def test_what_a_list_repeats_is_allowed_once() -> None:
+    repeated = {key: [value, value] for key, value in (("cache_fraction", 0.1), ("shardings", "row_wise"))}
+    job = load_recommendation_job({**JOB, **repeated, "kernels": ["fused_uvm_caching"] * 2})[0]
+    assert (job.cache_fraction, job.shardings, job.kernels) == ((0.1,), ("row_wise",), ("fused_uvm_caching",))
+    plan = plan_recommendation(job, time_limit_s=0, incumbents=())
+    assert {one.cache_fraction for one in plan.decision.tables} == {0.1}
+
+
 def test_no_stated_share_is_faster_than_the_chosen_ones() -> None:
     chosen = planned()
     assert chosen.job.cache_fraction == CACHE_FRACTIONS

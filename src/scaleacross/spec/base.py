@@ -34,11 +34,11 @@ def one_is_a_list(value: Any) -> Any:
     return (value,) if isinstance(value, str | int | float | dict) else value
 
 
-def not_empty(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A validator of lists that name what is allowed."""
+def each_once(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A validator of lists that name what is allowed: they name something, and what they repeat counts once."""
     if not value:
         raise ValueError("an empty list allows nothing: leave the key out to allow everything")
-    return value
+    return tuple(dict.fromkeys(value))
 
 
 class Spec(BaseModel):

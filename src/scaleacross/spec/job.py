@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, get_args
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from scaleacross.spec.accelerator import Precision
-from scaleacross.spec.base import Name, Spec, not_empty, one_is_a_list
+from scaleacross.spec.base import Name, Spec, each_once, one_is_a_list
 from scaleacross.spec.conversion import DEFAULT_RECIPES, ELEMENT_BYTES, RECIPE_PRECISION, Conversion, Recipe
 from scaleacross.spec.fine_tuning import FineTuning
 from scaleacross.spec.framework import ExpertRuntime, Kept, Optimizer, Overlap
@@ -273,7 +273,7 @@ class Job(Spec):
         return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
 
     _lists = field_validator(*_LISTS, mode="before")(one_is_a_list)
-    _not_empty = field_validator(*_LISTS)(not_empty)
+    _each_once = field_validator(*_LISTS)(each_once)
 
     def allows_accelerators(self, number: int) -> bool:
         """Whether the user leaves this number of accelerators open."""

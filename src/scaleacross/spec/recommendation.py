@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from scaleacross.spec.accelerator import Precision
-from scaleacross.spec.base import Name, Spec, not_empty, one_is_a_list
+from scaleacross.spec.base import Name, Spec, each_once, one_is_a_list
 from scaleacross.spec.exchange_codec import ExchangeCompression, ExchangeCompressionRequest, TableCodec
 from scaleacross.spec.network_choice import Driver
 
@@ -107,7 +107,7 @@ class RecommendationJob(Spec):
         return {k: v.model_dump(mode="json") if k in keys and isinstance(v, BaseModel) else v for k, v in data.items()}
 
     _lists = field_validator(*_LISTS, mode="before")(one_is_a_list)
-    _not_empty = field_validator(*_LISTS)(not_empty)
+    _each_once = field_validator(*_LISTS)(each_once)
 
     @model_validator(mode="after")
     def _kernels_add_up(self) -> RecommendationJob:
