@@ -76,6 +76,7 @@ def test_a_changed_figure_is_exit_code_5(path: Path, tmp_path: Path) -> None:
     done = RUN.invoke(app, ["verify", str(other)])
     assert done.exit_code == 5
     assert "V3: activations_bytes of stage 1 is stated as" in done.stderr
+    assert "'scaleacross evaluate PLAN -o DIR' states its decision by today's laws" in done.stderr
 
 
 def test_bad_input_is_exit_code_2(path: Path, tmp_path: Path) -> None:

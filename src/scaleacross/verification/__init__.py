@@ -94,6 +94,8 @@ __all__ = [
 ]
 
 Places = NDArray[np.int64]
+STATE_ANEW: Final = " (of an older version? 'scaleacross evaluate PLAN -o DIR' states its decision by today's laws)"
+"""Way out where the decision is legal and figures beside it are not those of the laws."""
 
 
 def verify(plan: Plan, errors: StepErrors | None = None) -> None:
@@ -103,9 +105,9 @@ def verify(plan: Plan, errors: StepErrors | None = None) -> None:
         VerificationError: everything that is wrong, one line each.
     """
     problem = problem_of(plan.job)
-    wrong = list(illegal(problem, plan.decision))
+    wrong, way_out = list(illegal(problem, plan.decision)), ""
     if not wrong:
-        topology = problem.topology
+        topology, way_out = problem.topology, STATE_ANEW
         shapes, layout = counted_shapes(topology, plan.decision), counted_layout(topology, plan.decision)
         cost = _priced(problem, plan.decision, shapes, layout)
         used = accelerator_types([problem.topology.building(share.building) for share in plan.placement.fill])
@@ -127,7 +129,8 @@ def verify(plan: Plan, errors: StepErrors | None = None) -> None:
             library = _priced(problem, plan.decision.model_copy(update={"network": None}), shapes, layout)
             wrong += v9_report(plan, cost, library, shapes)
     if wrong:
-        raise VerificationError(f"plan '{plan.job.name}' does not verify:\n" + "\n".join(f"- {line}" for line in wrong))
+        listed = "\n".join(f"- {line}" for line in wrong)
+        raise VerificationError(f"plan '{plan.job.name}' does not verify{way_out}:\n{listed}")
 
 
 def recompute(problem: Problem, decision: Decision) -> PlanCost:
