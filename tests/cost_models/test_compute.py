@@ -28,7 +28,7 @@ from scaleacross.cost_models.work import work_of
 from scaleacross.spec.conversion import GatheredConversion, MovedBytes
 from scaleacross.spec.framework import Optimizer
 from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, ContextExchange
-from scaleacross.workloads.layer_profile import ActivationBytes, Attention, Gemm, LayerProfile
+from scaleacross.workloads.layer_profile import ActivationBytes, Attention, Gemm, LayerProfile, Recurrence
 
 CHIP = accelerator()
 QUIET = accelerator(kernel_launch_s=0.0)
@@ -187,6 +187,16 @@ def test_elementwise_work_runs_at_memory_speed() -> None:
     assert timed.forward_s[0] == pytest.approx(seconds)
     assert timed.backward_s[0] == pytest.approx(ELEMENTWISE_BACKWARD_RATIO * seconds)
     assert timed.partly_s[0] == timed.forward_s[0]
+
+
+def test_a_recurrence_whose_result_is_not_kept_runs_again() -> None:
+    """By operator, as SelectiveAC of torchtitan does, which keeps no result of it (``variants.with_operator_recompute``)."""
+    core = replace(layer(), recurrence=Recurrence((8,), 1e6, 1e3, 64))
+    every, by_operator = (
+        layer_times(replace(core, by_operator=said), 0, QUIET, "bf16", shards(), 512, PLAIN) for said in (False, True)
+    )
+    assert every.partly_s[0] == 0.0
+    assert by_operator.partly_s[0] == by_operator.forward_s[0] == every.forward_s[0] > 0.0
 
 
 def test_eight_bit_products_run_at_their_own_peak_but_attention_does_not() -> None:

@@ -322,6 +322,7 @@ def layer_times(
     if layer.recurrence is not None:
         core = _recurrence_s(layer.recurrence, accelerator, shards, tokens)
         forward, backward = forward + core, backward + RECURRENCE_BACKWARD_RATIO * core
+        selective = selective + core * layer.by_operator
     host = host_s(layer, accelerator, runtime, launches)
     whole = np.maximum(forward + attention + elementwise + permuted, host)
     return LayerTimes(

@@ -206,8 +206,8 @@ def with_operator_recompute(profile: ModelProfile) -> ModelProfile:
     It keeps the block's input and what these return: attention (2 bytes per feature of its output, 4 per head), every second
     product from the first (q, k, v as the profile has them, output, gate, up, down; gate and up are products of their own), every
     product with a bias (addmm), scatters over tp, and all-to-alls of experts. All else runs again: the other products, those of
-    routed experts, the router, element-wise work, gathers over tp and of keys and values over cp. What a row-parallel product
-    returns is a part of the sum over all tokens, and no rank of tp has a share of it.
+    routed experts, the router, recurrences, element-wise work, gathers over tp and of keys and values over cp. What a
+    row-parallel product returns is a part of the sum over all tokens, and no rank of tp has a share of it.
     """
 
     def change(block: LayerProfile) -> LayerProfile:
