@@ -118,6 +118,14 @@ def test_a_batch_that_leaves_no_room_is_told_from_tables() -> None:
     assert "Ways out: a smaller global_batch_samples" in str(told.value)
 
 
+def test_a_batch_that_takes_all_hbm_is_told_from_tables() -> None:
+    """Tables of 22 TiB are larger than what the batch takes, and fit host memory; their caches have no room."""
+    example = EXAMPLES / "third_building.yaml"
+    said = r"batch of 196,608,000 samples .* Ways out: a smaller global_batch_samples"
+    with pytest.raises(InfeasibleError, match=said):
+        plan_recommendation(example, overrides=["global_batch_samples=196608000"], time_limit_s=0)
+
+
 @pytest.mark.heavy
 def test_twelve_trillion_parameters_fit_only_in_fp16_with_state_per_row() -> None:
     job = EXAMPLES / "twelve_trillion.yaml"

@@ -37,7 +37,8 @@ def no_plan(job: RecommendationJob, problem: ShardingProblem, smallest: Sharding
         f"{human_bytes(size)} of {tier.replace('_', ' ')}" for tier, size in zip(TIERS, room, strict=True) if size
     )
     batch = float(least.sum() - bare.sum() + whole.sum() - room.sum())
-    filled = batch > bare.sum()  # by the batch, more than by tables
+    emptied = bool(((room == 0) & (whole > 0)).any())  # a memory that the batch leaves nothing of
+    filled = emptied or batch > bare.sum()  # by the batch, more than by tables
     needed = (
         f"{human_bytes(float((bare if filled else least).sum()))} with {job.optimizer} state in {job.table_precision}"
     )
