@@ -54,6 +54,9 @@ REFUSED = {
     "small-stablelm-parallel": "attention and feed-forward in parallel",
     "OLMo-7B": "LayerNorm unweighted",
     "small-arcee": "biases of some projections only",
+    "ERNIE-4.5-21B-A3B": "a balancing bias on softmax scores",
+    "small-glm4v-text": "normalise what sub-layers return",
+    "small-bamba": "'mamba_block' are not attention",
 }
 EXPRESSED = [name for name in CONFIGS if name not in REFUSED]
 
