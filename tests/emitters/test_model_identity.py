@@ -286,7 +286,7 @@ def test_megatrons_parser_carries_every_identity(tmp_path: Path) -> None:
         scaling = config.get("routed_scaling_factor", 1.0)
         assert told["moe_router_topk_scaling_factor"] == (scaling if scaling != 1.0 else None)
         qk_norm = (
-            name.startswith(("Qwen3", "small-qwen3", "dots", "Hunyuan"))
+            name.startswith(("Qwen3", "small-qwen3", "dots", "Hunyuan", "small-hunyuan", "small-exaone"))
             or "kv_lora_rank" in config
             or config.get("use_qk_norm", False)
         )
