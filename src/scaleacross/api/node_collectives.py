@@ -8,9 +8,8 @@ from functools import partial
 from scaleacross.api.level_calibration import fitted_entries
 from scaleacross.calibration import across_nodes
 from scaleacross.calibration.collective_data import Measurement
-from scaleacross.calibration.file_scores import GroupErrors, Skipped
+from scaleacross.calibration.file_scores import GroupErrors, Skipped, stated_link
 from scaleacross.calibration.result import FittedEntry
-from scaleacross.calibration.systems import SCALE_UP_OF
 from scaleacross.validation.machines import label_of, machine_named, topology_of
 
 
@@ -30,7 +29,7 @@ def link_of(row: Measurement) -> str:
     """The link technology of a row of one node: that of the system that its file names, or else the scale-up link of its
     accelerator; empty where neither is known."""
     if row.system:
-        return SCALE_UP_OF.get(row.system, row.system)
+        return stated_link(row)
     return "" if label_of(row.gpu) is None else machine_named(row.gpu, row.fabric).scale_up
 
 

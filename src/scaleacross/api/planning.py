@@ -94,7 +94,8 @@ def plan(
     time_limit_s, clock = (time_limit_s, clock) if work_limit is None else (work_limit, WorkClock())
     goal, named = goal_of(problem, limits), alternatives and not limits
     _require_referee(referee, goal)
-    one_building = InOneBuilding(placer_on := partial(goal_placer, goal) if goal else None)
+    placer_on = partial(goal_placer, goal) if goal else None
+    one_building = InOneBuilding(placer_on)
     state = search(
         problem,
         time_limit_s=time_limit_s,
@@ -110,8 +111,7 @@ def plan(
     )
     networks = PlacedNetworks(state)
     others_of = partial(alternatives_to, networks=networks, alone_of=one_building.of) if named else _none
-    by_time = goal is None or goal.falls_with_step_time
-    moves = simulated and by_time and not gap_tolerance  # who leaves a gap does not ask for the last percent
+    moves = simulated and not gap_tolerance and (goal is None or goal.falls_with_step_time)  # the last percent
     best = _best_of(state, limits)
     placed, networked, others = settled(state, best, networks, others_of, alone=goal is not None, moves=moves)
     won = Refereed((placed, networked), None, ())

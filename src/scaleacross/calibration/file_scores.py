@@ -56,6 +56,11 @@ OverNodes = Callable[[Sequence[Measurement], list[Skipped]], Iterable[GroupError
 LinkOf = Callable[[Measurement], str]
 
 
+def stated_link(row: Measurement) -> str:
+    """The link technology of a row of one node, by the system that its file names; empty where it names none."""
+    return SCALE_UP_OF.get(row.system, row.system)
+
+
 @dataclass(frozen=True)
 class GroupScore:
     """Error of one group: ``group`` as HEADS names it, ``entry`` the catalogue entry that predicted."""
@@ -123,7 +128,7 @@ def score_collective_files(
     find: FindNetwork,
     network: str | None = None,
     over_nodes: OverNodes = lambda _rows, _skipped: (),
-    link_of: LinkOf = lambda row: SCALE_UP_OF.get(row.system, row.system),
+    link_of: LinkOf = stated_link,
 ) -> FileScore:
     """Collectives inside a scale-up domain against the curves of link technologies, and over nodes against ``over_nodes``.
 

@@ -29,7 +29,7 @@ NAMED_BUILDINGS: Final = 3
 ALONE: Final = " alone"
 """End of the label of the alternative that keeps to one building."""
 LITTLE: Final = 0.1
-"""Of their share of the accelerators: other buildings that bring less are said to bring little."""
+"""Of their share of the accelerators: other buildings that bring less are said to bring little. A choice."""
 REASONS: Final = ("more", "next best", "otherwise", "runner-up")
 """Facts that lose their last words before any other."""
 STATUS_WORDS: Final = {

@@ -71,7 +71,7 @@ def _one_by_one(
 
 
 def even_partition(tables: Sequence[InferenceTable], host: CardHost, cores: int) -> CardPlan | None:
-    """Dearest table first, each to the card with room that is least busy with it; None where that ends without room.
+    """The table that keeps a card busiest first, each to the card with room that is least busy with it; None without room.
 
     A card is busy with look-ups or with vectors that leave it, whichever takes longer (longest processing time first; Graham
     1969).

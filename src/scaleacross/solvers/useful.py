@@ -93,9 +93,8 @@ class UsefulShare:
         if alone > 1:
             return model
         interval_s = times.interval_s(recovery, stop_rate(model))
-        if (
-            interval_s is not None and recovery.checkpoint_interval_s != "auto"
-        ):  # storage of fewer hosts may ask for more
+        if interval_s is not None and recovery.checkpoint_interval_s != "auto":
+            # storage of fewer hosts may ask for a longer one: the best of all from the stated one on
             fewest = recovery_times(job, self.problem.profile, size, alone, max(hosts))
             most_s = max(interval_s, fewest.least_interval_s)
             best_s = best_interval_s(stop_rate(model), times.blocking_s)

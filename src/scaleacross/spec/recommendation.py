@@ -24,7 +24,7 @@ CACHED: tuple[Kernel, ...] = ("fused_uvm_caching", "key_value")
 CacheFraction = Annotated[float, Field(gt=0, le=1)]
 """Share of a table's rows that its cache in HBM holds."""
 CACHE_FRACTIONS: tuple[CacheFraction, ...] = (0.02, 0.05, 0.1, 0.2, 0.4)
-"""What a plan may choose from, table by table, where the job states nothing."""
+"""What a plan may choose from, table by table, where the job states nothing: a choice; more shares make proofs longer."""
 
 Tier = Literal["hbm", "host_memory", "ssd"]
 TIERS: tuple[Tier, ...] = get_args(Tier)

@@ -214,12 +214,6 @@ class LayerProfile:
         stream = sum(share.stream_freed_bytes for share in shares) if self.replicated_elementwise_bytes else 0.0
         return replace(whole, sharded=whole.sharded - (freed - stream), replicated=whole.replicated - stream)
 
-    @property
-    def selective_gemm_fraction(self) -> float:
-        """Share of the products' FLOP that selective recomputation repeats."""
-        whole = sum(gemm.flop_per_token for gemm in self.gemms)
-        return sum(gemm.flop_per_token * gemm.selective for gemm in self.gemms) / whole if whole else 0.0
-
     @cached_property
     def least_kept(self) -> ActivationBytes:
         """Every part of ``kept`` at its least under any policy."""

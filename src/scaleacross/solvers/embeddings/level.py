@@ -18,10 +18,11 @@ from scaleacross.cost_models.embedding.options import Assignment, Option, Shardi
 from scaleacross.solvers.embeddings.choices import Alike
 
 MOST_KINDS: Final = 40
-"""Groups of alike tables beyond which the program is skipped."""
+"""Groups of alike tables beyond which the program is skipped: a choice."""
 _MOST_NODES: Final = 1_000
-"""Of the integer program."""
+"""Of the integer program: a choice."""
 _GAP: Final = 1e-3
+"""Relative, at which it stops: a choice."""
 
 
 def level_plan(problem: ShardingProblem, groups: Sequence[Alike]) -> Assignment | None:

@@ -12,11 +12,11 @@ import numpy as np
 
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest, fits
 from scaleacross.solvers.embeddings.bound import Relaxation
-from scaleacross.solvers.embeddings.cheapest import in_cheapest_memory
 from scaleacross.solvers.embeddings.choices import Alike, alike_tables, closed
 from scaleacross.solvers.embeddings.configurations import MOST_KINDS, Configurations
 from scaleacross.solvers.embeddings.construct import fill, pack, relabelled, rounded
 from scaleacross.solvers.embeddings.exact import size_of, solve_part, whole_part
+from scaleacross.solvers.embeddings.fastest_memory import in_fastest_memory
 from scaleacross.solvers.embeddings.hosts import inside_hosts
 from scaleacross.solvers.embeddings.level import level_plan
 from scaleacross.solvers.embeddings.neighbourhoods import merged, next_part
@@ -143,7 +143,7 @@ def shard_embeddings(
         if found.gap > target and left() > _LEAST_S:
             way(left() / (1 + others))
     if found.assignment is not None:
-        found.assignment = in_cheapest_memory(stated, found.assignment)
+        found.assignment = in_fastest_memory(stated, found.assignment)
         found.objective_s = min(found.objective_s, busiest(stated, found.assignment))
     found.out_of_time = found.gap > target
     return found

@@ -10,8 +10,8 @@ import pytest
 from embedding_tables import random_tables, torchrec_problem
 from scaleacross.api import plan_recommendation
 from scaleacross.cost_models.embedding.options import Assignment, busiest, fits, loads_of
-from scaleacross.solvers.embeddings.cheapest import in_cheapest_memory
 from scaleacross.solvers.embeddings.construct import fill
+from scaleacross.solvers.embeddings.fastest_memory import in_fastest_memory
 
 HISTORIES = Path(__file__).parents[2] / "examples" / "recommendation" / "histories.yaml"
 
@@ -31,7 +31,7 @@ def test_no_rank_gets_slower_and_no_table_could_still_move(seed: int, hbm_bytes:
     assert start is not None
     slowed = replace(start, option=_slowest_memories(start, problem.options))
     before = slowed if fits(problem, slowed) else start
-    after = in_cheapest_memory(problem, before)
+    after = in_fastest_memory(problem, before)
     assert fits(problem, after) and busiest(problem, after) <= busiest(problem, before)
     was, now = (loads_of(problem, one)[0].sum(axis=1) for one in (before, after))
     assert (now <= was * (1 + 1e-12)).all() and now.sum() <= was.sum()

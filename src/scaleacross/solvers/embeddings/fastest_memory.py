@@ -15,7 +15,7 @@ _LEAST: Final = 1e-9
 """Of a shard's seconds: less than this is nothing saved."""
 
 
-def in_cheapest_memory(problem: ShardingProblem, assignment: Assignment) -> Assignment:
+def in_fastest_memory(problem: ShardingProblem, assignment: Assignment) -> Assignment:
     """The plan with every table in the fastest memory that has room for it, cut as it is and on the same ranks.
 
     The table that saves most seconds over its ranks moves first. No rank takes longer, and exchanges stay as they are.
