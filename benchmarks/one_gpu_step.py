@@ -156,6 +156,7 @@ def row_of(number: int, case: Case, gpu: str, seconds: float, gib: float, parame
         "kv_heads": case.kv_heads, "head_dim": case.hidden // case.heads, "vocab": VOCABULARY, "attn": "gqa",
         "seq": case.sequence, "gpu": gpu, "n_gpus": 1, "tp": 1, "cp": 1, "pp": 1, "dp": 1, "fsdp": 1,
         "mbs": case.micro_batch, "gbs": sequences, "precision": "bf16", "recompute": "full" if case.recompute else "none",
+        "loss": "compiled" if case.compiled else "",
         "step_time_s": f"{seconds:.5g}", "mem_gib": f"{gib:.1f}",
         "tokens_per_s_per_gpu": round(sequences * case.sequence / seconds), "exclude_from_fit": 0,
         "notes": f"{'torch.compile' if case.compiled else 'eager'}; torch {torch.__version__}",

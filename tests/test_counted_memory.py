@@ -31,7 +31,9 @@ def drawn(rng: random.Random, schedule: ScheduleName) -> tuple[Problem, Decision
     dense = {"num_dense_layers": 1, "dense_intermediate_size": 768} if rng.random() < 0.5 else {}
     data = plain_job(8).model_dump(exclude_none=True) | {"global_batch_sequences": m * degrees["dp_shard"]}
     if rng.random() < 0.5:  # as torchtitan runs it
-        data |= {"kept": {"by": "pytorch", "loss_chunks": rng.choice([1, 8])}}
+        compiled = rng.choice([(), ("model",), ("loss",), ("model", "loss")])
+        kept = {"loss_chunks": rng.choice([1, 8]), "compiled": compiled, "autocast": rng.random() < 0.25}
+        data |= {"kept": {"by": "pytorch", **kept}}
         data["optimizer"] = data.get("optimizer", {}) | {"gathered_from_master": True}
     job = Job.model_validate(data | ({"workload": moe(num_layers=13, **dense)} if experts else {}))
     placement = Placement(

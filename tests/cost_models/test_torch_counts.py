@@ -222,7 +222,14 @@ def test_memory_is_pytorch_s(name: str) -> None:
     assert ours["activations"] == pytest.approx(kept, rel=5e-2)
     if one.config["name"] != MIDWAY:
         held = peak["grad"] if one.config.get("micro_batches", 1) > 1 else 0
-        assert ours["buffers"] == pytest.approx(peak["total"] - resident - held, rel=5e-2)
+        assert ours["buffers"] - cached(one) == pytest.approx(peak["total"] - resident - held, rel=5e-2)
+
+
+def cached(one: Counted) -> float:
+    """The block of the 16-bit logits, in the allocator's cache and no tensor, where the loss runs in one piece."""
+    whole = one.config.get("loss") != "chunked" and "stage" not in one.config
+    entries = int(MODELS[tuple(one.config["model"])]["vocabulary_size"]) / one.degree("tensor_parallel")
+    return 2.0 * entries * one.config["seq"] / one.degree("context_parallel") if whole else 0.0
 
 
 MIDWAY = "70B, tp 8, hsdp 2 x 2"

@@ -230,3 +230,16 @@ def test_pipelines_of_rows_overlap_as_those_of_their_target(framework: str, targ
     fixed = {name.removeprefix("overlap."): value for name, value in TARGETS[target].behaviour.items()}
     names = fixed.keys() & {"reduce_within_pass", "unchunked_messages"}
     assert names and {name: getattr(told, name) for name in names} == {name: fixed[name] for name in names}
+
+
+def test_torchtitan_s_rows_keep_what_its_target_says() -> None:
+    """Its compiler takes layers unless a row says eager, the loss where the column says so; one GPU alone has no FSDP."""
+    row = replace(run("l1"), framework="torchtitan", tp=1, cp=1, pp=1, vpp=None, dp=64, fsdp=64, gbs=64)
+    kept = case_of(row).job.kept
+    assert kept.by == TARGETS["torchtitan"].behaviour["kept.by"]
+    assert (kept.compiled, kept.autocast) == (("model",), False)
+    assert case_of(replace(row, notes="eager", loss="compiled")).job.kept.compiled == ("loss",)
+    assert case_of(replace(row, n_gpus=1, dp=1, fsdp=1)).job.kept.autocast
+    assert case_of(run("l1")).job.kept.by == "megatron"
+    head = [case_of(replace(row, loss=loss)).profile.head.activations["none"].sharded for loss in ("", "compiled")]
+    assert head[0] - head[1] == 2 * 128256

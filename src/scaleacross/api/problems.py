@@ -34,9 +34,14 @@ def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
             + "\n".join(f"- {line}" for line in refused)
         )
     job = behaving(problem.job)
-    if job.kept.loss_chunks > 1 and job.kept.by != "pytorch":
+    of_pytorch = {
+        f"kept.loss_chunks {job.kept.loss_chunks}": job.kept.loss_chunks > 1,
+        f"kept.compiled {list(job.kept.compiled)}": bool(job.kept.compiled),
+        "kept.autocast": job.kept.autocast,
+    }
+    if job.kept.by != "pytorch" and any(of_pytorch.values()):
         raise InputError(
-            f"job '{job.name}' has kept.loss_chunks {job.kept.loss_chunks}, which is PyTorch's alone: set target: torchtitan "
-            "or kept.by: pytorch"
+            f"job '{job.name}' has {', '.join(said for said, holds in of_pytorch.items() if holds)}, which is PyTorch's alone: "
+            "set target: torchtitan or kept.by: pytorch"
         )
     return replace(problem, job=job, profile=profile_of(job, problem.workload))

@@ -34,7 +34,7 @@ from scaleacross.cost_models.offloading import (
     state_share,
 )
 from scaleacross.cost_models.pipeline.timed_bounds import max_in_flight
-from scaleacross.cost_models.recomputation import kept_bytes, rerun_bytes
+from scaleacross.cost_models.recomputation import kept_bytes, layers_again, rerun_bytes
 from scaleacross.cost_models.sharding import pass_gathers, reduced_every_pass
 from scaleacross.cost_models.stages import RankClasses, spread
 from scaleacross.spec.accelerator import Accelerator
@@ -42,6 +42,8 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import SHARD_LEVELS
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
+HALF_BYTES: Final = 2.0
+"""A copy in 16 bit."""
 MASTER_BYTES: Final = 4.0
 """An fp32 master copy, which ``Optimizer.state_bytes`` counts; booked as parameter where there is no other copy."""
 PARTS = ("parameters", "gradients", "optimizer", "activations", "buffers")
@@ -92,6 +94,25 @@ def _layers_hold(profile: ModelProfile, candidates: Candidates, classes: RankCla
     return spread(np.stack(held), classes)
 
 
+def _converted_weights(profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses) -> Floats:
+    """16-bit copies of weights that autocast made and the backward pass reads: of all layers and of the head.
+
+    Operators one by one leave them in autocast's cache; of a compiled layer they are tensors that it keeps, unless it runs again.
+    """
+    if not job.kept.autocast:
+        return np.zeros((len(classes.first_rank), 1))
+    again = layers_again(candidates) if "model" in job.kept.compiled else 0.0
+    layers = _layers_hold(profile, candidates, classes) * (1 - again)
+    held: Floats = HALF_BYTES * (layers + classes.has_head[:, None] * _output_weights(profile, candidates))
+    return held
+
+
+def _output_weights(profile: ModelProfile, candidates: Candidates) -> Floats:
+    """Weights of the output projection on one rank, tied ones too, (n,)."""
+    whole: Floats = sum(gemm.in_features * gemm.out_features for gemm in profile.head.gemms) / candidates.tp
+    return whole
+
+
 def _dense(layer: LayerProfile, tp: Ints, *, frozen: bool) -> Floats:
     total, replicated = layer.num_parameters, layer.num_replicated_parameters
     if not frozen:
@@ -121,7 +142,8 @@ def memory_parts(
 
     return {
         "parameters": all_held.divided(of_parameters, candidates.experts_over) * resident
-        + kept_weight_bytes(job) * (pass_gathers(candidates) == 0) * _layers_hold(profile, candidates, classes),
+        + kept_weight_bytes(job) * (pass_gathers(candidates) == 0) * _layers_hold(profile, candidates, classes)
+        + _converted_weights(profile, job, candidates, classes),
         "gradients": held.divided(of_gradients, candidates.experts_over) * optimizer.gradient_bytes,
         "optimizer": held.sharded(candidates)
         * (optimizer.state_bytes - MASTER_BYTES * master)
@@ -226,30 +248,39 @@ def _buffers(profile: ModelProfile, job: Job, candidates: Candidates, classes: R
 
 
 def _pytorch_buffers(profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses) -> Floats:
-    """Temporaries of FSDP2, autograd and the loss, the more of two moments, and what a pipeline stage receives into.
+    """Temporaries of FSDP2, autograd and the loss, the most of three moments, and what a pipeline stage receives into.
 
     A layer's backward pass: this layer and the next gathered, its 16-bit gradient, the fp32 copy that is reduced (sharded
-    parameters), or the 16-bit gradient alone; and what is recomputed. The head's kept tensors are free by then. The loss: 8 bytes
-    per token and entry of the vocabulary, 12 per entry of a rank where tp divides it; in chunks 12 of a piece, or 18 per entry of
-    a rank and 4 per entry of all, and the gathered head with its gradients; under a pipeline also the stage's output. Counted
-    with tests/oracles/torch_counts.py. Gradients are taken to be there, as from the second micro-batch on.
+    parameters) or that autocast's parameters ask for, or the 16-bit gradient alone; and what is recomputed. The head's kept
+    tensors are free by then. The head's backward pass: the same for its weights, with nothing gathered ahead.
+    The loss: 8 bytes per token and entry of the vocabulary, 12 per entry of a rank where tp divides it, and 2 for the 16-bit
+    logits, which stay: under a pipeline as the stage's output, else as a block of the allocator's cache, because what is asked
+    for next is twice as large. In chunks 12 of a piece, or 18 per entry of a rank and 4 per entry of all, and the gathered head
+    with its gradients, and the stage's output. A compiled loss makes the 16-bit gradient alone, 2 per entry, of the logits that
+    it keeps; with tp it is taken for what it is operator by operator. Counted with tests/oracles/torch_counts.py and
+    compiled_counts.py, but for the cache. Gradients are taken to be there, as from the second micro-batch on.
     """
     optimizer, tokens, tp = job.optimizer, _tokens(job, candidates), candidates.tp
-    gathered = optimizer.parameter_bytes * (pass_gathers(candidates) == 2)
-    of_layer = optimizer.parameter_bytes + 2 * gathered + optimizer.gradient_bytes * reduced_every_pass(candidates)
+    gathered = optimizer.parameter_bytes * ((pass_gathers(candidates) == 2) & (not job.kept.autocast))
+    of_layer = optimizer.parameter_bytes + 2 * gathered
+    of_layer = of_layer + optimizer.gradient_bytes * (reduced_every_pass(candidates) | job.kept.autocast)
     largest = max((block for block, _ in profile.blocks), key=lambda block: block.total_parameters)
     again = rerun_bytes(largest, candidates)
     held = _dense(largest, tp, frozen=True) + largest.num_expert_parameters / (tp * candidates.experts_over)
     layer = of_layer * held + again * tokens
 
     chunks, entries = job.kept.loss_chunks, profile.vocabulary_size / tp
-    per_entry = np.where(tp > 1, 12.0, 8.0) if chunks == 1 else np.where(tp > 1, 18.0 + 4.0 * tp, 12.0)
-    loss = (per_entry / chunks + 2.0 * (candidates.pp > 1)) * entries * tokens
     if chunks > 1:
-        hidden = profile.head.hidden_size
-        of_head = of_layer - gathered  # nothing is prefetched
-        loss = loss + of_head * _dense(profile.head, tp, frozen=True) + 2.0 * hidden * tokens
-    at_end = np.maximum(loss, layer - kept_bytes(profile.head, candidates) * tokens)
+        per_entry = np.where(tp > 1, 18.0 + 4.0 * tp, 12.0) / chunks + 2.0 * (candidates.pp > 1)
+    elif "loss" in job.kept.compiled:
+        per_entry = np.where(tp > 1, 12.0 + 2.0 + 2.0, 2.0)  # with tp as below: 2 are kept less
+    else:
+        per_entry = np.where(tp > 1, 12.0, 8.0) + 2.0
+    loss = per_entry * entries * tokens
+    of_head = (of_layer - gathered) * _output_weights(profile, candidates)  # nothing is prefetched
+    if chunks > 1:
+        loss = loss + of_head + 2.0 * profile.head.hidden_size * tokens
+    at_end = np.maximum(loss, np.maximum(of_head, layer) - kept_bytes(profile.head, candidates) * tokens)
 
     ends = (classes.first_rank == 0)[:, None] * 1.0 + classes.has_head[:, None]
     received = tokens * profile.head.hidden_size * 2.0 / tp * candidates.num_micro_batches

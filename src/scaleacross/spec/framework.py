@@ -35,6 +35,7 @@ class Optimizer(Spec):
 
 
 KeptBy = Literal["megatron", "pytorch"]
+Compiled = Literal["model", "loss"]
 
 
 class Kept(Spec):
@@ -47,6 +48,16 @@ class Kept(Spec):
     )
     loss_chunks: PositiveInt = Field(
         default=1, description="pieces in which head and loss run (pytorch; torchtitan's ChunkedLossWrapper takes 8)"
+    )
+    compiled: tuple[Compiled, ...] = Field(
+        default=(),
+        description="what torch.compile compiles (pytorch; components of torchtitan's CompileConfig): dense layers of the model, "
+        "which make SiLU(gate) again; a loss in one piece, which keeps 16-bit logits and no softmax",
+    )
+    autocast: bool = Field(
+        default=False,
+        description="parameters and the tensor between layers are whole and in fp32, and autocast converts what products read "
+        "(pytorch without FSDP)",
     )
 
 

@@ -368,6 +368,7 @@ TARGET: Final = Target(
         "optimizer.fused_accumulation": False,
         "optimizer.gathered_from_master": True,
         "kept.by": "pytorch",
+        "kept.autocast": False,  # fully_shard converts parameters, of one rank too
     },
     groups={axis: (f"mesh_{name}",) for axis, name in MESHES.items()},
 )

@@ -26,7 +26,15 @@ from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.conversion import Conversion, Recipe
-from scaleacross.spec.framework import MEGATRON_OVERLAP, TORCH_OVERLAP, ExpertRuntime, Optimizer, Overlap
+from scaleacross.spec.framework import (
+    MEGATRON_OVERLAP,
+    TORCH_OVERLAP,
+    Compiled,
+    ExpertRuntime,
+    Kept,
+    Optimizer,
+    Overlap,
+)
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import (
     EMPTY_ENDS,
@@ -45,17 +53,15 @@ from scaleacross.validation.machines import machine_of, topology_of
 from scaleacross.validation.runs import Run
 from scaleacross.validation.workload_of import workload_of
 from scaleacross.workloads.layer_profile import ModelProfile
+from scaleacross.workloads.problem import as_pytorch_keeps
 from scaleacross.workloads.variants import (
     with_attention_rate,
     with_eager_operators,
     with_lean_activations,
-    with_operator_recompute,
     with_padded_experts,
     with_pruned_recompute,
     with_separate_expert_bias,
-    with_separate_projections,
     with_unfused_attention,
-    with_unfused_loss,
     without_sequence_parallelism,
 )
 
@@ -153,6 +159,7 @@ def case_of(run: Run) -> Case:
         optimizer=optimizer,
         overlap=_overlap(run),
         experts=_experts(degrees, topology),
+        kept=_kept(run),
         context_exchange=(exchange,),
         eager_operators=_is_eager(run),
     )
@@ -201,9 +208,21 @@ def _as_run(run: Run, profile: ModelProfile) -> ModelProfile:
     if _is_eager(run):
         profile = with_eager_operators(profile)
     if "torchtitan" in run.framework:
-        profile = with_operator_recompute(with_separate_projections(profile))
-        profile = with_unfused_loss(with_attention_rate(profile, FLASH2_RATIO))
+        profile = with_attention_rate(as_pytorch_keeps(profile, _kept(run), separate=True), FLASH2_RATIO)
     return profile
+
+
+def _kept(run: Run) -> Kept:
+    """What torchtitan's rows keep, as its target has it; Megatron's law for all others.
+
+    Its layers are compiled unless a row says ``eager``, its loss where the column ``loss`` says so: not every release did that.
+    One GPU has no FSDP: it trains under autocast.
+    """
+    if "torchtitan" not in run.framework:
+        return Kept()
+    model, loss = not _is_eager(run), run.loss == "compiled"
+    compiled: tuple[Compiled, ...] = (*(("model",) if model else ()), *(("loss",) if loss else ()))
+    return Kept(by="pytorch", compiled=compiled, autocast=run.n_gpus == 1)
 
 
 def _degrees(run: Run) -> Degrees:

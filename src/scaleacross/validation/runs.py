@@ -32,6 +32,7 @@ class Run:
         tp, cp, pp, vpp, ep, etp, dp, fsdp, sp: degrees; vpp chunks per stage; fsdp shard group, 0 none; sp 0 or 1.
         mbs, gbs: sequences per micro-batch and step.
         precision, recompute, overlap: as the source words them.
+        loss: ``compiled`` where torch.compile compiles the loss, too (torchtitan).
         step_time_s, tflops_per_gpu, mem_gib: measured: seconds per step, TFLOP/s by ``flops_convention``, peak GiB.
         exclude_from_fit: 1 where the compiler of the file says that the row cannot be expressed.
         unreadable: what is wrong with the row's own text, no column; such a row is skipped with this reason.
@@ -74,6 +75,7 @@ class Run:
     precision: str
     recompute: str
     overlap: str
+    loss: str
     step_time_s: float | None
     tflops_per_gpu: float | None
     mem_gib: float | None

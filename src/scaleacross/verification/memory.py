@@ -25,7 +25,7 @@ from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.parallelism import Degrees, split_layers
 from scaleacross.spec.plan import Decision, StageMemory
-from scaleacross.spec.recomputation import of_rerun_layer, policy_on
+from scaleacross.spec.recomputation import of_rerun_layer, policy_on, rerun_share
 from scaleacross.units import human_bytes
 from scaleacross.workloads.layer_profile import LayerProfile
 from scaleacross.workloads.problem import Problem
@@ -165,8 +165,14 @@ def _parts(problem: Problem, decision: Decision, layers: Sequence[LayerProfile],
         if layer is not head and layer is not problem.profile.embedding
     )
     master = 4.0 if job.optimizer.gathered_from_master and decision.shard.startswith("parameters") else 0.0
+    converted = 0.0
+    if job.kept.autocast:  # what it made of weights; a compiled layer that runs again keeps none
+        rerun = rerun_share(decision.recompute) if "model" in job.kept.compiled else 0.0
+        converted = 2.0 * narrow * (1.0 - rerun)
+        converted += 2.0 * _output_weights(problem, tp) if any(layer is head for layer in layers) else 0.0
     states_bytes = {
-        "parameters_bytes": here * (master or job.optimizer.parameter_bytes)
+        "parameters_bytes": converted
+        + here * (master or job.optimizer.parameter_bytes)
         + (0.0 if decision.shard.startswith("parameters") else kept_weight_bytes(job) * narrow),
         "gradients_bytes": gradients * job.optimizer.gradient_bytes,
         "optimizer_bytes": states * (job.optimizer.state_bytes - master) * (1.0 - decision.optimizer_offload),
@@ -222,27 +228,36 @@ def _pytorch_buffers(problem: Problem, decision: Decision, layers: Sequence[Laye
     pieces = job.kept.loss_chunks
     widest = max((layer for layer, _ in profile.blocks), key=lambda layer: layer.total_parameters)
     copies = [job.optimizer.parameter_bytes]  # the 16-bit gradient
-    if decision.shard == "parameters":
+    gathers = decision.shard == "parameters" and not job.kept.autocast
+    if gathers:
         copies.append(job.optimizer.parameter_bytes)  # gathered
-    if decision.shard not in ("none", "optimizer"):
-        copies.append(job.optimizer.gradient_bytes)  # reduced in fp32
-    prefetched = job.optimizer.parameter_bytes if decision.shard == "parameters" else 0.0
+    if decision.shard not in ("none", "optimizer") or job.kept.autocast:
+        copies.append(job.optimizer.gradient_bytes)  # reduced, or added to its parameter's, in fp32
+    prefetched = job.optimizer.parameter_bytes if gathers else 0.0
     held = _dense_parameters(widest, degrees.tp) + widest.num_expert_parameters / (degrees.tp * _experts_over(degrees))
     recomputed = _kept(widest, "none", degrees) - _kept(widest, of_rerun_layer(decision.recompute), degrees)
     peak = (sum(copies) + prefetched) * held + recomputed * tokens
     if any(layer is profile.head for layer in layers):
         logits = profile.vocabulary_size / degrees.tp * tokens
-        loss = (12 if degrees.tp > 1 else 8) * logits
+        of_output = sum(copies) * _output_weights(problem, degrees.tp)
+        compiled = "loss" in job.kept.compiled and pieces == 1
         if pieces > 1:
             loss = (18 + 4 * degrees.tp if degrees.tp > 1 else 12) * logits / pieces
-            loss += sum(copies) * _dense_parameters(profile.head, degrees.tp) + 2 * profile.head.hidden_size * tokens
-        loss += 2 * logits if degrees.pp > 1 else 0.0
-        peak = max(loss, peak - _kept(profile.head, decision.recompute, degrees) * tokens)
+            loss += of_output + 2 * profile.head.hidden_size * tokens + (2 * logits if degrees.pp > 1 else 0.0)
+        elif compiled and degrees.tp == 1:
+            loss = 2 * logits  # the 16-bit gradient
+        else:
+            loss = (14 if degrees.tp > 1 else 10) * logits + (2 * logits if compiled else 0.0)
+        peak = max(loss, max(peak, of_output) - _kept(profile.head, decision.recompute, degrees) * tokens)
     if degrees.pp == 1:
         return peak
     ends = sum(any(layer is end for layer in layers) for end in (profile.embedding, profile.head))
     message = 2 * profile.head.hidden_size * tokens / degrees.tp
     return peak + (2 * decision.pipeline.num_chunks - ends) * message * _most_micro_batches(problem, decision)
+
+
+def _output_weights(problem: Problem, tp: int) -> float:
+    return problem.profile.vocabulary_size * problem.profile.head.hidden_size / tp
 
 
 def _dense_parameters(layer: LayerProfile, tp: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scaleacross.errors import InputError
+from scaleacross.spec.framework import Kept
 from scaleacross.spec.job import Job
 from scaleacross.spec.offloading import OFFLOADS
 from scaleacross.spec.recomputation import BY_STAGE, EVERY, MODULE_SETS, PARTS, modules_of
@@ -15,10 +16,12 @@ from scaleacross.workloads.layer_kinds import Attention, Latent
 from scaleacross.workloads.layer_profile import ModelProfile, Workload
 from scaleacross.workloads.space import widened
 from scaleacross.workloads.variants import (
+    with_autocast,
     with_eager_operators,
     with_lean_activations,
     with_operator_recompute,
     with_pytorch_tensors,
+    with_separate_projections,
 )
 
 
@@ -93,6 +96,13 @@ def with_policies(job: Job, profile: ModelProfile) -> Job:
     return job.model_copy(update={"recompute": tuple(dict.fromkeys(named))})
 
 
+def as_pytorch_keeps(profile: ModelProfile, how: Kept, *, separate: bool = False) -> ModelProfile:
+    """The profile with what autograd keeps, under every policy that torchtitan has; query, key and value also ``separate``."""
+    profile = with_pytorch_tensors(profile, how)
+    profile = with_operator_recompute(with_separate_projections(profile) if separate else profile)
+    return with_autocast(profile, how) if how.autocast else profile
+
+
 def profile_of(job: Job, workload: Workload) -> ModelProfile:
     """The model as layers, as the job's framework runs them.
 
@@ -102,7 +112,7 @@ def profile_of(job: Job, workload: Workload) -> ModelProfile:
     tuning = job.fine_tuning
     profile = workload.profile() if tuning is None else with_fine_tuning(workload.profile(), tuning)
     if job.kept.by == "pytorch":
-        profile = with_operator_recompute(with_pytorch_tensors(profile, job.kept.loss_chunks))
+        profile = as_pytorch_keeps(profile, job.kept)
     else:
         profile = with_lean_activations(profile, narrow=job.recipe is not None)
     if not job.eager_operators:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from scaleacross.spec.framework import Kept
 from scaleacross.spec.recomputation import Module
 from scaleacross.workloads.layer_profile import ActivationBytes, Gemm, LayerProfile, ModelProfile, ModuleShare
 
-UNFUSED_LOSS_BYTES: Final = 10.0
 FUSED_NORM_BYTES: Final = 4.0
 FUSED_ROTARY_BYTES: Final = 4.0
 """Bytes per feature of one kernel that reads its input and writes its output in 16 bit."""
@@ -77,16 +77,6 @@ def with_attention_rate(profile: ModelProfile, ratio: float) -> ModelProfile:
         return replace(block, attention=block.attention and replace(block.attention, rate_ratio=ratio))
 
     return _each_block(profile, change)
-
-
-def with_unfused_loss(profile: ModelProfile) -> ModelProfile:
-    """Cross-entropy as PyTorch runs it op by op: beside the fp32 softmax (4V) it holds BF16 logits (2V), their fp32 copy (4V)
-    and the fp32 gradient (4V) per token.
-    """
-    extra = UNFUSED_LOSS_BYTES * profile.vocabulary_size
-    head = profile.head
-    kept = {policy: replace(held, sharded=held.sharded + extra) for policy, held in head.activations.items()}
-    return replace(profile, head=replace(head, activations=kept))
 
 
 def with_eager_operators(profile: ModelProfile) -> ModelProfile:
@@ -257,13 +247,22 @@ def _ends_feed_forward(gemm: Gemm) -> bool:
     return gemm.name.endswith("_down") and gemm.shard.endswith("row")
 
 
+def _copies(gemm: Gemm, block: LayerProfile) -> float:
+    """How many more products read its input where what is one product here, or one of several already, is several."""
+    return (gemm.siblings - 1) / gemm.siblings + len(_separate(gemm, block)) - 1
+
+
+def _is_gated_end(gemm: Gemm, block: LayerProfile) -> bool:
+    return _ends_feed_forward(gemm) and _is_gated(gemm, block)
+
+
 def _is_gated(down: Gemm, block: LayerProfile) -> bool:
     """Whether the up-projection of the same feed-forward makes gate and up; a block may have several (experts, a shared one)."""
     up = down.name.removesuffix("_down") + "_up"
     return any(other.name == up and other.out_features == 2 * down.in_features for other in block.gemms)
 
 
-def with_pytorch_tensors(profile: ModelProfile, loss_chunks: int) -> ModelProfile:
+def with_pytorch_tensors(profile: ModelProfile, how: Kept) -> ModelProfile:
     """What autograd keeps of torchtitan's models, where Megatron-Core with Transformer Engine keeps less or more.
 
     * A projection that gathers its input over tp keeps the gathered tensor, and no norm output: 2d undivided, per gather.
@@ -271,9 +270,12 @@ def with_pytorch_tensors(profile: ModelProfile, loss_chunks: int) -> ModelProfil
     * Operators that nothing fuses keep what they read: those of sinks and of clamped activations (``autograd_bytes``).
     * A value of latent attention is a view of the up-projection, which stays whole: 2 bytes per feature of k beside it.
     * Keys and values gathered over cp are kept, 2 bytes per feature and rank, and not gathered again.
-    * A loss in chunks keeps the head's input and its gradient, and no softmax.
+    * A loss in chunks keeps the head's input and its gradient, and no softmax. A compiled one in one piece keeps the 16-bit
+      logits, 2 bytes per entry, instead of the softmax in fp32.
+    * A compiled dense layer makes SiLU(gate) again, as Transformer Engine's does: 2 bytes per feature of the activation less.
 
-    Counted with PyTorch itself (tests/oracles/torch_counts.py), as what ``with_operator_recompute`` says of ``selective``.
+    Counted with PyTorch itself (tests/oracles/torch_counts.py, compiled_counts.py), as what ``with_operator_recompute`` says of
+    ``selective``.
     """
 
     def change(block: LayerProfile) -> LayerProfile:
@@ -282,14 +284,47 @@ def with_pytorch_tensors(profile: ModelProfile, loss_chunks: int) -> ModelProfil
         if block.attention is not None:
             values = block.attention.num_heads * block.attention.v_head_dim
             more += sum(2.0 * (gemm.out_features - values) for gemm in block.gemms if gemm.name == "kv_up")
+        if "model" in how.compiled and not block.routed_tokens:
+            more -= sum(2.0 * gemm.in_features for gemm in block.gemms if _is_gated_end(gemm, block))
         none = block.activations["none"]
         kept = ActivationBytes(none.sharded + more - gathered, none.replicated + gathered, 2.0 * block.kv_features)
         return replace(block, activations={**block.activations, "none": kept})
 
     head, hidden = profile.head, 2.0 * profile.head.hidden_size
     whole = head.activations["none"]
-    if loss_chunks == 1:
-        kept = replace(whole, sharded=whole.sharded - hidden, replicated=whole.replicated + hidden)
+    if how.loss_chunks == 1:
+        logits = 2.0 * profile.vocabulary_size if "loss" in how.compiled else 0.0
+        kept = replace(whole, sharded=whole.sharded - hidden - logits, replicated=whole.replicated + hidden)
     else:
         kept = ActivationBytes(hidden, 2 * hidden)
     return replace(_each_block(profile, change), head=replace(head, activations=dict.fromkeys(head.activations, kept)))
+
+
+def with_autocast(profile: ModelProfile, how: Kept) -> ModelProfile:
+    """The same where autocast converts what products read, and norms and the tensor between layers are in fp32.
+
+    A layer's input takes 4 bytes per feature, not 2, whatever is recomputed, and so does the head's. Where layers are not
+    compiled the input of the second norm does, too, and every product of a norm's output keeps a 16-bit copy of its own: query,
+    key, value, gate, up. A compiled layer keeps one copy of each, and in 16 bit what attention's projection returned. Counted
+    with PyTorch (tests/oracles/compiled_counts.py) for Llama's layers; what selective recomputation keeps beyond the input is
+    taken to be as it was.
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        wider = 2.0 * block.hidden_size
+        of_whole = wider
+        if "model" not in how.compiled:
+            copies = sum(_copies(gemm, block) for gemm in block.gemms)
+            of_whole += wider + 2.0 * block.hidden_size * copies
+        kept = {
+            policy: replace(held, sharded=held.sharded + (of_whole if policy == "none" else wider))
+            for policy, held in block.activations.items()
+        }
+        return replace(block, activations=kept)
+
+    head = profile.head
+    kept = {
+        policy: replace(held, replicated=held.replicated + 2.0 * head.hidden_size)
+        for policy, held in head.activations.items()
+    }
+    return replace(_each_block(profile, change), head=replace(head, activations=kept))
