@@ -131,6 +131,20 @@ def test_a_chunked_loss_is_written_as_one() -> None:
         assert line in EMITTERS["torchtitan"](plan)["torchtitan/scaleacross_plan.py"]
 
 
+@pytest.mark.parametrize(
+    ("kept", "line"),
+    [
+        ({}, None),
+        ({"compiled": ["loss", "model"]}, 'compile=CompileConfig(enable=True, components=["model", "loss"]),'),
+        ({"compiled": ["loss"]}, 'compile=CompileConfig(enable=True, components=["loss"]),'),
+    ],
+)
+def test_what_is_compiled_is_written(kept: dict[str, object], line: str | None) -> None:
+    plan = make_plan(Degrees(dp_shard=8), DP_INSIDE, shard="parameters", num_micro_batches=1, kept=kept)
+    text = EMITTERS["torchtitan"](plan)["torchtitan/scaleacross_plan.py"]
+    assert line in text and "import CompileConfig" in text if line else "CompileConfig" not in text
+
+
 @pytest.mark.consumer
 @pytest.mark.slow
 def test_flavors_are_torchtitans(tmp_path: Path) -> None:

@@ -172,6 +172,32 @@ def test_the_pieces_of_the_loss_are_the_modules(loss: str, chunks: int | None) -
     assert read(text.format(training="", parallel=""), "x.py", 8, 36).job.get("kept.loss_chunks") == chunks
 
 
+@pytest.mark.parametrize(
+    ("stated", "compiled"),
+    [
+        ("", []),  # the compiler is off
+        ("CompileConfig()", []),
+        ("CompileConfig(enable=True)", ["model", "loss"]),  # torchtitan's default
+        ("CompileConfig(enable=True, components=['loss'])", ["loss"]),
+        ("Float8LinearConverter.Config(), CompileConfig(enable=True, components=['model'])", []),
+    ],
+)
+def test_what_is_compiled_is_the_modules(stated: str, compiled: list[str]) -> None:
+    found = read(MODULE.format(training="", parallel="") + f"\nX = {stated or None}", "x.py", 8, 36)
+    assert found.job.get("kept.compiled") == compiled
+    assert found.notes == ()
+
+
+def test_another_component_of_the_compiler_is_refused() -> None:
+    with pytest.raises(sa.InputError, match="a list of 'model' and 'loss' is needed"):
+        read(
+            MODULE.format(training="", parallel="") + "\nX = CompileConfig(enable=True, components=['x'])",
+            "x.py",
+            8,
+            36,
+        )
+
+
 def test_compiled_converters_may_not_hide_other_settings_of_the_compiler() -> None:
     more = "\nX = Float8LinearConverter.Config(), CompileConfig(enable=True, enable_async_tensor_parallel=True)"
     notes = read(MODULE.format(training="", parallel="") + more, "x.py", 8, 36).notes

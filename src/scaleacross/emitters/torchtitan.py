@@ -7,6 +7,7 @@ torchtitan/config/manager.py). Its mesh is [pp, dp_replicate, dp_shard, cp, tp],
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -89,6 +90,8 @@ def config_module(plan: Plan) -> str:
     stated = identity(workload_of(plan).decoder(), flavor.package)
     chunks = plan.job.kept.loss_chunks
     converters = _converters(plan)
+    parts = {*plan.job.kept.compiled, *(["model"] if converters else [])}  # converters ask for compiled layers
+    compiled = [part for part in ("model", "loss") if part in parts]
     text = _MODULE.format(
         title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
         package=flavor.package,
@@ -105,8 +108,10 @@ def config_module(plan: Plan) -> str:
         )
         + ("from torchtitan.components.checkpointer import CheckpointManager\n" if checkpoint else ""),
         groups=groups,
-        compile_import="CompileConfig, " if converters else "",
-        compiled='        compile=CompileConfig(enable=True, components=["model"]),\n' if converters else "",
+        compile_import="CompileConfig, " if compiled else "",
+        compiled=f"        compile=CompileConfig(enable=True, components={json.dumps(compiled)}),\n"
+        if compiled
+        else "",
         converters=converters and f", converters=[{converters}\n    ]",
         losses="CrossEntropyLoss" if chunks == 1 else "ChunkedLossWrapper, CrossEntropyLoss",
         loss=_WHOLE_LOSS if chunks == 1 else _CHUNKED_LOSS.format(chunks=chunks),

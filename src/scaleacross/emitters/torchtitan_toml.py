@@ -73,6 +73,8 @@ def _require_flavor(plan: Plan, flavor: Flavor) -> None:
         )
     if plan.job.kept.loss_chunks > 1:
         raise EmitError(f"torchtitan {VERSION}: its loss holds all logits at once; set kept.loss_chunks: 1")
+    if plan.job.kept.compiled:
+        raise EmitError(f"torchtitan {VERSION}: what it compiles is not written; set kept.compiled: []")
     decoder = workload_of(plan).decoder()
     if flavor.name not in FLAVORS.get(flavor.package, ()):
         raise EmitError(

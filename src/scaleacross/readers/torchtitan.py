@@ -134,12 +134,25 @@ def _module(text: str, name: str) -> dict[str, Any]:
             raise InputError(f"{name}: {len(mine)} calls of {builder}; one is needed")
         settings[part] = _keywords(mine[0], name)
     quantized = _quantized(calls, name)
+    quantized["kept.compiled"] = []  # the compiler is off unless the module says so
     compiled = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "CompileConfig"]
     if compiled:
-        settings["compile"] = _keywords(compiled[0], name)
-        if quantized["precision"] != "bf16":  # converters are priced compiled, as they need it
-            settings["compile"] = {key: value for key, value in settings["compile"].items() if key not in COMPILED}
+        stated = _keywords(compiled[0], name)
+        settings["compile"] = {key: value for key, value in stated.items() if key not in COMPILED}
+        quantized["kept.compiled"] = _compiled(stated, name, converted=quantized["precision"] != "bf16")
     return {"settings": settings, "recompute": _checkpointing(calls, name), "quantized": quantized | _loss(calls, name)}
+
+
+def _compiled(stated: Mapping[str, Any], name: str, *, converted: bool) -> list[str]:
+    """What the compiler is asked to compile; layers with converters are compiled anyway.
+
+    Raises:
+        InputError: a value that is no literal, or a component that is not modelled.
+    """
+    parts = stated.get("components", ["model", "loss"]) if stated.get("enable", False) else []
+    if not isinstance(parts, list) or not set(parts) <= {"model", "loss"}:
+        raise InputError(f"{name}: CompileConfig of components {parts}: a list of 'model' and 'loss' is needed")
+    return [part for part in ("model", "loss") if part in parts and not (converted and part == "model")]
 
 
 def _keywords(call: ast.Call, name: str) -> dict[str, Any]:
@@ -214,5 +227,5 @@ def _toml(text: str, name: str) -> dict[str, Any]:
     return {
         "settings": {part: values for part, values in data.items() if isinstance(values, dict)},
         "recompute": _recompute({"none": "None", "full": "FullAC"}.get(mode, mode), name),
-        "quantized": {"precision": "bf16", "conversion.recipe": "null", "kept.loss_chunks": 1},
+        "quantized": {"precision": "bf16", "conversion.recipe": "null", "kept.loss_chunks": 1, "kept.compiled": []},
     }
