@@ -8,6 +8,7 @@ import scaleacross as sa
 from instances import plain_job
 from priced import MONEY, POWER, two
 from scaleacross.api.summarising import token_costs
+from scaleacross.report.summary import effect
 from scaleacross.spec.topology import Topology
 
 ONE_BUILDING = {"degrees": {"tp": 1, "cp": 1}, "num_accelerators": 8, "schedules": ["1F1B"], "recompute": ["none"]}
@@ -61,5 +62,22 @@ def test_bottlenecks_are_those_of_the_explanation_largest_first() -> None:
     assert (found.money, found.energy) == (None, None)
     rows = sa.explain(plan, time_limit_s=0).sensitivities
     assert set(found.bottlenecks) == {row for row in rows if row.elasticity}
-    sizes = [abs(row.elasticity or 0.0) for row in found.bottlenecks]
+    sizes = [abs(row.more_s or 0.0) for row in found.bottlenecks]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > 0
+
+
+@pytest.mark.heavy
+def test_what_more_of_a_link_brings_is_what_evaluate_says() -> None:
+    plan = sa.evaluate(sa.plan(two("step_time", num_accelerators=16, degrees={"pp": 2}), alternatives=False))
+    topology = plan.job.topology
+    assert isinstance(topology, dict)
+    key = next(key for key in topology["trunks"][0] if key.startswith("bandwidth"))
+    wider = f"topology.trunks.0.{key}={topology['trunks'][0][key] * 1.1}"
+    after_s = sa.evaluate(plan, overrides=[wider]).estimated.step_s
+    row = next(row for row in sa.summarise(plan).bottlenecks if row.figure == "campus bandwidth")
+    assert row.more_s is not None and row.trunks_more_s is not None
+    assert row.trunks_more_s == pytest.approx(after_s - plan.estimated.step_s, rel=1e-6)
+    assert row.more_s < 0.9 * row.trunks_more_s < 0  # NICs are as narrow
+    words = effect(row, plan.estimated.step_s)
+    saves = 100 * (1 - after_s / plan.estimated.step_s)
+    assert words.endswith(f"of the step ({saves:.2f} % where trunks alone are wider, not NICs)")

@@ -41,7 +41,7 @@ def test_first_lines_say_what_decides(plan: Plan, render: Render) -> None:
     assert said["memory"] == "26.0 of 80.0 GiB free (32.5 %) on the fullest stage, 0"
     assert said["buildings"] == "east 40 of 64; west 24 of 24"
     assert said["bottleneck"] == (
-        "1 % more accelerator FLOP/s saves 0.80 % of the step; 1 % more campus bandwidth saves 0.25 % of the step"
+        "10 % more accelerator FLOP/s saves 7.00 % of the step; 10 % more campus bandwidth saves 2.00 % of the step"
     )
     assert said["next best"] == "+212 ms with first: dp across: exposed reduce"
     assert said["proof"] == "optimal; estimate 10.00 s, bound 9.50 s, gap 5.0 %"
@@ -78,7 +78,7 @@ def test_keys_of_the_model_s_file_that_nothing_reads_are_named(plan: Plan, rende
 def test_nothing_is_said_of_prices_that_nobody_stated(plan: Plan, render: Render) -> None:
     said = facts(render(plan_summary(plan, PlanSummary(bottlenecks=()))))
     assert not {"cost", "energy"} & set(said)
-    assert said["bottleneck"] == "no figure of the topology changes the step time"
+    assert said["bottleneck"] == "more of no figure of the topology changes the step time"
 
 
 def test_a_building_alone_says_what_the_other_one_brings(plan: Plan, render: Render) -> None:
@@ -145,7 +145,7 @@ def test_explanation_begins_with_what_matters_most(plan: Plan, render: Render) -
         name="demo", step_s=10.0, runner_ups=runner_ups, phases=phases, sensitivities=(SLOW, FLOP), seconds=1.0
     )
     shown = render(explanation_summary(found))
-    assert shown.index("accelerator FLOP/s saves 0.80 %") < shown.index("campus bandwidth saves 0.25 %")
+    assert shown.index("accelerator FLOP/s saves 7.00 %") < shown.index("campus bandwidth saves 2.00 %")
     assert shown.index("computation of the busiest stage 7.00 s: compute") < shown.index(
         "data-parallel, exposed 1.00 s"
     )
@@ -155,14 +155,17 @@ def test_explanation_begins_with_what_matters_most(plan: Plan, render: Render) -
     assert "demo: 10.00 s per step\n" in shown
     simulated = render(explanation_summary(found.model_copy(update={"simulated_s": 9.0})))
     assert "demo: 9.00 s per step, simulated; what follows is of its estimate, 10.00 s" in simulated
-    assert explanation_line(found) == "demo: 10.00 s; 1 % more accelerator FLOP/s saves 0.80 % of the step"
+    assert explanation_line(found) == "demo: 10.00 s; 10 % more accelerator FLOP/s saves 7.00 % of the step"
 
 
 def test_more_of_a_time_costs_and_more_of_a_rate_saves() -> None:
-    host = SLOW.model_copy(update={"figure": "launch and host time", "elasticity": 0.18})
-    rate = SLOW.model_copy(update={"figure": "HBM bandwidth", "elasticity": -0.3})
-    assert effect(host) == "1 % more launch and host time costs 0.18 % of the step"
-    assert effect(rate) == "1 % more HBM bandwidth saves 0.30 % of the step"
+    host = SLOW.model_copy(update={"figure": "launch and host time", "less_s": -0.02, "more_s": 0.018})
+    rate = SLOW.model_copy(update={"figure": "HBM bandwidth", "less_s": 0.05, "more_s": -0.03})
+    assert effect(host, 2.0) == "10 % more launch and host time costs 0.90 % of the step"
+    assert "(" not in effect(SLOW.model_copy(update={"trunks_more_s": -0.195}), 10.0)
+    nics = SLOW.model_copy(update={"trunks_more_s": 0.0})
+    assert effect(nics, 10.0).endswith("saves 2.00 % of the step (0.00 % where trunks alone are wider, not NICs)")
+    assert effect(rate, 2.0) == "10 % more HBM bandwidth saves 1.50 % of the step"
 
 
 @pytest.mark.parametrize(("alone_s", "little"), [(10.1, True), (9.9, True), (12.5, False), (None, False)])

@@ -29,14 +29,14 @@ USEFUL: Final[Mapping[ObjectiveName, ObjectiveName]] = {
 
 
 def summarise(plan: Plan) -> PlanSummary:
-    """What the step of ``plan`` answers to, largest elasticity first, and what a million tokens cost in money and energy.
+    """What the step of ``plan`` answers to, the largest change first, and what a million tokens cost in money and energy.
 
     The decision is kept and priced again with every figure of the topology 10 % lower and higher, as ``explain`` does.
     Under failures, time that is lost spends as waiting does (``cost_models.spending``).
     """
     problem = problem_of(instance("plan", plan, Plan, "a Plan (of plan, evaluate or load_plan)").job, ())
     rows, _ = sensitivities(Repricer.of(problem.job, problem.profile, problem.topology, plan.decision))
-    known = sorted((row for row in rows if row.elasticity), key=lambda row: -abs(row.elasticity or 0.0))
+    known = sorted((row for row in rows if row.elasticity), key=lambda row: -abs(row.more_s or 0.0))
     return PlanSummary(bottlenecks=tuple(known), money=_money(problem, plan), energy=_energy(problem, plan))
 
 

@@ -94,6 +94,7 @@ def sensitivities(pricer: Repricer) -> tuple[tuple[Sensitivity, ...], tuple[Phas
             elasticity=(more[figure.name].cost.step_s - less[figure.name].cost.step_s) / (2 * CHANGE * step_s),
             less_s=less[figure.name].cost.step_s - step_s,
             more_s=more[figure.name].cost.step_s - step_s,
+            trunks_more_s=_of_trunks(pricer, figure, step_s),
         )
         for figure in known
     ]
@@ -173,6 +174,14 @@ def _latency(level: int) -> Change:
         return replace(levels, latency=levels.latency * scale, curves=curves)
 
     return change
+
+
+def _of_trunks(pricer: Repricer, figure: Figure, step_s: float) -> float | None:
+    """Change of the step time with more of the trunks of a level alone, NICs as they are; None: the figure is none of trunks."""
+    if figure.level is None or figure.level < CAMPUS or not figure.name.endswith("bandwidth"):
+        return None
+    wider = pricer.cost(_bandwidth(figure.level, rate=False, capacity=True), 1 + CHANGE)
+    return wider.cost.step_s - step_s
 
 
 def _phase(

@@ -11,7 +11,7 @@ from rich.text import Text
 from scaleacross.report.compression import why_encoded
 from scaleacross.report.cost import COMPONENT_MEANING, chance, expectation
 from scaleacross.report.format import add, cell, columns, grid, percent, section
-from scaleacross.report.summary import FirstLines, effect
+from scaleacross.report.summary import NO_FIGURE, FirstLines, by_what_more_brings, effect
 from scaleacross.spec.explanation import Explanation, FailureWhatIf, RunnerUp
 from scaleacross.units import human_seconds
 
@@ -49,9 +49,7 @@ def explanation_sections(explanation: Explanation, names: Sequence[str]) -> Rend
 
 def explanation_summary(explanation: Explanation) -> FirstLines:
     """The figures that the step answers to most, what its longest phases wait for, and the runner-ups that lose least."""
-    rows = sorted(
-        (row for row in explanation.sensitivities if row.elasticity), key=lambda row: -abs(row.elasticity or 0.0)
-    )
+    rows = by_what_more_brings(explanation.sensitivities)
     phases = sorted((one for one in explanation.phases if one.seconds), key=lambda one: -(one.seconds or 0.0))
     others = sorted(
         (one for one in explanation.runner_ups if one.step_s is not None), key=lambda one: one.step_s or 0.0
@@ -65,7 +63,7 @@ def explanation_summary(explanation: Explanation) -> FirstLines:
         )
     facts = [("plan", f"{explanation.name}: {step}")]
     facts += [("measured", expectation(explanation.interval))] if explanation.interval else []
-    facts += [("bottleneck", effect(row)) for row in rows[:SHOWN_FIRST]]
+    facts += [("bottleneck", effect(row, explanation.step_s)) for row in rows[:SHOWN_FIRST]]
     facts += [
         (
             "waits for",
@@ -84,9 +82,8 @@ def explanation_summary(explanation: Explanation) -> FirstLines:
 
 def explanation_line(explanation: Explanation) -> str:
     """The explanation in one line, for ``--quiet``."""
-    rows = [row for row in explanation.sensitivities if row.elasticity]
-    most = max(rows, key=lambda row: abs(row.elasticity or 0.0), default=None)
-    said = effect(most) if most else "no figure of the topology changes it"
+    rows = by_what_more_brings(explanation.sensitivities)
+    said = effect(rows[0], explanation.step_s) if rows else NO_FIGURE
     return cell(f"{explanation.name}: {human_seconds(explanation.step_s)}; {said}").plain
 
 

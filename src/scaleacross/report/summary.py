@@ -26,6 +26,9 @@ MAX_LINES: Final = 15
 CUT: Final = " …"
 SHOWN_BOTTLENECKS: Final = 2
 NAMED_BUILDINGS: Final = 3
+MOSTLY: Final = 0.95
+"""Of what more bandwidth saves: where trunks alone bring less, their part is stated. A choice."""
+NO_FIGURE: Final = "more of no figure of the topology changes the step time"
 ALONE: Final = " alone"
 """End of the label of the alternative that keeps to one building."""
 LITTLE: Final = 0.1
@@ -104,7 +107,7 @@ def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
         ("memory", headroom(plan)),
         ("buildings", buildings(plan)),
         *_little_bought(plan),
-        ("bottleneck", _bottleneck(found.bottlenecks)),
+        ("bottleneck", _bottleneck(found.bottlenecks, plan.estimated.step_s)),
         *_next_best(plan),
         *(("settings", note.removeprefix(OF_SETTINGS)) for note in plan.report.notes if note.startswith(OF_SETTINGS)),
         ("proof", proof_words(plan.report)),
@@ -219,17 +222,30 @@ def bought_by_others(plan: Plan) -> str:
     return f"{others} {verb} {more} more tokens/s than {home} alone ({human_seconds(alone.step_s)})"
 
 
-def _bottleneck(rows: Sequence[Sensitivity]) -> str:
-    shown = [row for row in rows if row.elasticity][:SHOWN_BOTTLENECKS]
+def _bottleneck(rows: Sequence[Sensitivity], step_s: float) -> str:
+    shown = by_what_more_brings(rows)[:SHOWN_BOTTLENECKS]
     if not shown:
-        return "no figure of the topology changes the step time"
-    return "; ".join(effect(row) for row in shown)
+        return NO_FIGURE
+    return "; ".join(effect(row, step_s) for row in shown)
 
 
-def effect(row: Sensitivity) -> str:
-    """What 1 % more of the figure does to the step time: more of a rate saves, more of a time costs."""
-    value = row.elasticity or 0.0
-    return f"1 % more {row.figure} {'saves' if value < 0 else 'costs'} {abs(value):.2f} % of the step"
+def by_what_more_brings(rows: Sequence[Sensitivity]) -> list[Sensitivity]:
+    """The figures of which more changes the step time, the largest change first."""
+    return sorted((row for row in rows if row.more_s), key=lambda row: -abs(row.more_s or 0.0))
+
+
+def effect(row: Sensitivity, step_s: float) -> str:
+    """What more of the figure does to an estimated step of ``step_s``: more of a rate saves, more of a time costs.
+
+    The change is one that was computed. A derivative would promise more than anybody gets where the step waits for something
+    else soon.
+    """
+    value = 100 * (row.more_s or 0.0) / step_s
+    more = f"{100 * row.change_fraction:.0f} % more {row.figure}"
+    said = f"{more} {'saves' if value < 0 else 'costs'} {abs(value):.2f} % of the step"
+    if row.trunks_more_s is None or row.trunks_more_s <= MOSTLY * (row.more_s or 0.0):
+        return said
+    return f"{said} ({max(0.0, -100 * row.trunks_more_s / step_s):.2f} % where trunks alone are wider, not NICs)"
 
 
 def _next_best(plan: Plan) -> Iterator[tuple[str, str]]:

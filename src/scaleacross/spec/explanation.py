@@ -59,6 +59,10 @@ class Sensitivity(Spec):
     elasticity: float | None = Field(description="% of step time per % of the figure, central difference")
     less_s: float | None = Field(description="change of the step time when the figure falls by that much, s")
     more_s: float | None = Field(description="the same when it rises, s")
+    trunks_more_s: float | None = Field(
+        default=None,
+        description="more_s where trunks alone are wider and NICs are not, s; None: no bandwidth of trunks",
+    )
     note: str = ""
 
 

@@ -37,6 +37,8 @@ def cost_columns(money: TokenCost | None, energy: TokenCost | None) -> dict[str,
 class PlanSummary(Spec):
     """Figures of a plan's first lines that the plan does not carry."""
 
-    bottlenecks: tuple[Sensitivity, ...] = Field(description="figures that the step answers to, largest first")
+    bottlenecks: tuple[Sensitivity, ...] = Field(
+        description="figures that the step answers to, the largest change by more of one first"
+    )
     money: TokenCost | None = Field(default=None, description="None: the topology states no prices")
     energy: TokenCost | None = Field(default=None, description="None: the topology states no power")
