@@ -14,7 +14,9 @@ import scaleacross as sa
 from priced import POWER, two
 from scaleacross.api import refereeing, verify
 from scaleacross.cli import app
-from scaleacross.spec.plan import Decision, Plan
+from scaleacross.report.cost import refereed as referee_words
+from scaleacross.solvers.search_state import Search
+from scaleacross.spec.plan import Decision, Finalist, Plan
 from scaleacross.workloads.problem import Problem
 
 JOB = instances.plain_job(2, 3, degrees={"cp": 1, "tp": [1, 2]}, schedules=["1F1B", "GPipe"])
@@ -206,6 +208,27 @@ def test_a_referee_of_nobody_or_of_another_objective_is_refused() -> None:
         sa.plan(JOB, referee=0)
     with pytest.raises(sa.InputError, match="compares step times"):
         sa.plan(two(POWER), referee=2)
+
+
+@pytest.mark.heavy
+def test_no_bound_is_above_the_estimate_of_a_finalist(replays: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers that are moved may take less than the bound of a search over equal stages; here the bound is too high by itself."""
+    monkeypatch.setattr(Search, "bound_s", property(lambda _: 1e9))
+    found = sa.plan(JOB, referee=3)
+    least_s = min(one.price_s for one in found.report.finalists)
+    assert least_s < found.report.objective_s
+    assert found.report.bound_s == least_s
+    assert max(bound.step_s for bound in found.report.bounds) == least_s
+    assert found.report.gap == pytest.approx(1 - least_s / found.report.objective_s)
+    high = found.report.model_copy(update={"bound_s": found.report.objective_s, "gap": 0.0})
+    with pytest.raises(sa.VerificationError, match="exceeds the estimate of a finalist"):
+        sa.verify(found.model_copy(update={"report": high}))
+
+
+def test_the_gap_of_the_best_estimate_stands_beside_the_choice(alone: Plan) -> None:
+    """``--gap`` is about estimates, so a plan that the simulation chose may be further from the bound."""
+    found = [Finalist(decision=alone.decision, price_s=one, replayed_s=two) for one, two in ((3.1, 3.1), (3.0, 3.2))]
+    assert "best estimate, 3.00 s (gap 2.0 %), takes 3.20 s there" in referee_words(found, 2.94)
 
 
 @pytest.mark.heavy

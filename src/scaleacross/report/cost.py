@@ -198,7 +198,9 @@ def finalists(plan: Plan) -> RenderableType:
             human_seconds(one.price_s),
             replayed,
         )
-    return section("Referee: the plan with the fastest simulation", table, Text(), Text(refereed(found)))
+    return section(
+        "Referee: the plan with the fastest simulation", table, Text(), Text(refereed(found, plan.report.bound_s))
+    )
 
 
 def _in_order(one: Finalist, found: Sequence[Finalist]) -> str:
@@ -213,8 +215,8 @@ def _in_order(one: Finalist, found: Sequence[Finalist]) -> str:
     return f"; {', '.join(mine)}" if others else ""
 
 
-def refereed(found: Sequence[Finalist]) -> str:
-    """The referee's choice in a sentence."""
+def refereed(found: Sequence[Finalist], bound_s: float) -> str:
+    """The referee's choice in a sentence; ``bound_s`` on estimates says at which gap the search of these ended."""
     num_played = sum(one.replayed_s is not None for one in found)
     played = f"{num_played} of {plural(len(found), 'finalist')} simulated"
     best = min(found, key=lambda one: one.price_s)
@@ -225,7 +227,8 @@ def refereed(found: Sequence[Finalist]) -> str:
         return f"{played}: the best estimate is the fastest there too; {ends}"
     lost = "is refused" if best.replayed_s is None else f"takes {human_seconds(best.replayed_s)} there"
     ours, least = human_seconds(found[0].price_s), human_seconds(best.price_s)
-    costs = f"the plan is estimated at {ours}; the best estimate, {least}, {lost}"
+    gap = percent(max(0.0, 1 - bound_s / best.price_s))
+    costs = f"the plan is estimated at {ours}; the best estimate, {least} (gap {gap}), {lost}"
     return f"{played}: {costs}; {ends}"
 
 

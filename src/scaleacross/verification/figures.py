@@ -93,6 +93,9 @@ def v6_proof(plan: Plan) -> Iterator[str]:
     for bound in (report.bound_s, *(bound.step_s for bound in report.bounds)):
         if bound > report.objective_s * (1 + TOLERANCE):
             yield f"V6: a lower bound of {bound} s exceeds the objective of {report.objective_s} s"
+    least_s = min((one.price_s for one in report.finalists), default=math.inf)
+    if report.bound_s > least_s * (1 + TOLERANCE):
+        yield f"V6: a lower bound of {report.bound_s} s exceeds the estimate of a finalist, {least_s} s"
     least, spent = report.bound_s, report.objective_s
     if report.objective is not None:
         least, spent = report.objective.spent_bound_per_step, report.objective.spent_per_step
