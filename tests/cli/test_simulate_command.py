@@ -17,7 +17,9 @@ from scaleacross.emitters.step_trace import step_trace_json
 from scaleacross.errors import InputError
 from scaleacross.report.page import html
 from scaleacross.report.simulation import chart_line
+from scaleacross.simulation.what_if import disturbance_of
 from scaleacross.spec.plan import COMPONENTS, Plan
+from scaleacross.spec.topology import Topology
 
 RUNNER = CliRunner()
 
@@ -159,6 +161,34 @@ def test_a_lost_rack_leaves_its_micro_batches_to_others(plan: Plan) -> None:
     )
 
 
+def test_what_several_options_take_adds_up(plan: Plan) -> None:
+    """Of two racks, and of two losses of one level, the second alone counted once."""
+    with pytest.raises(InputError, match="in one of these racks, so the job stops"):
+        sa.simulate(plan, what_if=["lost-rack=b0:0", "lost-rack=b1:0"])
+    topology = Topology.model_validate(plan.job.topology)
+    both = disturbance_of(["slow=zone:0.5", "slow=b0/b1:0.25", "slow=rack:0.5"], plan, topology).slowdown
+    assert both.levels == {1: 0.5, 2: 0.5} and both.trunks == {frozenset(("b0", "b1")): 0.25}
+    planes = topology.model_dump(mode="json")
+    for building in (one for region in planes["regions"] for one in region["buildings"]):
+        building["links"]["zone"]["num_planes"] = 4
+    lost = ["slow=zone:0.5", "lost-plane=zone"]
+    assert disturbance_of(lost, plan, Topology.model_validate(planes)).slowdown.levels == {2: 0.5 * 0.75}
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        ["slow=b0/b1:0.5", "slow=b1/b0:0.5"],
+        ["lost-rack=b0:0", "lost-rack=b0:0"],
+        ["jitter=0.1", "jitter=0.2"],
+        ["straggler=1:2", "straggler=1:3"],
+    ],
+)
+def test_the_same_stated_twice_is_refused(plan: Plan, twice: list[str]) -> None:
+    with pytest.raises(InputError, match="says it already: state it once"):
+        sa.simulate(plan, what_if=twice)
+
+
 def test_without_copies_of_its_states_a_job_stops_with_a_rack() -> None:
     """Each of four ranks of dp_shard holds a quarter of the states that nobody else has."""
     degrees = {"pp": 2, "dp_replicate": 1, "tp": 2, "cp": 1, "dp_shard": 4}
@@ -179,6 +209,7 @@ def test_jitter_follows_its_seed(plan: Plan) -> None:
         ("jitter=much", "a number from 0 to 1 is expected, got 'much'"),
         ("slow=moon:0.5", "no link 'moon'"),
         ("lost-plane=building", "states no num_planes for level building"),
+        ("seed=1.5", "a whole number is expected, got '1.5'"),
         ("straggler=99999:2", "there is no position 99999"),
         ("lost-rack=nowhere:0", "the plan uses no building 'nowhere'"),
     ],

@@ -7,7 +7,9 @@
 * ``slow=zone:0.5``                 a link level is left with half of its capacity; ``slow=building-a/building-b:0.5`` a trunk
 * ``lost-plane=building``           one of the planes that the topology states for a level is lost
 * ``lost-rack=building-a:3``        fault units with an accelerator in the rack (from 0) stop, the others take over their
-                                    micro-batches
+                                    micro-batches; of several racks, all of their units
+
+Options add up: a level that is slow and lacks a plane has the product of both shares. The same one stated twice is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import is_legal
@@ -26,6 +29,8 @@ from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Topology
+
+Ints = npt.NDArray[np.int_]
 
 OPTIONS: Final = ("jitter", "host-jitter", "seed", "straggler", "slow", "lost-plane", "lost-rack")
 OF_TABLES: Final = ("straggler", "slow", "lost-plane")
@@ -41,7 +46,8 @@ def disturbance_of(options: Sequence[str], plan: Plan | None, topology: Topology
     seed: int | None = None
     levels: dict[int, float] = {}
     trunks: dict[frozenset[str], float] = {}
-    micro_batches: int | None = None
+    lost: list[Ints] = []
+    _refuse_repeated(options)
     for option in options:
         name, _, value = option.partition("=")
         if plan is None and name in ("jitter", "host-jitter", "seed"):
@@ -51,24 +57,27 @@ def disturbance_of(options: Sequence[str], plan: Plan | None, topology: Topology
         elif name == "host-jitter":
             by_host = _number(option, value, 0.0, 1.0)
         elif name == "seed":
-            seed = int(_number(option, value, 0, 2**32))
+            seed = _whole(option, value, 2**32)
         elif name == "straggler":
             where, _, factor = value.partition(":")
-            stragglers[int(_number(option, where, 0, 1e9))] = _number(option, factor, 1.0, 1e6)
+            stragglers[_whole(option, where)] = _number(option, factor, 1.0, 1e6)
         elif name == "slow":
             where, _, left = value.rpartition(":")
             share = _number(option, left, 1e-6, 1.0)
             if where in LINK_LEVELS:
-                levels[LINK_LEVELS.index(where)] = share
+                level = LINK_LEVELS.index(where)
+                levels[level] = levels.get(level, 1.0) * share
             else:
                 trunks[_trunk(where, topology)] = share
         elif name == "lost-plane":
-            levels |= _lost_plane(value, topology)
+            level, share = _lost_plane(value, topology)
+            levels[level] = levels.get(level, 1.0) * share
         elif name == "lost-rack" and plan is not None:
-            micro_batches = _lost_rack(option, value, plan, topology)
+            lost.append(_units_of_rack(option, value, plan, topology))
         else:
             known = OPTIONS if plan is not None else OF_TABLES
             raise InputError(f"no what-if '{option}': choose from {', '.join(f'{one}=…' for one in known)}")
+    micro_batches = _left_with(lost, plan) if plan is not None and lost else None
     return Disturbance(jitter, seed, stragglers, Slowdown(levels, trunks), micro_batches, by_host)
 
 
@@ -82,6 +91,26 @@ def _number(option: str, text: str, least: float, most: float) -> float:
     return value
 
 
+def _whole(option: str, text: str, most: float = 1e9) -> int:
+    value = _number(option, text, 0, most)
+    if value != int(value):
+        raise InputError(f"what-if '{option}': a whole number is expected, got '{text}'")
+    return int(value)
+
+
+def _refuse_repeated(options: Sequence[str]) -> None:
+    """Of two figures for the same thing one would be dropped."""
+    seen: dict[tuple[str, str], str] = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        where = value.rpartition(":")[0] if name in ("straggler", "slow") else value if name.startswith("lost-") else ""
+        if name == "slow":
+            where = "/".join(sorted(where.split("/")))
+        if (name, where) in seen:
+            raise InputError(f"what-if '{option}': '{seen[name, where]}' says it already: state it once")
+        seen[name, where] = option
+
+
 def _trunk(where: str, topology: Topology) -> frozenset[str]:
     ends = frozenset(where.split("/"))
     known = {frozenset(trunk.between): "/".join(trunk.between) for trunk in topology.trunks}
@@ -91,7 +120,7 @@ def _trunk(where: str, topology: Topology) -> frozenset[str]:
     return ends
 
 
-def _lost_plane(level: str, topology: Topology) -> dict[int, float]:
+def _lost_plane(level: str, topology: Topology) -> tuple[int, float]:
     if level not in LINK_LEVELS:
         raise InputError(f"no link level '{level}': choose from {', '.join(LINK_LEVELS)}")
     index = LINK_LEVELS.index(level)
@@ -102,13 +131,13 @@ def _lost_plane(level: str, topology: Topology) -> dict[int, float]:
     stated = [number for number in planes if number]
     if not stated:
         raise InputError(f"the topology states no num_planes for level {level}: nothing can be lost of it")
-    return {index: 1 - 1 / min(stated)}
+    return index, 1 - 1 / min(stated)
 
 
-def _lost_rack(option: str, value: str, plan: Plan, topology: Topology) -> int:
-    """Micro-batches of the fault units (``dp_replicate`` groups) that are left: states are complete only in whole groups."""
+def _units_of_rack(option: str, value: str, plan: Plan, topology: Topology) -> Ints:
+    """Fault units (``dp_replicate`` groups) with an accelerator in a rack."""
     name, _, number = value.partition(":")
-    base, rack = 0, int(_number(option, number, 0, 1e9))
+    base, rack = 0, _whole(option, number)
     for share in plan.placement.fill:
         if share.building == name:
             break
@@ -121,12 +150,27 @@ def _lost_rack(option: str, value: str, plan: Plan, topology: Topology) -> int:
         held = math.ceil(share.num_accelerators / size)
         raise InputError(f"what-if '{option}': the plan uses racks 0 to {held - 1} of '{name}'")
     position = base + np.arange(rack * size, min((rack + 1) * size, share.num_accelerators))
-    units = position // strides(degrees, plan.placement.axis_order)["dp_replicate"] % degrees.dp_replicate
-    left = degrees.dp_replicate - len(np.unique(units))
-    if left <= 0:
+    units: Ints = position // strides(degrees, plan.placement.axis_order)["dp_replicate"] % degrees.dp_replicate
+    if len(np.unique(units)) == degrees.dp_replicate:
         raise InputError(
             f"what-if '{option}': all fault units (dp_replicate {degrees.dp_replicate}) have an accelerator in that rack, so the "
             "job stops"
+        )
+    return units
+
+
+def _left_with(lost: Sequence[Ints], plan: Plan) -> int:
+    """Micro-batches of the fault units that are left: states are complete only in whole groups.
+
+    Raises:
+        InputError: none is left.
+    """
+    degrees = plan.degrees
+    left = degrees.dp_replicate - len(np.unique(np.concatenate(lost)))
+    if left <= 0:
+        raise InputError(
+            f"what-if lost-rack: all fault units (dp_replicate {degrees.dp_replicate}) have an accelerator in one of these "
+            "racks, so the job stops"
         )
     needed = math.ceil(plan.num_micro_batches * degrees.dp_replicate / left)
     pipeline = plan.decision.pipeline
