@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from scaleacross.errors import InputError
 
 T = TypeVar("T")
+MAX_SEED: Final = 2**31 - 1
+"""That solvers take."""
 
 
 def instance(name: str, value: object, kind: type[T], how: str) -> T:
@@ -47,3 +50,21 @@ def whole_numbers(**values: Any) -> None:
     for name, value in values.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
             raise InputError(f"{name}: a whole number is expected, not a {type(value).__name__} ({value!r:.40})")
+
+
+def between(least: float, most: float, **values: float | None) -> None:
+    """Raise InputError where one of ``values`` is a number outside ``least`` to ``most``, or NaN."""
+    for name, value in values.items():
+        if value is not None and not least <= value <= most:
+            room = f"{least:,} or more" if most == inf else f"a number from {least:,} to {most:,}"
+            raise InputError(f"{name}: {room} is expected, not {value:g}")
+
+
+def search_arguments(time_limit_s: float, gap_tolerance: float, seed: int, work_limit: int | None) -> None:
+    """Raise InputError where one of these, which every search has, is of a wrong type or size."""
+    numbers(time_limit_s=time_limit_s, gap_tolerance=gap_tolerance)
+    whole_numbers(seed=seed, work_limit=work_limit)
+    between(0, inf, time_limit_s=time_limit_s)
+    between(0, 1, gap_tolerance=gap_tolerance)
+    between(0, MAX_SEED, seed=seed)
+    between(1, inf, work_limit=work_limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -10,9 +11,10 @@ from scaleacross.cost_models.egress import axis_patterns
 from scaleacross.cost_models.goodput import useful_parts
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.spending import spending_of, spent_parts
+from scaleacross.errors import InputError
 from scaleacross.solvers.bounds import arithmetic_bounds, spending_bound
 from scaleacross.solvers.objectives import Goal, Measure
-from scaleacross.spec.job import ObjectiveName, counts_failures
+from scaleacross.spec.job import OBJECTIVE_NAMES, ObjectiveName, counts_failures
 from scaleacross.spec.plan import Decision, ObjectiveValue
 from scaleacross.workloads.problem import Problem
 
@@ -25,8 +27,13 @@ def goal_of(problem: Problem, limits: Limits) -> Goal | None:
     """What the search minimises; None where that is the step time and nothing else counts.
 
     Raises:
-        InputError: the topology lacks a figure of an objective.
+        InputError: the topology lacks a figure of an objective, or a limit is of no objective or of no size.
     """
+    for name, value in limits.items():
+        if name not in OBJECTIVE_NAMES:
+            raise InputError(f"limits: no objective '{name}'; there are {', '.join(OBJECTIVE_NAMES)}")
+        if not 0 < value < math.inf:
+            raise InputError(f"limits: {name} {value:g}: a finite number above 0 is expected")
     if problem.job.objective == "step_time" and not limits:
         return None
     bounds = []

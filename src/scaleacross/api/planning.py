@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from scaleacross import verification as checks
-from scaleacross.api.arguments import instances, numbers, whole_numbers
+from scaleacross.api.arguments import instances, search_arguments, whole_numbers
 from scaleacross.api.assemble import assemble
 from scaleacross.api.objectives import NO_LIMITS, Limits, goal_of
 from scaleacross.api.problems import problem_of
@@ -82,13 +82,13 @@ def plan(
             step (``stated``); bounds and gap are those of its estimate. False: what the search found, by its estimate.
 
     Raises:
-        InputError: the job is wrong.
+        InputError: the job is wrong, or an argument is of a wrong type or size.
         InfeasibleError: no plan fits; the message says what would help.
         TimeLimitError: the time limit ended before a plan within ``limits``.
         VerificationError: the plan does not recompute (a bug: please report it).
     """
-    numbers(time_limit_s=time_limit_s, gap_tolerance=gap_tolerance)
-    whole_numbers(seed=seed, work_limit=work_limit, referee=referee)
+    search_arguments(time_limit_s, gap_tolerance, seed, work_limit)
+    whole_numbers(referee=referee)
     instances("incumbents", incumbents, Decision, "Decision (plan.decision)")
     problem = job if isinstance(job, Problem) else problem_of(job, overrides)
     time_limit_s, clock = (time_limit_s, clock) if work_limit is None else (work_limit, WorkClock())
