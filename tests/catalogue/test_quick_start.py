@@ -105,6 +105,8 @@ def test_files_of_init_say_what_the_options_say(tmp_path: Path) -> None:
         ({"gpus": "a=h100:8,a=h100:8"}, "two buildings are called 'a'"),
         ({"gpus": ",".join(["h100:8"] * 27)}, "at most 26"),
         ({"gpus": "h100:" + "9" * 40}, "multiple|at most"),
+        ({"gpus": "h100:8"}, "there is one building: name the others too"),
+        ({"gpus": "h100:8", "trunk": None}, "there is one building: name the others too"),
         ({"trunk": None}, "--trunk 4x400G --km 50"),
         ({"km": None}, "--trunk 4x400G --km 50"),
         ({"trunk": "fast"}, "COUNTxRATE"),

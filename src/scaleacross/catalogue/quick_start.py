@@ -178,6 +178,11 @@ def provenance(link: StandardLink | None) -> dict[str, dict[str, str]]:
 def standard_link(trunk: str | None, km: float | None, num_buildings: int) -> StandardLink | None:
     """The link between every two buildings; None for one building. Raises InputError where it is not stated."""
     if num_buildings < 2:
+        if trunk is not None or km is not None:
+            raise InputError(
+                "--trunk and --km state the link between buildings, and there is one building: name the others too, or "
+                "leave both out"
+            )
         return None
     if trunk is None or km is None:
         raise InputError(
