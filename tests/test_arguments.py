@@ -46,3 +46,17 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
 def test_a_wrong_type_says_what_to_pass(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(sa.InputError, match=said):
         call()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ("sequence_length=0", "sequence_length: a whole number above 0 is expected, e.g. 8192; got 0"),
+        ("sequence_length=8K", "sequence_length: a whole number above 0 is expected, e.g. 8192; got '8K'"),
+        ("global_batch_tokens=-4096", "global_batch_tokens: a whole number above 0 is expected, e.g. 8192; got -4096"),
+    ],
+)
+def test_a_size_that_is_none_is_named_with_what_was_stated(changes: str, said: str) -> None:
+    data = JOB.model_dump(mode="json", exclude={"global_batch_sequences"}) | {"global_batch_tokens": 65536}
+    with pytest.raises(sa.InputError, match=said):
+        sa.plan(data, overrides=[changes])  # type: ignore[arg-type]

@@ -234,8 +234,10 @@ class Job(Spec):
         tokens, length = data.pop("global_batch_tokens"), data.get("sequence_length")
         if "global_batch_sequences" in data:
             raise ValueError("state either global_batch_tokens or global_batch_sequences, not both")
-        if not isinstance(tokens, int) or not isinstance(length, int) or length <= 0:
-            raise ValueError("global_batch_tokens and sequence_length must be whole numbers")
+        for name, value in (("global_batch_tokens", tokens), ("sequence_length", length)):
+            if not isinstance(value, int) or value <= 0:
+                said = "missing" if value is None else f"got {value!r:.40}"
+                raise ValueError(f"{name}: a whole number above 0 is expected, e.g. 8192; {said}")
         if tokens % length:
             near = max(1, round(tokens / length)) * length
             raise ValueError(

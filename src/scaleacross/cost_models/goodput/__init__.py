@@ -109,7 +109,8 @@ def goodput_of(problem: Problem, decision: Decision, step_s: float) -> Goodput:
         raise InputError(
             f"nothing is ever trained: something fails every {1 / model.rate_per_s:.3g} s and takes {model.restart_s:.3g} s to "
             f"restart; of the time are lost: {', '.join(f'{cause} {part:.3g}' for cause, part in lost.items() if part)}. State "
-            "longer times between failures (topology.reliability), faster recovery or more spares (reliability)"
+            "longer times between failures (topology.reliability), faster recovery, more spares or a shorter "
+            "checkpoint_interval_s (reliability)"
         )
     tokens_per_s = job.tokens_per_step / step_s
     in_repair = model.swaps_per_s * model.repair_s
