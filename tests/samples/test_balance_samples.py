@@ -10,12 +10,21 @@ from numpy.typing import NDArray
 
 from scaleacross.errors import InputError
 from scaleacross.samples.balance import balanced, busiest, idle_share, sample_costs
-from scaleacross.solvers.balance_samples import exact_balance
 
 
 def lengths_of(seed: int, count: int, spread: float = 1.3) -> NDArray[np.float64]:
     """Lognormal, cut at 21,500: the sheet of published user histories."""
     return np.minimum(np.exp(np.random.default_rng(seed).normal(7.5, spread, count)), 21_500).round()
+
+
+def least_busiest(costs: NDArray[np.float64], ranks: int, fixed: bool) -> float:
+    """Cost of the busiest rank in the best of all assignments."""
+    every = np.indices((ranks,) * len(costs)).reshape(len(costs), -1)
+    loads = np.stack([costs @ (every == rank) for rank in range(ranks)])
+    if fixed:
+        counts = np.stack([(every == rank).sum(axis=0) for rank in range(ranks)])
+        loads = loads[:, (counts == len(costs) // ranks).all(axis=0)]
+    return float(loads.max(axis=0).min())
 
 
 @settings(max_examples=80, deadline=None)
@@ -43,10 +52,9 @@ def test_every_sample_has_a_rank_with_room(costs: list[float], ranks: int, fixed
 def test_within_one_percent_of_the_best(ranks: int, each: int, fixed: bool) -> None:
     for seed in range(4):
         costs = sample_costs(lengths_of(seed, ranks * each, (0.6, 1.3)[seed % 2]), 1.0, (0.0, 1e-3)[seed // 2])
-        exact = exact_balance(costs, ranks, fixed_counts=fixed)
+        least = least_busiest(costs, ranks, fixed)
         ours = busiest(costs, balanced(costs, ranks, fixed_counts=fixed), ranks)
-        assert exact.proved and exact.bound <= exact.busiest * (1 + 1e-9)
-        assert exact.busiest * (1 - 1e-5) <= ours <= 1.01 * exact.busiest
+        assert least * (1 - 1e-9) <= ours <= 1.01 * least
 
 
 @pytest.mark.parametrize("quadratic", [0.0, 1e-3])
