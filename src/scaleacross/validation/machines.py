@@ -63,25 +63,10 @@ ZONE_LATENCY_S: Final = 7e-6
 BUILDING_LATENCY_S: Final = 12e-6
 
 
-FORM_FACTORS: Final = frozenset(
-    (
-        "NVIDIA",
-        "AMD",
-        "INSTINCT",
-        "DGX",
-        "HGX",
-        "SXM",
-        "SXM4",
-        "SXM5",
-        "SXM6",
-        "OAM",
-        "HBM2E",
-        "HBM3",
-        "HBM3E",
-        "GPU",
-        "NVL72",
-    )
-)
+FORM_FACTORS: Final = frozenset((
+    "NVIDIA", "AMD", "INSTINCT", "DGX", "HGX", "SXM", "SXM4", "SXM5", "SXM6",
+    "OAM", "HBM2E", "HBM3", "HBM3E", "GPU", "NVL72",
+))  # fmt: skip
 """Words of an accelerator's name that do not tell it from others of MACHINES; PCIE and NVL do, and such boards are slower."""
 
 

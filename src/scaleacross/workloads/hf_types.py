@@ -154,23 +154,10 @@ NOT_DESCRIBED: Final[Mapping[str, str]] = {
 }
 """Types that are not read -> what in their layers no kind of layer describes."""
 
-TIED: Final = frozenset(
-    {
-        "gemma",
-        "gemma2",
-        "gemma3_text",
-        "gpt2",
-        "gpt_bigcode",
-        "starcoder2",
-        "smollm3",
-        "ernie4_5",
-        "ernie4_5_moe",
-        "cohere",
-        "cohere2",
-        "falcon",
-        "opt",
-    }
-)
+TIED: Final = frozenset((
+    "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "starcoder2", "smollm3", "ernie4_5", "ernie4_5_moe",
+    "cohere", "cohere2", "falcon", "opt",
+))  # fmt: skip
 """Types whose embedding is the output matrix unless the config says otherwise."""
 
 EPSILON_KEYS: Final = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon")
