@@ -14,24 +14,15 @@ from collections.abc import Callable
 
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
 from scaleacross.schedules.pipeline.check import held_after
-from scaleacross.schedules.pipeline.shape import needs_two_chunks
+from scaleacross.schedules.pipeline.shape import two_chunks
 
 HALF, MIN = "VHalf", "VMin"
+half_refusal, min_refusal = two_chunks(HALF), two_chunks(MIN)
 _PERIOD = 6  # slots: F, I, W of two chunks
 _ORDER = ((Kind.F, 0), (Kind.F, 1), (Kind.I, 1), (Kind.I, 0))  # of one micro-batch on one rank
 
 Offsets = tuple[int, int, int, int]
 """Slot of each entry of ``_ORDER`` for micro-batch 0 on one rank."""
-
-
-def half_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
-    """Why VHalf cannot run this shape, or None."""
-    return needs_two_chunks(HALF, num_chunks)
-
-
-def min_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
-    """Why VMin cannot run this shape, or None."""
-    return needs_two_chunks(MIN, num_chunks)
 
 
 def generate_half(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:

@@ -11,25 +11,19 @@ A pair (F, B) is listed as F, then B. Running both at once is a matter of kernel
 from __future__ import annotations
 
 from scaleacross.schedules.pipeline.action import Action, PipelineSchedule
-from scaleacross.schedules.pipeline.shape import Row, needs_microbatches, needs_two_chunks
+from scaleacross.schedules.pipeline.shape import Row, two_chunks
 
 BOTH_WAYS, FOLDED = "DualPipe", "DualPipeV"
+folded_refusal = two_chunks(FOLDED, least=lambda num_ranks: 2 * num_ranks)
 
 
 def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
     """Why DualPipe cannot run this shape, or None."""
-    reason = needs_two_chunks(BOTH_WAYS, num_chunks)
-    if reason is None and num_ranks % 2:
-        reason = f"{BOTH_WAYS} needs an even number of ranks, got {num_ranks}"
-    if reason is None and num_microbatches % 2:
-        reason = f"{BOTH_WAYS} needs an even number of micro-batches, half for each direction, got {num_microbatches}"
-    return reason or needs_microbatches(BOTH_WAYS, 2 * num_ranks, num_ranks, num_microbatches)
-
-
-def folded_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
-    """Why DualPipeV cannot run this shape, or None."""
-    chunks = needs_two_chunks(FOLDED, num_chunks)
-    return chunks or needs_microbatches(FOLDED, 2 * num_ranks, num_ranks, num_microbatches)
+    if num_chunks == 2 and num_ranks % 2:
+        return f"{BOTH_WAYS} needs an even number of ranks, got {num_ranks}"
+    if num_chunks == 2 and num_microbatches % 2:
+        return f"{BOTH_WAYS} needs an even number of micro-batches, half for each direction, got {num_microbatches}"
+    return two_chunks(BOTH_WAYS, least=lambda ranks: 2 * ranks)(num_ranks, num_microbatches, num_chunks)
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:

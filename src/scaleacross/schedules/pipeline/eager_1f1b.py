@@ -15,11 +15,7 @@ from scaleacross.schedules.pipeline.action import PipelineSchedule
 from scaleacross.schedules.pipeline.shape import too_small
 
 NAME = "Eager1F1B"
-
-
-def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
-    """Why eager 1F1B cannot run this shape, or None: as 1F1B."""
-    return one_f_one_b.refusal(num_ranks, num_microbatches, num_chunks, NAME)
+refusal = one_f_one_b.refusal_of(NAME)
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:

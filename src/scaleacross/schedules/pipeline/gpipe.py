@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
-from scaleacross.schedules.pipeline.shape import needs_one_chunk
+from scaleacross.schedules.pipeline.shape import one_chunk
 
-
-def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
-    """Why GPipe cannot run this shape, or None."""
-    return needs_one_chunk("GPipe", num_chunks, "LoopedBFS")
+refusal = one_chunk("GPipe", instead="LoopedBFS")
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
-from scaleacross.schedules.pipeline.shape import needs_microbatches, needs_one_chunk
+from scaleacross.schedules.pipeline.shape import Refusal, one_chunk
 
 NAME = "1F1B"
 
 
-def refusal(num_ranks: int, num_microbatches: int, num_chunks: int, name: str = NAME) -> str | None:
-    """Why 1F1B, or its relative ``name``, cannot run this shape, or None. PyTorch's Schedule1F1B also demands m ≥ p."""
-    instead = needs_one_chunk(name, num_chunks, "Interleaved1F1B")
-    return instead or needs_microbatches(name, num_ranks, num_ranks, num_microbatches)
+def refusal_of(name: str) -> Refusal:
+    """Why 1F1B, or its relative ``name``, cannot run a shape. PyTorch's Schedule1F1B also demands m ≥ p."""
+    return one_chunk(name, instead="Interleaved1F1B", least=lambda num_ranks: num_ranks)
+
+
+refusal = refusal_of(NAME)
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:

@@ -1,12 +1,15 @@
-"""What families of schedules have in common: checks of p ranks, m micro-batches and v chunks, and rows built cell by cell."""
+"""What families of schedules have in common: refusals of p ranks, m micro-batches and v chunks, and rows built cell by cell."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import cache
 
 from scaleacross.schedules.pipeline.action import Action, Kind
+
+Refusal = Callable[[int, int, int], str | None]
+"""(p, m, v) -> why a schedule cannot run this shape, or None."""
 
 
 def too_small(name: str, num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
@@ -27,9 +30,15 @@ def needs_microbatches(name: str, least: int, num_ranks: int, num_microbatches: 
     )
 
 
-def needs_one_chunk(name: str, num_chunks: int, instead: str) -> str | None:
-    """The reason to refuse any number of chunks but 1, which schedule ``instead`` has, or None."""
-    return None if num_chunks == 1 else f"{name} holds 1 model chunk per rank, got {num_chunks}: use {instead} for more"
+def one_chunk(name: str, instead: str, least: Callable[[int], int] = lambda num_ranks: 1) -> Refusal:
+    """Refuses any number of chunks but 1, for which there is schedule ``instead``, and fewer micro-batches than ``least``."""
+
+    def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
+        if num_chunks != 1:
+            return f"{name} holds 1 model chunk per rank, got {num_chunks}: use {instead} for more"
+        return needs_microbatches(name, least(num_ranks), num_ranks, num_microbatches)
+
+    return refusal
 
 
 def needs_several_chunks(name: str, num_chunks: int, instead: str) -> str | None:
@@ -39,21 +48,22 @@ def needs_several_chunks(name: str, num_chunks: int, instead: str) -> str | None
     return f"{name} holds at least 2 model chunks per rank, got {num_chunks}: use {instead} for one"
 
 
-def needs_two_chunks(name: str, num_chunks: int) -> str | None:
-    """The reason to refuse any number of chunks but 2, or None."""
-    return None if num_chunks == 2 else f"{name} holds exactly 2 model chunks per rank, got {num_chunks}"
+def two_chunks(name: str, least: Callable[[int], int] = lambda num_ranks: 1) -> Refusal:
+    """Refuses any number of chunks but 2, and fewer micro-batches than ``least``."""
+
+    def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
+        if num_chunks != 2:
+            return f"{name} holds exactly 2 model chunks per rank, got {num_chunks}"
+        return needs_microbatches(name, least(num_ranks), num_ranks, num_microbatches)
+
+    return refusal
 
 
 class Row:
-    """The actions of one rank in the making. Every call takes the next micro-batch of its kind and chunk.
+    """The actions of one rank in the making. Every call takes the next micro-batch of its kind and chunk."""
 
-    Args:
-        first: first micro-batch of each chunk.
-    """
-
-    def __init__(self, first: Sequence[int] = (0, 0)) -> None:
+    def __init__(self) -> None:
         self.actions: list[Action] = []
-        self._first = first
         self._done: Counter[tuple[Kind, int]] = Counter()
         self._pending: dict[tuple[int, int], None] = {}  # chunk and micro-batch, oldest first
 
@@ -76,7 +86,7 @@ class Row:
 
     def _append(self, kind: Kind, chunk: int) -> None:
         counted = Kind.I if kind is Kind.B else kind
-        microbatch = self._first[chunk] + self._done[counted, chunk]
+        microbatch = self._done[counted, chunk]
         self._done[counted, chunk] += 1
         if kind is Kind.B:
             self._done[Kind.W, chunk] += 1

@@ -8,14 +8,10 @@ pipeline drains, input gradients go first and weight gradients fill.
 from __future__ import annotations
 
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
-from scaleacross.schedules.pipeline.shape import Row, needs_two_chunks
+from scaleacross.schedules.pipeline.shape import Row, two_chunks
 
 NAME = "ZBVZeroBubble"
-
-
-def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
-    """Why ZB-V cannot run this shape, or None."""
-    return needs_two_chunks(NAME, num_chunks)
+refusal = two_chunks(NAME)
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:

@@ -15,21 +15,11 @@ from collections.abc import Callable
 
 from scaleacross.schedules.pipeline import interleaved_1f1b
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
-from scaleacross.schedules.pipeline.shape import needs_microbatches, needs_one_chunk
+from scaleacross.schedules.pipeline.shape import one_chunk
 
 H1, H2, INTERLEAVED = "ZBH1", "ZBH2", "InterleavedZeroBubble"
-
-
-def h1_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
-    """Why ZBH1 cannot run this shape, or None."""
-    instead = needs_one_chunk(H1, num_chunks, INTERLEAVED)
-    return instead or needs_microbatches(H1, num_ranks, num_ranks, num_microbatches)
-
-
-def h2_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
-    """Why ZBH2 cannot run this shape, or None."""
-    instead = needs_one_chunk(H2, num_chunks, INTERLEAVED)
-    return instead or needs_microbatches(H2, 2 * num_ranks - 1, num_ranks, num_microbatches)
+h1_refusal = one_chunk(H1, instead=INTERLEAVED, least=lambda num_ranks: num_ranks)
+h2_refusal = one_chunk(H2, instead=INTERLEAVED, least=lambda num_ranks: 2 * num_ranks - 1)
 
 
 def interleaved_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
