@@ -69,10 +69,6 @@ def write_bundle(
         except (EmitError, PluginError) as error:
             if targets is not None:
                 raise
-            refused[target] = str(error) + _left_behind(directory / target)
+            folder = directory / target
+            refused[target] = f"{error} ({folder} is of an earlier plan)" if folder.is_dir() else str(error)
     return Bundle(tuple(write_files({**files, **also}, directory)), refused)
-
-
-def _left_behind(folder: Path) -> str:
-    """A warning when a refused target's folder still holds the files of an earlier plan."""
-    return f" ({folder} is of an earlier plan)" if folder.is_dir() else ""

@@ -36,7 +36,7 @@ def plans(problem: Problem, fleet: Fleet, seed: int) -> list[Plan]:
         active, idle = axes_of(one)
         for _ in range(PLACES):
             fill, order = any_fill(fleet, int(one.world_size[0]), rng), tuple(rng.permutation(active).tolist())
-            if fleet._uses_all_types(fill):
+            if fleet.uses_all_types(fill):
                 placed = FixedPlacement.of(fleet, fill, problem.job, problem.profile, network="library")
                 try:
                     out.append(evaluated(problem, placed.placed(one, 0, (*idle, *order))))

@@ -158,7 +158,7 @@ def test_no_bound_on_the_librarys_network_is_above_its_price(types_and_seeds: tu
             (active, idle), free_s = axes_of(one), float(placement_free_s(pricing.volumes(one, work))[0])
             for _ in range(PLACES):
                 fill, order = any_fill(fleet, int(one.world_size[0]), rng), tuple(rng.permutation(active).tolist())
-                if not fleet._uses_all_types(fill):
+                if not fleet.uses_all_types(fill):
                     continue
                 placed = FixedPlacement.of(fleet, fill, problem.job, problem.profile, network="library")
                 exact = placed.step_s(placed.placed(one, 0, (*idle, *order)))
@@ -181,7 +181,7 @@ def test_no_bound_on_two_types_is_above_the_exact_price(seed: int) -> None:
         one = rows.take(np.array([row]))
         (active, idle), priced = axes_of(one), placer.pricing.coarse(one)
         fills = [any_fill(fleet, int(one.world_size[0]), rng) for _ in range(PLACES)]
-        placer._fills[one.decision(0).degrees] = [fill for fill in fills if fleet._uses_all_types(fill)]
+        placer._fills[one.decision(0).degrees] = [fill for fill in fills if fleet.uses_all_types(fill)]
         tight = placer.pricing.tight(priced).bound_s[0]
         orders = [tuple(rng.permutation(active).tolist()) for _ in range(3)]
         added = {order: placer.pricing.order_bounds_s(one, priced.work, [order])[0, 0] for order in orders}

@@ -110,7 +110,7 @@ def plan(
         share=SEARCH_SHARE if named else 1.0,
     )
     networks = PlacedNetworks(state)
-    others_of = partial(alternatives_to, networks=networks, alone_of=one_building.of) if named else _none
+    others_of = partial(alternatives_to, networks=networks, alone_of=one_building.of) if named else lambda *_: ()
     moves = simulated and not gap_tolerance and (goal is None or goal.falls_with_step_time)  # the last percent
     best = _best_of(state, limits)
     placed, networked, others = settled(state, best, networks, others_of, alone=goal is not None, moves=moves)
@@ -136,11 +136,6 @@ def _best_of(state: Search, limits: Limits) -> Placed:
         kept = ", ".join(f"{name} {value:g}" for name, value in limits.items())
         raise InfeasibleError(f"No plan of '{state.problem.job.name}' keeps to {kept}: loosen the limit.")
     raise explain(state)
-
-
-def _none(*_: object) -> tuple[Alternative, ...]:
-    """Where alternatives are not asked for."""
-    return ()
 
 
 def _require_referee(number: int | None, goal: Goal | None) -> None:

@@ -68,7 +68,7 @@ def inference_cards() -> PublishedStudy:
             PublishedFigure(
                 what="cards of a host",
                 published=6,
-                computed=host_cards(),
+                computed=drawn_set(0, 12)[1].num_cards,
                 source=PAPER,
                 note="theirs; our sets take as many",
             ),
@@ -85,8 +85,3 @@ def inference_cards() -> PublishedStudy:
             "the paper's queries/s are not public in a form to recompute: no card figure of theirs stands here",
         ),
     )
-
-
-def host_cards() -> int:
-    """Cards of the drawn sets."""
-    return drawn_set(0, 12)[1].num_cards

@@ -7,6 +7,7 @@ is the culprit.) Only operations that did not end are looked at: unequal sizes t
 from __future__ import annotations
 
 from collections import Counter
+from operator import attrgetter
 from typing import Final
 
 from scaleacross.diagnosis.align import Alignment, Instance
@@ -27,7 +28,7 @@ def mismatch(alignment: Alignment, instance: Instance) -> Fault | None:
     operations = instance.operations
     if instance.pair is not None:
         return _pair_mismatch(instance)
-    for verdict, of in (("type_mismatch", _kind), ("dtype_mismatch", _dtype), ("size_mismatch", _sizes)):
+    for verdict, of in (("type_mismatch", _kind), ("dtype_mismatch", attrgetter("dtypes")), ("size_mismatch", _sizes)):
         culprits, majority = _minority(operations, of)
         if culprits:
             return _fault(alignment, instance, verdict, culprits, majority)  # type: ignore[arg-type]
@@ -36,10 +37,6 @@ def mismatch(alignment: Alignment, instance: Instance) -> Fault | None:
 
 def _kind(one: Operation) -> Signature:
     return (one.op,)
-
-
-def _dtype(one: Operation) -> Signature:
-    return one.dtypes
 
 
 def _sizes(one: Operation) -> Signature:

@@ -43,16 +43,13 @@ def state_bytes(found: Mapping[str, Sequence[str]], name: str) -> dict[str, floa
         return {}
     if found.get("--optimizer", ["adam"]) != ["adam"]:
         raise InputError(f"{name}: {SWITCH} works with --optimizer adam only: leave it out")
-    out = {"optimizer.state_bytes": _master(found, types, name) + sum(_moments(types))}
+    moments = _BYTES[types["--exp-avg-dtype"]] + _BYTES[types["--exp-avg-sq-dtype"]]
+    out = {"optimizer.state_bytes": _master(found, types, name) + moments}
     if types["--main-grads-dtype"] == "bf16":
         if "--accumulate-allreduce-grads-in-fp32" in found:
             raise InputError(f"{name}: --main-grads-dtype bf16 contradicts --accumulate-allreduce-grads-in-fp32")
         out["optimizer.gradient_bytes"] = 2.0
     return out
-
-
-def _moments(types: Mapping[str, str]) -> tuple[float, float]:
-    return _BYTES[types["--exp-avg-dtype"]], _BYTES[types["--exp-avg-sq-dtype"]]
 
 
 def _master(found: Mapping[str, Sequence[str]], types: Mapping[str, str], name: str) -> float:

@@ -105,7 +105,8 @@ def period_of(played: Replay, few: int, whole: PipelineSchedule) -> Period | Non
     if any(len(begun[who]) != len(row) for who, row in short.items()):
         return None
     all_rows = {who: rows[played.graph.ranks[who].pipeline_rank] for who in short}
-    limit = min(_time_of(begun[who], _common(row, all_rows[who])) for who, row in short.items())
+    common = {who: _common(row, all_rows[who]) for who, row in short.items()}
+    limit = min((float(begun[who][at]) for who, at in common.items() if at < len(begun[who])), default=np.inf)
     line = played.timeline
     events = np.unique(np.concatenate([line.start_s, line.end_s, line.arrival_s]))
     events = events[events < limit]
@@ -133,10 +134,6 @@ def _common(row: Ints, other: Ints) -> int:
     length = min(len(row), len(other))
     differ = (row[:length] != other[:length]).any(axis=1)
     return int(differ.argmax()) if differ.any() else length
-
-
-def _time_of(begun: Floats, position: int) -> float:
-    return float(begun[position]) if position < len(begun) else np.inf
 
 
 def _moment(

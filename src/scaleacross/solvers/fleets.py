@@ -218,12 +218,13 @@ class Fleet:
             for sequence in self._sequences:
                 for fill in _spread(size, granule, sequence):
                     signature = self.signature(fill)
-                    if signature not in seen and self._uses_all_types(fill):
+                    if signature not in seen and self.uses_all_types(fill):
                         seen.add(signature)
                         out[fill] = None
         return list(out)
 
-    def _uses_all_types(self, fill: Fill) -> bool:
+    def uses_all_types(self, fill: Fill) -> bool:
+        """Whether a fill has every accelerator type of the fleet (other sets of types are fleets of their own)."""
         used = {self.topology.building(name).accelerator.name for name, _ in fill}
         return len(used) == len(self.accelerators)
 

@@ -44,7 +44,7 @@ def settled(
     """
     allowed = allowance_of(state)
     moved = partial(best_with_moved_layers, state, networks=networks, allowed=allowed, alone=alone)
-    improved = moved if moves else _as_it_is
+    improved = moved if moves else lambda found: found
     placed, networked = improved(_with_best_network(state, best, networks, alone=alone))
     others = others_of(state, placed, networked.cost)
     for _ in range(MAX_CLIMBS):
@@ -61,11 +61,6 @@ def settled(
         placed, networked = found
         others = others_of(state, placed, networked.cost)
     return placed, networked, others
-
-
-def _as_it_is(found: tuple[Placed, Networked]) -> tuple[Placed, Networked]:
-    """Where layers are not moved."""
-    return found
 
 
 def _with_best_network(

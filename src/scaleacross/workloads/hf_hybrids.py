@@ -190,10 +190,6 @@ def nemotron_h(keys: Keys) -> Fields:
     return assemble([(kind, made[kind]) for kind in types])
 
 
-def _nemotron_mamba(keys: Keys) -> LayerKind:
-    return LayerKind(mixer=mamba2_of(keys, MAMBA2))
-
-
 def _nemotron_experts(keys: Keys) -> LayerKind:
     keys.refuse("moe_latent_size")
     keys.get("moe_shared_expert_overlap"), keys.get("n_shared_experts")
@@ -226,7 +222,7 @@ def _nemotron_attention(keys: Keys) -> LayerKind:
 
 
 _NEMOTRON_PARTS: Final[Mapping[str, Callable[[Keys], LayerKind]]] = {
-    "mamba": _nemotron_mamba,
+    "mamba": lambda keys: LayerKind(mixer=mamba2_of(keys, MAMBA2)),
     "attention": _nemotron_attention,
     "mlp": _nemotron_mlp,
     "moe": _nemotron_experts,

@@ -22,7 +22,6 @@ from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.rules import (
     as_megatron_runs_it,
     one_data_parallel_group,
-    uses_all_types,
 )
 from scaleacross.solvers.fleets import Fill, Fleet
 from scaleacross.spec.parallelism import Degrees
@@ -69,7 +68,7 @@ def minipod_fill(fleet: Fleet, degrees: Degrees, alpha: float, beta: float) -> l
     for (name, _), hosts in zip(zones, taken, strict=True):
         shares[name] += hosts * host
     fill = tuple((name, share) for name, share in shares.items() if share)
-    return [fill] if uses_all_types(fleet, fill) else []
+    return [fill] if fleet.uses_all_types(fill) else []
 
 
 def _zones(fleet: Fleet) -> list[tuple[str, int]]:

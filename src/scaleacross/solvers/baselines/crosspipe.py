@@ -11,11 +11,11 @@ fixed choice of degrees can beat.
 
 from __future__ import annotations
 
+from functools import partial
+
 from scaleacross.solvers.baselines.family import Family, tune
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
-from scaleacross.solvers.baselines.rules import MEGATRON_ORDER, whole_or_zero_1
-from scaleacross.solvers.fleets import Fill, Fleet
-from scaleacross.spec.parallelism import Degrees
+from scaleacross.solvers.baselines.rules import MEGATRON_ORDER, whole_blocks, whole_or_zero_1
 from scaleacross.workloads.problem import Problem
 
 
@@ -27,13 +27,8 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
         Family(
             job=job.model_copy(update={"shard": whole_or_zero_1(job)}),
             orders=(MEGATRON_ORDER,),
-            fills=whole_stages,
+            fills=partial(whole_blocks, axis="pp"),
             farthest={"tp": "scale_up", "cp": "building", "dp_shard": "building", "dp_replicate": "building"},
         ),
         clock,
     )
-
-
-def whole_stages(fleet: Fleet, degrees: Degrees) -> list[Fill]:
-    """Fills in which every building holds whole stages with all their replicas."""
-    return fleet.fills(degrees.world_size, [degrees.world_size // degrees.pp])

@@ -16,7 +16,6 @@ from scaleacross.solvers.baselines.rules import (
     MEGATRON_ORDER,
     as_megatron_runs_it,
     one_data_parallel_group,
-    uses_all_types,
 )
 from scaleacross.solvers.fleets import Fill, Fleet
 from scaleacross.spec.parallelism import Degrees
@@ -46,4 +45,4 @@ def by_name(fleet: Fleet, degrees: Degrees) -> list[Fill]:
         if share:
             fill.append((building.name, share))
             left -= share
-    return [tuple(fill)] if uses_all_types(fleet, tuple(fill)) else []
+    return [tuple(fill)] if fleet.uses_all_types(tuple(fill)) else []

@@ -11,12 +11,12 @@ Degrees, micro-batch, chunks, recompute and shard level: the fastest of the fami
 
 from __future__ import annotations
 
+from functools import partial
+
 from scaleacross.cost_models.candidates import Bools, Candidates
 from scaleacross.solvers.baselines.family import Family, tune
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
-from scaleacross.solvers.baselines.rules import FRAMEWORK_SCHEDULES, allowed_schedules
-from scaleacross.solvers.fleets import Fill, Fleet
-from scaleacross.spec.parallelism import Degrees
+from scaleacross.solvers.baselines.rules import FRAMEWORK_SCHEDULES, allowed_schedules, whole_blocks
 from scaleacross.workloads.problem import Problem
 
 
@@ -28,16 +28,12 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
         Family(
             job=job.model_copy(update={"schedules": allowed_schedules(job, FRAMEWORK_SCHEDULES)}),
             orders=(("tp", "cp", "pp", "dp_shard", "dp_replicate"), ("tp", "cp", "dp_shard", "pp", "dp_replicate")),
-            fills=_whole_replicas,
+            fills=partial(whole_blocks, axis="dp_replicate"),
             allows_split=_sharded_inside,
             farthest={"tp": "scale_up", "cp": "zone", "ep": "zone", "pp": "zone"},
         ),
         clock,
     )
-
-
-def _whole_replicas(fleet: Fleet, degrees: Degrees) -> list[Fill]:
-    return fleet.fills(degrees.world_size, [degrees.world_size // degrees.dp_replicate])
 
 
 def _sharded_inside(candidates: Candidates) -> Bools:

@@ -7,7 +7,7 @@ from typing import Final
 from scaleacross.cost_models.candidates import Bools, Candidates
 from scaleacross.solvers.fleets import Fill, Fleet
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import GridAxis, ScheduleName, ShardLevel
+from scaleacross.spec.parallelism import Degrees, GridAxis, ScheduleName, ShardLevel
 
 AxisOrder = tuple[GridAxis, ...]
 MEGATRON_ORDER: Final[AxisOrder] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
@@ -31,10 +31,9 @@ def one_data_parallel_group(candidates: Candidates) -> Bools:
     return (candidates.dp_shard == 1) | (candidates.dp_replicate == 1)
 
 
-def uses_all_types(fleet: Fleet, fill: Fill) -> bool:
-    """Whether a fill has every accelerator type of its fleet (other sets of types are fleets of their own)."""
-    used = {fleet.topology.building(name).accelerator.name for name, _ in fill}
-    return len(used) == len(fleet.accelerators)
+def whole_blocks(fleet: Fleet, degrees: Degrees, axis: GridAxis) -> list[Fill]:
+    """Fills in which every building holds all that shares a place on an axis: whole stages, or whole replicas."""
+    return fleet.fills(degrees.world_size, [degrees.world_size // degrees.of(axis)])
 
 
 def as_megatron_runs_it(job: Job) -> Job:

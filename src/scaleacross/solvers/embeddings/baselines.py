@@ -77,17 +77,13 @@ def _work(problem: ShardingProblem, option: Option) -> float:
     return float(option.seconds[0]) * holders(option, problem.fleet)
 
 
-def _dearest(option: Option) -> float:
-    return float(option.seconds[0])
-
-
 def _hbm(problem: ShardingProblem, option: Option) -> float:
     """Bytes of all shards in HBM."""
     return float(option.memory[0]) * holders(option, problem.fleet)
 
 
 def _proposals(problem: ShardingProblem) -> Iterator[tuple[int, ...]]:
-    keys: tuple[Callable[[Option], float], ...] = (_dearest, partial(_work, problem))
+    keys: tuple[Callable[[Option], float], ...] = (lambda option: float(option.seconds[0]), partial(_work, problem))
     for key in keys:
         orders = [
             [i for _, i in sorted((key(option), i) for i, option in enumerate(own) if _listed(table, option, own))]
@@ -242,14 +238,6 @@ def translated(ours: ShardingProblem, theirs: ShardingProblem, assignment: Assig
 # --- whole tables by a key ------------------------------------------------------------------------------------------
 
 
-def _size(table: EmbeddingTable) -> float:
-    return float(table.num_elements)
-
-
-def _dimension(table: EmbeddingTable) -> float:
-    return float(table.dimension)
-
-
 def _lookups(table: EmbeddingTable) -> float:
     return table.dimension * table.reads_per_sample
 
@@ -352,6 +340,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "karmarkar_karp": Rule("largest differencing on look-ups", "Neo, arXiv 2104.05158", karmarkar_karp),
     "greedy_lookups": Rule("LPT by dimension × pooling", "DreamShard, NeuroShard (code)", _greedy(_lookups)),
     "greedy_size_lookups": Rule("LPT by look-ups × log rows", "DreamShard, NeuroShard (code)", _greedy(_size_lookups)),
-    "greedy_size": Rule("LPT by elements", "DreamShard, NeuroShard (code)", _greedy(_size)),
-    "greedy_dimension": Rule("LPT by dimension", "DreamShard, NeuroShard (code)", _greedy(_dimension)),
+    "greedy_size": Rule("LPT by elements", "DreamShard, NeuroShard (code)", _greedy(lambda table: table.num_elements)),
+    "greedy_dimension": Rule(
+        "LPT by dimension", "DreamShard, NeuroShard (code)", _greedy(lambda table: table.dimension)
+    ),
 }

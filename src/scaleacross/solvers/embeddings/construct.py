@@ -150,14 +150,10 @@ def relabelled(problem: ShardingProblem, assignment: Assignment) -> Assignment:
         tuple(
             ranks
             if len(ranks) == fleet.num_ranks and problem.options[table][index].spread == "all"
-            else _again(new, ranks)
+            else np.sort(new[ranks])
             for table, (index, ranks) in enumerate(zip(assignment.option, assignment.ranks, strict=True))
         ),
     )
-
-
-def _again(new: Ints, ranks: Ints) -> Ints:
-    return np.sort(new[ranks])
 
 
 def interchangeable(problem: ShardingProblem) -> list[list[int]]:
