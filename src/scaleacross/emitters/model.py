@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from scaleacross.errors import EmitError
+from scaleacross.errors import EmitError, InputError
 from scaleacross.spec.plan import Plan
 from scaleacross.targets import refused_by
-from scaleacross.workloads import FAMILIES
+from scaleacross.workloads import problem
 from scaleacross.workloads.layer_profile import Workload
 
 
@@ -15,15 +15,10 @@ def workload_of(plan: Plan) -> Workload:
     Raises:
         EmitError: the plan names a workload instead of carrying it, or its family is unknown.
     """
-    mapping = plan.job.workload
-    if isinstance(mapping, str):
-        raise EmitError(
-            f"plan '{plan.job.name}' names its workload ('{mapping}') but does not hold it: resolve it first"
-        )
-    family = FAMILIES.get(str(mapping.get("family")))
-    if family is None:
-        raise EmitError(f"workload family '{mapping.get('family')}' is unknown; there are {', '.join(FAMILIES)}")
-    return family.model_validate(mapping)
+    try:
+        return problem.workload_of(plan.job)
+    except InputError as error:
+        raise EmitError(str(error)) from None
 
 
 def check_stages(plan: Plan) -> None:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision
 from scaleacross.targets.law import JobLaw, Subject
-from scaleacross.workloads import FAMILIES
 from scaleacross.workloads.decoder import Decoder
+from scaleacross.workloads.problem import workload_of
 
 
 def decoder_of(job: Job) -> Decoder:
-    """The model of a job as layer kinds.
-
-    Raises:
-        InputError: the job names its workload instead of holding it, or the family is unknown or says its costs only.
-    """
-    if isinstance(job.workload, str):
-        raise InputError(f"job '{job.name}' names its workload ('{job.workload}'): resolve it first")
-    family = FAMILIES.get(str(job.workload.get("family")))
-    if family is None:
-        raise InputError(f"workload family '{job.workload.get('family')}' is unknown; there are {', '.join(FAMILIES)}")
-    return family.model_validate(job.workload).decoder()
+    """The model of a job as layer kinds. Raises InputError as ``workload_of``, and where the family says its costs only."""
+    return workload_of(job).decoder()
 
 
 def encodes_nothing(title: str) -> JobLaw:

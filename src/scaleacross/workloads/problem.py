@@ -49,13 +49,23 @@ def problem_of(job: Job) -> Problem:
         InputError: the job names its workload or topology instead of holding it, the family is unknown, or ``recompute`` names a
             module that no layer has, or it allows offloads or the host as a driver and a building states no host.
     """
-    if isinstance(job.workload, str) or isinstance(job.topology, str):
-        raise InputError(f"job '{job.name}' refers to files: resolve it first (catalogue.resolve)")
+    if isinstance(job.topology, str):
+        raise InputError(
+            f"job '{job.name}' names its topology ('{job.topology}'): resolve it first (catalogue.resolve)"
+        )
+    return assembled(job, workload_of(job), Topology.model_validate(job.topology))
+
+
+def workload_of(job: Job) -> Workload:
+    """The model that a job holds. Raises InputError: it names its workload instead of holding it, or the family is unknown."""
+    if isinstance(job.workload, str):
+        raise InputError(
+            f"job '{job.name}' names its workload ('{job.workload}'): resolve it first (catalogue.resolve)"
+        )
     family = FAMILIES.get(str(job.workload.get("family")))
     if family is None:
         raise InputError(f"workload family '{job.workload.get('family')}' is unknown; there are {', '.join(FAMILIES)}")
-    workload = family.model_validate(job.workload)
-    return assembled(job, workload, Topology.model_validate(job.topology))
+    return family.model_validate(job.workload)
 
 
 def assembled(job: Job, workload: Workload, topology: Topology) -> Problem:
