@@ -54,12 +54,11 @@ def explain_command(
         return
     with searching() as progress:
         explanation = explain(source, progress=progress, **limits(time_limit_s, cpu_limit_s, work_limit))
-    if as_json:
-        typer.echo(explanation.model_dump_json(indent=2))
-    else:
-        view.show(
-            first=lambda: explanation_summary(explanation),
-            whole=lambda: explanation_report(explanation),
-            parts=lambda names: explanation_sections(explanation, names),
-            line=lambda: explanation_line(explanation),
-        )
+    view.show(
+        explanation,
+        as_json,
+        first=explanation_summary,
+        whole=explanation_report,
+        parts=explanation_sections,
+        line=explanation_line,
+    )

@@ -317,10 +317,7 @@ def deliver(
     also = page_files(contents) if directory and targets is None else {}
     write_charts(contents, charts)
     bundle = write_bundle(plan, directory, targets, also=also) if directory else None
-    if as_json:
-        typer.echo(plan.model_dump_json(indent=2))
-    else:
-        show_plan(plan, view, found, bundle.submit_command(plan.job.target) if bundle else "")
+    show_plan(plan, as_json, view, found, bundle.submit_command(plan.job.target) if bundle else "")
     if bundle and directory:
         for target, reason in bundle.refused.items():
             typer.echo(f"not written: {target}: {reason}", err=True)

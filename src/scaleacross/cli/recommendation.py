@@ -95,20 +95,18 @@ def plan_recommendation_command(
             overrides=overrides,
             progress=progress,
         )
-    text = plan.model_dump_json(indent=2)
     if output:
-        files = {"plan.json": text + "\n"}
+        files = {"plan.json": plan.model_dump_json(indent=2) + "\n"}
         files |= emitted(plan)
         written = write_files(files, output)
-    if as_json:
-        typer.echo(text)
-    else:
-        view.show(
-            first=lambda: recommendation_summary(plan),
-            whole=lambda: recommendation_report(plan),
-            parts=lambda names: recommendation_sections(plan, names),
-            line=lambda: recommendation_line(plan),
-        )
+    view.show(
+        plan,
+        as_json,
+        first=recommendation_summary,
+        whole=recommendation_report,
+        parts=recommendation_sections,
+        line=recommendation_line,
+    )
     if output:
         typer.echo(f"wrote {len(written)} files to {output}: {', '.join(files)}", err=True)
 
@@ -167,18 +165,16 @@ def plan_inference_command(
 
     with searching() as progress:
         plan = plan_inference(job, time_limit_s=time_limit_s, seed=seed, overrides=overrides, progress=progress)
-    text = plan.model_dump_json(indent=2)
     if output:
-        write_files({"plan.json": text + "\n"}, output)
-    if as_json:
-        typer.echo(text)
-    else:
-        view.show(
-            first=lambda: inference_summary(plan),
-            whole=lambda: inference_report(plan),
-            parts=lambda _: inference_report(plan),
-            line=lambda: inference_line(plan),
-        )
+        write_files({"plan.json": plan.model_dump_json(indent=2) + "\n"}, output)
+    view.show(
+        plan,
+        as_json,
+        first=inference_summary,
+        whole=inference_report,
+        parts=lambda plan, _: inference_report(plan),
+        line=inference_line,
+    )
     if output:
         typer.echo(f"wrote plan.json to {output}", err=True)
 

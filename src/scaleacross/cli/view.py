@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from scaleacross.cli.frame import display
+from scaleacross.cli.frame import Found, display
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -50,19 +50,23 @@ class View:
 
     def show(
         self,
+        found: Found,
+        as_json: bool,
         *,
-        first: Callable[[], RenderableType],
-        whole: Callable[[], RenderableType],
-        parts: Callable[[Sequence[str]], RenderableType],
-        line: Callable[[], str],
+        first: Callable[[Found], RenderableType],
+        whole: Callable[[Found], RenderableType],
+        parts: Callable[[Found, Sequence[str]], RenderableType],
+        line: Callable[[Found], str],
     ) -> None:
-        """Print what was asked for; only that is made."""
-        if self.quiet:
-            typer.echo(line())
+        """Print ``found`` as JSON, or what was asked for of its report; only that is made."""
+        if as_json:
+            typer.echo(found.model_dump_json(indent=2))
+        elif self.quiet:
+            typer.echo(line(found))
         elif self.sections:
-            display(parts(self.sections))
+            display(parts(found, self.sections))
         else:
-            display(whole() if self.full else first())
+            display((whole if self.full else first)(found))
 
 
 def view_of(full: bool, sections: Sequence[str] | None, quiet: bool, known: Sequence[str]) -> View:
@@ -83,7 +87,7 @@ def view_of(full: bool, sections: Sequence[str] | None, quiet: bool, known: Sequ
     return View(full, named, quiet)
 
 
-def show_plan(plan: Plan, view: View, found: Callable[[], PlanSummary], submit: str = "") -> None:
+def show_plan(plan: Plan, as_json: bool, view: View, found: Callable[[], PlanSummary], submit: str) -> None:
     """Print a plan.
 
     Args:
@@ -94,10 +98,12 @@ def show_plan(plan: Plan, view: View, found: Callable[[], PlanSummary], submit: 
     from scaleacross.report.terminal import plan_report, plan_sections
 
     view.show(
-        first=lambda: plan_summary(plan, found(), bool(submit)),
-        whole=lambda: plan_report(plan),
-        parts=lambda names: plan_sections(plan, names),
-        line=lambda: plan_line(plan),
+        plan,
+        as_json,
+        first=lambda plan: plan_summary(plan, found(), bool(submit)),
+        whole=plan_report,
+        parts=plan_sections,
+        line=plan_line,
     )
-    if submit and view == View():
+    if submit and view == View() and not as_json:
         typer.echo(submit)
