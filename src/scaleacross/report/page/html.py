@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from html import escape
+from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -15,38 +16,6 @@ from scaleacross.report.page.chart import Chart, Row, whole_spec
 REPORT_FILE: Final = "report.html"
 MISSING: Final = "it is drawn by Vega-Lite: pip install 'scaleacross[report]'"
 MAX_TABLE_ROWS: Final = 200
-STYLE: Final = """
-:root { color-scheme: light; }
-body { margin: 0 auto; max-width: 72rem; padding: 1rem; font: 16px/1.45 system-ui, sans-serif; color: #1b1f24; background: #fff; }
-h1 { font-size: 1.5rem; margin: 0.5rem 0; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin: 0; }
-nav { margin: 0.75rem 0 1.25rem; line-height: 1.9; }
-nav a { margin-right: 0.9rem; }
-a { color: #1f5a96; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.2rem 1rem; margin: 0; }
-dt { font-weight: 600; } dd { margin: 0; overflow-wrap: anywhere; }
-figure { margin: 0 0 2rem; padding-top: 1rem; border-top: 1px solid #d5d9de; }
-figcaption p { margin: 0.2rem 0 0.6rem; color: #4a525b; }
-.chart { width: 100%; } .chart svg { max-width: 100%; }
-details { margin-top: 0.4rem; } summary { cursor: pointer; color: #1f5a96; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 0.85rem; }
-th, td { padding: 0.15rem 0.7rem 0.15rem 0; text-align: left; border-bottom: 1px solid #e6e9ec; white-space: nowrap; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-footer { color: #4a525b; font-size: 0.85rem; }
-@media (max-width: 30rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: 0.4rem; } }
-@media print { body { max-width: none; } figure { break-inside: avoid; } nav, details { display: none; } }
-"""
-DRAW: Final = """
-(async () => {
-  for (const holder of document.querySelectorAll(".chart")) {
-    const spec = JSON.parse(document.getElementById(holder.id + "-spec").textContent);
-    await vegaEmbed(holder, spec, {renderer: "svg", actions: false, tooltip: {theme: "light"}});
-    await new Promise(done => setTimeout(done, 0));
-  }
-  document.body.dataset.drawn = "yes";
-})();
-"""
 
 
 def can_draw() -> bool:
@@ -72,11 +41,16 @@ def page(title: str, facts: Sequence[tuple[str, str]], charts: Sequence[Chart], 
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{_file('report.css')}</style>\n</head>\n<body>\n"
         f"<h1>{escape(title)}</h1>\n<dl>{told}</dl>\n<nav>{links}</nav>\n{figures}\n"
         f"<footer>Made by {escape(made_by)}. This file needs no network.</footer>\n"
-        f"<script>(() => {{{_library()}}})();</script>\n<script>{DRAW}</script>\n</body>\n</html>\n"
+        f"<script>(() => {{{_library()}}})();</script>\n<script>\n{_file('draw.js')}</script>\n</body>\n</html>\n"
     )
+
+
+def _file(name: str) -> str:
+    """Style or script of every page."""
+    return files(__package__).joinpath("files", name).read_text(encoding="utf-8")
 
 
 def _library() -> str:
