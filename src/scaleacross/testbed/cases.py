@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from scaleacross.schedules.collective import CollectiveSchedule, Operation, flat, layered, tree_all_reduce
-from scaleacross.testbed.ranks import run_ranks
+from scaleacross.testbed.ranks import asked
 from scaleacross.testbed.session import Testbed
-
-TASK_VARIABLE: Final = "SCALEACROSS_TESTBED_TASK"
 
 
 @dataclass(frozen=True)
@@ -71,22 +68,15 @@ class Timing:
         return statistics.median(self.seconds)
 
 
-def time_cases(
-    testbed: Testbed, cases: Sequence[Case], folder: Path, watch: Callable[[float], None] | None = None
-) -> list[Timing]:
+def time_cases(testbed: Testbed, cases: Sequence[Case], folder: Path) -> list[Timing]:
     """Run cases on all hosts, one rank each, in the order of the layout. Cases of equal size and iterations take turns, so that
     what disturbs the machine disturbs them alike.
 
     Raises:
         EmulationError: a rank failed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    task, out = folder / "task.json", folder / "timings.json"
-    task.write_text(json.dumps({"cases": [asdict(case) for case in cases], "out": str(out)}), encoding="utf-8")
-    hosts = [host.name for host in testbed.layout.hosts]
-    program = ["-m", "scaleacross.testbed.collective_ranks"]
-    run_ranks(testbed, hosts, program, folder, {TASK_VARIABLE: str(task)}, watch)
-    rows = json.loads(out.read_text(encoding="utf-8"))
+    program, task = ["-m", "scaleacross.testbed.collective_ranks"], {"cases": [asdict(case) for case in cases]}
+    rows = asked(testbed, program, folder, task)
     return [Timing(case, tuple(row["seconds"]), row["error_fraction"]) for case, row in zip(cases, rows, strict=True)]
 
 

@@ -23,8 +23,9 @@ from scaleacross.runtime.communicator import LinkSettings
 from scaleacross.runtime.policy import Chosen, Policy
 from scaleacross.runtime.process_group import BACKEND, Options
 from scaleacross.schedules.collective import Operation
-from scaleacross.testbed.cases import TASK_VARIABLE, Case, case_of
+from scaleacross.testbed.cases import Case, case_of
 from scaleacross.testbed.cpus import take_share
+from scaleacross.testbed.ranks import TASK_VARIABLE
 
 TIMEOUT: Final = timedelta(seconds=120)
 WINDOW_BYTES: Final = 16 << 20

@@ -8,7 +8,6 @@ and everything between hosts are left to the planner.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +21,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Degrees, PipelineChoice
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
-from scaleacross.testbed.cases import TASK_VARIABLE
-from scaleacross.testbed.ranks import run_ranks
+from scaleacross.testbed.ranks import asked
 from scaleacross.testbed.session import Testbed
 
 PROGRAM: Final = ("-m", "scaleacross.testbed.training_ranks")
@@ -51,9 +49,7 @@ class Core(NamedTuple):
     codec_bytes_per_s: Mapping[str, float]
 
 
-def train_alone(
-    testbed: Testbed, shape: dict[str, int], length: int, folder: Path, watch: Callable[[float], None] | None = None
-) -> Core:
+def train_alone(testbed: Testbed, shape: dict[str, int], length: int, folder: Path) -> Core:
     """Run all hosts at once, each for itself. Raises EmulationError where one fails."""
     layers = shape["num_layers"]
     runs = [(layers, 1), (layers, 2), (max(1, layers // 2), 1)]
@@ -61,12 +57,7 @@ def train_alone(
         {"layers": n, "micro_batch": b, "num_micro_batches": NUM_MICRO_BATCHES, "length": length, "steps": STEPS}
         for n, b in runs
     ]
-    folder.mkdir(parents=True, exist_ok=True)
-    task, out = folder / "alone.json", folder / "alone-out.json"
-    task.write_text(json.dumps({"shape": shape, "runs": stated, "out": str(out)}), encoding="utf-8")
-    hosts = [host.name for host in testbed.layout.hosts]
-    run_ranks(testbed, hosts, PROGRAM, folder, {TASK_VARIABLE: str(task)}, watch)
-    rows = json.loads(out.read_text(encoding="utf-8"))
+    rows = asked(testbed, PROGRAM, folder, {"shape": shape, "runs": stated})
     alone = [
         Alone(
             *run,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from scaleacross.errors import EmulationError, InputError
 from scaleacross.runtime.launch_file import LAUNCH_VARIABLE
@@ -21,6 +22,8 @@ PORT: Final = 29500
 POLL_S: Final = 0.05
 KILL_S: Final = 5.0
 LAST_LINES: Final = 12
+TASK_VARIABLE: Final = "SCALEACROSS_TESTBED_TASK"
+"""Names the file that says what ranks are to do."""
 
 
 def run_on(testbed: Testbed, host: str, command: Sequence[str]) -> int:
@@ -73,6 +76,19 @@ def run_ranks(
         _wait(running, logs, watch)
     finally:
         _end(running.values())
+
+
+def asked(testbed: Testbed, program: Sequence[str], folder: Path, task: Mapping[str, object]) -> Any:
+    """What one rank on every host, in the order of the layout, writes about ``task``.
+
+    Raises:
+        EmulationError: a rank failed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    question, answer = folder / "task.json", folder / "answer.json"
+    question.write_text(json.dumps({**task, "out": str(answer)}), encoding="utf-8")
+    run_ranks(testbed, [host.name for host in testbed.layout.hosts], program, folder, {TASK_VARIABLE: str(question)})
+    return json.loads(answer.read_text(encoding="utf-8"))
 
 
 def run_plan(

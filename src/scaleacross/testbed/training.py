@@ -19,11 +19,11 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.testbed import TrainedPlan, TrainingSetting
 from scaleacross.spec.topology import Topology
-from scaleacross.testbed.cases import TASK_VARIABLE, time_cases
+from scaleacross.testbed.cases import time_cases
 from scaleacross.testbed.core_figures import PROGRAM, fitted_accelerator, train_alone, with_accelerator
 from scaleacross.testbed.link_figures import link_cases, link_figures, measured_topology
 from scaleacross.testbed.model_shape import ModelShape
-from scaleacross.testbed.ranks import run_plan
+from scaleacross.testbed.ranks import TASK_VARIABLE, run_plan
 from scaleacross.testbed.session import Testbed
 from scaleacross.testbed.trainable import why_untrainable
 from scaleacross.units import human_seconds

@@ -24,12 +24,12 @@ from scaleacross.errors import InputError
 from scaleacross.runtime.launch_file import LAUNCH_VARIABLE, read_launch
 from scaleacross.runtime.tracing import recorder_of_process
 from scaleacross.spec.launch import LaunchConfig
-from scaleacross.testbed.cases import TASK_VARIABLE
 from scaleacross.testbed.codec_rates import codec_rates
 from scaleacross.testbed.cpus import take_share
 from scaleacross.testbed.flat_parameters import FlatParameters
 from scaleacross.testbed.model import batch_of, loss_of, part_of
 from scaleacross.testbed.model_shape import ModelShape
+from scaleacross.testbed.ranks import TASK_VARIABLE
 from scaleacross.testbed.trainable import SCHEDULES, why_untrainable
 
 PIPELINES: Final = dict(zip(SCHEDULES, (ScheduleGPipe, Schedule1F1B), strict=True))
