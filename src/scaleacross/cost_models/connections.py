@@ -33,7 +33,12 @@ class Connections:
         """Of reductions, for every size; ``counted``: OUTER_LEVELS or ALL_LEVELS, ``by_rank``: of a gather or scatter."""
         key = counted is OUTER_LEVELS, by_rank
         if key not in self._found:
-            self._found[key] = self._laws(counted, by_rank)
+            steps = None if self.steps is None else steps_of(self.steps, self.shape.farthest_fanout)
+            if self.compression is None:
+                found = laws(self.shape, self.links, counted, steps, by_rank=by_rank)
+            else:
+                found = coded_laws(self.shape, self.links, counted, self.compression, steps, by_rank=by_rank)
+            self._found[key] = spread_laws(found, self.each)
         return self._found[key]
 
     @cached_property
@@ -48,13 +53,6 @@ class Connections:
     @cached_property
     def _found(self) -> dict[tuple[bool, bool], Laws]:
         return {}
-
-    def _laws(self, counted: Bools, by_rank: bool) -> Laws:
-        steps = None if self.steps is None else steps_of(self.steps, self.shape.farthest_fanout)
-        if self.compression is None:
-            return spread_laws(laws(self.shape, self.links, counted, steps, by_rank=by_rank), self.each)
-        found = coded_laws(self.shape, self.links, counted, self.compression, steps, by_rank=by_rank)
-        return spread_laws(found, self.each)
 
 
 def spread_laws(found: Laws, each: Callable[[Floats], Floats]) -> Laws:
