@@ -117,8 +117,8 @@ def execution_trace(
     Args and errors: as of ``simulate``.
     """
     found = plan if isinstance(plan, Plan) else _verified(plan)
-    played, problem = _played(found, what_if, True, progress)
-    return programs(found, problem, played)
+    played, _ = _played(found, what_if, True, progress)
+    return programs(found, played)
 
 
 def _verified(path: str | Path) -> Plan:

@@ -85,9 +85,9 @@ def least_units(units: int) -> int:
     return units // 2 + 1
 
 
-def restarts(found: Goodput | None, days: float = 30.0) -> int:
-    """Failures expected in ``days``, and three more; three where the plan does not know what fails how often."""
-    return 3 + (0 if found is None or found.mtbf_s is None else math.ceil(days * 86_400 / found.mtbf_s))
+def restarts(found: Goodput | None) -> int:
+    """Failures expected in 30 days, and three more; three where the plan does not know what fails how often."""
+    return 3 + (0 if found is None or found.mtbf_s is None else math.ceil(30 * 86_400 / found.mtbf_s))
 
 
 def _checkpoint_steps(plan: Plan, found: Goodput) -> int | None:

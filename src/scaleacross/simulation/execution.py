@@ -18,10 +18,9 @@ from scaleacross.spec.placement import communicator_axes, strides
 from scaleacross.spec.plan import Plan
 from scaleacross.step.graph import Call, Computation, Key
 from scaleacross.step.setting import SHAPES
-from scaleacross.workloads.problem import Problem
 
 
-def execution_trace(plan: Plan, problem: Problem, played: Replay) -> ExecutionTrace:
+def execution_trace(plan: Plan, played: Replay) -> ExecutionTrace:
     """The programs of all classes of ranks, and which position runs which."""
     machine, graph = played.machine, played.graph
     classes = list(graph.ranks)

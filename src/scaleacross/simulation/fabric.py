@@ -158,7 +158,7 @@ def build_fabric(topology: Topology, placement: Placement, width: int, slowdown:
     n = len(building)
     nic = rates[RACK : BUILDING + 1].max(axis=0)[building]
     capacity = [np.ones(n), nic, nic]
-    uplinks, names = _uplinks(buildings, units, building, rates, capacity, slow)
+    uplinks, names = _uplinks(buildings, units, building, rates, capacity)
     trunks = _trunks(topology, placement, buildings, capacity, names, slow)
     links = np.concatenate(capacity)
     return Fabric(width, units, building, buildings, rates, latency, overhead, links, uplinks, *trunks, names)
@@ -195,7 +195,7 @@ def _figures(buildings: Sequence[Building], slow: Slowdown) -> tuple[Floats, Flo
 
 
 def _uplinks(
-    buildings: Sequence[Building], units: Ints, building: Ints, rates: Floats, capacity: list[Floats], slow: Slowdown
+    buildings: Sequence[Building], units: Ints, building: Ints, rates: Floats, capacity: list[Floats]
 ) -> tuple[Ints, dict[int, str]]:
     """Links of oversubscribed units, appended to ``capacity``."""
     uplinks = np.full((2, NUM_LEVELS, int(units[1:].max(initial=0)) + 1), -1, dtype=np.int64)

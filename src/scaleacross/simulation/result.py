@@ -77,7 +77,7 @@ def _differences(plan: Plan, played: Replay, what_if: tuple[str, ...]) -> tuple[
         predicted, simulated = plan.estimated.component(name), played.components_s.get(name, 0.0)
         share = (predicted - simulated) / played.step_s
         flagged = abs(share) > THRESHOLD
-        cause = unknown + _cause(name, plan, played, predicted < simulated) if flagged else ""
+        cause = unknown + _cause(name, played, predicted < simulated) if flagged else ""
         out.append(
             ComponentDifference(
                 component=name, predicted_s=predicted, simulated_s=simulated, share=share, flagged=flagged, cause=cause
@@ -86,7 +86,7 @@ def _differences(plan: Plan, played: Replay, what_if: tuple[str, ...]) -> tuple[
     return tuple(out)
 
 
-def _cause(name: str, plan: Plan, played: Replay, longer: bool) -> str:
+def _cause(name: str, played: Replay, longer: bool) -> str:
     """What the replay can see of why a component differs."""
     if name == "compute":
         return "computation is slower than stated (stragglers, jitter, or transfers that hold the accelerator)"

@@ -38,7 +38,7 @@ def trains_everything(title: str) -> JobLaw:
     return JobLaw(lambda subject: subject.job.fine_tuning is None or not subject.job.fine_tuning.partial, says)
 
 
-def order_and_shares(title: str, subject: Subject, decision: Decision) -> list[str]:
+def order_and_shares(title: str, decision: Decision) -> list[str]:
     """Refusals of unequal micro-batches per replica."""
     shares = decision.batch_shares
     if shares is None:

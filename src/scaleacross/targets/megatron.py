@@ -336,7 +336,7 @@ LAWS: Final = (
 
 
 def _details(subject: Subject, decision: Decision) -> list[str]:
-    out = order_and_shares(TITLE, subject, decision)
+    out = order_and_shares(TITLE, decision)
     if decision.pipeline.order is not None:
         out.append(f"schedule {decision.pipeline.schedule} in an order of its own: {_ONLY_1F1B}")
     return out

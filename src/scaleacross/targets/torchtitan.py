@@ -344,7 +344,7 @@ LAWS: Final = (
 
 
 def _details(subject: Subject, decision: Decision) -> list[str]:
-    out = order_and_shares(TITLE, subject, decision)
+    out = order_and_shares(TITLE, decision)
     if decision.pipeline.order is not None:
         out.append(_only(f"{decision.pipeline.schedule} in an order of its own"))
     return out

@@ -64,12 +64,10 @@ class Linearised:
     generation: tuple[str, ...]
 
 
-def linearise(cases: Sequence[Case], values: Mapping[str, Floats] | None = None) -> Linearised:
-    """Price every case once per knob, around ``values`` (logs by generation) or the catalogue's."""
-    generation = tuple(generation_of(case) for case in cases)
-    start = dict(values or stated_values(cases))
-    placed = [moved(case, start[name] if values else None) for case, name in zip(cases, generation, strict=True)]
-    predictions = [predict(case) for case in placed]
+def linearise(cases: Sequence[Case]) -> Linearised:
+    """Price every case once per knob, around the catalogue's values."""
+    generation, start = tuple(generation_of(case) for case in cases), stated_values(cases)
+    predictions = [predict(case) for case in cases]
     base = np.log([prediction.step_s for prediction in predictions])
     jacobian = np.stack(
         [
@@ -112,10 +110,8 @@ def _derivatives(case: Case, prediction: Prediction, logs: Floats) -> Floats:
     return out
 
 
-def moved(case: Case, logs: Floats | None) -> Case:
-    """The case on its accelerator with other knobs; None leaves it alone."""
-    if logs is None:
-        return case
+def moved(case: Case, logs: Floats) -> Case:
+    """The case on its accelerator with other knobs."""
     accelerator = case.topology.buildings[0].accelerator
     for knob, value in zip(KNOBS, np.exp(logs), strict=True):
         if knob.applies(accelerator):

@@ -22,7 +22,7 @@ def with_fine_tuning(profile: ModelProfile, request: FineTuning) -> ModelProfile
     """The profile with frozen parts and adapters marked; itself where everything is trained."""
     if not request.partial:
         return profile
-    known = {id(layer): _layer(layer, profile.num_experts, request) for layer, _ in profile.blocks}
+    known = {id(layer): _layer(layer, request) for layer, _ in profile.blocks}
     blocks = tuple((known[id(layer)], count) for layer, count in profile.blocks)
     everything = request.lora is not None
     embedding, head = everything or "embedding" in request.frozen, everything or "head" in request.frozen
@@ -57,7 +57,7 @@ def _whole(layer: LayerProfile) -> LayerProfile:
     )
 
 
-def _layer(layer: LayerProfile, num_experts: int, request: FineTuning) -> LayerProfile:
+def _layer(layer: LayerProfile, request: FineTuning) -> LayerProfile:
     if request.lora is not None:
         return _adapted(_whole(layer), request.lora)
     frozen = [gemm for gemm in layer.gemms if _part_of(gemm) in request.frozen]

@@ -293,7 +293,7 @@ def _flop_per_s(job: RecommendationJob, used: Sequence[Building]) -> float:
     return min(rates)
 
 
-def machine_of(job: RecommendationJob, building: Building, num_ranks: int) -> TorchRecMachine:
+def machine_of(building: Building, num_ranks: int) -> TorchRecMachine:
     """What TorchRec's ``Topology`` would be told of these ranks: two networks, rates in bytes per ms."""
     links, host = building.links, building.host
     inside, outside = (link.technology for link in (links.scale_up, links.zone))
@@ -316,7 +316,7 @@ def _by_torchrec(
         raise InputError(
             "cost_model torchrec knows one kind of rank: use scaleacross for unequal accelerators or hosts"
         )
-    machine = machine_of(job, building, fleet.num_ranks)
+    machine = machine_of(building, fleet.num_ranks)
     row, sent = BYTES_OF[job.table_precision], BYTES_OF[job.exchange_precision]
     kernels = tuple(
         k for k in job.kernels if k in ("dense", "fused") or (building.host is not None and k != "key_value")
