@@ -29,7 +29,7 @@ from scaleacross.solvers.baselines.own_model import (
     distance,
     least_on_any_fleet,
     network_bytes_per_s,
-    ring_sync_s,
+    without_hops_s,
 )
 from scaleacross.solvers.baselines.rules import MEGATRON_ORDER
 from scaleacross.solvers.fleets import Fill, Fleet, shares
@@ -57,7 +57,7 @@ def walk(buildings: Sequence[Building], num_stages: int, stage_size: int) -> Fil
 def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> Found | None:
     s, rate = rows.candidates, network_bytes_per_s(fleet)
     latency = max(building.links.building.one_way_latency_s for building in fleet.buildings)
-    fixed = (s.pp + s.num_micro_batches - 1) * rows.stage_s + rows.update_s + ring_sync_s(rows, latency, rate)
+    fixed = without_hops_s(rows, latency, rate)
     far = {
         (a.name, b.name): distance(fleet, a.name, b.name) for a in fleet.buildings for b in fleet.buildings if a != b
     }

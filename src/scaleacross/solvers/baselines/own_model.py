@@ -156,3 +156,10 @@ def ring_sync_s(rows: Rows, latency_s: float, bytes_per_s: float) -> Floats:
     """Ring all-reduce of the gradients over data parallel, 2(D−1) steps of S/D bytes, (n,)."""
     dp = rows.candidates.dp
     return 2 * (dp - 1) * (latency_s + rows.gradient_bytes / dp / bytes_per_s)
+
+
+def without_hops_s(rows: Rows, latency_s: float, bytes_per_s: float) -> Floats:
+    """T of 1F1B without what the hops between stages add, (n,): (S + M − 1) stages, the update and the ring all-reduce."""
+    s = rows.candidates
+    stages: Floats = (s.pp + s.num_micro_batches - 1) * rows.stage_s
+    return stages + rows.update_s + ring_sync_s(rows, latency_s, bytes_per_s)

@@ -22,7 +22,6 @@ from functools import cache
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import Floats
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.own_model import (
     Distance,
@@ -31,7 +30,7 @@ from scaleacross.solvers.baselines.own_model import (
     distance,
     least_on_any_fleet,
     network_bytes_per_s,
-    ring_sync_s,
+    without_hops_s,
 )
 from scaleacross.solvers.baselines.rules import MEGATRON_ORDER
 from scaleacross.solvers.fleets import Fill, Fleet, shares
@@ -59,7 +58,7 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> Found | None:
     rate = network_bytes_per_s(fleet)
     latency = max(building.links.building.one_way_latency_s for building in fleet.buildings)
     far = {pair: _between(fleet, *pair) for pair in ((a, b) for a in regions for b in regions if a != b)}
-    fixed = _without_hops(rows, latency, rate)
+    fixed = without_hops_s(rows, latency, rate)
     best: Found | None = None
     for row in smallest_tp(rows)[np.argsort(fixed[smallest_tp(rows)], kind="stable")]:
         if (best is not None and fixed[row] > best[0][0]) or clock.over:
@@ -130,12 +129,6 @@ def visit(num_stages: int, capacities: Mapping[str, int], hops: Mapping[tuple[st
         return best
 
     return rest(num_stages, frozenset(), "")
-
-
-def _without_hops(rows: Rows, latency_s: float, bytes_per_s: float) -> Floats:
-    s = rows.candidates
-    stages: Floats = (s.pp + s.num_micro_batches - 1) * rows.stage_s
-    return stages + rows.update_s + ring_sync_s(rows, latency_s, bytes_per_s)
 
 
 def _between(fleet: Fleet, here: str, there: str) -> Distance:
