@@ -65,26 +65,21 @@ class Links(NamedTuple):
         return self._replace(bandwidth=bandwidth, capacity=capacity, uplink=None, adapter=None, curves=None)
 
 
+OF_LEVELS = ("bandwidth", "capacity", "latency", "num_links", "loss", "packet_bytes", "uplink", "message_overhead")
+"""Figures that links have from ``Levels`` as they are."""
+
+
 def links_of(levels: Levels) -> Links:
     """The link figures of one fill."""
-    own = (levels.bandwidth, levels.capacity, levels.latency, *_tables([levels.curves]))
-    return Links(
-        *own,
-        levels.num_links,
-        levels.loss,
-        levels.packet_bytes,
-        uplink=levels.uplink,
-        message_overhead=levels.message_overhead,
-        in_switch=levels.in_switch,
-        drives=Drives.of(levels.accelerators),
-    )
+    curves, curve = _tables([levels.curves])
+    drives, own = Drives.of(levels.accelerators), {name: getattr(levels, name) for name in OF_LEVELS}
+    return Links(curves=curves, curve=curve, in_switch=levels.in_switch, drives=drives, **own)
 
 
 def stacked_links(levels: Sequence[Levels], rows: Ints | None = None) -> Links:
     """The link figures of many fills, one row each; with ``rows`` those of ``levels[rows[i]]`` in row i."""
     rows = np.arange(len(levels)) if rows is None else rows
-    names = ("bandwidth", "capacity", "latency", "num_links", "loss", "packet_bytes", "uplink", "message_overhead")
-    stacked = {name: np.stack([getattr(one, name) for one in levels])[rows] for name in names}
+    stacked = {name: np.stack([getattr(one, name) for one in levels])[rows] for name in OF_LEVELS}
     curves, curve = _tables([one.curves for one in levels])
     in_switch = np.array([one.in_switch for one in levels])[rows]
     table = curve if isinstance(curve, int) else curve[rows]
