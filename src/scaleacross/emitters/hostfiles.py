@@ -8,8 +8,8 @@ variable whose name begins with NCCL (runner.py), the others those that are name
 from __future__ import annotations
 
 import shlex
-from typing import Final
 
+from scaleacross.emitters.filling import filled
 from scaleacross.emitters.nccl import environment
 from scaleacross.emitters.rank_order import rank_order
 from scaleacross.emitters.shell import one_line, plain
@@ -35,7 +35,8 @@ def render(plan: Plan) -> dict[str, str]:
         "hostfiles/deepspeed": slots,
         "hostfiles/openmpi": slots,
         "hostfiles/mpich": "".join(f"{plain(host.name)}:{host.num_ranks}\n" for host in order.hosts),
-        "hostfiles/SUBMIT.md": _SUBMIT.format(
+        "hostfiles/SUBMIT.md": filled(
+            "hostfiles.md",
             name=one_line(plan.job.name),
             size=len(order),
             before="".join(f"{name}={value} " for name, value in settings),
@@ -43,14 +44,3 @@ def render(plan: Plan) -> dict[str, str]:
             stated="".join(f"-genv {name} {value} " for name, value in settings),
         ),
     }
-
-
-_SUBMIT: Final = """\
-# Run plan {name} with an MPI launcher or DeepSpeed: {size} processes in the plan's rank order
-
-```bash
-{before}deepspeed --hostfile deepspeed train.py
-mpirun {exported}--hostfile openmpi --map-by slot -n {size} python train.py      # Open MPI
-mpiexec {stated}-f mpich -n {size} python train.py                             # MPICH, Intel MPI
-```
-"""

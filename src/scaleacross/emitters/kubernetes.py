@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final
 
+from scaleacross.emitters.filling import filled
 from scaleacross.emitters.nccl import environment
 from scaleacross.emitters.rank_order import Host, RankOrder, rank_order
 from scaleacross.emitters.recovery import restarts
@@ -48,7 +49,8 @@ def render(plan: Plan) -> dict[str, str]:
     parts = _segments(order)
     if len(parts) == 1:
         files["trainjob.json"] = _text(_trainjob(parts[0], name, settings))
-    files["SUBMIT.md"] = _SUBMIT.format(
+    files["SUBMIT.md"] = filled(
+        "kubernetes.md",
         name=name,
         title=one_line(plan.job.name),
         kinds=" or ".join(sorted(files)),
@@ -165,19 +167,3 @@ def _label(name: str) -> str:
 
 def _text(data: dict[str, Any]) -> str:
     return json.dumps(data, indent=2) + "\n"
-
-
-_SUBMIT: Final = """\
-# Submit plan {title} to Kubernetes
-
-Fill in `{image}`, the program (`args`) and the queue (`user-queue`) in the file that you use ({kinds}); then
-
-```bash
-kubectl apply --dry-run=server -f jobset.json
-kubectl apply -f jobset.json
-kubectl get pods -l jobset.sigs.k8s.io/jobset-name={name}
-```
-
-The JobSet has {parts} replicated job(s), in rank order. A pod stands on a host of its part; which host gets which index is
-the scheduler's choice. It needs JobSet v1alpha2; without Kueue, remove the queue label. Nothing here was run on a cluster.
-{env}"""

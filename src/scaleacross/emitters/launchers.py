@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from scaleacross.emitters.filling import filled
 from scaleacross.emitters.rank_order import RankOrder
 from scaleacross.emitters.shell import Launch, hosts_file, one_line, run_node
 from scaleacross.emitters.slurm import host_of_every_rank, sbatch, submit
@@ -39,7 +38,8 @@ def submit_page(order: RankOrder, launch: Launch, ray: bool, no_task: str) -> st
         no_task: why skypilot.yaml is not.
     """
     program = "" if launch.torchrun_command != '"$@"' else " /path/on/every/host/train.py"
-    return _SUBMIT.format(
+    return filled(
+        "launchers.md",
         name=one_line(launch.plan_name),
         hosts=len(order.hosts),
         world_size=len(order),
@@ -50,20 +50,3 @@ def submit_page(order: RankOrder, launch: Launch, ray: bool, no_task: str) -> st
         if no_task
         else "With SkyPilot: `sky launch skypilot.yaml`\n",
     )
-
-
-_SUBMIT: Final = """\
-# Submit plan {name}: {world_size} processes on {hosts} hosts, in the rank order of {framework}
-
-Column 1 of `hosts.txt` holds the names of the hosts as your cluster knows them. Where these are invented (`building-a-h00000`),
-write the real ones there, or emit again with `scaleacross emit plan.json --hosts FILE`. Spare hosts stand at its end.
-
-```bash
-SBATCH_OPTIONS=--test-only ./submit.sh{program}   # does SLURM accept it?
-./submit.sh{program}                              # sbatch on exactly these hosts, by --nodefile
-squeue --me
-```
-
-Partition, account, time limit and container come from `slurm:` of the job, or from `SBATCH_OPTIONS`.
-Without SLURM, run this on every host of `hosts.txt`, with the same folder: `./run_node.sh{program}`
-{ray}{skypilot}"""

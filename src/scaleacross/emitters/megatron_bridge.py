@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from scaleacross.emitters.filling import filled
 from scaleacross.emitters.megatron_communicators import FILE as COMMUNICATORS
 from scaleacross.emitters.shell import one_line
 from scaleacross.errors import EmitError
@@ -140,7 +141,8 @@ def bridge_recipe(plan: Plan, words: Sequence[str]) -> str:
     chunks = plan.decision.pipeline.num_chunks
     stated["model.virtual_pipeline_model_parallel_size"] = chunks if chunks > 1 else None
     lines = "".join(f"    cfg.{name} = {value!r}\n" for name, value in stated.items())
-    text = _MODULE.format(
+    text = filled(
+        "bridge_recipe.py.txt",
         title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
         precision=PRESETS[plan.job.recipe or plan.job.precision],
         lines=lines,
@@ -177,27 +179,3 @@ def _fields(option: str, values: list[str]) -> Iterator[tuple[str, Any]]:
     if value is None:
         value = {WHOLE: int, SHARE: float}.get(kind, str)(values[0])
     yield from ((name, value) for name in names)
-
-
-_MODULE: Final = '''\
-"""Plan {title} over a recipe of Megatron-Bridge 0.3.1: apply(llama31_405b_pretrain_config()), then pretrain(cfg, forward_step).
-
-Ranks are those of run_node.sh and hosts.txt beside this file. Data, tokenizer, learning rate and checkpoints stay the recipe's.
-"""
-
-from pathlib import Path
-
-{imports}from megatron.bridge.training.comm_overlap import CommOverlapConfig
-from megatron.bridge.training.config import ConfigContainer
-from megatron.bridge.training.mixed_precision import get_mixed_precision_config
-
-
-def apply(cfg: ConfigContainer) -> ConfigContainer:
-    """``cfg`` with the plan's parallelism, batch, recomputation, overlap and communicators."""
-    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)
-    cfg.mixed_precision = get_mixed_precision_config("{precision}")
-{lines}    communicators = Path(__file__).with_name("{communicators}")
-    if communicators.exists():
-        cfg.dist.nccl_communicator_config_path = str(communicators)
-    return cfg
-'''

@@ -15,6 +15,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Final
 
+from scaleacross.emitters.filling import filled
 from scaleacross.emitters.rank_order import RankOrder
 from scaleacross.errors import EmitError
 from scaleacross.spec.slurm import Slurm
@@ -88,57 +89,16 @@ def run_node(order: RankOrder, launch: Launch) -> str:
             "every host one block of ranks: use slurm.sbatch, which starts each rank by itself."
         )
         return f"#!/usr/bin/env bash\nset -euo pipefail\necho {shlex.quote(message)} >&2\nexit 2\n"
-    return _RUN_NODE.format(
+    return filled(
+        "run_node.sh",
         header=header(launch, "starts the processes of this host. Run it on every host, with the same files."),
+        read_hosts=read_hosts(order),
         num_hosts=len(order.hosts),
-        world_size=len(order),
         preamble=launch.preamble,
         command=launch.torchrun_command,
     )
 
 
-# Both scripts share the reading of hosts.txt: names[] and counts[] by node rank.
-READ_HOSTS: Final = """\
-hosts_file="${{HOSTS_FILE:-$here/hosts.txt}}"
-if [[ -f "$here/../nccl.env" ]]; then set -a; source "$here/../nccl.env"; set +a; fi
-names=(); counts=(); planned=()
-while read -r name count plan_name _ || [[ -n "$name" ]]; do
-  [[ -z "$name" || "$name" == \\#* ]] && continue
-  names+=("$name"); counts+=("$count"); planned+=("$plan_name")
-done < "$hosts_file"
-total=0; for count in "${{counts[@]}}"; do total=$((total + count)); done
-if (( ${{#names[@]}} != {num_hosts} || total != {world_size} )); then
-  echo "$hosts_file: ${{#names[@]}} hosts with $total processes; the plan has {num_hosts} hosts with {world_size}" >&2; exit 2
-fi
-twice="$(printf '%s\\n' "${{names[@]}}" | sort | uniq -d | head -n 1)"
-if [[ -n "$twice" ]]; then echo "$hosts_file: host $twice is listed twice" >&2; exit 2; fi
-"""
-
-_RUN_NODE: Final = (
-    """\
-#!/usr/bin/env bash
-{header}
-# Settings: HOSTS_FILE (default: hosts.txt beside this script), NODE_NAME (default: this host's name), MASTER_PORT (29500),
-# TORCHRUN (torchrun). Arguments are passed on to the training program.
-#
-# The rendezvous is static on purpose: c10d would sort the hosts by address and so undo the plan's rank order.
-set -euo pipefail
-here="$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)"
-"""
-    + READ_HOSTS
-    + """\
-long_name="${{NODE_NAME:-$(hostname)}}"
-short_name="${{NODE_NAME:-${{long_name%%.*}}}}"
-node_rank=-1
-for k in "${{!names[@]}}"; do
-  if [[ "${{names[k]}}" == "$long_name" || "${{names[k]}}" == "$short_name" ]]; then node_rank=$k; fi
-done
-if (( node_rank < 0 )); then
-  echo "host $long_name is not in $hosts_file: write its name into column 1, or set NODE_NAME" >&2; exit 2
-fi
-{preamble}exec "${{TORCHRUN:-torchrun}}" --nnodes {num_hosts} --nproc-per-node "${{counts[node_rank]}}" \\
-  --node-rank "$node_rank" --rdzv-backend static --master-addr "${{MASTER_ADDR:-${{names[0]}}}}" \\
-  --master-port "${{MASTER_PORT:-29500}}" \\
-  {command}
-"""
-)
+def read_hosts(order: RankOrder) -> str:
+    """Shell lines that read hosts.txt, which all scripts share: names[] and counts[] by node rank."""
+    return filled("read_hosts.sh", num_hosts=len(order.hosts), world_size=len(order))

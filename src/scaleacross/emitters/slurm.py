@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
+from scaleacross.emitters.filling import filled
 from scaleacross.emitters.rank_order import RankOrder
-from scaleacross.emitters.shell import READ_HOSTS, Launch, header, plain
+from scaleacross.emitters.shell import Launch, header, plain, read_hosts
 from scaleacross.errors import EmitError
 
 MAX_COMPONENTS: Final = 16
@@ -56,10 +57,11 @@ def sbatch(order: RankOrder, launch: Launch) -> str:
     """The batch script."""
     parts = components(order, launch)
     sizes = [sum(order.hosts[host].num_ranks for host in part) for part in parts]
-    return _SBATCH.format(
+    return filled(
+        "slurm.sbatch",
         options="#SBATCH hetjob\n".join(_options(order, launch, number, part) for number, part in enumerate(parts)),
         header=header(launch, "one task per accelerator, in exact rank order. Submit it with submit.sh."),
-        read_hosts=READ_HOSTS.format(num_hosts=len(order.hosts), world_size=len(order)),
+        read_hosts=read_hosts(order),
         world_size=len(order),
         srun=_srun(sizes, launch),
         task=shlex.quote(_TASK.format(preamble=launch.preamble, command=launch.task_command)),
@@ -114,58 +116,13 @@ def submit(order: RankOrder, launch: Launch) -> str:
     parts = components(order, launch)
     component = {host: number for number, part in enumerate(parts) for host in part}
     counts = [component[host] for host in range(len(order.hosts))]
-    return _SUBMIT.format(
+    return filled(
+        "submit.sh",
         header=header(launch, "submits slurm.sbatch on exactly the hosts of hosts.txt, column 1."),
-        read_hosts=READ_HOSTS.format(num_hosts=len(order.hosts), world_size=len(order)),
+        read_hosts=read_hosts(order),
         runs=" ".join(f"{number}:{len(list(run))}" for number, run in groupby(counts)),
     )
 
-
-_SUBMIT: Final = """\
-#!/usr/bin/env bash
-{header}
-# Arguments go to the training program. SBATCH_OPTIONS: further options of sbatch, e.g. "--test-only --time=2:00:00".
-set -euo pipefail
-here="$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)"
-{read_hosts}cd "$here"
-rm -f nodes.[0-9]*.txt
-next=0
-for run in {runs}; do  # component:hosts, in node-rank order
-  printf '%s\\n' "${{names[@]:next:${{run#*:}}}}" >> "nodes.${{run%:*}}.txt"
-  next=$((next + ${{run#*:}}))
-done
-read -r -a options <<< "${{SBATCH_OPTIONS:-}}"
-PLAN_DIR="$here" exec sbatch "${{options[@]}}" slurm.sbatch "$@"
-"""
-
-_SBATCH: Final = """\
-#!/usr/bin/env bash
-{options}{header}
-# Task i runs on line i of the host file: --distribution=arbitrary, stated because a topology plugin would reorder tasks.
-set -euo pipefail
-here="${{PLAN_DIR:-${{SLURM_SUBMIT_DIR:-$PWD}}}}"
-{read_hosts}export PLAN_HOSTFILE="$here/.slurm_hostfile.${{SLURM_JOB_ID:?run this under sbatch}}"
-trap 'rm -f -- "$PLAN_HOSTFILE" "$PLAN_HOSTFILE".[0-9]*' EXIT
-declare -A real=()
-for k in "${{!names[@]}}"; do real["${{planned[k]}}"]="${{names[k]}}"; done
-while read -r plan_name; do
-  [[ -n "${{real[$plan_name]:-}}" ]] || {{ echo "$hosts_file: column 3 has no host $plan_name" >&2; exit 2; }}
-  printf '%s\\n' "${{real[$plan_name]}}"
-done < "$here/slurm_hostfile" > "$PLAN_HOSTFILE"
-allocated() {{
-  local lists=("${{!SLURM_JOB_NODELIST_HET_GROUP_@}}") list
-  (( ${{#lists[@]}} )) || lists=(SLURM_JOB_NODELIST)
-  for list in "${{lists[@]}}"; do scontrol show hostnames "${{!list}}"; done
-}}
-missing="$(comm -23 <(printf '%s\\n' "${{names[@]}}" | sort) <(allocated | sort) | head -n 1)"
-if [[ -n "$missing" ]]; then
-  echo "host $missing of $hosts_file is not in this allocation: submit with ./submit.sh" >&2; exit 2
-fi
-export MASTER_ADDR="${{MASTER_ADDR:-$(head -n 1 "$PLAN_HOSTFILE")}}" MASTER_PORT="${{MASTER_PORT:-29500}}"
-export WORLD_SIZE={world_size} here
-task=(bash -c {task} task "$@")
-{srun}
-"""
 
 _TASK: Final = """\
 set -euo pipefail

@@ -5,71 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from scaleacross.emitters.filling import filled
 from scaleacross.errors import EmitError
 from scaleacross.spec.recommendation import RecommendationPlan, TablePlacement, shard_extents
 from scaleacross.workloads.recommendation import Dlrm
 
 MODULE: Final = "sparse_arch.embedding_bag_collection"
 """Path of the collection in TorchRec's own DLRM (torchrec.models.dlrm)."""
-
-_SCRIPT: Final = '''"""Sharding plan of {name!r} for TorchRec, written by scaleacross.
-
-    plan = sharding_plan()                       # or sharding_plan("path.of.your.collection")
-    model = DistributedModelParallel(module, plan=plan, sharders=[EmbeddingBagCollectionSharder()])
-{groups}
-``constraints()`` holds TorchRec's own planner to the same shardings and kernels.
-"""
-
-import json
-from pathlib import Path
-
-from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
-from torchrec.distributed.planner.types import ParameterConstraints
-from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
-
-PLAN = json.loads((Path(__file__).parent / "sharding_plan.json").read_text())
-
-
-def _spec(shards, device):
-    places = [s["placement"] if device == "cuda" else s["placement"].partition("/")[0] + "/" + device for s in shards]
-    metadata = [ShardMetadata(s["offsets"], s["sizes"], place) for s, place in zip(shards, places)]
-    return EnumerableShardingSpec(metadata) if metadata else None
-
-
-def _cache(table):
-    share = table["cache_load_factor"]
-    return None if share is None else CacheParams(load_factor=share)
-
-
-def sharding_plan(module=PLAN["module"], device="cuda"):
-    """The plan of the collection at ``module``; ``device="cpu"`` to try it on gloo."""
-    tables = {{
-        name: ParameterSharding(
-            sharding_type=table["sharding_type"],
-            compute_kernel=table["compute_kernel"],
-            ranks=table["ranks"],
-            sharding_spec=_spec(table["shards"], device),
-            cache_params=_cache(table),
-        )
-        for name, table in PLAN["tables"].items()
-    }}
-    return ShardingPlan(plan={{module: EmbeddingModuleShardingPlan(tables)}})
-
-
-def constraints():
-    """By table, for ``EmbeddingShardingPlanner(constraints=...)``."""
-    return {{
-        name: ParameterConstraints(
-            sharding_types=[table["sharding_type"]],
-            compute_kernels=[table["compute_kernel"]],
-            min_partition=table["min_partition"],
-            pooling_factors=table["pooling_factors"],
-            is_weighted=table["is_weighted"],
-            cache_params=_cache(table),
-        )
-        for name, table in PLAN["tables"].items()
-    }}
-'''
 
 
 def render(plan: RecommendationPlan) -> dict[str, str]:
@@ -114,7 +56,7 @@ def render(plan: RecommendationPlan) -> dict[str, str]:
         "use_inter_host_allreduce": plan.decision.replicas == "outer",
         "tables": tables,
     }
-    script = _SCRIPT.format(name=plan.job.name, groups=_group_note(plan))
+    script = filled("sharding_plan.py.txt", name=repr(plan.job.name), groups=_group_note(plan))
     return {"torchrec/sharding_plan.json": json.dumps(whole, indent=1) + "\n", "torchrec/sharding_plan.py": script}
 
 

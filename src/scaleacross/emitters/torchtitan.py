@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from scaleacross.emitters.filling import filled
 from scaleacross.emitters.launchers import launch_files
 from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import rank_order, ranks_csv
@@ -92,10 +93,12 @@ def config_module(plan: Plan) -> str:
     converters = _converters(plan)
     parts = {*plan.job.kept.compiled, *(["model"] if converters else [])}  # converters ask for compiled layers
     compiled = [part for part in ("model", "loss") if part in parts]
-    text = _MODULE.format(
+    text = filled(
+        "scaleacross_plan.py.txt",
         title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
         package=flavor.package,
         flavor=flavor.name,
+        quoted_flavor=repr(flavor.name),
         recompute=CHECKPOINTING[plan.decision.recompute],
         policies=", ".join(sorted(name.partition(".")[0] for name in CHECKPOINTING.values() if name != "None")),
         stated="".join(f"    {name!r}: {values!r},\n" for name, values in stated.items()),
@@ -254,59 +257,3 @@ if [[ "${{TORCHTITAN_VERSION:-0.3.0}}" == 0.2.* ]]; then TORCHTITAN_CONFIG=({old
 fi
 export PYTHONPATH="$here${{PYTHONPATH:+:$PYTHONPATH}}"
 """
-_MODULE: Final = '''\
-"""torchtitan 0.3.0 configuration of plan {title}.
-
-Start it with run_node.sh or submit.sh beside this file; alone: ``--module scaleacross_plan --config train``.
-It needs a torch later than 2.13.0, which has no torch.distributed.set_timeout and no schedules that take arg_mbs.
-"""
-
-import dataclasses
-import os
-from typing import Any
-
-{imports}from torchtitan.components.loss import {losses}
-from torchtitan.components.optimizer import default_adamw
-from torchtitan.config import {compile_import}ParallelismConfig, TrainingConfig
-from torchtitan.distributed.activation_checkpoint import {policies}
-from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
-from torchtitan.models.common.config_utils import decoder_vocab_size
-from torchtitan.models.{package} import model_registry
-from torchtitan.trainer import Trainer
-
-# Data set, learning rate, number of steps and the tokenizer's folder are not part of a plan: set them here.
-
-# What the workload states of its model, whatever the flavor has there: class of torchtitan -> fields of its Config.
-STATED = {{
-{stated}}}
-{groups}
-
-def as_stated(part: Any) -> None:
-    """Lay the workload's values over a configuration and all that it holds."""
-    if isinstance(part, (list, tuple)):
-        for one in part:
-            as_stated(one)
-    elif dataclasses.is_dataclass(part):
-        for name, value in STATED.get(type(part).__qualname__.split(".")[0], {{}}).items():
-            setattr(part, name, value)
-        for field in dataclasses.fields(part):
-            as_stated(getattr(part, field.name))
-
-
-def train() -> Trainer.Config:
-    """The plan's settings around torchtitan's {package} {flavor}."""
-    model_spec = model_registry({flavor!r}{converters})
-    as_stated(model_spec.model)
-    return Trainer.Config(
-        model_spec=model_spec,
-        hf_assets_path=os.environ.get("HF_ASSETS_PATH", "./assets/hf"),
-{loss}        optimizer=default_adamw(lr=float(os.environ.get("LEARNING_RATE", "8e-5"))),
-        dataloader=HuggingFaceTextDataLoader.Config(dataset=os.environ.get("DATASET", "c4")),
-        activation_checkpoint={recompute},
-{compiled}{checkpoint}        training=TrainingConfig(
-            steps=int(os.environ.get("STEPS", "1000")),
-{training}        ),
-        parallelism=ParallelismConfig(
-{parallelism}        ),
-    )
-'''

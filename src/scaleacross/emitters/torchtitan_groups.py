@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from scaleacross.emitters.crossed_levels import axes_over_sockets
+from scaleacross.emitters.filling import filled
 from scaleacross.emitters.group_settings import SOCKETS, most_channels, traffic_classes, zero_cta
 from scaleacross.emitters.nccl_variables import ZERO_CTA
 from scaleacross.spec.plan import Plan
@@ -42,7 +43,7 @@ def group_lines(plan: Plan) -> tuple[str, str]:
         return "", ""
     sockets = SOCKETS_NOTE if any("net_name" in fields for fields in options.values()) else ""
     stated = "".join(f"    {mesh!r}: {fields!r},\n" for mesh, fields in options.items())
-    return IMPORTS, CODE.format(stated=stated, sockets=sockets)
+    return IMPORTS, filled("torchtitan_groups.py.txt", stated=stated, sockets=sockets)
 
 
 IMPORTS: Final = "import torch.distributed as dist\nfrom torch.distributed.device_mesh import DeviceMesh\n"
@@ -50,27 +51,3 @@ SOCKETS_NOTE: Final = """\
 # net_name Socket: the group crosses a trunk of transport tcp. The default group and the loss's take no options: hosts of all
 # sites must reach each other by NCCL's own choice of network too.
 """
-CODE: Final = '''
-# NCCL options of process groups: axis of torchtitan's mesh -> fields of ncclConfig_t.
-{sockets}GROUPS = {{
-{stated}}}
-_unflatten = DeviceMesh._unflatten
-
-
-def _nccl_options(fields: dict[str, Any]) -> Any:
-    options = dist.ProcessGroupNCCL.Options()
-    for name, value in fields.items():
-        setattr(options.config, name, value)
-    return options
-
-
-def _with_options(mesh: Any, dim: Any, sizes: Any, names: Any = (), backend_override: Any = None) -> Any:
-    """DeviceMesh._unflatten with GROUPS; what torchtitan states itself (fake groups of one rank) stays."""
-    chosen = {{}}
-    if "nccl" in str(dist.get_backend_config()):
-        chosen = {{name: _nccl_options(GROUPS[name]) for name in names if name in GROUPS}}
-    return _unflatten(mesh, dim, sizes, names, backend_override={{**chosen, **(backend_override or {{}})}})
-
-
-DeviceMesh._unflatten = _with_options
-'''

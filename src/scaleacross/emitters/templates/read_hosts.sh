@@ -1,0 +1,13 @@
+hosts_file="${HOSTS_FILE:-$here/hosts.txt}"
+if [[ -f "$here/../nccl.env" ]]; then set -a; source "$here/../nccl.env"; set +a; fi
+names=(); counts=(); planned=()
+while read -r name count plan_name _ || [[ -n "$name" ]]; do
+  [[ -z "$name" || "$name" == \#* ]] && continue
+  names+=("$name"); counts+=("$count"); planned+=("$plan_name")
+done < "$hosts_file"
+total=0; for count in "${counts[@]}"; do total=$((total + count)); done
+if (( ${#names[@]} != @num_hosts@ || total != @world_size@ )); then
+  echo "$hosts_file: ${#names[@]} hosts with $total processes; the plan has @num_hosts@ hosts with @world_size@" >&2; exit 2
+fi
+twice="$(printf '%s\n' "${names[@]}" | sort | uniq -d | head -n 1)"
+if [[ -n "$twice" ]]; then echo "$hosts_file: host $twice is listed twice" >&2; exit 2; fi
