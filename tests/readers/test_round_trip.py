@@ -16,8 +16,8 @@ from scaleacross.api.problems import problem_of
 from scaleacross.api.reading import evaluate_settings
 from scaleacross.emitters import emit
 from scaleacross.readers import READERS
-from scaleacross.readers.megatron import expand
 from scaleacross.readers.megatron_arguments import arguments
+from scaleacross.readers.megatron_stages import expand
 from scaleacross.spec.improvement import OF_SETTINGS
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan

@@ -6,7 +6,6 @@ megatron/training/arguments.py (d98e8a64).
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
 from typing import Any, Final
 
@@ -16,8 +15,9 @@ from scaleacross.errors import InputError
 from scaleacross.readers.megatron_arguments import arguments
 from scaleacross.readers.megatron_model import HEADS, model_options
 from scaleacross.readers.megatron_options import COMMUNICATORS
+from scaleacross.readers.megatron_stages import LAYOUT, layers_of_stages
 from scaleacross.readers.megatron_states import state_bytes
-from scaleacross.readers.settings import Reading, data_parallel, folded, stages
+from scaleacross.readers.settings import Reading, data_parallel, folded
 from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
 from scaleacross.spec.conversion import RECIPE_PRECISION, Recipe
 from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, Degrees, PipelineChoice, ShardLevel, has_chunks
@@ -82,8 +82,9 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     degrees = Degrees(
         tp=tp, cp=cp, pp=pp, dp_shard=dp // replicas, dp_replicate=replicas, ep=ep, expert_lanes=lanes, cp_inner=inner
     )
-    counts = _layers(found, name, pp, num_layers, number)
+    counts = layers_of_stages(found, name, pp, num_layers, number)
     chunks = len(counts[0]) if counts else 1
+    unequal = len({count for stage in counts for count in stage}) > 1
     schedule = "Interleaved1F1B" if has_chunks("Interleaved1F1B", chunks) else "1F1B"
     choice = PipelineChoice(schedule=schedule, num_chunks=chunks, micro_batch_sequences=number("--micro-batch-size"))
     batch = number("--global-batch-size", choice.micro_batch_sequences * dp)
@@ -92,7 +93,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     decision = Decision(
         degrees=degrees, pipeline=choice, recompute=_recompute(found, name, num_layers, pp * chunks),
         shard=shard, **_offload(found, name, num_layers), context_exchange=exchange,
-        layers_per_stage=counts if "--pipeline-model-parallel-layout" in found else None,
+        layers_per_stage=counts if unequal or LAYOUT in found else None,
     )  # fmt: skip
     job = {
         "sequence_length": number("--seq-length"),
@@ -210,31 +211,6 @@ def _check_rounds(name: str, stated: int, choice: PipelineChoice, pp: int, seque
             f"{name}: rounds of {stated} micro-batches ({GROUP_SIZE}): {choice.schedule} runs {micro_batches} "
             f"micro-batches on pp {pp} in rounds of {per_round}; state {per_round}"
         )
-
-
-def _layers(
-    found: dict[str, list[str]], name: str, pp: int, num_layers: int, number: Any
-) -> tuple[tuple[int, ...], ...]:
-    """[rank][chunk] -> layers; empty for one chunk of equal stages."""
-    if "--pipeline-model-parallel-layout" in found:
-        counts = [stage.count("t") for stage in expand(found["--pipeline-model-parallel-layout"][0]).split("|")]
-        return stages(name, counts, pp, num_layers)
-    if "--num-layers-per-virtual-pipeline-stage" in found:
-        each = number("--num-layers-per-virtual-pipeline-stage")
-        if num_layers % (pp * each):
-            raise InputError(f"{name}: {each} layers per virtual stage do not divide {num_layers} layers on pp {pp}")
-        return stages(name, [each] * (num_layers // each), pp, num_layers)
-    if num_layers % pp:
-        raise InputError(
-            f"{name}: {num_layers} layers do not divide by pp {pp}; state --pipeline-model-parallel-layout"
-        )
-    return ()
-
-
-def expand(layout: str) -> str:
-    """A pipeline layout without repeats: ``(…)*n`` first, then ``x*n`` of one letter, as Megatron Core reads it."""
-    text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), layout.replace(",", ""))
-    return re.sub(r"(.)\*(\d+)", lambda found: found[1] * int(found[2]), text)
 
 
 def _recipe(found: dict[str, list[str]], name: str) -> Recipe:

@@ -11,20 +11,22 @@ from collections.abc import Mapping
 from typing import Final
 
 _READ = """
-    --num-layers --hidden-size --num-experts --tensor-model-parallel-size --pipeline-model-parallel-size --context-parallel-size
-    --expert-model-parallel-size --expert-tensor-parallel-size --sequence-parallel --micro-batch-size --global-batch-size
-    --seq-length --use-distributed-optimizer --num-distributed-optimizer-instances --use-megatron-fsdp
+    --num-layers --hidden-size --num-experts --tensor-model-parallel-size --pipeline-model-parallel-size
+    --context-parallel-size --expert-model-parallel-size --expert-tensor-parallel-size --sequence-parallel --micro-batch-size
+    --global-batch-size --seq-length --use-distributed-optimizer --num-distributed-optimizer-instances --use-megatron-fsdp
     --data-parallel-sharding-strategy --outer-dp-sharding-strategy --hierarchical-context-parallel-sizes --cp-comm-type
     --recompute-granularity --recompute-activations --recompute-modules --recompute-method --recompute-num-layers
     --moe-layer-recompute --cpu-offloading-num-layers --optimizer-offload-fraction --optimizer-cpu-offload
     --overlap-cpu-optimizer-d2h-h2d --microbatch-group-size-per-virtual-pipeline-stage --pipeline-model-parallel-layout
-    --num-layers-per-virtual-pipeline-stage --fp4-recipe --fp8-recipe --fp4-format --fp8-format --fp16 --bf16
-    --accumulate-allreduce-grads-in-fp32 --grad-reduce-in-bf16 --fp8-param-gather --fp4-param-gather --optimizer
-    --no-gradient-accumulation-fusion --ddp-bucket-size --overlap-grad-reduce --overlap-param-gather
-    --no-overlap-p2p-communication --moe-permute-fusion --moe-shared-expert-intermediate-size --moe-shared-expert-overlap
-    --moe-token-dispatcher-type --cuda-graph-impl --cuda-graph-modules --use-tp-pp-dp-mapping --tp-comm-overlap
-    --overlap-moe-expert-parallel-comm --use-precision-aware-optimizer --main-grads-dtype --main-params-dtype --exp-avg-dtype
-    --exp-avg-sq-dtype --megatron-fsdp-main-grads-dtype --megatron-fsdp-grad-comm-dtype --cross-entropy-loss-fusion
+    --num-layers-per-virtual-pipeline-stage --num-virtual-stages-per-pipeline-rank --decoder-first-pipeline-num-layers
+    --decoder-last-pipeline-num-layers --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split
+    --fp4-recipe --fp8-recipe --fp4-format --fp8-format --fp16 --bf16 --accumulate-allreduce-grads-in-fp32
+    --grad-reduce-in-bf16 --fp8-param-gather --fp4-param-gather --optimizer --no-gradient-accumulation-fusion
+    --ddp-bucket-size --overlap-grad-reduce --overlap-param-gather --no-overlap-p2p-communication --moe-permute-fusion
+    --moe-shared-expert-intermediate-size --moe-shared-expert-overlap --moe-token-dispatcher-type --cuda-graph-impl
+    --cuda-graph-modules --use-tp-pp-dp-mapping --tp-comm-overlap --overlap-moe-expert-parallel-comm
+    --use-precision-aware-optimizer --main-grads-dtype --main-params-dtype --exp-avg-dtype --exp-avg-sq-dtype
+    --megatron-fsdp-main-grads-dtype --megatron-fsdp-grad-comm-dtype --cross-entropy-loss-fusion
     --no-create-attention-mask-in-dataloader
 """
 READ: Final = frozenset(_READ.split())
@@ -34,11 +36,6 @@ COMMUNICATORS: Final = "--nccl-communicator-config-path"
 """Read too, but not its value: the file is the plan's."""
 
 REFUSED: Final[Mapping[str, str]] = {
-    "--num-virtual-stages-per-pipeline-rank": "state --num-layers-per-virtual-pipeline-stage or a layout",
-    "--decoder-first-pipeline-num-layers": "state --pipeline-model-parallel-layout",
-    "--decoder-last-pipeline-num-layers": "state --pipeline-model-parallel-layout",
-    "--account-for-embedding-in-pipeline-split": "state --pipeline-model-parallel-layout",
-    "--account-for-loss-in-pipeline-split": "state --pipeline-model-parallel-layout",
     "--step-batch-size-schedule": "batches that change with the samples seen are not modelled; state --global-batch-size",
     "--fine-grained-activation-offloading": "offloading by module is not modelled; state --cpu-offloading-num-layers",
     "--use-torch-fsdp2": "state --use-megatron-fsdp",
