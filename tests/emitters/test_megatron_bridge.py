@@ -31,10 +31,11 @@ class Section(SimpleNamespace):
 
 def applied(text: str, folder: Path) -> Any:
     """The configuration after apply(), with stand-ins for what the module imports."""
-    body = "\n".join(line for line in text.splitlines() if not line.startswith("from megatron"))
+    body = "\n".join(line for line in text.splitlines() if not line.startswith(("from megatron", "import torch")))
     names: dict[str, Any] = {
         "__file__": str(folder / FILE), "CommOverlapConfig": Section, "ConfigContainer": SimpleNamespace,
         "get_mixed_precision_config": lambda name: Section(name=name),
+        "torch": SimpleNamespace(float32="fp32", bfloat16="bf16"),
     }  # fmt: skip
     exec(compile(body, FILE, "exec"), names)
     sections = ("model", "train", "ddp", "optimizer", "dataset", "dist", "checkpoint", "rerun_state_machine")
@@ -51,6 +52,52 @@ def test_the_recipe_says_what_the_arguments_say(tmp_path: Path) -> None:
     assert cfg.ddp.use_distributed_optimizer and cfg.optimizer.use_distributed_optimizer
     assert (cfg.mixed_precision.name, cfg.mixed_precision.grad_reduce_in_fp32) == ("bf16_mixed", True)
     assert not hasattr(cfg.dist, "nccl_communicator_config_path")
+
+
+ACT_WITH_ANOTHER = {
+    "model.cp_comm_type": "context_parallel_size",
+    "optimizer.optimizer_offload_fraction": "optimizer_cpu_offload",
+    "optimizer.overlap_cpu_optimizer_d2h_h2d": "optimizer_cpu_offload",
+    "checkpoint.ckpt_format": "use_megatron_fsdp",
+    "model.moe_flex_dispatcher_backend": "moe_token_dispatcher_type",
+    "model.moe_token_dispatcher_type": "stated wherever there are experts",
+    "model.cuda_graph_scope": "cuda_graph_impl",
+    "mixed_precision.fp8": "the preset",
+    "mixed_precision.fp8_recipe": "the preset",
+    "mixed_precision.fp4": "the preset",
+    "comm_overlap.overlap_p2p_comm": "a new CommOverlapConfig, which overlaps chunks by default",
+    "comm_overlap.overlap_moe_expert_parallel_comm": "a new CommOverlapConfig",
+    "model.gradient_accumulation_fusion": "fused wherever the container can",
+}
+"""Fields that may keep the recipe's value, and what decides instead."""
+
+
+def test_nothing_of_a_recipe_outlives_the_plan(tmp_path: Path) -> None:
+    """A plain plan sets every field that any plan sets: what another plan switches on, a recipe may have switched on, too."""
+    plain = make_plan(Degrees(dp_shard=8))
+    cfg = applied(EMITTERS["megatron"](plain)[f"megatron/{FILE}"], tmp_path)
+    fields = {name for _, names in FIELDS.values() for name in names}
+    kept = {name for name in fields if not hasattr(getattr(cfg, name.split(".")[0]), name.split(".")[1])}
+    assert kept == set(ACT_WITH_ANOTHER)
+
+
+def test_what_the_recipes_of_deepseek_and_qwen_say_is_taken_back(tmp_path: Path) -> None:
+    """Fields of deepseek_v3_pretrain_config and qwen3_235b_a22b_pretrain_config (megatron-bridge 0.3.1) that no plan has."""
+    cfg = applied(EMITTERS["megatron"](plan())[f"megatron/{FILE}"], tmp_path)
+    assert cfg.model.mtp_num_layers is None
+    assert cfg.model.account_for_embedding_in_pipeline_split is cfg.model.account_for_loss_in_pipeline_split is False
+    assert cfg.model.moe_shared_expert_overlap is False
+    assert cfg.optimizer.use_precision_aware_optimizer is False
+    assert (cfg.optimizer.main_grads_dtype, cfg.optimizer.exp_avg_dtype, cfg.optimizer.exp_avg_sq_dtype) == (
+        "fp32",
+    ) * 3
+
+
+@pytest.mark.parametrize(("stated", "size"), [({}, 40_000_000), ({"overlap": {"bucket_parameters": 7}}, 7)])
+def test_buckets_are_those_that_are_priced(stated: dict[str, Any], size: int, tmp_path: Path) -> None:
+    """Megatron-Bridge's own are 128 Mi parameters (training/comm_overlap.py)."""
+    cfg = applied(EMITTERS["megatron"](make_plan(Degrees(dp_shard=8), **stated))[f"megatron/{FILE}"], tmp_path)
+    assert cfg.ddp.bucket_size == cfg.comm_overlap.bucket_size == size
 
 
 def test_an_option_without_a_field_is_refused() -> None:

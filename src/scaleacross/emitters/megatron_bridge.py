@@ -14,6 +14,7 @@ from scaleacross.emitters.filling import filled
 from scaleacross.emitters.megatron_communicators import FILE as COMMUNICATORS
 from scaleacross.emitters.shell import one_line
 from scaleacross.errors import EmitError
+from scaleacross.spec.framework import default_bucket
 from scaleacross.spec.plan import Plan
 
 FILE: Final = "bridge_recipe.py"
@@ -101,14 +102,27 @@ class Dtype(str):
 BEFORE: Final = {
     "model.sequence_parallel": False, "model.pipeline_model_parallel_layout": None, "model.recompute_granularity": None,
     "model.recompute_method": None, "model.recompute_num_layers": None, "model.recompute_modules": None,
-    "ddp.use_distributed_optimizer": False, "optimizer.use_distributed_optimizer": False, "ddp.overlap_grad_reduce": False,
-    "ddp.overlap_param_gather": False, "ddp.use_megatron_fsdp": False, "ddp.data_parallel_sharding_strategy": "no_shard",
+    "model.expert_model_parallel_size": 1, "model.microbatch_group_size_per_vp_stage": None,
+    "model.account_for_embedding_in_pipeline_split": False, "model.account_for_loss_in_pipeline_split": False,
+    "model.num_layers_in_first_pipeline_stage": None, "model.num_layers_in_last_pipeline_stage": None,
+    "model.mtp_num_layers": None, "model.hierarchical_context_parallel_sizes": None,
+    "model.fine_grained_activation_offloading": False, "model.cpu_offloading": False, "model.cpu_offloading_num_layers": 0,
+    "model.moe_permute_fusion": False, "model.moe_shared_expert_overlap": False,
+    "model.overlap_moe_expert_parallel_comm": False, "model.cuda_graph_impl": "none",
+    "ddp.use_distributed_optimizer": False, "ddp.overlap_grad_reduce": False, "ddp.overlap_param_gather": False,
+    "ddp.num_distributed_optimizer_instances": 1, "ddp.use_megatron_fsdp": False,
+    "ddp.data_parallel_sharding_strategy": "no_shard", "ddp.outer_dp_sharding_strategy": "no_shard",
+    "ddp.check_for_nan_in_grad": True, "rerun_state_machine.check_for_nan_in_loss": True,
+    "optimizer.use_distributed_optimizer": False, "optimizer.optimizer_cpu_offload": False,
+    "optimizer.use_precision_aware_optimizer": False, "optimizer.main_params_dtype": Dtype("float32"),
+    "optimizer.main_grads_dtype": Dtype("float32"), "optimizer.exp_avg_dtype": Dtype("float32"),
+    "optimizer.exp_avg_sq_dtype": Dtype("float32"), "dist.use_tp_pp_dp_mapping": False, "dist.use_megatron_fsdp": False,
     "comm_overlap.overlap_grad_reduce": False, "comm_overlap.overlap_param_gather": False,
     "mixed_precision.fp8_param_gather": False, "mixed_precision.first_last_layers_bf16": False,
-    "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": False, "model.cuda_graph_impl": "none",
-    "mixed_precision.grad_reduce_in_fp32": None, "model.expert_model_parallel_size": 1,
+    "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": False, "mixed_precision.grad_reduce_in_fp32": None,
 }  # fmt: skip
-"""Fields that recipes state themselves: what they are where the plan has no option for them."""
+"""What a recipe or the configuration of a model may say and the plan has no option for: what it then is. Layers of a prediction
+head (mtp) are left out of every plan."""
 PRESETS: Final[dict[str, str]] = {
     "bf16": "bf16_mixed",
     "fp16": "fp16_mixed",
@@ -133,6 +147,9 @@ def bridge_recipe(plan: Plan, words: Sequence[str]) -> str:
     stated: dict[str, Any] = dict(BEFORE)
     stated["mixed_precision.grad_reduce_in_fp32"] = plan.job.precision != "fp16"
     stated["model.expert_tensor_parallel_size"] = plan.degrees.tp  # recipes of mixtures say 1
+    # Megatron-Bridge's own buckets of 128 Mi parameters are not what Megatron-LM takes by default.
+    bucket = default_bucket(plan.degrees.dp * plan.degrees.cp)
+    stated |= {"ddp.bucket_size": bucket, "comm_overlap.bucket_size": bucket}
     for option, values in _options(words):
         if option not in ELSEWHERE:
             stated |= dict(_fields(option, values))
@@ -146,7 +163,6 @@ def bridge_recipe(plan: Plan, words: Sequence[str]) -> str:
         title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
         precision=PRESETS[plan.job.recipe or plan.job.precision],
         lines=lines,
-        imports="import torch\n" if any(isinstance(value, Dtype) for value in stated.values()) else "",
         communicators=COMMUNICATORS,
     )
     compile(text, FILE, "exec")

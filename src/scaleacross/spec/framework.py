@@ -119,6 +119,11 @@ BUCKET_PARAMETERS_PER_REPLICA: Final = 1_000_000
 parallelism; larger groups need larger buckets, or latency bounds them."""
 
 
+def default_bucket(replicas: int) -> int:
+    """Parameters of a bucket where the job states none, of ``replicas`` = dp · cp."""
+    return max(LEAST_BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_REPLICA * replicas)
+
+
 class ExpertRuntime(Spec):
     """How the framework runs routed experts. The defaults are Megatron-Core's all-to-all dispatcher with eager kernels."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from scaleacross.schedules.pipeline import PipelineSchedule
-from scaleacross.spec.framework import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCKET_PARAMETERS
+from scaleacross.spec.framework import default_bucket
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import REDUCED_EVERY_PASS, ContextExchange, Degrees, ShardLevel
 from scaleacross.spec.step_work import ChunkWork
@@ -56,9 +56,7 @@ class Setting:
     @property
     def bucket_parameters(self) -> int:
         """Parameters of a gradient bucket, as the job states it or as Megatron-Core takes it by default."""
-        replicas = self.degrees.dp * self.degrees.cp
-        default = max(LEAST_BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_REPLICA * replicas)
-        return self.job.overlap.bucket_parameters or default
+        return self.job.overlap.bucket_parameters or default_bucket(self.degrees.dp * self.degrees.cp)
 
     def state_op(self, use: str, gather: bool) -> Op:
         """What gradients (or parameters, ``gather``) do in the groups of a use."""
