@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from scaleacross.errors import InputError
 from scaleacross.readers.megatron_options import COMMUNICATORS, HARMLESS, READ, REFUSED, REMARKS, is_silent
 from scaleacross.readers.shell import Script, read_script
+from scaleacross.readers.shell_values import plain
 
 Options = Mapping[str, Sequence[str]]
 _UNKNOWN_WORDS: Final = re.compile(r"\$[@*]|\$\{\w+\[[@*]\]\}")
@@ -30,10 +31,14 @@ def arguments(text: str, name: str) -> Arguments:
             an option that no plan can say.
     """
     script, unknown, out = read_script(text, name), dict[str, None](), dict[str, list[str]]()
+    assumed: dict[str, None] = {}
     for words in _runs(script):
         known = [word for word in words if not _UNKNOWN_WORDS.fullmatch(word)]
         unknown |= dict.fromkeys(word for word in words if _UNKNOWN_WORDS.fullmatch(word))
-        for option, values in _options(known):
+        for marked, of_it in _options(known):
+            option, *values = map(plain, (marked, *of_it))
+            if option in READ and [marked, *of_it] != [option, *values]:
+                assumed[" ".join([option, *values])] = None
             if out.get(option, values) != values and (option in READ or option in HARMLESS):
                 both = " and ".join(" ".join(each) or "nothing" for each in (out[option], values))
                 raise InputError(f"{name}: {option} is stated twice, with {both}: leave the one that holds")
@@ -46,7 +51,10 @@ def arguments(text: str, name: str) -> Arguments:
         if any("$" in value or "`" in value for value in out[option]):
             raise InputError(f"{name}: {option} {' '.join(out[option])} needs a shell; write the value itself")
     _refuse(out, name)
-    return Arguments(out, tuple(_notes(out, script, list(unknown))))
+    notes = list(_notes(out, script, list(unknown)))
+    if assumed:
+        notes.append(f"taken by default, where the environment may say otherwise: {', '.join(assumed)}")
+    return Arguments(out, tuple(notes))
 
 
 def _runs(script: Script) -> list[list[str]]:
@@ -59,12 +67,12 @@ def _runs(script: Script) -> list[list[str]]:
     if not runs:
         texts = [text.split() for text in script.strings.values() if text]
         return [*script.arrays.values(), *(words for words in texts if _has_options(words))]
-    programs = [next((at for at, word in enumerate(words) if word.endswith(".py")), -1) for words in runs]
+    programs = [next((at for at, word in enumerate(words) if plain(word).endswith(".py")), -1) for words in runs]
     return [words[program + 1 :] for words, program in zip(runs, programs, strict=True)]
 
 
 def _has_options(words: Sequence[str]) -> bool:
-    return any(word.partition("=")[0] in READ for word in words)
+    return any(plain(word).partition("=")[0] in READ for word in words)
 
 
 def _nested(word: str) -> list[str]:

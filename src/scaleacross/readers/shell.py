@@ -1,7 +1,8 @@
 """Words of a shell script, as far as they can be told without running it.
 
-Arrays and strings that the file fills are followed in its order, quotes and comments as bash has them. What only a shell could
-expand (``$1``, ``$(…)``, variables of the environment) stays in the word with its ``$``.
+Arrays and strings that the file fills are followed in its order, quotes and comments as bash has them; defaults of variables and
+arithmetic are computed (``shell_values``). What only a shell could expand (``$1``, ``$(…)``, variables of the environment) stays
+in the word with its ``$``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from scaleacross.errors import InputError
+from scaleacross.readers.shell_values import computed
 
 _ASSIGNMENT = re.compile(r"(\w+)(\+?)=(.*)", re.S)
 _ARRAY = re.compile(r'("?)\$\{(\w+)\[[@*]\]\}\1')
@@ -87,6 +89,7 @@ class Script:
         if raw.startswith("'") or "$" not in raw:
             return [_unquoted(raw)]
         bare = '"' not in raw and "'" not in raw
+        raw = computed(raw, self.strings)
         value = _SCALAR.sub(text, _INNER_ARRAY.sub(joined, raw if bare else _unquoted(raw)))
         return _split(value) if split and bare else [value]
 
