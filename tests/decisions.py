@@ -118,6 +118,7 @@ MEGATRON = (
     Case(DENSE, "tp2 dp16", overrides=("precision=fp8",)),
     Case(DENSE, "tp4 dp8", overrides=("precision=fp8", "conversion.recipe=mxfp8", "conversion.narrow_parameters=true")),
     Case(DENSE, "tp2 dp16", shard="parameters", overrides=("precision=fp8", "conversion.recipe=blockwise")),
+    Case(DENSE, "tp2 dp16", overrides=("precision=fp8", "conversion.recipe=blockwise", "optimizer.state_bytes=8")),
     Case(DENSE, "tp1 dp16", overrides=("sequence_length=32768", "experts.graphs=partial")),
     Case(DENSE, "pp4 dp8", "Interleaved1F1B v2", overrides=("overlap.pipeline_messages=false",)),
     Case(DENSE, "tp2 dp16", overrides=("optimizer.fused_accumulation=false",)),

@@ -327,6 +327,21 @@ def test_bytes_of_states_and_gradients_are_held(
     assert "\nimport torch\n" in bridge
 
 
+@pytest.mark.parametrize("recipe", ["tensorwise", "blockwise", "mxfp8"])
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize(("state_bytes", "first", "second"), [(10.0, "bf16", "fp32"), (8.0, "bf16", "bf16")])
+def test_moments_are_narrow_beside_a_whole_master_in_8_bit(
+    recipe: str, narrow: bool, state_bytes: float, first: str, second: str
+) -> None:
+    """DeepSeek-V3's own setting: blockwise products, moments in bf16 (core/optimizer/__init__.py: MCore keeps the master)."""
+    stated = {"precision": "fp8", "conversion": {"recipe": recipe, "narrow_parameters": narrow}}
+    found = arguments(make_plan(Degrees(pp=2, dp_shard=2), optimizer={"state_bytes": state_bytes}, **stated))
+    assert "--use-precision-aware-optimizer" in found
+    assert (found["--exp-avg-dtype"], found["--exp-avg-sq-dtype"]) == ([first], [second])
+    with pytest.raises(EmitError, match="state_bytes 6: Megatron-LM's adam holds 12, 10, 8 bytes"):
+        arguments(make_plan(Degrees(pp=2, dp_shard=2), optimizer={"state_bytes": 6.0}, **stated))
+
+
 def test_whole_states_need_no_option() -> None:
     found = arguments(make_plan(Degrees(pp=2, dp_shard=2)))
     assert not {"--use-precision-aware-optimizer", "--main-grads-dtype", "--grad-reduce-in-bf16"} & set(found)

@@ -255,7 +255,7 @@ def _arguments_file(plan: Plan, mapping: list[str], left_out: Sequence[str] = ()
         notes.append("Megatron-FSDP with fused gradient accumulation needs Transformer Engine 2.10 or later.")
     if narrow_moments(plan.job) is not None:
         notes.append(
-            "States of so few bytes need Transformer Engine 2.1 or later, which keeps half of the master weights."
+            "States of so few bytes need Transformer Engine 2.1 or later (half of the master weights beside bf16 parameters)."
         )
     if plan.job.fine_tuning is not None and plan.job.fine_tuning.checkpoint:
         notes.append("--pretrained-checkpoint takes Megatron-LM's own format: convert other weights first.")

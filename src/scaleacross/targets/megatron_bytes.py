@@ -4,7 +4,8 @@ Gradients are held in the buffer that is reduced, in fp32 or as wide as paramete
 ``grad_dtype``); Megatron-FSDP has a type of its own for either (core/distributed/fsdp). Adam keeps an fp32 master and two fp32
 moments. With --use-precision-aware-optimizer, which asks for Adam over a distributed optimizer (core/optimizer/__init__.py),
 moments may be narrower, and of the master of a bf16 parameter the 16 bits are kept that the parameter lacks
-(``store_param_remainders``). SGD keeps a master and a momentum.
+(``store_param_remainders``); under a recipe of 8 bit other than delayed scaling the master stays whole. SGD keeps a master and a
+momentum.
 """
 
 from __future__ import annotations
@@ -20,22 +21,35 @@ from scaleacross.targets.law import SHARD_OPTIMIZER, Bools, Case, Columns, JobLa
 REDUCE_BYTES: Final = (2.0, 4.0)
 PARAMETER_BYTES: Final = 2.0
 WHOLE_STATES: Final[Mapping[str, float]] = {"adam": 12.0, "sgd": 8.0}
-MOMENTS: Final[Mapping[float, tuple[str, str]]] = {10.0: ("fp32", "fp32"), 8.0: ("bf16", "fp32"), 6.0: ("bf16", "bf16")}
-"""Bytes of states of the precision-aware optimizer -> --exp-avg-dtype, --exp-avg-sq-dtype; 2 bytes of them are the master's."""
+MOMENTS: Final[Mapping[float, tuple[str, str]]] = {8.0: ("fp32", "fp32"), 6.0: ("bf16", "fp32"), 4.0: ("bf16", "bf16")}
+"""Bytes of both moments of the precision-aware optimizer -> --exp-avg-dtype, --exp-avg-sq-dtype."""
+WHOLE_MASTER: Final = ("tensorwise", "blockwise", "mxfp8")
+"""Recipes under which Megatron Core itself keeps the master (``use_precision_aware_optimizer_no_fp8_or_ds_fp8``)."""
 
 
 def narrow_moments(job: Job) -> tuple[str, str] | None:
     """Types of the moments of the precision-aware optimizer; None where the job's states are whole."""
-    return MOMENTS.get(job.optimizer.state_bytes) if job.optimizer.name == "adam" else None
+    return _narrow_states(job).get(job.optimizer.state_bytes)
+
+
+def _narrow_states(job: Job) -> Mapping[float, tuple[str, str]]:
+    """Bytes of states that only the precision-aware optimizer holds beside the job's parameters -> types of its moments."""
+    if job.optimizer.name != "adam" or job.precision == "fp16":
+        return {}
+    remainders = job.recipe in (None, "delayed") and not job.conversion.narrow_parameters
+    if not remainders and job.recipe not in WHOLE_MASTER:
+        return {}
+    master = 2.0 if remainders else 4.0
+    whole = WHOLE_STATES[job.optimizer.name]
+    return {master + size: types for size, types in MOMENTS.items() if master + size != whole}
 
 
 def _held_states(job: Job) -> tuple[float, ...]:
-    """Bytes of states that some decision runs: narrow ones beside bf16 parameters, which fused kernels update."""
+    """Bytes of states that some decision runs."""
     whole = WHOLE_STATES.get(job.optimizer.name)
     if whole is None:
         return (job.optimizer.state_bytes,)  # another law refuses the optimizer
-    beside_bf16 = job.precision != "fp16" and job.recipe in (None, "delayed") and not job.conversion.narrow_parameters
-    return (whole, *(MOMENTS if job.optimizer.name == "adam" and beside_bf16 else ()))
+    return (whole, *_narrow_states(job))
 
 
 def _refused_states(subject: Subject) -> str:
