@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
@@ -15,7 +16,7 @@ from scaleacross.emitters import EMITTERS, hostfiles, kubernetes
 from scaleacross.emitters.rank_order import rank_order
 from scaleacross.errors import EmitError
 from scaleacross.spec.network_choice import CommunicatorChoice, Connection
-from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.plan import Plan
 
 
@@ -41,6 +42,45 @@ def test_pods_stand_in_the_plans_rank_order(plan: Plan) -> None:
             nodes[first + index] = (zone, gpus)
     assert [nodes[rank] for rank in sorted(nodes)] == [(host.building, host.num_ranks) for host in order.hosts]
     assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", made["metadata"]["name"])
+
+
+INSIDE_OUT: tuple[GridAxis, ...] = ("tp", "dp_shard", "pp", "cp", "dp_replicate")
+"""Replicas over two buildings, each with a whole pipeline: an order that no mapping of Megatron-LM has, nor torchtitan."""
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan"])
+def test_ranks_are_those_of_the_target(target: str) -> None:
+    """Rank i of the framework stands in the building where the framework's own files put it."""
+    degrees = Degrees(tp=4, pp=2, dp_shard=2, dp_replicate=2)
+    plan = make_plan(
+        degrees, INSIDE_OUT, topology=two_buildings((4, 4)), fill=(("east", 16), ("west", 16)), target=target
+    )
+    table = list(csv.DictReader(EMITTERS[target](plan)[f"{target}/ranks.csv"].splitlines()))
+    assert [row["building"] for row in table] != ["east"] * 16 + ["west"] * 16  # the plan's own order
+    files = kubernetes.render(plan)
+    found: list[str] = []
+    for job in json.loads(files["kubernetes/jobset.json"])["spec"]["replicatedJobs"]:
+        spec = job["template"]["spec"]
+        found += [spec["template"]["spec"]["nodeSelector"]["topology.kubernetes.io/zone"]] * (4 * spec["completions"])
+    assert found == [row["building"] for row in table]
+    hosts = [line.split()[0] for line in hostfiles.render(plan)["hostfiles/deepspeed"].splitlines()]
+    assert [host for host in hosts for _ in range(4)] == [row["host"] for row in table]
+    name = {"megatron": "Megatron-LM", "torchtitan": "torchtitan"}[target]
+    assert all(
+        f"Ranks are those of {name}" in text
+        for text in (files["kubernetes/SUBMIT.md"], hostfiles.render(plan)["hostfiles/SUBMIT.md"])
+    )
+
+
+def test_pods_have_shared_memory_beyond_64_mib() -> None:
+    (job,) = json.loads(kubernetes.render(make_plan(Degrees(dp_shard=4)))["kubernetes/jobset.json"])["spec"][
+        "replicatedJobs"
+    ]
+    pods = job["template"]["spec"]["template"]["spec"]
+    (mount,) = pods["containers"][0]["volumeMounts"]
+    (volume,) = pods["volumes"]
+    assert mount == {"name": volume["name"], "mountPath": "/dev/shm"}
+    assert volume["emptyDir"]["medium"] == "Memory"
 
 
 @given(plans())

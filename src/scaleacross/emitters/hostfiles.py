@@ -11,8 +11,8 @@ import shlex
 
 from scaleacross.emitters.filling import filled
 from scaleacross.emitters.nccl import environment
-from scaleacross.emitters.rank_order import rank_order
 from scaleacross.emitters.shell import one_line, plain
+from scaleacross.emitters.target_order import target_order
 from scaleacross.errors import EmitError
 from scaleacross.spec.plan import Plan
 
@@ -23,7 +23,7 @@ def render(plan: Plan) -> dict[str, str]:
     Raises:
         EmitError: the ranks of a host are not one block, which these launchers cannot give out.
     """
-    order = rank_order(plan)
+    order, whose = target_order(plan)
     split = order.split_host()
     if split is not None:
         raise EmitError(
@@ -39,6 +39,7 @@ def render(plan: Plan) -> dict[str, str]:
             "hostfiles.md",
             name=one_line(plan.job.name),
             size=len(order),
+            whose=whose,
             before="".join(f"{name}={value} " for name, value in settings),
             exported="".join(f"-x {name}={value} " for name, value in settings),
             stated="".join(f"-genv {name} {value} " for name, value in settings),

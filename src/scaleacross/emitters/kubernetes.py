@@ -1,10 +1,10 @@
 """Target ``kubernetes``: a JobSet with Kueue annotations; for a plan in one building a Kubeflow TrainJob too.
 
-Rank order: every run of equal hosts of one building is a replicated job of the JobSet, an Indexed job whose pods are nodes in
-rank order, so node rank = FIRST_NODE + JOB_COMPLETION_INDEX. Node selectors fix the building of each pod; which host of it gets
-which index is the scheduler's choice (Kueue gives indices to neighbours), so the crossing of buildings is the plan's exactly and
-the order of hosts inside a building is not. API: jobset.x-k8s.io/v1alpha2, kueue.x-k8s.io (podset annotations),
-trainer.kubeflow.org/v1alpha1. A TrainJob has one replicated job, hence the restriction to one building.
+Rank order (that of the job's target): every run of equal hosts of one building is a replicated job of the JobSet, an Indexed
+job whose pods are nodes in rank order, so node rank = FIRST_NODE + JOB_COMPLETION_INDEX. Node selectors fix the building of
+each pod; which host of it gets which index is the scheduler's choice (Kueue gives indices to neighbours), so the crossing of
+buildings is the plan's exactly and the order of hosts inside a building is not. API: jobset.x-k8s.io/v1alpha2, kueue.x-k8s.io
+(podset annotations), trainer.kubeflow.org/v1alpha1. A TrainJob has one replicated job, hence the restriction to one building.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any, Final
 
 from scaleacross.emitters.filling import filled
 from scaleacross.emitters.nccl import environment
-from scaleacross.emitters.rank_order import Host, RankOrder, rank_order
+from scaleacross.emitters.rank_order import Host, RankOrder
 from scaleacross.emitters.recovery import restarts
 from scaleacross.emitters.shell import one_line
+from scaleacross.emitters.target_order import target_order
 from scaleacross.errors import EmitError
 from scaleacross.spec.launch import EnvVariable
 from scaleacross.spec.plan import Plan
@@ -37,7 +38,7 @@ def render(plan: Plan) -> dict[str, str]:
     Raises:
         EmitError: the ranks of a host are not one block, which torchrun in a pod cannot give out.
     """
-    order = rank_order(plan)
+    order, whose = target_order(plan)
     split = order.split_host()
     if split is not None:
         raise EmitError(
@@ -55,6 +56,7 @@ def render(plan: Plan) -> dict[str, str]:
         title=one_line(plan.job.name),
         kinds=" or ".join(sorted(files)),
         parts=len(parts),
+        whose=whose,
         image=IMAGE,
         env=f"NCCL's settings of the plan are `env` of the containers: {', '.join(one.name for one in settings)}.\n"
         if settings
@@ -101,6 +103,7 @@ def _replicated_job(name: str, hosts: Sequence[Host], container: dict[str, Any])
             "restartPolicy": "Never",
             **_where(hosts),
             "containers": [container],
+            "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
         },
     }
     indexed = {"completionMode": "Indexed", "parallelism": len(hosts), "completions": len(hosts), "backoffLimit": 0}
@@ -131,6 +134,7 @@ def _container(hosts: Sequence[Host], num_nodes: int, master: str, env: list[dic
         "args": ["train.py"],
         "env": env,
         "ports": [{"containerPort": PORT}],
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # NCCL's and data loaders': 64 MiB by default
         "resources": {"limits": {"nvidia.com/gpu": str(size)}},
     }
 
