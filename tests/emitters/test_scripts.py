@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from plans import make_plan
+from plans import make_plan, two_buildings
 from pydantic import ValidationError
 from shells import bash, needs_bash, stand_in
 
@@ -222,7 +222,54 @@ def test_the_batch_script_says_what_the_job_says_of_slurm() -> None:
     text = EMITTERS["torchrun"](make_plan(Degrees(tp=4), slurm=slurm))["torchrun/slurm.sbatch"]
     for line in ("--partition=h100", "--account=ai", "--time=2-00", "--qos=high", "--gpus-per-node=4"):
         assert f"#SBATCH {line}\n" in text
-    assert '--container-image=img:1 --container-mounts="$here:$here"' in text
+    assert "--container-image=img:1 --container-mounts=" in text
+
+
+IMAGES = [
+    "/lustre/images/torch.sqsh",
+    "./torch.sqsh",
+    "nvcr.io#nvidia/pytorch:25.01-py3",
+    "docker://nvcr.io#nvidia/pytorch:25",
+]
+
+
+@needs_bash
+@pytest.mark.parametrize("image", IMAGES)
+def test_images_are_named_as_enroot_takes_them(image: str, tmp_path: Path) -> None:
+    """A squashed file by its path, or a registry before '#' (enroot's import takes a '/' for a part of Docker Hub)."""
+    plan = plan_of_20()
+    job = plan.job.model_copy(update={"slurm": Slurm(container=image)})
+    emit(plan.model_copy(update={"job": job}), "torchrun", tmp_path)
+    folder = tmp_path / "torchrun"
+    stand_in(tmp_path / "bin", "srun", 'printf "%s\\n" "$@" > "$RECORD"')
+    names = "east-h00000 east-h00001 west-h00000 west-h00001 west-h00002"
+    stand_in(tmp_path / "bin", "scontrol", f"printf '%s\\n' {names}")
+    done = bash(
+        folder / "slurm.sbatch", "train.py", cwd=folder, path=tmp_path / "bin", SLURM_JOB_ID="7", SLURM_JOB_NODELIST="x",
+        RECORD=str(tmp_path / "argv"), CONTAINER_MOUNTS="/data:/data",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    words = (tmp_path / "argv").read_text().splitlines()
+    assert f"--container-image={image}" in words
+    assert f"--container-mounts={folder}:{folder},/data:/data" in words
+    assert "--cpu-bind=none" in words
+
+
+def test_an_image_with_a_blank_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        Slurm(container="/lustre/my images/torch.sqsh")
+    assert Slurm(extra=("--constraint=h100&ib", "--reservation=r[1]")).extra[0] == "--constraint=h100&ib"
+
+
+@needs_bash
+def test_many_missing_hosts_are_named_too(tmp_path: Path) -> None:
+    """3,000 names are more than a pipe passes before its reader leaves: the script ended with 141 and no word."""
+    plan = make_plan(Degrees(dp_shard=12_000), topology=two_buildings((1000, 2000)))
+    emit(plan, "torchrun", tmp_path)
+    stand_in(tmp_path / "bin", "scontrol", "echo other")
+    where = {"cwd": tmp_path / "torchrun", "path": tmp_path / "bin"}
+    done = bash("slurm.sbatch", **where, SLURM_JOB_ID="7", SLURM_JOB_NODELIST="x")  # type: ignore[arg-type]
+    assert (done.returncode, done.stderr.partition(" of ")[0]) == (2, "host east-h00000")
 
 
 @pytest.mark.parametrize(

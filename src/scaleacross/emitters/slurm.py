@@ -4,6 +4,8 @@
   srun takes one such file per component (--nodelist with a path), and ranks run through the components in turn.
 * Hosts of unequal GPU counts, or of several partitions, make a heterogeneous job: ``--gpus-per-node`` and ``--partition`` hold
   for a component. Where such hosts alternate in rank order, no order of components fits: one job asks for all GPUs together.
+* CPUs: a task per accelerator would be bound to one core where the cluster binds tasks; ``--cpu-bind=none`` leaves it those of
+  its host, which --exclusive asks for.
 * ``--nodefile`` has no limit; a --nodelist of about 7,000 names no longer fits into one argument.
 """
 
@@ -89,8 +91,9 @@ def _srun(sizes: Sequence[int], launch: Launch) -> str:
     """The line that starts all tasks. Its command is the array ``task``."""
     container = ""
     if launch.slurm.container:
-        container = f' --container-image={launch.slurm.container} --container-mounts="$here:$here"'
-    common = f"--distribution=arbitrary --kill-on-bad-exit=1{container}"
+        mounts = '"$here:$here${CONTAINER_MOUNTS:+,$CONTAINER_MOUNTS}"'
+        container = f" --container-image={shlex.quote(launch.slurm.container)} --container-mounts={mounts}"
+    common = f"--distribution=arbitrary --cpu-bind=none --kill-on-bad-exit=1{container}"
     if len(sizes) == 1:
         return f'SLURM_HOSTFILE="$PLAN_HOSTFILE" srun --ntasks={sizes[0]} {common} "${{task[@]}}"'
     steps, first = [], 1

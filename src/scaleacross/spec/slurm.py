@@ -9,7 +9,10 @@ from pydantic import Field, StringConstraints
 from scaleacross.spec.base import Name, Spec
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:/@+=%-]*$", max_length=256)]
-Option = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:/@+=%-]+)?$", max_length=256)]
+Image = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./][A-Za-z0-9_.,:/@+=%#-]*$", max_length=256)]
+Option = Annotated[
+    str, StringConstraints(pattern=r"^--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:/@+=%&|*\[\]-]+)?$", max_length=256)
+]
 
 
 class Slurm(Spec):
@@ -22,8 +25,10 @@ class Slurm(Spec):
     time: Annotated[str, StringConstraints(pattern=r"^(\d+-)?\d+(:\d+){0,2}$")] | None = Field(
         default=None, description="limit as SLURM writes it: minutes, hours:minutes:seconds, days-hours"
     )
-    container: Word | None = Field(
-        default=None, description="image that every task runs in, by srun's --container-image (the plugin pyxis)"
+    container: Image | None = Field(
+        default=None,
+        description="image that every task runs in, by srun's --container-image (the plugin pyxis): a path of a .sqsh file, or "
+        "registry#image:tag",
     )
     extra: tuple[Option, ...] = Field(
         default=(), description="further options of sbatch, each as --name or --name=value"

@@ -9,5 +9,5 @@ total=0; for count in "${counts[@]}"; do total=$((total + count)); done
 if (( ${#names[@]} != @num_hosts@ || total != @world_size@ )); then
   echo "$hosts_file: ${#names[@]} hosts with $total processes; the plan has @num_hosts@ hosts with @world_size@" >&2; exit 2
 fi
-twice="$(printf '%s\n' "${names[@]}" | sort | uniq -d | head -n 1)"
+twice="$(printf '%s\n' "${names[@]}" | sort | uniq -d | sed -n 1p)"
 if [[ -n "$twice" ]]; then echo "$hosts_file: host $twice is listed twice" >&2; exit 2; fi

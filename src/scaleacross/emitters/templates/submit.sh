@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 @header@
 # Arguments go to the training program. SBATCH_OPTIONS: further options of sbatch, e.g. "--test-only --time=2:00:00".
+# CONTAINER_MOUNTS: what a container sees beside this folder, e.g. /data:/data,/opt/code:/opt/code.
 set -euo pipefail
 here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
 @read_hosts@cd "$here"
