@@ -284,3 +284,20 @@ def test_ranks_that_alternate_between_partitions_are_refused() -> None:
     slurm = {"partition": {"east": "a", "west": "b"}}
     with pytest.raises(EmitError, match=r"slurm.partition a, b: ranks alternate between them"):
         EMITTERS["torchtitan"](make_plan(Degrees(tp=2, pp=2, dp_shard=4), PP_INSIDE, slurm=slurm))
+
+
+@needs_bash
+def test_what_megatron_needs_is_asked_for_before_the_job_waits(tmp_path: Path) -> None:
+    """A job that waits for hours and then ends on every host, for a variable that nobody set."""
+    emit(plan_of_20(), "megatron", tmp_path)
+    stand_in(tmp_path / "bin", "sbatch", 'printf "%s\\n" "$MEGATRON_LM" "$@" > "$RECORD"')
+    folder = tmp_path / "megatron"
+    where = {"cwd": folder, "path": tmp_path / "bin"}
+    done = bash("submit.sh", **where, RECORD=str(tmp_path / "argv"))  # type: ignore[arg-type]
+    assert done.returncode != 0 and "set MEGATRON_LM to the Megatron-LM checkout" in done.stderr
+    assert not (tmp_path / "argv").exists()
+    done = bash("submit.sh", "--lr", "1e-4", **where, RECORD=str(tmp_path / "argv"), MEGATRON_LM="/opt/m")  # type: ignore[arg-type]
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "argv").read_text().splitlines() == ["/opt/m", "slurm.sbatch", "--lr", "1e-4"]
+    page = (folder / "SUBMIT.md").read_text()
+    assert "Set `MEGATRON_LM` to" in page and "--tokenizer-type" in page

@@ -70,6 +70,27 @@ def test_skypilots_nodes_take_the_lines_of_hosts_txt(rank: int, tmp_path: Path) 
     assert "--master-addr 10.0.0.7 " in done.stdout and done.stdout.rstrip().endswith("train.py")
 
 
+def test_skypilots_task_of_megatron_takes_its_checkout_and_arguments(tmp_path: Path) -> None:
+    """MEGATRON_LM and data had no way into the task; PROGRAM, which nothing read, stood there instead."""
+    emit(one_building(), "megatron", tmp_path)
+    task: dict[str, Any] = yaml.safe_load((tmp_path / "megatron" / SKYPILOT_FILE).read_text())
+    assert set(task["envs"]) == {"MEGATRON_LM", "ARGUMENTS"}
+    env = {**os.environ, "TORCHRUN": "echo", "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.3", "SKYPILOT_NODE_RANK": "1"}
+    env |= {"MEGATRON_LM": "/opt/m", "ARGUMENTS": "--lr 1e-4"}
+    done = subprocess.run(
+        ["bash", "-c", task["run"]], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "/opt/m/pretrain_gpt.py --tensor-model" in done.stdout and done.stdout.rstrip().endswith("--lr 1e-4")
+
+
+def test_a100_of_40_gb_is_not_that_of_80() -> None:
+    topology = two_buildings((4, 1), accelerator_name="a100-40gb")
+    plan = make_plan(Degrees(dp_shard=8), topology=topology, fill=[("east", 8)], shard="parameters")
+    task = yaml.safe_load(EMITTERS["torchrun"](plan)[f"torchrun/{SKYPILOT_FILE}"])
+    assert task["resources"]["accelerators"] == "A100:4"
+
+
 READ = "import sky, sys; t = sky.Task.from_yaml(sys.argv[1]); print('READ', t.num_nodes, list(t.resources)[0].accelerators)"
 
 

@@ -45,8 +45,15 @@ def submit_page(order: RankOrder, launch: Launch, ray: bool, no_task: str) -> st
         world_size=len(order),
         framework=launch.framework,
         program="" if launch.torchrun_command != '"$@"' else " train.py",
+        left_out=_left_out(launch),
         ray=f"On a Ray cluster: `python {RAY_FILE}{program}`\n" if ray else "",
         skypilot=f"{SKYPILOT_FILE} is not written: {no_task}.\n"
         if no_task
         else "With SkyPilot: `sky launch skypilot.yaml`\n",
     )
+
+
+def _left_out(launch: Launch) -> str:
+    """What the program needs and no plan says, on lines of its own; '' where anything may be started."""
+    lines = [f"Set `{name}` to {what}, as every host sees it." for name, what in launch.required]
+    return "".join(f"{line}\n" for line in [*lines, *([launch.left_out] if launch.left_out else [])])

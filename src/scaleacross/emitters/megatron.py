@@ -53,6 +53,10 @@ BLACKWELL_PREFIXES: Final = ("B100", "B200", "B300", "GB200", "GB300")
 _LEFT_TO_YOU: Final = (
     "Not part of a plan and left to you: data, tokenizer, learning rate, checkpoints. Pass them to run_node.sh."
 )
+_ARGUMENTS_LEFT: Final = (
+    "Data, tokenizer, learning rate and checkpoints are no part of a plan and follow as arguments, by any launcher:\n"
+    "`./submit.sh --data-path … --tokenizer-type … --lr 1e-4 --train-iters 1000 --save …`."
+)
 
 
 def render(plan: Plan) -> dict[str, str]:
@@ -73,6 +77,8 @@ def render(plan: Plan) -> dict[str, str]:
         torchrun_command=program,
         task_command=f'"${{PYTHON:-python}}" {program}',
         preamble='source "$here/megatron_args.sh"\n',
+        required=(("MEGATRON_LM", "the Megatron-LM checkout"),),
+        left_out=_ARGUMENTS_LEFT,
     )
     files = {**launch_files(order, launch), "ranks.csv": ranks_csv(order)}
     left_out: tuple[str, ...] = ()

@@ -35,6 +35,8 @@ class Launch:
         preamble: shell lines run before either command; $here is the folder of these files.
         slurm: how the job is submitted.
         folder: where these files stand inside the launch folder.
+        required: variables of the environment that the commands need, and what each is.
+        left_out: what no plan says and the program needs, for SUBMIT.md: a sentence with an example.
     """
 
     plan_name: str
@@ -44,6 +46,8 @@ class Launch:
     preamble: str = ""
     slurm: Slurm = field(default_factory=Slurm)
     folder: str = "torchrun"
+    required: tuple[tuple[str, str], ...] = ()
+    left_out: str = ""
 
 
 def one_line(text: str) -> str:

@@ -124,6 +124,9 @@ def submit(order: RankOrder, launch: Launch) -> str:
         header=header(launch, "submits slurm.sbatch on exactly the hosts of hosts.txt, column 1."),
         read_hosts=read_hosts(order),
         runs=" ".join(f"{number}:{len(list(run))}" for number, run in groupby(counts)),
+        required="".join(
+            f': "${{{name}:?set {name} to {what}, as every host sees it}}"\n' for name, what in launch.required
+        ),
     )
 
 

@@ -71,6 +71,8 @@ def render(plan: Plan) -> dict[str, str]:
             older=f'--job.config_file "$here/{OLDER_FILE}"' if older else "",
             refused="" if older else f"echo {shlex.quote(reason)} >&2; exit 2",
         ),
+        left_out="Data set, tokenizer, learning rate and steps are no part of a plan: `DATASET`, `HF_ASSETS_PATH`,\n"
+        "`LEARNING_RATE` and `STEPS` of the environment, which SLURM and Ray hand on (SkyPilot: add them to `envs`).",
     )
     files = {**launch_files(order, launch), "ranks.csv": ranks_csv(order), f"{MODULE_NAME}.py": module}
     files |= {OLDER_FILE: older} if older else {}

@@ -17,7 +17,8 @@ RAY_FILE: Final = "submit_ray.py"
 SKYPILOT_FILE: Final = "skypilot.yaml"
 # SkyPilot's names (sky show-gpus) by the beginning of ours, longest first.
 SKYPILOT_ACCELERATORS: Final = (
-    ("gb200", "GB200"), ("h100", "H100"), ("h200", "H200"), ("b200", "B200"), ("b300", "B300"), ("a100", "A100-80GB"),
+    ("a100-40gb", "A100"), ("gb200", "GB200"), ("h100", "H100"), ("h200", "H200"), ("b200", "B200"), ("b300", "B300"),
+    ("a100", "A100-80GB"),
 )  # fmt: skip
 
 
@@ -39,6 +40,13 @@ def skypilot_task(order: RankOrder, launch: Launch) -> tuple[str, str]:
         return "", f"a task of SkyPilot has equal nodes; hosts here run {', '.join(map(str, sizes))} consecutive ranks"
     if not types[0]:
         return "", f"no name of SkyPilot is known for {', '.join(order.accelerators)}"
+    any_program = launch.torchrun_command == '"$@"'
+    stated = (
+        [("PROGRAM", "train.py", "")]
+        if any_program
+        else [(name, '""', f"  # {what}") for name, what in launch.required]
+    )
+    stated += [("ARGUMENTS", '""', "  # of the program, as in SUBMIT.md")]
     return (
         filled(
             "skypilot.yaml",
@@ -46,7 +54,8 @@ def skypilot_task(order: RankOrder, launch: Launch) -> tuple[str, str]:
             num_nodes=len(order.hosts),
             accelerators=json.dumps(f"{types[0]}:{sizes[0]}"),
             folder=launch.folder,
-            program='"$PROGRAM"' if launch.torchrun_command == '"$@"' else "",
+            envs="".join(f"  {name}: {value}{remark}\n" for name, value, remark in stated),
+            program='"$PROGRAM" $ARGUMENTS' if any_program else "$ARGUMENTS",
         ),
         "",
     )

@@ -4,7 +4,7 @@
 # CONTAINER_MOUNTS: what a container sees beside this folder, e.g. /data:/data,/opt/code:/opt/code.
 set -euo pipefail
 here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
-@read_hosts@cd "$here"
+@read_hosts@@required@cd "$here"
 rm -f nodes.[0-9]*.txt
 next=0
 for run in @runs@; do  # component:hosts, in node-rank order
