@@ -164,7 +164,7 @@ def test_a_command_line_is_read_like_an_array() -> None:
             "10 micro-batches on pp 4 in rounds of 5; state 5",
         ),
         ("torchtitan", "def train(: pass", "line 1: no Python module"),
-        ("torchtitan", "x = 1", "0 calls of ParallelismConfig"),
+        ("torchtitan", "x = 1", "0 calls of TrainingConfig"),
         (
             "torchtitan",
             "f(ParallelismConfig(), TrainingConfig(seq_len=8), activation_checkpoint=MemoryBudgetAC.Config())",

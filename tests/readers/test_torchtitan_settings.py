@@ -108,9 +108,15 @@ def test_bytes_that_are_not_modelled_are_refused(stated: str) -> None:
 
 def test_other_settings_are_named_in_notes_and_harmless_ones_are_not() -> None:
     assert reading("[metrics]", "log_freq = 1").notes == ()
-    assert reading("tensor_paralel_degree = 2", "[compile]", "enable = true").notes == (
-        "settings that were not read, and may change time or memory: parallelism.tensor_paralel_degree, compile.enable",
+    assert reading("tensor_paralel_degree = 2", "[compile]", "mode = 1").notes == (
+        "settings that were not read, and may change time or memory: parallelism.tensor_paralel_degree, compile.mode",
     )
+
+
+def test_the_compiler_of_an_older_file_is_read() -> None:
+    assert reading("[compile]", "enable = true").job["kept.compiled"] == ["model", "loss"]
+    assert reading("[compile]", "enable = true", 'components = ["loss"]').job["kept.compiled"] == ["loss"]
+    assert reading("[compile]", "enable = false").job["kept.compiled"] == reading().job["kept.compiled"] == []
 
 
 def test_settings_of_16_bit_are_priced_so_whatever_the_job_says() -> None:
@@ -228,3 +234,51 @@ def test_activation_checkpointing_by_operator_is_read(stated: str, parallel: str
         return
     with pytest.raises(sa.InputError, match=expected):
         read(text, "x.py", 8, 36)
+
+
+REGISTRY = """
+def large():
+    return Trainer.Config(
+        model_spec=model_registry("8B"), training=TrainingConfig(local_batch_size=2, seq_len=8192, steps=3), {more}
+    )
+"""
+"""A configuration as torchtitan's registries have them: no ParallelismConfig, which then has its defaults."""
+
+
+def test_a_configuration_without_parallelism_has_torchtitans_defaults() -> None:
+    found = read(REGISTRY.format(more=""), "x.py", 8, 32)
+    assert (found.decision.degrees.dp_shard, found.decision.degrees.tp) == (8, 1)
+    assert (found.job["sequence_length"], found.job["global_batch_sequences"]) == (8192, 16)
+
+
+def test_what_a_function_assigns_to_a_configuration_holds() -> None:
+    more = "\ndef mine():\n    config = large()\n    config.optimizer.lr = LR\n    config.training.seq_len = 4096\n"
+    more += "    config.parallelism.tensor_parallel_degree = 2\n"
+    found = read(REGISTRY.format(more="activation_checkpoint=FullAC.Config()") + more, "x.py", 8, 32)
+    assert (found.job["sequence_length"], found.decision.degrees.tp) == (4096, 2)
+    with pytest.raises(sa.InputError, match=r"training\.seq_len is no literal"):
+        read(REGISTRY.format(more="") + more.replace("4096", "LENGTH"), "x.py", 8, 32)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("config.activation_checkpoint = FullAC.Config()", "write it in the call of Trainer.Config"),
+        ("config.model_spec = model_registry('8B', converters=[])", "write it in the call of Trainer.Config"),
+        ("config.compile.enable = True", "write it where compile is made"),
+    ],
+)
+def test_parts_that_are_replaced_later_are_refused(line: str, message: str) -> None:
+    with pytest.raises(sa.InputError, match=f"line 8: config.*: {message}"):
+        read(f"{REGISTRY.format(more='')}def mine():\n    config = large()\n    {line}\n", "x.py", 8, 32)
+
+
+def test_several_configurations_are_named_with_the_way_out() -> None:
+    two = REGISTRY.format(more="") + REGISTRY.format(more="").replace("large", "small")
+    with pytest.raises(
+        sa.InputError, match="2 calls of TrainingConfig in large, small; one is needed: give a file with"
+    ):
+        read(two, "x.py", 8, 32)
+    later = REGISTRY.format(more="").replace("seq_len", "max_context_length")
+    with pytest.raises(sa.InputError, match="max_context_length of later releases is not read"):
+        read(later, "x.py", 8, 32)

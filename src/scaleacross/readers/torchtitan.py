@@ -31,6 +31,8 @@ RUNS: Final[Mapping[str, Any]] = {
 COMPILED: Final = ("enable", "components")
 FORCED: Final = "force_recompute_mm_shapes_by_fqns"
 FORCED_DEFAULT: Final = ["moe.router.gate"]
+REPLACED: Final = ("model_spec", "loss", "parallelism", "training", "activation_checkpoint", "compile")
+"""Parts of a Trainer.Config whose values decide, and which are read where they are made."""
 LOSS_CHUNKS: Final = 8
 """ChunkedLossWrapper.Config.num_chunks."""
 
@@ -78,7 +80,10 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
 def _stated(values: dict[str, Any], key: str, name: str) -> int:
     value = values.get(key)
     if not isinstance(value, int) or value < 1:
-        raise InputError(f"{name}: training.{key} = {value!r}: a whole number ≥ 1 is needed")
+        later = "; max_context_length of later releases is not read" if "max_context_length" in values else ""
+        raise InputError(
+            f"{name}: training.{key} = {value!r}: a whole number ≥ 1 is needed, as torchtitan 0.3.0 has it{later}"
+        )
     return value
 
 
@@ -130,9 +135,10 @@ def _module(text: str, name: str) -> dict[str, Any]:
     settings: dict[str, dict[str, Any]] = {"model": _flavor(tree, calls)}
     for part, builder in (("parallelism", "ParallelismConfig"), ("training", "TrainingConfig")):
         mine = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == builder]
-        if len(mine) != 1:
-            raise InputError(f"{name}: {len(mine)} calls of {builder}; one is needed")
-        settings[part] = _keywords(mine[0], name)
+        if len(mine) > 1 or (not mine and part == "training"):
+            raise InputError(_several(tree, builder, len(mine), name))
+        settings[part] = _keywords(mine[0], name) if mine else {}  # a Trainer.Config without one takes its defaults
+    _assigned(tree, settings, name)
     quantized = _quantized(calls, name)
     quantized["kept.compiled"] = []  # the compiler is off unless the module says so
     compiled = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "CompileConfig"]
@@ -141,6 +147,31 @@ def _module(text: str, name: str) -> dict[str, Any]:
         settings["compile"] = {key: value for key, value in stated.items() if key not in COMPILED}
         quantized["kept.compiled"] = _compiled(stated, name, converted=quantized["precision"] != "bf16")
     return {"settings": settings, "recompute": _checkpointing(calls, name), "quantized": quantized | _loss(calls, name)}
+
+
+def _several(tree: ast.AST, builder: str, count: int, name: str) -> str:
+    """Why a module with so many calls of ``builder`` is not read, and the way out."""
+    functions = [
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and f"{builder}(" in ast.unparse(node)
+    ]
+    inside = f" in {', '.join(functions)}" if functions else ""
+    return f"{name}: {count} calls of {builder}{inside}; one is needed: give a file with the configuration that you run alone"
+
+
+def _assigned(tree: ast.AST, settings: dict[str, dict[str, Any]], name: str) -> None:
+    """Lay over ``settings`` what the module assigns to parts of a configuration (``config.training.seq_len = 4096``).
+
+    Raises:
+        InputError: a part that is replaced as a whole.
+    """
+    for node in ast.walk(tree):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            words = ast.unparse(target).split(".")
+            if len(words) == 3 and words[1] in settings and isinstance(node, ast.Assign):
+                settings[words[1]][words[2]] = _literal(node.value)
+            elif len(words) in (2, 3) and words[1] in REPLACED:
+                where = "in the call of Trainer.Config" if len(words) == 2 else f"where {words[1]} is made"
+                raise InputError(f"{name}: line {target.lineno}: {ast.unparse(node)[:60]}: write it {where}")
 
 
 def _compiled(stated: Mapping[str, Any], name: str, *, converted: bool) -> list[str]:
@@ -221,11 +252,20 @@ def _toml(text: str, name: str) -> dict[str, Any]:
         raise InputError(f"{name}: {error}") from error
     if converters := data.get("model", {}).get("converters"):
         raise InputError(
-            f"{name}: model.converters {', '.join(converters)}: those of torchtitan 0.3.0 are read, not of 0.2.2"
+            f"{name}: model.converters {', '.join(converters)}: those of torchtitan 0.3.0 are read, not of 0.2.2; leave them "
+            "out, or give the module of 0.3.0"
         )
     mode = data.get("activation_checkpoint", {}).get("mode", "selective")
+    settings = {part: values for part, values in data.items() if isinstance(values, dict)}
+    compiled = settings.get("compile", {})
+    settings["compile"] = {key: value for key, value in compiled.items() if key not in COMPILED}
     return {
-        "settings": {part: values for part, values in data.items() if isinstance(values, dict)},
+        "settings": settings,
         "recompute": _recompute({"none": "None", "full": "FullAC"}.get(mode, mode), name),
-        "quantized": {"precision": "bf16", "conversion.recipe": "null", "kept.loss_chunks": 1, "kept.compiled": []},
+        "quantized": {
+            "precision": "bf16",
+            "conversion.recipe": "null",
+            "kept.loss_chunks": 1,
+            "kept.compiled": _compiled(compiled, name, converted=False),
+        },
     }

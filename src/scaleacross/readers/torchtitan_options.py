@@ -63,8 +63,8 @@ WORDS: Final = ("fsdp_reshard_after_forward", "pipeline_parallel_schedule", "mod
 """What is read and is no number."""
 RESHARD: Final = ("parallelism", "fsdp_reshard_after_forward")
 SILENT: Final = ("job", "profiling", "metrics", "lr_scheduler", "checkpoint", "comm", "memory_estimation", "validation",
-                 "experimental", "debug")  # fmt: skip
-"""Tables of data, checkpoints and logs."""
+                 "experimental", "debug", "quantize")  # fmt: skip
+"""Tables of data, checkpoints and logs; ``quantize`` acts with model.converters, which are refused."""
 _SILENT: Final[Mapping[str, str]] = {
     "parallelism": "spmd_backend full_dtensor context_parallel_load_balancer",
     "training": "dataset dataset_path max_norm steps gc_freq gc_debug seed deterministic disable_cuda_graphs",
