@@ -70,13 +70,16 @@ class Stage(nn.Module):
 def refuse_what_is_not_here(launch: LaunchConfig) -> None:
     """This example has pipeline and data parallelism only; it says so instead of training something else."""
     degrees = launch.degrees
-    problems = [f"{axis} {degrees.of(axis)}" for axis in ("tp", "cp", "ep") if degrees.of(axis) > 1]
+    problems = {
+        f"{axis} {degrees.of(axis)}": f"degrees.{axis}=1" for axis in ("tp", "cp", "ep") if degrees.of(axis) > 1
+    }
     if degrees.pp > 1 and launch.pipeline.schedule not in SCHEDULES:
-        problems.append(f"schedule {launch.pipeline.schedule}")
+        problems[f"schedule {launch.pipeline.schedule}"] = f"schedules=[{','.join(SCHEDULES)}]"
     if launch.replica_batches:
-        problems.append("replicas with different batches")
+        problems["replicas with different batches"] = "one accelerator type"
     if problems:
-        raise SystemExit(f"this example does not train {', '.join(problems)}; plan with degrees: {{tp: 1, cp: 1}}")
+        ways = " ".join(f"--set {way}" if "=" in way else way for way in problems.values())
+        raise SystemExit(f"this example does not train {', '.join(problems)}; plan with {ways}")
 
 
 def data_parallel(stage: nn.Module, mesh: DeviceMesh, launch: LaunchConfig) -> nn.Module:
