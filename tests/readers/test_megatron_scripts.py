@@ -125,6 +125,7 @@ def plain(more: str, tp: int = 1) -> str:
         ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "not stable; state native"),
         ("--step-batch-size-schedule 0:16,3000:32", "batches that change with the samples seen"),
         ("--yaml-cfg x.yaml", "arguments of another file are not read"),
+        ("--fp8 hybrid", "state --fp8-format hybrid or e4m3"),
     ],
 )
 def test_options_that_change_memory_or_work_are_refused_by_name(more: str, message: str) -> None:
@@ -217,6 +218,35 @@ def test_the_precision_aware_optimizer_states_bytes(more: str, fields: dict[str,
 def test_moe_layer_recompute_is_the_module_moe() -> None:
     experts = "--num-experts 8 --moe-layer-recompute --recompute-modules layernorm"
     assert read(plain(experts), "x", 16, 32).decision.recompute == "layernorm+moe"
+
+
+def test_a_dispatcher_that_is_not_known_is_refused() -> None:
+    """It was priced as flex, which sends a token once per rank."""
+    experts = "--num-experts 8 --expert-model-parallel-size 8 --moe-token-dispatcher-type"
+    assert read(plain(f"{experts} flex"), "x", 16, 32).job["experts.dispatch"] == "deduplicated"
+    with pytest.raises(sa.InputError, match=r"alltoall_seq is not modelled: alltoall and flex are; state one of them"):
+        read(plain(f"{experts} alltoall_seq"), "x", 16, 32)
+
+
+@pytest.mark.parametrize(
+    ("words", "graphs"),
+    [
+        ("transformer_engine --cuda-graph-scope attn moe_router", "partial"),
+        ("transformer_engine --cuda-graph-modules attn moe_router", "partial"),
+        ("local --cuda-graph-scope full_iteration", "full"),
+        ("full_iteration", "full"),
+    ],
+)
+def test_graphs_are_read_by_the_older_name_too(words: str, graphs: str) -> None:
+    """--cuda-graph-scope, which releases of 2025 document and d98e8a64 still takes."""
+    assert read(plain(f"--cuda-graph-impl {words}"), "x", 16, 32).job["experts.graphs"] == graphs
+
+
+def test_block_recomputation_of_unequal_stages_is_refused() -> None:
+    more = "--pipeline-model-parallel-size 4 --recompute-granularity full --recompute-method block --recompute-num-layers 2"
+    assert read(plain(more), "x", 16, 32).decision.recompute == "full:1/4"
+    with pytest.raises(sa.InputError, match=r"block of 2 layers of unequal stages: .* state equal stages"):
+        read(plain(f"{more} --pipeline-model-parallel-layout 'Et*7|t*9|t*9|t*7L'"), "x", 16, 32)
 
 
 def test_the_report_shows_what_was_not_read(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ SHARES: Final = {
     "--overlap-moe-expert-parallel-comm": "experts.overlap_fraction",
 }
 """Switches of what the job states as a share."""
+DISPATCH: Final = {"alltoall": "copies", "flex": "deduplicated"}
 MODEL: Final = {"--num-layers": "num_layers", "--hidden-size": "hidden_size", "--num-experts": "num_experts"}
 
 
@@ -91,7 +92,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     if chunks > 1 and pp > 1:
         _check_rounds(name, number(GROUP_SIZE, pp), choice, pp, batch // dp)
     decision = Decision(
-        degrees=degrees, pipeline=choice, recompute=_recompute(found, name, num_layers, pp * chunks),
+        degrees=degrees, pipeline=choice, recompute=_recompute(found, name, 0 if unequal else num_layers // (pp * chunks)),
         shard=shard, **_offload(found, name, num_layers), context_exchange=exchange,
         layers_per_stage=counts if unequal or LAYOUT in found else None,
     )  # fmt: skip
@@ -143,7 +144,8 @@ def _shard(found: dict[str, list[str]]) -> ShardLevel:
     return "optimizer" if "--use-distributed-optimizer" in found else "none"
 
 
-def _recompute(found: dict[str, list[str]], name: str, num_layers: int, stages: int) -> Recompute:
+def _recompute(found: dict[str, list[str]], name: str, chunk: int) -> Recompute:
+    """The policy in chunks of ``chunk`` layers; 0: they are unequal."""
     granularity = (found.get("--recompute-granularity") or ["none"])[0]
     whole_moe = ["moe"] if "--moe-layer-recompute" in found else []
     if whole_moe and granularity == "full":
@@ -159,7 +161,7 @@ def _recompute(found: dict[str, list[str]], name: str, num_layers: int, stages: 
         (found.get("--recompute-num-layers") or ["1"])[0],
     )
     if granularity == "full" and method == "block":
-        return _block(layers, name, num_layers, stages)
+        return _block(layers, name, chunk)
     if granularity == "full" and (method, layers) != ("uniform", "1"):
         raise InputError(
             f"{name}: full recomputation by {method} of {layers} layers is not modelled: uniform of 1 and block are"
@@ -167,13 +169,12 @@ def _recompute(found: dict[str, list[str]], name: str, num_layers: int, stages: 
     return "full" if granularity == "full" else "none"
 
 
-def _block(layers: str, name: str, num_layers: int, stages: int) -> Recompute:
+def _block(layers: str, name: str, chunk: int) -> Recompute:
     """The first ``layers`` of every model chunk. Raises InputError: chunks are not equal, or larger than can be named."""
-    chunk, rest = divmod(num_layers, stages)
-    if not layers.isdigit() or rest:
+    if not layers.isdigit() or not chunk:
         raise InputError(
-            f"{name}: full recomputation by block of {layers} layers: {num_layers} layers in {stages} chunks; a whole number of "
-            "layers, in chunks that are equal, is modelled"
+            f"{name}: full recomputation by block of {layers} layers{'' if chunk else ' of unequal stages'}: a whole number of "
+            "layers, in chunks that are equal, is modelled; state equal stages, or --recompute-method uniform"
         )
     share = Fraction(min(int(layers), chunk), chunk)
     try:
@@ -298,14 +299,22 @@ def _experts(found: dict[str, list[str]], name: str, ep: int) -> dict[str, Any]:
             f"{name}: --moe-token-dispatcher-type allgather (the default) gathers all tokens, which is not modelled: alltoall "
             "and flex are"
         )
-    return {**out, "experts.dispatch": "copies" if dispatcher == "alltoall" else "deduplicated"}
+    if dispatcher not in DISPATCH:
+        raise InputError(
+            f"{name}: --moe-token-dispatcher-type {dispatcher} is not modelled: {' and '.join(DISPATCH)} are; state one of them"
+        )
+    return {**out, "experts.dispatch": DISPATCH[dispatcher]}
 
 
 def _graphs(found: dict[str, list[str]], name: str) -> str:
     implementation = (found.get("--cuda-graph-impl") or ["none"])[0]
-    if implementation in ("none", "full_iteration"):
-        return "none" if implementation == "none" else "full"
-    modules = found.get("--cuda-graph-modules", [])
+    modules = (
+        found.get("--cuda-graph-modules") or found.get("--cuda-graph-scope") or []
+    )  # the older name, which still holds
+    if implementation == "none":
+        return "none"
+    if implementation == "full_iteration" or (implementation, modules) == ("local", ["full_iteration"]):
+        return "full"
     if "attn" not in modules or "moe" in modules:
         raise InputError(
             f"{name}: --cuda-graph-modules {' '.join(modules) or '(whole layers)'} is not modelled: attn with mlp, moe_router "

@@ -24,7 +24,7 @@ _READ = """
     --grad-reduce-in-bf16 --fp8-param-gather --fp4-param-gather --optimizer --no-gradient-accumulation-fusion
     --ddp-bucket-size --overlap-grad-reduce --overlap-param-gather --no-overlap-p2p-communication --moe-permute-fusion
     --moe-shared-expert-intermediate-size --moe-shared-expert-overlap --moe-token-dispatcher-type --cuda-graph-impl
-    --cuda-graph-modules --use-tp-pp-dp-mapping --tp-comm-overlap --overlap-moe-expert-parallel-comm
+    --cuda-graph-modules --cuda-graph-scope --use-tp-pp-dp-mapping --tp-comm-overlap --overlap-moe-expert-parallel-comm
     --use-precision-aware-optimizer --main-grads-dtype --main-params-dtype --exp-avg-dtype --exp-avg-sq-dtype
     --megatron-fsdp-main-grads-dtype --megatron-fsdp-grad-comm-dtype --cross-entropy-loss-fusion
     --no-create-attention-mask-in-dataloader
@@ -51,6 +51,9 @@ REFUSED: Final[Mapping[str, str]] = {
     "--batch-size": "Megatron-LM no longer takes it; state --micro-batch-size",
     "--enable-cuda-graph": "Megatron-LM deprecates it; state --cuda-graph-impl local",
     "--external-cuda-graph": "Megatron-LM deprecates it; state --cuda-graph-impl transformer_engine",
+    "--fp8": "Megatron-LM takes it no longer; state --fp8-format hybrid or e4m3",
+    "--fp8-hybrid": "Megatron-LM takes it no longer; state --fp8-format hybrid",
+    "--fp8-e4m3": "Megatron-LM takes it no longer; state --fp8-format e4m3",
     "--yaml-cfg": "arguments of another file are not read; write them here",
     "--use-checkpoint-args": "arguments of a checkpoint are not read; write them here",
     "--use-mp-args-from-checkpoint-args": "arguments of a checkpoint are not read; write them here",
