@@ -106,6 +106,21 @@ def test_run_node_takes_real_host_names_and_nccl_settings(tmp_path: Path) -> Non
 
 
 @needs_bash
+def test_run_node_takes_the_time_outs_of_recovery(tmp_path: Path) -> None:
+    """The watchdog that the plan counts with stood in a file that nothing read."""
+    emit(plan_of_20(), "torchrun", tmp_path)
+    (tmp_path / "recovery").mkdir()
+    (tmp_path / "recovery/nccl.env").write_text("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=321\n")
+    stand_in(tmp_path / "bin", "torchrun", 'echo "$TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC" > "$RECORD"')
+    done = bash(
+        tmp_path / "torchrun/run_node.sh", cwd=tmp_path, path=tmp_path / "bin", NODE_NAME="west-h00001",
+        RECORD=str(tmp_path / "argv"),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "argv").read_text() == "321\n"
+
+
+@needs_bash
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -1,5 +1,7 @@
 hosts_file="${HOSTS_FILE:-$here/hosts.txt}"
-if [[ -f "$here/../nccl.env" ]]; then set -a; source "$here/../nccl.env"; set +a; fi
+for settings in "$here/../nccl.env" "$here/../recovery/nccl.env"; do
+  if [[ -f "$settings" ]]; then set -a; source "$settings"; set +a; fi
+done
 names=(); counts=(); planned=()
 while read -r name count plan_name _ || [[ -n "$name" ]]; do
   [[ -z "$name" || "$name" == \#* ]] && continue
