@@ -1,6 +1,8 @@
-"""What differs from the best candidate in one choice is placed as long as it is faster."""
+"""What differs from a candidate in one choice is placed as long as it is faster."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -8,7 +10,7 @@ from instances import plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.candidates import Candidates, concatenate
 from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.fleets import fleets
-from scaleacross.solvers.neighbours import PLACED, climb
+from scaleacross.solvers.neighbours import PLACED, Climber
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
@@ -48,7 +50,7 @@ def searching(fast: str = "fast") -> tuple[Search, SearchSpace, Placer, list[Can
 
 
 def slowest(state: Search, space: SearchSpace, placer: Placer, bases: list[Candidates]) -> Priced:
-    """All candidates that fit; the one with the largest estimate, of those that can be placed, is the best so far."""
+    """All candidates that fit; the one with the largest estimate, of those that can be placed, is placed."""
     rows = concatenate([space.expand(one, Refusals()) for one in bases])
     rows = rows.take(placer.pricing.needed_bytes(rows) <= placer.pricing.capacity_bytes)
     priced = placer.pricing.tight(placer.pricing.coarse(rows))
@@ -67,7 +69,7 @@ def test_the_last_best_is_faster_than_all_of_its_neighbours() -> None:
     state, space, placer, bases = searching()
     priced, [start] = slowest(state, space, placer, bases), state.pool
     rows = priced.candidates
-    climb(state, space, placer, bases)
+    Climber(state, space, bases).climb(start)
     best = state.best
     assert best is not None and best.step_s < 0.5 * start.step_s
     near = [row for row in range(len(rows)) if changes(rows.take(np.array([row])), best.candidates) == 1]
@@ -78,18 +80,30 @@ def test_the_last_best_is_faster_than_all_of_its_neighbours() -> None:
         assert placed is None or float(priced.free_s[row]) + placed.communication_s >= best.step_s * (1 - 1e-9)
 
 
-def test_each_fleet_climbs_from_its_own_best_alone() -> None:
+def test_a_climb_goes_on_below_its_own_start_whatever_the_incumbent() -> None:
+    """With a step or two a slow start may be the best of all: placers that know the incumbent place nothing on the way."""
     state, space, placer, bases = searching()
-    climb(state, space, placer, bases)  # nothing is placed yet
+    slowest(state, space, placer, bases)
+    [start] = state.pool
+    state.remember(replace(start, step_s=0.01 * start.step_s))
+    Climber(state, space, bases).climb(start)
+    assert len(state.pool) == 2
+    Climber(state, space, bases).climb(replace(start, placer=placer.unlimited()))
+    assert min(one.step_s for one in state.pool[2:]) < 0.5 * start.step_s
+
+
+def test_no_candidate_is_placed_twice() -> None:
+    state, space, placer, bases = searching()
+    slowest(state, space, placer, bases)
+    [start] = state.pool
+    climber = Climber(state, space, bases)
+    climber.climb(start)
+    placed = len(state.pool)
+    climber.climb(start)
+    assert placed > 2 and len(state.pool) == placed
+
+
+def test_without_a_start_nothing_is_placed() -> None:
+    state, space, _, bases = searching()
+    Climber(state, space, bases).climb(None)
     assert not state.pool
-    slowest(state, space, placer, bases)
-    another = placer_on(placer.fleet, state.problem.job, state.problem.profile)
-    climb(state, space, another, bases)
-    assert len(state.pool) == 1
-
-
-def test_on_one_type_bounds_order_well_enough() -> None:
-    state, space, placer, bases = searching(fast="slow")
-    slowest(state, space, placer, bases)
-    climb(state, space, placer, bases)
-    assert len(state.pool) == 1

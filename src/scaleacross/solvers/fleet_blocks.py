@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from scaleacross.cost_models.candidates import NOTHING, Candidates, Floats, Ints, concatenate
+from scaleacross.solvers.beyond import pipelines_of
 from scaleacross.solvers.candidates import Pricing
-from scaleacross.solvers.neighbours import climb
+from scaleacross.solvers.neighbours import Climber
 from scaleacross.solvers.open_policies import narrowed, promising, stands_for
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.place_survivors import place_survivors
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
-from scaleacross.solvers.search_state import Search, forget
+from scaleacross.solvers.search_state import Placed, Search, forget
 
 TIGHT_BLOCK: Final = 16_384
 """Candidates per tight-bound evaluation: large enough for arrays to pay, small enough to stop early."""
@@ -25,6 +26,10 @@ TIGHT_PART: Final = 4096
 """Candidates on several accelerator types that get it between two looks at the clock, a second."""
 PROMISING: Final = 2048
 """Candidates of a block that get the tight bound at once, so that the best of them is placed."""
+TRIED: Final = 4
+"""Candidates of a block on one accelerator type that are placed at once at most: a choice. On several there are neighbours."""
+TRIED_TIGHT: Final = 16
+"""The same of a block that got the tight bound, which takes seconds on several types: a choice."""
 BASE_BLOCK: Final = 1024
 """Bases that are expanded together."""
 BASE_PART: Final = 16_384
@@ -33,6 +38,19 @@ PROBED: Final = 8192
 """Bases in the sample that gives the first incumbent."""
 PROBED_DEEPLY: Final = 128
 """Bases of the sample that are expanded."""
+
+
+class Bases(NamedTuple):
+    """Bases with their bounds, the candidates that each stands for, and what each may take, (n,) each."""
+
+    candidates: Candidates
+    bound_s: Floats
+    counts: Ints
+    estimate_s: Floats
+
+    def take(self, rows: Ints) -> Bases:
+        """Some of them."""
+        return Bases(self.candidates.take(rows), self.bound_s[rows], self.counts[rows], self.estimate_s[rows])
 
 
 def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer] | None]:
@@ -44,30 +62,26 @@ def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer]
     again = placer.least_stages > 1  # what a rule refuses, or memory, was counted with equal stages
     refusals = Refusals() if again else state.refusals
     enumerated = _enumerate(state, space, refusals, placer.least_stages)
-    every = [bases for bases, _ in enumerated]
+    climber = Climber(state, space, [bases for bases, _ in enumerated])
     if not again:
-        _probe(state, space, placer, enumerated)
-        climb(state, space, placer, every)
+        _place_most_promising(state, _sample(state, space, placer.pricing, enumerated), placer, climber)
     yield None
-    bases, bounds, counts = _bases(state, placer.pricing, enumerated)
-    total = len(bases)
-    while len(bases) and not state.out_of_time:
-        rows = np.flatnonzero(state.keep(bounds, counts))
-        bases, bounds, counts = bases.take(rows), bounds[rows], counts[rows]
-        block, rows = bases.take(np.arange(min(BASE_BLOCK, len(bases)))), np.arange(BASE_BLOCK, len(bases))
-        bases, bounds, counts = bases.take(rows), bounds[rows], counts[rows]
+    left = _bases(state, placer.pricing, enumerated)
+    total, turn = len(left.bound_s), 0
+    while len(left.bound_s) and not state.out_of_time:
+        left = left.take(np.flatnonzero(state.keep(left.bound_s, left.counts)))
+        expected_s = placer.beyond.expected_s(left.candidates, left.estimate_s) if turn % 2 else left.estimate_s
+        order, turn = np.argsort(expected_s, kind="stable"), turn + 1
+        block, left = left.take(order[:BASE_BLOCK]).candidates, left.take(order[BASE_BLOCK:])
         fitting = _that_fit(state, placer.pricing, space.expand(block, refusals))
         if not len(fitting):
             continue
         priced = placer.pricing.coarse(fitting)
         state.free_bound_s = min(state.free_bound_s, float(priced.free_s.min()))
-        best = state.best
-        _place_most_promising(state, priced, placer)
-        if state.best is not best:
-            climb(state, space, placer, every)
-        state.tell("pricing", total - len(bases), total)
+        _place_most_promising(state, priced, placer, climber)
+        state.tell("pricing", total - len(left.bound_s), total)
         yield priced.take(state.keep(priced.bound_s, stands_for(job, priced.candidates))), placer
-    state.drop(bounds, counts)
+    state.drop(left.bound_s, left.counts)
 
 
 def _enumerate(
@@ -89,26 +103,25 @@ def _enumerate(
     return batches
 
 
-def _probe(state: Search, space: SearchSpace, placer: Placer, enumerated: list[tuple[Candidates, Ints]]) -> None:
-    """Place the most promising candidate of a sample of bases: a first incumbent, which prunes bases unseen."""
+def _sample(
+    state: Search, space: SearchSpace, pricing: Pricing, enumerated: list[tuple[Candidates, Ints]]
+) -> Priced | None:
+    """Candidates of a sample of bases, for a first incumbent, which prunes bases unseen; None of few, or where none fits."""
     total = sum(len(bases) for bases, _ in enumerated)
     if total < 2 * PROBED or state.out_of_time:
-        return
-    every, pricing = total // PROBED, placer.pricing
+        return None
+    every = total // PROBED
     sample = concatenate([bases.take(np.arange(0, len(bases), every)) for bases, _ in enumerated])
     sample = sample.take(pricing.base_needed_bytes(sample) <= pricing.capacity_bytes)
     expected = pricing.base_estimate_s(sample, pricing.base_bound_s(sample))
     best = sample.take(np.argsort(expected, kind="stable")[:PROBED_DEEPLY])
     rows = space.expand(best, Refusals())
     rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
-    if len(rows):
-        _place_most_promising(state, pricing.coarse(rows), placer)
+    return pricing.coarse(rows) if len(rows) else None
 
 
-def _bases(
-    state: Search, pricing: Pricing, enumerated: list[tuple[Candidates, Ints]]
-) -> tuple[Candidates, Floats, Ints]:
-    """Step 1: the bases that may fit and win, with their bounds and the candidates that they stand for, least estimate first.
+def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Candidates, Ints]]) -> Bases:
+    """Step 1: the bases that may fit and win.
 
     The layers alone prune first, then computation rank by rank, then memory, then the bound with communication.
     """
@@ -136,9 +149,8 @@ def _bases(
         estimates.append(pricing.base_estimate_s(bases, bound))
         state.tell("bounding", sum(map(len, parts)))
     if not parts:
-        return NOTHING, np.zeros(0), np.zeros(0, dtype=np.int64)
-    order = np.argsort(np.concatenate(estimates), kind="stable")
-    return concatenate(parts).take(order), np.concatenate(bounds)[order], np.concatenate(counts)[order]
+        return Bases(NOTHING, np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))
+    return Bases(concatenate(parts), np.concatenate(bounds), np.concatenate(counts), np.concatenate(estimates))
 
 
 def _in_parts(enumerated: list[tuple[Candidates, Ints]]) -> Iterator[tuple[Candidates, Ints]]:
@@ -149,22 +161,45 @@ def _in_parts(enumerated: list[tuple[Candidates, Ints]]) -> Iterator[tuple[Candi
             yield bases.take(rows), count[rows]
 
 
-def _place_most_promising(state: Search, priced: Priced, placer: Placer) -> None:
-    """Place the candidate with the least estimate, if that is below the incumbent; it is placed again in its turn."""
-    block = priced.take(np.argsort(priced.estimate_s, kind="stable")[:PROMISING])
+def _place_most_promising(state: Search, priced: Priced | None, placer: Placer, climber: Climber) -> None:
+    """Place candidates whose estimates are below the incumbent; they are placed again in their turn.
+
+    On one accelerator type those that are the most promising, on several the one with the least estimate, and then its
+    neighbours.
+    """
+    if priced is None or state.out_of_time:
+        return
+    several, figures = len(placer.fleet.accelerators) > 1, [priced.estimate_s]
+    if not several:
+        figures.append(placer.beyond.expected_s(priced.candidates, priced.estimate_s))
+    block = priced.take(np.unique([np.argsort(figure, kind="stable")[:PROMISING] for figure in figures]))
     block = block.take(block.estimate_s < state.target_s)
-    if len(block.bound_s) and not state.out_of_time:
-        block = placer.pricing.tight(block)
-        if block.estimate_s.min() < state.target_s:
-            _place_best(state, block, placer)
+    if not len(block.bound_s):
+        return
+    block = placer.pricing.tight(block)
+    if several:
+        climber.climb(_place_best(state, block, placer.unlimited(), 1, lambda: np.inf))
+    else:
+        _place_best(state, block, placer, TRIED, lambda: state.incumbent_s)
 
 
-def _place_best(state: Search, block: Priced, placer: Placer) -> None:
-    """Place the candidate with the least estimate, if that may be below the target."""
+def _place_best(state: Search, block: Priced, placer: Placer, most: int, below_s: Callable[[], float]) -> Placed | None:
+    """Place the candidate with the least estimate, then those that are expected to take least, ``most`` together, as far as
+    estimates and expectations are below the incumbent and steps ``below_s``; the last that was placed."""
     block = promising(state, block, placer, PROMISING)
-    if len(block.bound_s) and block.estimate_s.min() < state.target_s:
-        best = int(block.estimate_s.argmin())
-        state.place(block, best, placer, below_s=state.incumbent_s, in_time=True, left=forget)
+    left_s = np.where(block.estimate_s < state.target_s, block.estimate_s, np.inf)
+    found: Placed | None = None
+    for number in range(most):
+        expected_s = placer.beyond.expected_s(block.candidates, left_s) if number else left_s
+        if expected_s.min(initial=np.inf) >= state.target_s or state.out_of_time:
+            break
+        row, most_s = int(expected_s.argmin()), below_s()
+        placed = state.place(block, row, placer, below_s=most_s, in_time=True, left=forget)
+        took_s = most_s if placed is None else placed.step_s
+        if np.isfinite(took_s):
+            placer.beyond.learn(pipelines_of(block.candidates)[row], float(left_s[row]), took_s)
+        left_s[row], found = np.inf, placed or found
+    return found
 
 
 def place_first(state: Search, blocks: Sequence[tuple[Priced, Placer]], most: int) -> None:
@@ -188,8 +223,8 @@ def _of_rows(law: Callable[[Candidates], Floats], candidates: Candidates, rows: 
 
 
 def tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple[Priced, Placer]]:
-    """Step 4, block by block, the one with the least coarse estimate first; the best so far is placed at once."""
-    blocks, out, least_s = [], [], np.inf
+    """Step 4, block by block, the one with the least coarse estimate first; the most promising are placed at once."""
+    blocks, out = [], []
     for priced, placer in survivors:
         ordered = priced.take(np.argsort(priced.estimate_s, kind="stable"))
         ordered = ordered.take(state.keep(ordered.bound_s, stands_for(state.problem.job, ordered.candidates)))
@@ -200,10 +235,8 @@ def tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple
     for block, placer in sorted(blocks, key=lambda one: float(one[0].estimate_s[0])):
         done += len(block.bound_s)
         tight = _tight_in_time(state, block, placer)
-        best = int(tight.estimate_s.argmin())
-        if tight.estimate_s[best] < min(least_s, state.target_s) and not state.out_of_time:
-            least_s = float(tight.estimate_s[best])
-            _place_best(state, tight, placer)
+        if len(tight.bound_s) and not state.out_of_time:
+            _place_best(state, tight, placer, TRIED_TIGHT, lambda: state.incumbent_s)
         out.append((tight.take(state.keep(tight.bound_s, stands_for(state.problem.job, tight.candidates))), placer))
         state.tell("pricing", done, total)
     return [(block, placer) for block, placer in out if len(block.bound_s)]

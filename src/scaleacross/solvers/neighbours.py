@@ -1,22 +1,25 @@
-"""Neighbours of the best candidate: those that differ in one choice, placed as long as one of them is faster.
+"""Neighbours of a candidate on several accelerator types: those that differ in one choice, as long as one of them is faster.
 
 Blocks of candidates come in the order of estimates, which on several accelerator types are wrong by pipelines and links: a
-pipeline of three chunks instead of four may be thousands of candidates away from the best known. It is one step away here, and
-each step makes the incumbent that prunes everything else. Neighbours are placed again in their turn, so that the proof knows
-nothing of this. On one type the bound serves as estimate, and the next block is as good a guess: of DeepSeek-V3 in five
-buildings a climb took 20 s of CPU when it was tried, and the plan stayed the same.
+pipeline of three chunks instead of four may be thousands of candidates away from the best known. It is one step away here.
+Every block gives a start, however slow that is: with a few steps it may be the best of all, and what is faster may lead
+nowhere. Neighbours are placed again in their turn, so that the proof knows nothing of this. On one type estimates are closer,
+and the next block is as good a guess: of DeepSeek-V3 in five buildings a climb took 20 s of CPU when it was tried, and the plan
+stayed the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Candidates, concatenate
+from scaleacross.cost_models.columns import columns_of
 from scaleacross.solvers.open_policies import promising
-from scaleacross.solvers.place_parallelism import Placer
+from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Placed, Search, forget
 
@@ -29,40 +32,54 @@ PLACED: Final = 16
 """Neighbours that are placed around one candidate at most: a choice."""
 
 
-def climb(state: Search, space: SearchSpace, placer: Placer, bases: Sequence[Candidates]) -> None:
-    """Place the neighbours of the best candidate with the least estimates, then those of the best of them, until none is faster.
+@dataclass
+class Climber:
+    """Climbs from candidate to candidate on one fleet, none of which it places twice.
 
-    Args:
-        bases: of the placer's fleet (``SearchSpace.bases``), in any order.
+    Attributes:
+        bases: of the fleet (``SearchSpace.bases``), in any order.
     """
-    if len(placer.fleet.accelerators) == 1:
-        return
-    while (best := state.best) is not None and best.placer is placer and not state.out_of_time:
-        _place_neighbours(state, space, best, bases)
-        if state.best is best:
-            return
 
+    state: Search
+    space: SearchSpace
+    bases: Sequence[Candidates]
+    _tried: set[bytes] = field(default_factory=set)
 
-def _place_neighbours(state: Search, space: SearchSpace, best: Placed, bases: Sequence[Candidates]) -> None:
-    """Those that fit and may be faster, the least estimates first."""
-    one, placer = best.candidates, best.placer
-    pricing = placer.pricing
-    closed = CHOICES if space.policies_open else (*CHOICES, POLICY)
-    near = concatenate([some.take(_near(some, one, closed)) for some in bases])
-    rows = space.expand(near, Refusals())
-    rows = rows.take(_near(rows, one, (*closed, *SPLIT)))
-    rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
-    if not len(rows):
-        return
-    priced = pricing.coarse(rows)
-    priced = priced.take(priced.estimate_s < state.target_s)
-    if not len(priced.bound_s):
-        return
-    block = promising(state, pricing.tight(priced), placer, PLACED)
-    for row in np.argsort(block.estimate_s, kind="stable")[:PLACED]:
-        if block.estimate_s[row] >= state.target_s or state.out_of_time:
+    def climb(self, start: Placed | None) -> None:
+        """Place the neighbours of a candidate, the least estimates first, then those of the fastest, until none is faster."""
+        best = start
+        while best is not None and not self.state.out_of_time:
+            best = self._fastest_neighbour(best)
+
+    def _fastest_neighbour(self, best: Placed) -> Placed | None:
+        """The fastest of those that fit and may be faster, the least estimates first; None: none of them is."""
+        found, below_s = None, best.step_s
+        for priced in self._neighbours(best):
+            if priced.estimate_s[0] >= below_s or self.state.out_of_time:
+                break
+            key = b"".join(column.tobytes() for column in columns_of(priced.candidates))
+            if key not in self._tried:
+                self._tried.add(key)
+                placed = self.state.place(priced, 0, best.placer, below_s=below_s, in_time=True, left=forget)
+                found, below_s = (found, below_s) if placed is None else (placed, placed.step_s)
+        return found
+
+    def _neighbours(self, best: Placed) -> Iterator[Priced]:
+        """Those that fit and whose estimates are below the step of ``best``, ``PLACED`` at most, the least estimates first."""
+        one, space, pricing = best.candidates, self.space, best.placer.pricing
+        closed = CHOICES if space.policies_open else (*CHOICES, POLICY)
+        near = concatenate([some.take(_near(some, one, closed)) for some in self.bases])
+        rows = space.expand(near, Refusals())
+        rows = rows.take(_near(rows, one, (*closed, *SPLIT)))
+        rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
+        if not len(rows):
             return
-        state.place(block, int(row), placer, below_s=state.incumbent_s, in_time=True, left=forget)
+        priced = pricing.coarse(rows)
+        priced = priced.take(priced.estimate_s < best.step_s)
+        if not len(priced.bound_s):
+            return
+        block = promising(self.state, pricing.tight(priced), best.placer, PLACED)
+        yield from (block.take(np.array([row])) for row in np.argsort(block.estimate_s, kind="stable")[:PLACED])
 
 
 def _near(rows: Candidates, one: Candidates, choices: Sequence[Sequence[str]]) -> Bools:

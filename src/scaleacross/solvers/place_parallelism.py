@@ -37,6 +37,7 @@ from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.arcs import added_s, sets_before
 from scaleacross.solvers.balance import Balance
+from scaleacross.solvers.beyond import Beyond
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.fleets import Fill, Fleet
@@ -105,7 +106,8 @@ ANYWHERE: Final = Wanted()
 class Placer:
     """Places candidates on one fleet; remembers fills, their levels and group shapes between candidates.
 
-    ``least_stages``: pipeline stages of the candidates that it is for.
+    ``least_stages``: pipeline stages of the candidates that it is for. ``beyond``: what those placed so far took beyond their
+    estimates.
     """
 
     least_stages: ClassVar[int] = 1
@@ -114,6 +116,7 @@ class Placer:
     _placed: dict[Fill, FixedPlacement] = field(default_factory=dict)
     _fills: dict[Degrees, list[Fill]] = field(default_factory=dict)
     _known: KnownReplicas = field(default_factory=KnownReplicas)
+    beyond: Beyond = field(default_factory=Beyond)
 
     def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
         """The best placement of a single candidate (``candidates`` has one row), None when no fill holds what is wanted.

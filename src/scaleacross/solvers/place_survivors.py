@@ -1,8 +1,7 @@
 """Step 5 of the joint search (``joint``): place the candidates that bounds left over, the most promising first.
 
-Candidates with the same pipeline are wrong in the same way: messages across a thin link, say, are in no estimate. So what one
-of them took beyond its estimate is expected of the others too. On a trunk of 1:64 a thousand candidates of 63 stages have
-estimates below the best step time; without this they are all placed before the first of 16 stages.
+What one of them took beyond its estimate is expected of all with its pipeline (``beyond``). On a trunk of 1:64 a thousand
+candidates of 63 stages have estimates below the best step time; without this they are all placed before the first of 16 stages.
 
 The order decides nothing but when the incumbent is found, and which gap is left where a limit ends the search: whatever has a
 bound below the incumbent is placed before the search ends.
@@ -18,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.candidates import Floats
+from scaleacross.solvers.beyond import Beyond, Pipeline, pipelines_of
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_state import Search
@@ -27,7 +27,6 @@ PATIENCE: Final = 128
 may be faster, and a limit then leaves a smaller gap. A choice."""
 
 Block = tuple[Priced, Placer]
-Pipeline = tuple[int, ...]
 
 
 def place_survivors(state: Search, blocks: Sequence[Block], most: int | None = None) -> None:
@@ -40,7 +39,7 @@ def place_survivors(state: Search, blocks: Sequence[Block], most: int | None = N
     rows = [(block, row) for block, (priced, _) in enumerate(blocks) for row in range(len(priced.bound_s))]
     estimates = np.concatenate([np.zeros(0), *(priced.estimate_s for priced, _ in blocks)])
     bounds = np.concatenate([np.zeros(0), *(priced.bound_s for priced, _ in blocks)])
-    pipelines = [_pipeline(blocks[block][0], row) for block, row in rows]
+    pipelines = [one for priced, _ in blocks for one in pipelines_of(priced.candidates)]
     took: dict[int, float] = {}
     for done, (index, expected_s) in enumerate(islice(in_turn(estimates, pipelines, took), most)):
         if expected_s >= state.target_s or state.out_of_time:
@@ -84,29 +83,19 @@ def in_turn(figures_s: Floats, pipelines: Sequence[Pipeline], took: Mapping[int,
         pipelines: the pipeline of every candidate.
         took: what candidates took, or what they do not stay below; it grows meanwhile.
     """
-    beyond: dict[Pipeline, float] = {}
-    seen = 0
-
-    def expected_s(index: int) -> float:
-        return float(figures_s[index]) * beyond.get(pipelines[index], 1.0)
-
+    beyond, seen = Beyond(), 0
     queue = [(float(figure_s), index) for index, figure_s in enumerate(figures_s)]
     heapify(queue)
     while queue:
         for placed in islice(took, seen, None):
-            beyond[pipelines[placed]] = took[placed] / float(figures_s[placed])
+            beyond.learn(pipelines[placed], float(figures_s[placed]), took[placed])
         seen = len(took)
         believed_s, index = heappop(queue)
-        now_s = expected_s(index)
+        now_s = beyond.of(pipelines[index]) * float(figures_s[index])
         if queue and now_s > max(believed_s, queue[0][0]):
             heappush(queue, (now_s, index))
         else:
             yield index, now_s
-
-
-def _pipeline(priced: Priced, row: int) -> Pipeline:
-    one = priced.candidates
-    return tuple(int(column[row]) for column in (one.pp, one.schedule, one.num_chunks, one.micro_batch))
 
 
 def _place(

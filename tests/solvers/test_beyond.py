@@ -1,0 +1,43 @@
+"""What candidates took beyond their estimates is expected of others with the same pipeline."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from instances import plain_job, plain_topology
+from scaleacross.cost_models.candidates import Candidates
+from scaleacross.solvers.beyond import COLUMNS, Beyond, pipelines_of
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.workloads.problem import problem_of
+
+
+def candidates() -> Candidates:
+    problem = problem_of(plain_job(topology=plain_topology(1, 2)))
+    space = SearchSpace(problem.job, problem.profile, problem.topology.num_accelerators, 1)
+    return next(space.batches(Refusals()))
+
+
+def test_before_anything_is_placed_estimates_are_expected() -> None:
+    rows = candidates()
+    estimates_s = np.linspace(1.0, 2.0, len(rows))
+    assert np.array_equal(Beyond().expected_s(rows, estimates_s), estimates_s)
+
+
+def test_one_candidate_moves_all_of_its_pipeline_and_no_other() -> None:
+    rows, beyond = candidates(), Beyond()
+    pipelines = pipelines_of(rows)
+    assert 1 < len(set(pipelines)) < len(rows)
+    beyond.learn(pipelines[0], 2.0, 3.0)
+    ratios = beyond.expected_s(rows, np.full(len(rows), 4.0)) / 4.0
+    assert ratios.tolist() == [1.5 if one == pipelines[0] else 1.0 for one in pipelines]
+    for name in COLUMNS:
+        same = getattr(rows, name)[ratios == 1.5]
+        assert len(set(same.tolist())) == 1
+
+
+def test_the_last_one_counts() -> None:
+    beyond = Beyond()
+    beyond.learn((4, 0, 1, 1), 1.0, 3.0)
+    beyond.learn((4, 0, 1, 1), 1.0, 1.2)
+    assert beyond.of((4, 0, 1, 1)) == pytest.approx(1.2)
