@@ -7,7 +7,9 @@ import pytest
 
 from instances import plain_job, plain_topology
 from scaleacross.cost_models.candidates import Candidates
+from scaleacross.solvers import fleet_blocks
 from scaleacross.solvers.beyond import COLUMNS, Beyond, pipelines_of
+from scaleacross.solvers.fleet_blocks import Bases
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.workloads.problem import problem_of
 
@@ -41,3 +43,24 @@ def test_the_last_one_counts() -> None:
     beyond.learn((4, 0, 1, 1), 1.0, 3.0)
     beyond.learn((4, 0, 1, 1), 1.0, 1.2)
     assert beyond.of((4, 0, 1, 1)) == pytest.approx(1.2)
+
+
+def test_blocks_of_which_nothing_is_expected_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By estimates; once those of the first block are expected to be too slow, by expectations; where all are, by estimates."""
+    rows, beyond = candidates(), Beyond()
+    kinds = dict.fromkeys(pipelines_of(rows))
+    first = [row for row, one in enumerate(pipelines_of(rows)) if one == next(iter(kinds))]
+    estimates_s = np.full(len(rows), 2.0)
+    estimates_s[first] = 1.0
+    bases = Bases(rows, estimates_s, np.ones(len(rows), dtype=np.int64), estimates_s)
+    monkeypatch.setattr(fleet_blocks, "BASE_BLOCK", len(first))
+
+    def leading() -> set[int]:
+        return set(bases.in_turn(beyond, 3.0)[: len(first)].tolist())
+
+    assert leading() == set(first)
+    beyond.learn(next(iter(kinds)), 1.0, 3.5)
+    assert leading().isdisjoint(first)
+    for one in kinds:
+        beyond.learn(one, 1.0, 3.5)
+    assert leading() == set(first)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.candidates import NOTHING, Candidates, Floats, Ints, concatenate
-from scaleacross.solvers.beyond import pipelines_of
+from scaleacross.solvers.beyond import Beyond, pipelines_of
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.neighbours import Climber
 from scaleacross.solvers.open_policies import narrowed, promising, stands_for
@@ -30,6 +30,9 @@ TRIED: Final = 4
 """Candidates of a block on one accelerator type that are placed at once at most: a choice. On several there are neighbours."""
 TRIED_TIGHT: Final = 16
 """The same of a block that got the tight bound, which takes seconds on several types: a choice."""
+WORTH: Final = 0.03
+"""Share of the incumbent that a second candidate is expected to save at least: a placement takes a second on 100,000
+accelerators, and all have their turn. A choice."""
 BASE_BLOCK: Final = 1024
 """Bases that are expanded together."""
 BASE_PART: Final = 16_384
@@ -52,6 +55,15 @@ class Bases(NamedTuple):
         """Some of them."""
         return Bases(self.candidates.take(rows), self.bound_s[rows], self.counts[rows], self.estimate_s[rows])
 
+    def in_turn(self, beyond: Beyond, below_s: float) -> Ints:
+        """Rows, the least estimates first; where none of the next block is expected to stay ``below_s``, but others are, these
+        first."""
+        order = np.argsort(self.estimate_s, kind="stable")
+        expected_s = beyond.expected_s(self.candidates, self.estimate_s)
+        hopeful = expected_s < below_s
+        stays = hopeful[order[:BASE_BLOCK]].any() or not hopeful.any()
+        return order if stays else np.argsort(expected_s, kind="stable")
+
 
 def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer] | None]:
     """Steps 1 to 3 on one fleet: candidates whose coarse bound is below the incumbent, a block a turn; the first turn probes."""
@@ -67,11 +79,10 @@ def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer]
         _place_most_promising(state, _sample(state, space, placer.pricing, enumerated), placer, climber)
     yield None
     left = _bases(state, placer.pricing, enumerated)
-    total, turn = len(left.bound_s), 0
+    total = len(left.bound_s)
     while len(left.bound_s) and not state.out_of_time:
         left = left.take(np.flatnonzero(state.keep(left.bound_s, left.counts)))
-        expected_s = placer.beyond.expected_s(left.candidates, left.estimate_s) if turn % 2 else left.estimate_s
-        order, turn = np.argsort(expected_s, kind="stable"), turn + 1
+        order = left.in_turn(placer.beyond, state.target_s)
         block, left = left.take(order[:BASE_BLOCK]).candidates, left.take(order[BASE_BLOCK:])
         fitting = _that_fit(state, placer.pricing, space.expand(block, refusals))
         if not len(fitting):
@@ -184,18 +195,22 @@ def _place_most_promising(state: Search, priced: Priced | None, placer: Placer, 
 
 
 def _place_best(state: Search, block: Priced, placer: Placer, most: int, below_s: Callable[[], float]) -> Placed | None:
-    """Place the candidate with the least estimate, then those that are expected to take least, ``most`` together, as far as
-    estimates and expectations are below the incumbent and steps ``below_s``; the last that was placed."""
+    """Place the candidate with the least estimate, then those that are expected to take least, ``most`` together.
+
+    The first if its estimate is below the incumbent, the others if they may save ``WORTH`` of it. Returns the last one whose step
+    is below ``below_s``.
+    """
     block = promising(state, block, placer, PROMISING)
     left_s = np.where(block.estimate_s < state.target_s, block.estimate_s, np.inf)
     found: Placed | None = None
     for number in range(most):
         expected_s = placer.beyond.expected_s(block.candidates, left_s) if number else left_s
-        if expected_s.min(initial=np.inf) >= state.target_s or state.out_of_time:
+        most_s = state.target_s * (1 - WORTH if number else 1)
+        if expected_s.min(initial=np.inf) >= most_s or state.out_of_time:
             break
-        row, most_s = int(expected_s.argmin()), below_s()
-        placed = state.place(block, row, placer, below_s=most_s, in_time=True, left=forget)
-        took_s = most_s if placed is None else placed.step_s
+        row, known_s = int(expected_s.argmin()), below_s()
+        placed = state.place(block, row, placer, below_s=known_s, in_time=True, left=forget)
+        took_s = known_s if placed is None else placed.step_s
         if np.isfinite(took_s):
             placer.beyond.learn(pipelines_of(block.candidates)[row], float(left_s[row]), took_s)
         left_s[row], found = np.inf, placed or found
