@@ -182,6 +182,7 @@ def test_what_several_options_take_adds_up(plan: Plan) -> None:
         ["lost-rack=b0:0", "lost-rack=b0:0"],
         ["jitter=0.1", "jitter=0.2"],
         ["straggler=1:2", "straggler=1:3"],
+        ["straggler=1:2", "straggler=01:3"],
     ],
 )
 def test_the_same_stated_twice_is_refused(plan: Plan, twice: list[str]) -> None:

@@ -106,6 +106,8 @@ def _refuse_repeated(options: Sequence[str]) -> None:
         where = value.rpartition(":")[0] if name in ("straggler", "slow") else value if name.startswith("lost-") else ""
         if name == "slow":
             where = "/".join(sorted(where.split("/")))
+        elif name == "straggler":  # 3, 03 and 3.0 are one position
+            where = str(_whole(option, where))
         if (name, where) in seen:
             raise InputError(f"what-if '{option}': '{seen[name, where]}' says it already: state it once")
         seen[name, where] = option
