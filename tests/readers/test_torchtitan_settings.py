@@ -266,11 +266,24 @@ def test_what_a_function_assigns_to_a_configuration_holds() -> None:
         ("config.activation_checkpoint = FullAC.Config()", "write it in the call of Trainer.Config"),
         ("config.model_spec = model_registry('8B', converters=[])", "write it in the call of Trainer.Config"),
         ("config.compile.enable = True", "write it where compile is made"),
+        ("config.training.local_batch_size *= 2", "write the value itself"),
     ],
 )
 def test_parts_that_are_replaced_later_are_refused(line: str, message: str) -> None:
     with pytest.raises(sa.InputError, match=f"line 8: config.*: {message}"):
         read(f"{REGISTRY.format(more='')}def mine():\n    config = large()\n    {line}\n", "x.py", 8, 32)
+
+
+def test_two_configurations_that_assign_one_value_are_refused() -> None:
+    """The one that stands last in the file held, whichever was meant."""
+    more = "".join(
+        f"def {one}():\n    config = large()\n    config.training.seq_len = {length}\n"
+        for one, length in (("short", 4096), ("long", 16384))
+    )
+    with pytest.raises(
+        sa.InputError, match=r"line 11: config\.training\.seq_len = 16384: line 8 says it, too: give a file"
+    ):
+        read(REGISTRY.format(more="") + more, "x.py", 8, 32)
 
 
 def test_several_configurations_are_named_with_the_way_out() -> None:

@@ -162,16 +162,32 @@ def _assigned(tree: ast.AST, settings: dict[str, dict[str, Any]], name: str) -> 
     """Lay over ``settings`` what the module assigns to parts of a configuration (``config.training.seq_len = 4096``).
 
     Raises:
-        InputError: a part that is replaced as a whole.
+        InputError: a part that is replaced as a whole, or a value that is assigned twice or computed from itself.
     """
+    lines: dict[str, int] = {}
     for node in ast.walk(tree):
-        for target in node.targets if isinstance(node, ast.Assign) else ():
+        for target in _targets(node):
             words = ast.unparse(target).split(".")
-            if len(words) == 3 and words[1] in settings and isinstance(node, ast.Assign):
-                settings[words[1]][words[2]] = _literal(node.value)
-            elif len(words) in (2, 3) and words[1] in REPLACED:
-                where = "in the call of Trainer.Config" if len(words) == 2 else f"where {words[1]} is made"
-                raise InputError(f"{name}: line {target.lineno}: {ast.unparse(node)[:60]}: write it {where}")
+            said = f"{name}: line {target.lineno}: {ast.unparse(node)[:60]}"
+            if len(words) != 3 or words[1] not in settings:
+                if len(words) in (2, 3) and words[1] in REPLACED:
+                    where = "in the call of Trainer.Config" if len(words) == 2 else f"where {words[1]} is made"
+                    raise InputError(f"{said}: write it {where}")
+                continue
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+                raise InputError(f"{said}: write the value itself")
+            settings[words[1]][words[2]] = _literal(node.value)
+            if (first := lines.setdefault(".".join(words[1:]), target.lineno)) != target.lineno:
+                raise InputError(
+                    f"{said}: line {first} says it, too: give a file with the configuration that you run alone"
+                )
+
+
+def _targets(node: ast.AST) -> Sequence[ast.expr]:
+    """What a statement assigns to."""
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, ast.AnnAssign | ast.AugAssign) else []
 
 
 def _compiled(stated: Mapping[str, Any], name: str, *, converted: bool) -> list[str]:
