@@ -36,11 +36,14 @@ def test_values_are_those_of_bash(script: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["${TP:-$OTHER}", "$((UNKNOWN * 2))", "$((1 / 0))", "$((2 ** 3))", "${TP:?set it}", "$(nproc)", "${TP:-$(nproc)}"],
-)
+    [
+        "${TP:-$OTHER}", "$((UNKNOWN * 2))", "$((1 / 0))", "$((2 ** 3))", "${TP:?set it}", "$(nproc)", "${TP:-$(nproc)}",
+        "$((OCTAL * 2))", "$((010 * 2))",
+    ],
+)  # fmt: skip
 def test_what_cannot_be_told_stays_and_is_refused(value: str) -> None:
     with pytest.raises(sa.InputError, match=r"--num-layers .* needs a shell; write the value itself"):
-        arguments(f"torchrun p.py --num-layers {value} --bf16", "x")
+        arguments(f"OCTAL=010\ntorchrun p.py --num-layers {value} --bf16", "x")
 
 
 def test_a_default_that_decides_is_named_and_others_are_not() -> None:

@@ -71,7 +71,7 @@ def _arithmetic(found: re.Match[str], strings: Strings) -> str:
         if value is None:
             raise ValueError(name)
         marks.extend([MARK] if MARK in value else [])
-        return int(plain(value))
+        return int(plain(value), 0)  # ValueError of 010, which the shell reads as 8
 
     try:
         value = _evaluated(ast.parse(plain(text).strip().replace("/", "//"), mode="eval").body, named)
