@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from machines import candidates
 
@@ -14,6 +16,7 @@ import scaleacross as sa
 from instances import plain_job
 from interpreters import python_with
 from scaleacross.api.problems import problem_of as problem_of_names
+from scaleacross.cost_models.candidates import ANY_POLICY
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.stages import pipeline_groups
 from scaleacross.workloads.problem import problem_of
@@ -36,8 +39,11 @@ MEASURED_GIB = {1: 38.5, 3: 32.9, 5: 53.5, 6: 47.8}
 FP32_STATES = {"parameter_bytes": 2.0, "gradient_bytes": 4.0, "state_bytes": 10.0}
 
 
-def parts(sizes: dict[str, int], tokens: tuple[int, int], recompute: str, **kept: Any) -> dict[str, float]:
-    """Bytes of one GPU by kind, and parameters of a ``layer``; ``tokens``: of a sequence, sequences of a micro-batch."""
+def parts(sizes: dict[str, int], tokens: tuple[int, int], recompute: str | None, **kept: Any) -> dict[str, float]:
+    """Bytes of one GPU by kind, and parameters of a ``layer``.
+
+    ``tokens``: of a sequence, sequences of a micro-batch. ``recompute``: None where the policy is still to be chosen.
+    """
     heads = {
         "num_heads": 32,
         "num_kv_heads": 8,
@@ -51,8 +57,10 @@ def parts(sizes: dict[str, int], tokens: tuple[int, int], recompute: str, **kept
     )  # fmt: skip
     rows = candidates(
         dp_shard=1, pp=1, tp=1, cp=1, ep=1, dp_replicate=1, micro_batch=tokens[1], num_micro_batches=4, shard="none",
-        recompute=recompute, schedule="1F1B", num_chunks=1,
+        recompute=recompute or "none", schedule="1F1B", num_chunks=1,
     )  # fmt: skip
+    if recompute is None:
+        rows = replace(rows, recompute=np.array([ANY_POLICY]))
     profile = problem_of(job).profile
     ((classes, _),) = pipeline_groups(profile, rows)
     of_kinds = {part: float(size.max()) for part, size in memory_parts(profile, job, rows, classes).items()}
@@ -98,6 +106,17 @@ def test_a_compiled_layer_keeps_what_its_graphs_hand_over(one: dict[str, Any]) -
     assert kept == pytest.approx(one["per_token"] + of_input, rel=1e-3)
     copies = three["parameters"] - two["parameters"] - 2.0 * two["layer"]
     assert copies == pytest.approx(one["copies"], rel=1e-3, abs=1.0)
+
+
+@pytest.mark.parametrize("compiled", [(), ("model",), ("model", "loss")])
+def test_a_policy_that_is_still_open_holds_the_least_of_all(compiled: tuple[str, ...]) -> None:
+    """Or the search drops what fits: under full recomputation compiled layers keep no copies of their weights."""
+    least, *others = (
+        parts(EIGHT_LAYERS, (1024, 1), policy, autocast=True, compiled=compiled)
+        for policy in (None, "none", "selective", "full")
+    )
+    for other in others:
+        assert all(least[part] <= other[part] for part in least)
 
 
 def test_a_compiled_loss_keeps_the_logits_alone() -> None:

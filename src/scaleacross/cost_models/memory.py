@@ -98,10 +98,12 @@ def _converted_weights(profile: ModelProfile, job: Job, candidates: Candidates, 
     """16-bit copies of weights that autocast made and the backward pass reads: of all layers and of the head.
 
     Operators one by one leave them in autocast's cache; of a compiled layer they are tensors that it keeps, unless it runs again.
+    Where it is not known yet which layers do, all are taken to: a bound.
     """
     if not job.kept.autocast:
         return np.zeros((len(classes.first_rank), 1))
-    again = layers_again(candidates) if "model" in job.kept.compiled else 0.0
+    known = np.where(candidates.rerun_open, 1.0, layers_again(candidates))
+    again = known if "model" in job.kept.compiled else 0.0
     layers = _layers_hold(profile, candidates, classes) * (1 - again)
     held: Floats = HALF_BYTES * (layers + classes.has_head[:, None] * _output_weights(profile, candidates))
     return held
