@@ -41,6 +41,25 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "summarise nothing": (lambda: sa.summarise(None), "a Plan"),  # type: ignore[arg-type]
 }
 
+SEARCHES: dict[str, Callable[..., Any]] = {
+    "compare": lambda **limits: sa.compare(JOB, **limits),
+    "pareto": lambda **limits: sa.pareto(JOB, ["step_time", "tokens_per_s_per_megawatt"], **limits),
+    "explain": lambda **limits: sa.explain("x", **limits),
+    "plan_recommendation": lambda **limits: sa.plan_recommendation("x", **limits),
+    "compare_recommendation": lambda **limits: sa.compare_recommendation("x", **limits),
+    "explain_recommendation": lambda **limits: sa.explain_recommendation("x", **limits),
+    "plan_inference": lambda **limits: sa.plan_inference("x", **limits),
+    "refine_schedule": lambda **limits: sa.refine_schedule("x", **limits),
+    "synthesize": lambda **limits: sa.synthesize("all_gather", 1e6, **limits),
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_no_search_begins_with_a_limit_that_is_none(search: Callable[..., Any]) -> None:
+    """NaN never comes to an end."""
+    with pytest.raises(sa.InputError, match="time_limit_s: 0 or more is expected, not nan"):
+        search(time_limit_s=float("nan"))
+
 
 @pytest.mark.parametrize(("call", "said"), WRONG.values(), ids=WRONG)
 def test_a_wrong_type_says_what_to_pass(call: Callable[[], Any], said: str) -> None:

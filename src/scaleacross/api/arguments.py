@@ -60,8 +60,10 @@ def between(least: float, most: float, **values: float | None) -> None:
             raise InputError(f"{name}: {room} is expected, not {value:g}")
 
 
-def search_arguments(time_limit_s: float, gap_tolerance: float, seed: int, work_limit: int | None) -> None:
-    """Raise InputError where one of these, which every search has, is of a wrong type or size."""
+def search_arguments(
+    time_limit_s: float, *, gap_tolerance: float = 0.0, seed: int = 0, work_limit: int | None = None
+) -> None:
+    """Raise InputError where one of these, as far as a search has them, is of a wrong type or size."""
     numbers(time_limit_s=time_limit_s, gap_tolerance=gap_tolerance)
     whole_numbers(seed=seed, work_limit=work_limit)
     between(0, inf, time_limit_s=time_limit_s)

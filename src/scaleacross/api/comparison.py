@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scaleacross import verification as checks
+from scaleacross.api.arguments import search_arguments
 from scaleacross.api.assemble import cost_of, interval_of, probability_of_lead
 from scaleacross.api.evaluation import evaluated
 from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan
@@ -57,6 +58,7 @@ def compare(
         InfeasibleError: no plan fits; then no baseline has one either.
         TimeLimitError: the time limit ended before the first plan.
     """
+    search_arguments(time_limit_s, gap_tolerance=gap_tolerance, seed=seed, work_limit=work_limit)
     problem = problem_of(job, overrides)
     limit, clock = (time_limit_s, time.perf_counter) if work_limit is None else (float(work_limit), WorkClock())
     report = progress or (lambda _: None)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from scaleacross import catalogue
 from scaleacross import verification as checks
+from scaleacross.api.arguments import search_arguments
 from scaleacross.api.assemble import interval_of, probability_of_lead
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.problems import problem_of
@@ -45,6 +46,7 @@ def explain(
     Raises:
         InputError: the file or the settings are wrong.
     """
+    search_arguments(time_limit_s, work_limit=work_limit)
     began = time.perf_counter()
     loaded = source if isinstance(source, Plan | tuple) else catalogue.load_plan_or_decision(source)
     if isinstance(source, str | Path) and isinstance(loaded, Plan):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 
+from scaleacross.api.arguments import search_arguments
 from scaleacross.catalogue.recommendation import load_inference_job
 from scaleacross.cost_models.embedding.card_problem import card_problem
 from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, latency_s
@@ -49,6 +50,7 @@ def plan_inference(
         InfeasibleError: no combination fits and keeps the latency bound; the message says why, one by one.
         VerificationError: the plan does not recompute (a bug: please report it).
     """
+    search_arguments(time_limit_s, seed=seed)
     own, model = load_inference_job(job, overrides)
     kinds: list[Kind] = list(product(own.table_precisions, own.transfers, own.dense_layouts))
     begin, bound = time.perf_counter(), float("inf")

@@ -87,7 +87,7 @@ def plan(
         TimeLimitError: the time limit ended before a plan within ``limits``.
         VerificationError: the plan does not recompute (a bug: please report it).
     """
-    search_arguments(time_limit_s, gap_tolerance, seed, work_limit)
+    search_arguments(time_limit_s, gap_tolerance=gap_tolerance, seed=seed, work_limit=work_limit)
     whole_numbers(referee=referee)
     instances("incumbents", incumbents, Decision, "Decision (plan.decision)")
     problem = job if isinstance(job, Problem) else problem_of(job, overrides)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from scaleacross.api.arguments import search_arguments
 from scaleacross.api.exchange_compression import ChosenCodecs, codecs_for, compression_of, in_use, notes_on
 from scaleacross.catalogue.recommendation import load_recommendation_job
 from scaleacross.cost_models.embedding.decisions import assignment_of, decision_of, priced
@@ -60,6 +61,7 @@ def plan_recommendation(
         InfeasibleError: no plan fits; the message says what is short.
         VerificationError: the plan does not recompute (a bug: please report it).
     """
+    search_arguments(time_limit_s, gap_tolerance=gap_tolerance, seed=seed)
     own, model, topology = load_recommendation_job(job, overrides)
     begin, tell = clock(), progress or (lambda _: None)
     for driver in own.drivers:

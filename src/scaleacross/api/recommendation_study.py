@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from scaleacross.api.arguments import search_arguments
 from scaleacross.api.exchange_compression import codecs_for
 from scaleacross.api.recommendation import plan_recommendation, torchrec_view
 from scaleacross.api.table_buildings import building_values
@@ -46,6 +47,7 @@ def compare_recommendation(
     Every rule has ``time_limit_s``; our search starts from their plans, so it is never slower than any of them. Raises as
     ``plan_recommendation``.
     """
+    search_arguments(time_limit_s, gap_tolerance=gap_tolerance, seed=seed)
     own, model, topology = load_recommendation_job(job, overrides)
     problem = embedding_problem(own, model, topology, codecs=codecs_for(own, model, topology, 1, "outer").codecs)
     require_options(own, problem.sharding)
@@ -118,6 +120,7 @@ def explain_recommendation(
         source: a plan, its plan.json, or a job (which is planned first).
         time_limit_s: seconds for all searches together.
     """
+    search_arguments(time_limit_s)
     plan = _plan_of(source, time_limit_s / 2)
     model, topology = Dlrm.model_validate(plan.job.workload), Topology.model_validate(plan.job.topology)
     problem = _problem_of(plan, model, topology)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from scaleacross.api.arguments import search_arguments
 from scaleacross.api.assemble import cost_of
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.problems import problem_of
@@ -50,6 +51,7 @@ def refine_schedule(
         InputError: the plan cannot be read, has no pipeline, or holds two copies of the model (DualPipe), or its
             replicas run different numbers of micro-batches.
     """
+    search_arguments(time_limit_s, seed=seed)
     plan = source if isinstance(source, Plan) else load_plan(source)
     problem, decision = problem_of(plan.job, ()), plan.decision
     if decision.batch_shares is not None:

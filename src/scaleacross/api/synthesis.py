@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from scaleacross import catalogue
+from scaleacross.api.arguments import search_arguments
 from scaleacross.api.collective_study import group_on
 from scaleacross.errors import InputError
 from scaleacross.schedules.collective import CollectiveSchedule
@@ -56,6 +57,7 @@ def synthesize(
         InputError: not exactly one of graph and topology, nothing of that name, ranks that cannot reach each other, no positive
             size, or a group too large to synthesize.
     """
+    search_arguments(time_limit_s, seed=seed)
     if (graph is None) == (topology is None):
         raise InputError("state a graph or a topology to synthesize on, one of the two")
     if num_chunks is not None and num_chunks < 1:
