@@ -135,6 +135,15 @@ def test_megatron_s_memory_has_none_of_it(stated: str) -> None:
         problem_of_names("configs/jobs/llama3_405b_two_buildings.yaml", (stated,))
 
 
+def test_autocast_is_refused_beside_fsdp_which_converts_parameters_itself() -> None:
+    """Memory then had neither whole parameters nor those that are gathered."""
+    job = "configs/jobs/llama3_405b_two_buildings.yaml"
+    stated = ("target=scaleacross", "kept.by=pytorch", "kept.autocast=true")
+    with pytest.raises(sa.InputError, match=r"shard 'parameters', which is FSDP: state shard: \[none, optimizer\]"):
+        problem_of_names(job, stated)
+    assert problem_of_names(job, (*stated, "shard=[none,optimizer]")).job.kept.autocast
+
+
 @pytest.mark.consumer
 @pytest.mark.slow
 def test_pytorch_still_counts_so() -> None:

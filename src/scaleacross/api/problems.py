@@ -9,6 +9,7 @@ from pathlib import Path
 from scaleacross import catalogue
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import PASS_GATHERS
 from scaleacross.targets import behaving, refused_job
 from scaleacross.workloads.problem import Problem, profile_of
 
@@ -17,7 +18,8 @@ def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
     """The job with all names resolved, overrides applied, and what its target fixes.
 
     Raises:
-        InputError: an accelerator states no peak for the job's precision, or the target cannot run the job.
+        InputError: an accelerator states no peak for the job's precision, the target cannot run the job, or what it keeps is of
+            another framework.
     """
     problem = catalogue.resolve(catalogue.load_job(job, overrides))
     for building in problem.topology.buildings:
@@ -43,5 +45,11 @@ def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
         raise InputError(
             f"job '{job.name}' has {', '.join(said for said, holds in of_pytorch.items() if holds)}, which is PyTorch's alone: "
             "set target: torchtitan or kept.by: pytorch"
+        )
+    gathered = [level for level in job.shard if level in PASS_GATHERS]
+    if job.kept.autocast and gathered:
+        raise InputError(
+            f"job '{job.name}' has kept.autocast, which is PyTorch without FSDP, and shard '{gathered[0]}', which is FSDP: "
+            "state shard: [none, optimizer], or leave kept.autocast out"
         )
     return replace(problem, job=job, profile=profile_of(job, problem.workload))
