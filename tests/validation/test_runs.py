@@ -38,6 +38,10 @@ def test_rows_without_an_id_are_named_after_their_line() -> None:
         ("model,gpu,n_gpus,seq,gbs\nx,H100,8,4096,\n", "line 2: gbs is blank"),
         ("model,gpu,n_gpus,seq,gbs,tp\nx,H100,8,4096,64,two\n", "line 2: tp: 'two' is no number"),
         ("model,gpu,n_gpus,seq,gbs\nx,H100,8.5,4096,64\n", "line 2: n_gpus: '8.5' is no whole number"),
+        (
+            "model,gpu,n_gpus,seq,gbs,loss\nx,H100,8,4096,64,Compile\n",
+            "line 2: loss: 'Compile' is not read: 'compiled' is",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_row_is_named_with_its_line_and_skips_it_alone(text: str, message: str) -> None:

@@ -17,6 +17,7 @@ from typing import Final, get_args, get_type_hints
 from scaleacross.errors import InputError, unreadable
 
 REQUIRED: Final = ("model", "gpu", "n_gpus", "seq", "gbs")
+LOSSES: Final = ("", "compiled")
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Run:
         tp, cp, pp, vpp, ep, etp, dp, fsdp, sp: degrees; vpp chunks per stage; fsdp shard group, 0 none; sp 0 or 1.
         mbs, gbs: sequences per micro-batch and step.
         precision, recompute, overlap: as the source words them.
-        loss: ``compiled`` where torch.compile compiles the loss, too (torchtitan).
+        loss: one of LOSSES; ``compiled`` where torch.compile compiles the loss, too (torchtitan).
         step_time_s, tflops_per_gpu, mem_gib: measured: seconds per step, TFLOP/s by ``flops_convention``, peak GiB.
         exclude_from_fit: 1 where the compiler of the file says that the row cannot be expressed.
         unreadable: what is wrong with the row's own text, no column; such a row is skipped with this reason.
@@ -162,6 +163,8 @@ def _run(row: Mapping[str, str | None], place: str, line: int) -> Run:
             values[field.name] = _number(text, get_args(kind)[0] if optional else kind, field.name)
         except InputError as error:
             wrong.append(str(error))
+    if values["loss"] not in LOSSES:
+        wrong.append(f"loss: {values['loss']!r} is not read: 'compiled' is, or a blank")
     values["id"] = values["id"] or f"line{line}"
     return Run(**values, unreadable=f"{place}: {'; '.join(wrong)}" if wrong else "")  # type: ignore[arg-type]
 
