@@ -23,6 +23,13 @@ def test_what_one_pipeline_took_is_expected_of_its_others() -> None:
     assert seen == [(0, 6.0), (3, 8.0), (1, 9.15), (2, 9.3)]
 
 
+def test_a_candidate_of_which_nothing_is_left_says_nothing_of_its_pipeline() -> None:
+    """Its bound is infinite by then: it took 0 times that, so all others like it came at once."""
+    bounds, pipelines = np.array([6.0, np.inf, 6.2, 8.0]), [LONG, LONG, LONG, SHORT]
+    took = {0: 9.0, 1: 7.0}
+    assert [index for index, _ in in_turn(bounds, pipelines, took)] == [3, 0, 2, 1]
+
+
 def test_every_candidate_comes_once_whatever_was_learned() -> None:
     rng = np.random.default_rng(5)
     bounds = rng.uniform(1, 2, 300)

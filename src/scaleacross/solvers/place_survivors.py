@@ -88,7 +88,8 @@ def in_turn(figures_s: Floats, pipelines: Sequence[Pipeline], took: Mapping[int,
     heapify(queue)
     while queue:
         for placed in islice(took, seen, None):
-            beyond.learn(pipelines[placed], float(figures_s[placed]), took[placed])
+            if np.isfinite(figures_s[placed]):  # else all of it was placed, and its bound is one on nothing
+                beyond.learn(pipelines[placed], float(figures_s[placed]), took[placed])
         seen = len(took)
         believed_s, index = heappop(queue)
         now_s = beyond.of(pipelines[index]) * float(figures_s[index])
