@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, NamedTuple, get_args
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, PositiveFloat, model_validator
 
@@ -17,7 +17,6 @@ MAX_SPARES: Final = 131_072
 """Hosts of the largest fleet planned; sums over spares would not end far beyond."""
 
 PublishedRateName = Literal["rsc-1", "llama3-405b", "rsc-2"]
-PUBLISHED_RATE_NAMES: tuple[PublishedRateName, ...] = get_args(PublishedRateName)
 BatchPolicy = Literal["shrink", "keep"]
 RecoveryPolicy = Literal["restart", "hot_spare", "shrink"]
 FailureClass = Literal["accelerator", "host", "rack", "zone", "building", "inter_building_link"]
