@@ -28,7 +28,7 @@ RUN = (
     *("calibrating.md", "published_systems.md", "reference/csv.md", "reference/python.md"),
 )
 """Pages whose commands run as they stand; the others show commands on a reader's own files, or that take minutes."""
-SHOWN = ("sbatch", "cd", "SBATCH_OPTIONS=--test-only", "./submit.sh", "pip", "make")
+SHOWN = ("sbatch", "cd", "export", "SBATCH_OPTIONS=--test-only", "./submit.sh", "pip", "make")
 """What a block of the language ``console`` may start with: what needs a cluster or installs."""
 
 
