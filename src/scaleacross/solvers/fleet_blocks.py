@@ -30,7 +30,7 @@ TRIED: Final = 4
 """Candidates of a block on one accelerator type that are placed at once at most: a choice. On several there are neighbours."""
 TRIED_TIGHT: Final = 16
 """The same of a block that got the tight bound, which takes seconds on several types: a choice."""
-WORTH: Final = 0.03
+WORTH: Final = 0.05
 """Share of the incumbent that a second candidate is expected to save at least: a placement takes a second on 100,000
 accelerators, and all have their turn. A choice."""
 BASE_BLOCK: Final = 1024
