@@ -51,7 +51,7 @@ def test_of_a_short_limit_it_gets_a_second(monkeypatch: pytest.MonkeyPatch) -> N
             problem_of(plain_job(**over_a_thin_link())),
             time_limit_s=limit_s,
             clock=lambda: 0.0,
-            probed=InOneBuilding().probe,
+            probed=(InOneBuilding().probe,),
         )
     assert given == [0.5, 1.0, 8.0]
 
@@ -59,7 +59,7 @@ def test_of_a_short_limit_it_gets_a_second(monkeypatch: pytest.MonkeyPatch) -> N
 def test_it_changes_neither_the_optimum_nor_the_bound() -> None:
     problem = problem_of(plain_job(**over_a_thin_link()))
     with_it, without = (
-        search(problem, time_limit_s=600, probed=InOneBuilding().probe),
+        search(problem, time_limit_s=600, probed=(InOneBuilding().probe,)),
         search(problem, time_limit_s=600),
     )
     assert with_it.incumbent_s == pytest.approx(without.incumbent_s)

@@ -17,6 +17,7 @@ from scaleacross.api.refereeing import Refereed, refereed
 from scaleacross.api.solve_report import goal_report, search_report
 from scaleacross.api.stated import stated
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
+from scaleacross.solvers import quick_space
 from scaleacross.solvers.alternatives import alternatives as alternatives_to
 from scaleacross.solvers.infeasible import closest_candidate, explain
 from scaleacross.solvers.joint import search
@@ -103,7 +104,7 @@ def plan(
         gap_tolerance=gap_tolerance,
         report=progress or (lambda _: None),
         placer_on=placer_on and partial(placer_on, problem),
-        probed=one_building.probe,
+        probed=(partial(quick_space.probe, placer_on=placer_on), one_building.probe),
         incumbents=() if goal else incumbents,
         clock=clock,
         stopped=stopped,

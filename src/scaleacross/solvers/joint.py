@@ -29,8 +29,9 @@ R1–R9 are those of ``search_space``; π and n are decided by ``place_paralleli
 Steps 1 to 4 of one fleet are in ``fleet_blocks``.
 
 1. Enumerate *bases* (all but dp's split, ζ, π, n; where these are too many, all but ρ and offloads too: ``open_policies``).
-   A sample of them gives the first incumbent, one building alone (``one_building``) perhaps a better one. The others are
-   dropped by computation alone, then by memory, then by the bound with communication; what is left is sorted.
+   A sample of them gives the first incumbent, one building alone (``one_building``) or the quick space of a full one
+   (``quick_space``) perhaps a better one. The others are dropped by computation alone, then by memory, then by the bound with
+   communication; what is left is sorted.
 2. Expand the bases block by block, least estimate first (on one accelerator type the bound serves as estimate); drop what does
    not fit; coarse bound for every candidate.
 3. After every block the most promising candidates are placed exactly, on several types one and those that differ from it in one
@@ -119,7 +120,7 @@ def search(
     stopped: Callable[[], bool] = never,
     share: float = 1.0,
     below_s: float = np.inf,
-    probed: Callable[[Search], None] = lambda state: None,
+    probed: Sequence[Callable[[Search], None]] = (),
 ) -> Search:
     """Search the whole space. ``best`` is None when nothing fits; where the limit came before any plan, ``first_plan`` made one.
 
@@ -130,7 +131,7 @@ def search(
         stopped: asked as the clock is; once true, the search ends as if its time were over.
         share: of a limit in seconds that the search may take, where something is to come after it within the limit.
         below_s: nothing at or above this is looked for.
-        probed: called once all fleets were sampled; it may remember incumbents from elsewhere.
+        probed: called once all fleets were sampled, one after another; they may remember incumbents from elsewhere.
     """
     state = Search(problem, time_limit_s, seed, gap_tolerance, report, clock, stopped, share, below_s)
     placers = [(placer_on or partial(_step_placer, state))(fleet) for fleet in reversed(fleets(problem.topology))]
@@ -138,7 +139,8 @@ def search(
         _start_from(state, incumbents, placer)
     turns = zip_longest(*(price_fleet(state, placer) for placer in placers))
     next(turns)  # samples
-    probed(state)
+    for probe in probed:
+        probe(state)
     survivors: list[tuple[Priced, Placer]] = [one for turn in turns for one in turn if one is not None]
     others = None if placer_on else _uneven_placers(state)
     if placer_on and state.several_stages and problem.job.stages != "equal":

@@ -73,21 +73,41 @@ class InOneBuilding:
         region = Region(name=topology.region_of(largest.name), buildings=(largest,))
         alone = Topology(name=topology.name, regions=(region,), provenance=topology.provenance)
         problem = Problem(state.problem.job, state.problem.workload, alone, state.problem.profile)
-        limit, clock = state.time_limit_s, another(state.clock)
-        if clock is None:
-            left = limit - state.elapsed_s
-            limit, clock = min(LONGEST_S, max(left * share, min(left, LEAST_S))), state.clock
-        found = search(
-            problem,
-            time_limit_s=limit,
-            seed=state.seed,
-            gap_tolerance=ENOUGH_GAP,
-            report=lambda one: state.tell(f"one building: {one.stage}", one.done, one.total),
-            placer_on=self.placer_on and partial(self.placer_on, problem),
-            clock=clock,
-            stopped=state.stopped,
-            below_s=below_s,
-        )
-        if found.best is not None:
-            state.remember(found.best)
+        found = searched_within(state, problem, "one building", share, self.placer_on, below_s, LONGEST_S)
         return OneBuilding(largest.name, problem, found)
+
+
+def searched_within(
+    state: Search,
+    problem: Problem,
+    what: str,
+    share: float,
+    placer_on: PlacerOn | None,
+    below_s: float,
+    longest_s: float = np.inf,
+) -> Search:
+    """A search of another problem inside a search, for ``share`` of what is left of its limit; it remembers the best of it.
+
+    Args:
+        what: the problem in a word or two, for the progress.
+        below_s: nothing at or above this is looked for.
+        longest_s: seconds at most.
+    """
+    limit, clock = state.time_limit_s, another(state.clock)
+    if clock is None:
+        left = limit - state.elapsed_s
+        limit, clock = min(longest_s, max(left * share, min(left, LEAST_S))), state.clock
+    found = search(
+        problem,
+        time_limit_s=limit,
+        seed=state.seed,
+        gap_tolerance=ENOUGH_GAP,
+        report=lambda one: state.tell(f"{what}: {one.stage}", one.done, one.total),
+        placer_on=placer_on and partial(placer_on, problem),
+        clock=clock,
+        stopped=state.stopped,
+        below_s=below_s,
+    )
+    if found.best is not None:
+        state.remember(found.best)
+    return found
