@@ -40,7 +40,7 @@ PRICE_RATIO: Final = 1.1
 """Estimate of a finalist over the best at most, unless it is below the fastest simulation. Of 2,066 plans of the published design
 space 2,040 were estimated within 10 % of their simulation, so one with a higher estimate rarely is the faster one."""
 AUTOMATIC: Final = 4
-"""Finalists where nobody says how many: a choice. On DeepSeek-V3 over a region the fastest of four takes 1.39 s where the best by
+"""Finalists where nobody says how many: a choice. On DeepSeek-V3 over a region the fastest takes 1.31 s where the best by
 estimate takes 1.49 s (``plan deepseek_v3_region --cpu-limit 30``)."""
 OF_A_KIND: Final = 2
 """Finalists with the same degrees and schedule before those of other kinds: a choice."""

@@ -14,6 +14,7 @@ from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.sensitivity import Repricer, sensitivities
 from scaleacross.cost_models.spending import spending_of
 from scaleacross.errors import InputError
+from scaleacross.spec.explanation import by_what_more_brings
 from scaleacross.spec.job import ObjectiveName
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.summary import PlanSummary, TokenCost
@@ -36,8 +37,9 @@ def summarise(plan: Plan) -> PlanSummary:
     """
     problem = problem_of(instance("plan", plan, Plan, "a Plan (of plan, evaluate or load_plan)").job, ())
     rows, _ = sensitivities(Repricer.of(problem.job, problem.profile, problem.topology, plan.decision))
-    known = sorted((row for row in rows if row.elasticity), key=lambda row: -abs(row.more_s or 0.0))
-    return PlanSummary(bottlenecks=tuple(known), money=_money(problem, plan), energy=_energy(problem, plan))
+    return PlanSummary(
+        bottlenecks=by_what_more_brings(rows), money=_money(problem, plan), energy=_energy(problem, plan)
+    )
 
 
 def token_costs(plan: Plan) -> tuple[TokenCost | None, TokenCost | None]:

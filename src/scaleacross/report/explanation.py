@@ -11,8 +11,8 @@ from rich.text import Text
 from scaleacross.report.compression import why_encoded
 from scaleacross.report.cost import COMPONENT_MEANING, chance, expectation
 from scaleacross.report.format import add, cell, columns, grid, percent, section
-from scaleacross.report.summary import NO_FIGURE, FirstLines, by_what_more_brings, effect
-from scaleacross.spec.explanation import Explanation, FailureWhatIf, RunnerUp
+from scaleacross.report.summary import NO_FIGURE, FirstLines, effect
+from scaleacross.spec.explanation import Explanation, FailureWhatIf, RunnerUp, by_what_more_brings
 from scaleacross.units import human_seconds
 
 SHOWN_FIRST = 3

@@ -223,15 +223,7 @@ def bought_by_others(plan: Plan) -> str:
 
 
 def _bottleneck(rows: Sequence[Sensitivity], step_s: float) -> str:
-    shown = by_what_more_brings(rows)[:SHOWN_BOTTLENECKS]
-    if not shown:
-        return NO_FIGURE
-    return "; ".join(effect(row, step_s) for row in shown)
-
-
-def by_what_more_brings(rows: Sequence[Sensitivity]) -> list[Sensitivity]:
-    """The figures of which more changes the step time, the largest change first."""
-    return sorted((row for row in rows if row.more_s), key=lambda row: -abs(row.more_s or 0.0))
+    return "; ".join(effect(row, step_s) for row in rows[:SHOWN_BOTTLENECKS]) or NO_FIGURE
 
 
 def effect(row: Sensitivity, step_s: float) -> str:

@@ -29,7 +29,7 @@ LEAST_S: Final = 1.0
 ENOUGH_GAP: Final = 0.02
 MANY_CANDIDATES: Final = 10_000_000
 """After the samples, or the end, of a search of more than these one building takes several seconds and is not searched; but it is
-where the limit ended the search."""
+where the limit ended the search. Full spaces of more begin with the quick one (``quick_space``). A choice."""
 
 PlacerOn = Callable[[Problem, Fleet], Placer]
 

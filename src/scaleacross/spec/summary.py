@@ -38,7 +38,7 @@ class PlanSummary(Spec):
     """Figures of a plan's first lines that the plan does not carry."""
 
     bottlenecks: tuple[Sensitivity, ...] = Field(
-        description="figures that the step answers to, the largest change by more of one first"
+        description="figures of which more changes the step time, the largest change first"
     )
     money: TokenCost | None = Field(default=None, description="None: the topology states no prices")
     energy: TokenCost | None = Field(default=None, description="None: the topology states no power")
