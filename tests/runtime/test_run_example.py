@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,48 @@ def test_a_killed_rank_is_named_from_the_traces_of_the_others(tmp_path: Path) ->
     assert (root["verdict"], root["ranks"], root["num_victims"]) == ("process_dead", [2], 3)
     again = scaleacross("run", launch, "--local", "--dumps", str(dumps), "--", str(program))
     assert again.returncode == 2 and "holds the traces of an earlier run" in again.stderr
+
+
+ENDLESS = """
+import os, pathlib, sys, torch, torch.distributed as dist
+from scaleacross.runtime.launch_file import LAUNCH_VARIABLE, read_launch
+from scaleacross.runtime.start import rank_of_process, start
+start(read_launch(os.environ[LAUNCH_VARIABLE]), rank_of_process(), timeout_s=60)
+dist.all_reduce(torch.ones(1))
+pathlib.Path(sys.argv[1], f"{os.getpid()}.pid").touch()
+while True:
+    dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_a_run_that_is_told_to_end_leaves_no_rank_and_all_traces(tmp_path: Path) -> None:
+    """SIGTERM is what SLURM, Kubernetes and ``timeout`` send, and to the command alone."""
+    planned = scaleacross("plan", JOB, *REPLICAS, "-o", str(tmp_path))
+    assert planned.returncode == 0, planned.stderr
+    program, dumps = tmp_path / "endless.py", tmp_path / "dumps"
+    program.write_text(ENDLESS)
+    command = [
+        "run",
+        str(tmp_path / "launch.json"),
+        "--local",
+        "--dumps",
+        str(dumps),
+        "--",
+        str(program),
+        str(tmp_path),
+    ]
+    with (tmp_path / "said").open("w") as log:
+        starter = [sys.executable, "-c", "from scaleacross.cli import main; main()"]
+        running = subprocess.Popen([*starter, *command], stderr=log, cwd=ROOT)
+    until = time.monotonic() + 100
+    while len(files := [*tmp_path.glob("*.pid")]) < 4 and time.monotonic() < until and running.poll() is None:
+        time.sleep(0.1)
+    running.terminate()
+    running.wait(60)
+    left = [pid for pid in (int(file.stem) for file in files) if Path(f"/proc/{pid}").exists()]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    said = (tmp_path / "said").read_text()
+    assert len(files) == 4, said
+    assert running.returncode > 0 and not left, said
+    assert sorted(path.name for path in dumps.iterdir()) == [f"trace_rank_{rank}" for rank in range(4)]

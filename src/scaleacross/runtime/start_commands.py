@@ -21,7 +21,8 @@ from scaleacross.runtime.requirement import require_torch
 from scaleacross.spec.launch import LaunchConfig
 from scaleacross.spec.trace import DUMP_PREFIX
 
-GRACE_S: Final = 10.0
+GRACE_S: Final = 40.0
+"""for torchrun to end; it gives ranks 30 s before it kills them, and killed before that it would leave them running"""
 LOOPBACK: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 29500
 OWN_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
@@ -65,7 +66,7 @@ def commands(
 
 
 def start(config: LaunchConfig, path: Path, program: Sequence[str], extra: dict[str, str] | None = None) -> int:
-    """Run ``program`` on all ranks on this machine and wait.
+    """Run ``program`` on all ranks on this machine and wait. SIGTERM ends the ranks, too, which then write their traces.
 
     Returns:
         torchrun's exit code.
@@ -83,6 +84,7 @@ def start(config: LaunchConfig, path: Path, program: Sequence[str], extra: dict[
         meeting = f"--rdzv-endpoint={folder}/meeting"
         command = [sys.executable, "-m", "torch.distributed.run", *_local(config), meeting, *program]
         process = subprocess.Popen(command, env=environment)
+        before = signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
         try:
             return process.wait()
         except BaseException:
@@ -92,6 +94,8 @@ def start(config: LaunchConfig, path: Path, program: Sequence[str], extra: dict[
             except subprocess.TimeoutExpired:
                 process.kill()
             raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def dumping_into(folder: Path | None) -> dict[str, str]:
