@@ -15,7 +15,7 @@ from start_runs import launch, on_this_host, run_ranks
 from scaleacross.errors import InputError
 from scaleacross.runtime.agreement import Look, Pass, Publish, Take, Token, ring_agreement
 from scaleacross.runtime.faults import CollectiveTimeoutError
-from scaleacross.runtime.start import open_store
+from scaleacross.runtime.start import open_store, start
 from scaleacross.spec.launch import Rendezvous
 
 
@@ -123,3 +123,10 @@ def test_an_address_of_another_host_is_refused_and_nothing_else_tried() -> None:
 def test_a_rendezvous_never_listens_everywhere(address: str) -> None:
     with pytest.raises(ValidationError, match="would listen on every network of the host"):
         Rendezvous(address=address, port=29500)
+
+
+def test_another_number_of_processes_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks 2 and 3 never come: to wait for them would take the whole time limit, and blame them."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match=r"2 processes, and a launch file for 4 ranks.*num_accelerators=2"):
+        start(on_this_host(launch(2, 2)), 0, timeout_s=5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -29,3 +30,13 @@ def read_launch(path: str | Path) -> LaunchConfig:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise InputError(f"{path} is no launch file: {where}: {first['msg']}. {ORIGIN}") from None
+
+
+def require_world_size(config: LaunchConfig) -> None:
+    """Raises InputError where the launcher has started another number of processes than the plan has ranks."""
+    world = int(os.environ.get("WORLD_SIZE", config.world_size))
+    if world != config.world_size:
+        raise InputError(
+            f"{world} processes, and a launch file for {config.world_size} ranks: start as many as the plan has ranks, "
+            f"or plan for {world} (--set num_accelerators={world})"
+        )

@@ -13,7 +13,7 @@ from scaleacross.errors import InputError
 from scaleacross.runtime.codecs import codec_named
 from scaleacross.runtime.communicator import LinkSettings
 from scaleacross.runtime.encoding import GRAIN, Encoding
-from scaleacross.runtime.launch_file import LAUNCH_VARIABLE, read_launch
+from scaleacross.runtime.launch_file import LAUNCH_VARIABLE, read_launch, require_world_size
 from scaleacross.schedules.collective import (
     PHASES,
     CollectiveSchedule,
@@ -165,11 +165,7 @@ def from_launch(config: LaunchConfig, ranks: Sequence[int], settings: LinkSettin
     Raises:
         InputError: a rank that the launch file does not have.
     """
-    world = int(os.environ.get("WORLD_SIZE", config.world_size))
-    if world != config.world_size:
-        raise InputError(
-            f"{world} processes, and a launch file for {config.world_size} ranks: start as many as the plan has ranks"
-        )
+    require_world_size(config)
     if max(ranks) >= config.world_size:
         raise InputError(
             f"rank {max(ranks)} of a launch file for {config.world_size} ranks: start as many processes as the plan has ranks"

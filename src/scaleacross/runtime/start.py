@@ -23,6 +23,7 @@ from scaleacross.errors import InputError
 from scaleacross.runtime.agreement import Look, Pass, Publish, Step, Token, expect_token, ring_agreement
 from scaleacross.runtime.endpoint import Caller, Contact, Member, call, endpoint_of_process, listen_address
 from scaleacross.runtime.faults import CollectiveTimeoutError, PeerLostError
+from scaleacross.runtime.launch_file import require_world_size
 from scaleacross.spec.launch import LaunchConfig, Rendezvous
 
 TIMEOUT_S: Final = 300.0
@@ -122,8 +123,10 @@ def start(
         store: one that exists already; None opens that of the launch file.
 
     Raises:
+        InputError: ``WORLD_SIZE`` is not that of the launch file.
         InputError, CollectiveTimeoutError, PeerLostError: as ``open_store`` and ``agree``.
     """
+    require_world_size(config)
     joined = open_store(config, rank, timeout_s) if store is None else store
     agree(config, rank, joined, timeout_s)
     dist.init_process_group(
