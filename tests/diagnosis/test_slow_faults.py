@@ -97,4 +97,40 @@ def test_a_group_slower_than_predicted_without_a_link_to_blame() -> None:
         run.everyone(at_ms=step * 10, took_ms=6.0, predicted_s=0.002)
     found = diagnosis(run.traces())
     assert found.root is not None and found.verdict == "slow_link" and found.root.link is None
-    assert "world took 0.06 s where 0.02 s were predicted (3.0x)" in found.root.explanation
+    assert "world took 0.06 s where 0.02 s were predicted (3.0x) in its one group" in found.root.explanation
+
+
+def sends(took_ms: dict[tuple[int, int], float]) -> Run:
+    """Four ranks, two pipelines of two; receivers post their receive 100 ms before the sender sends."""
+    run = Run(4)
+    for sender, receiver in took_ms:
+        run.group(f"pp{sender}", (sender, receiver), desc="pp")
+    for step in range(STEPS):
+        for (sender, receiver), took in took_ms.items():
+            pair, at = (sender, receiver), step * 200.0
+            run.issue(receiver, f"pp{sender}", "recv", pair=pair, at_ms=at, took_ms=100 + took, predicted_s=0.001)
+            run.issue(sender, f"pp{sender}", "send", pair=pair, at_ms=at + 100, took_ms=took, predicted_s=0.001)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "ranks", "where"),
+    [
+        ({(0, 2): 80.0, (1, 3): 70.0}, (0, 1, 2, 3), "in 2 of 2 groups"),
+        ({(0, 2): 1.0, (1, 3): 150.0}, (1, 3), "in 1 of 2 groups"),
+    ],
+)
+def test_all_groups_that_are_slow_are_named_and_no_other(
+    took_ms: dict[tuple[int, int], float], ranks: tuple[int, ...], where: str
+) -> None:
+    found = diagnosis(sends(took_ms).traces())
+    assert found.root is not None and (found.verdict, found.root.ranks) == ("slow_link", ranks)
+    assert where in found.root.explanation
+
+
+def test_without_the_other_ends_dump_a_wait_is_no_slow_link() -> None:
+    """Of a receive alone nobody can tell how long it waited for the sender."""
+    run = sends({(0, 2): 1.0, (1, 3): 1.0})
+    assert diagnosis(run.traces()).verdict == "all_good"
+    found = diagnosis(run.traces(without=(1,)))
+    assert (found.verdict, found.missing_ranks) == ("all_good", (1,))

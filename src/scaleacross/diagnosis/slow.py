@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from scaleacross.diagnosis.align import Alignment, Instance
@@ -122,31 +122,46 @@ def _slow_links(alignment: Alignment, span_s: float, slow_ratio: float) -> list[
         kinds[instance.group.desc or instance.group.name].append(instance)
     faults = []
     for kind, instances in kinds.items():
-        measured, predicted, worst = _against_prediction(instances)
+        found = _against_prediction(instances)
         link = _worst_link(instances, slow_ratio)
-        slow = predicted > 0 and measured > slow_ratio * predicted
+        slow = found.predicted_s > 0 and found.measured_s > slow_ratio * found.predicted_s
         if link is not None:
-            fault = _link_fault(kind, link, measured, predicted)
-            if (fault.lost_s or 0.0) >= MIN_SHARE_OF_TRACE * span_s and (slow or predicted == 0):
+            fault = _link_fault(kind, link, found)
+            if (fault.lost_s or 0.0) >= MIN_SHARE_OF_TRACE * span_s and (slow or found.predicted_s == 0):
                 faults.append(fault)
-        elif slow and worst is not None and measured - predicted >= MIN_SHARE_OF_TRACE * span_s:
-            faults.append(_group_fault(kind, worst, measured, predicted))
+        elif slow and found.measured_s - found.predicted_s >= MIN_SHARE_OF_TRACE * span_s:
+            faults.append(_group_fault(kind, found, slow_ratio))
     return faults
 
 
-def _against_prediction(instances: list[Instance]) -> tuple[float, float, Instance | None]:
-    """Seconds of those with a prediction, as their last rank saw them; seconds predicted; the one that lost most."""
-    measured = predicted = most = 0.0
-    worst = None
+@dataclass(slots=True)
+class Against:
+    """Seconds measured, as the last rank saw each operation, and predicted, of those that have a prediction.
+
+    Attributes:
+        by_group: group -> the same two of it.
+        worst: the operation that lost most, and how much.
+    """
+
+    measured_s: float = 0.0
+    predicted_s: float = 0.0
+    by_group: dict[TraceGroup, tuple[float, float]] = field(default_factory=dict)
+    worst: Loss = field(default_factory=Loss)
+
+
+def _against_prediction(instances: list[Instance]) -> Against:
+    """Only what all members saw end: without the dump of the last one, what is left is somebody's wait for it."""
+    found = Against()
     for instance in instances:
         says = max((one.predicted_s or 0.0 for one in instance.operations.values()), default=0.0)
-        durations = [_duration_s(instance, rank) for rank in instance.operations]
-        took = min((one for one in durations if one is not None), default=None)
-        if says > 0 and took is not None:
-            measured, predicted = measured + took, predicted + says
-            if took - says > most:
-                most, worst = took - says, instance
-    return measured, predicted, worst
+        durations = [took for rank in instance.operations if (took := _duration_s(instance, rank)) is not None]
+        if says > 0 and len(durations) == len(instance.members):
+            took = min(durations)
+            found.measured_s, found.predicted_s = found.measured_s + took, found.predicted_s + says
+            measured, predicted = found.by_group.get(instance.group, (0.0, 0.0))
+            found.by_group[instance.group] = measured + took, predicted + says
+            found.worst.add(max(took - says, 0.0), instance)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +202,11 @@ def _worst_link(instances: list[Instance], slow_ratio: float) -> SlowLink | None
     return link if link.ratio >= slow_ratio else None
 
 
-def _link_fault(kind: str, link: SlowLink, measured: float, predicted: float) -> Fault:
+def _link_fault(kind: str, link: SlowLink, found: Against) -> Fault:
     source, target = link.ends
-    beside = (
-        f"; {kind} took {measured:.3g} s, predicted {predicted:.3g} s" if predicted else "; the trace has no prediction"
-    )
+    beside = "; the trace has no prediction"
+    if found.predicted_s:
+        beside = f"; {kind} took {found.measured_s:.3g} s, predicted {found.predicted_s:.3g} s"
     return Fault(
         verdict="slow_link",
         ranks=link.ends,
@@ -204,14 +219,18 @@ def _link_fault(kind: str, link: SlowLink, measured: float, predicted: float) ->
     )
 
 
-def _group_fault(kind: str, worst: Instance, measured: float, predicted: float) -> Fault:
+def _group_fault(kind: str, found: Against, slow_ratio: float) -> Fault:
+    slow = [group for group, (measured, predicted) in found.by_group.items() if measured > slow_ratio * predicted]
+    where = f"{len(slow)} of {len(found.by_group)} groups" if len(found.by_group) > 1 else "its one group"
+    worst = found.worst.worst
     return Fault(
         verdict="slow_link",
-        ranks=worst.members,
-        group=worst.group.name,
-        sequence=worst.sequence,
+        ranks=tuple(sorted({rank for group in slow for rank in group.ranks})),
+        group=worst.group.name if worst else None,
+        sequence=worst.sequence if worst else None,
         num_victims=0,
-        lost_s=measured - predicted,
-        explanation=f"{kind} took {measured:.3g} s where {predicted:.3g} s were predicted ({measured / predicted:.1f}x), most in "
-        f"{worst.label()}; no single link sticks out, or the trace has no transfer times",
+        lost_s=found.measured_s - found.predicted_s,
+        explanation=f"{kind} took {found.measured_s:.3g} s where {found.predicted_s:.3g} s were predicted "
+        f"({found.measured_s / found.predicted_s:.1f}x) in {where}, most in {worst.label() if worst else kind}; "
+        "no single link sticks out, or the trace has no transfer times",
     )
