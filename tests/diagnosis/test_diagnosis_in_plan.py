@@ -64,3 +64,13 @@ def test_a_plan_that_expects_it_acquits() -> None:
 def test_the_launch_file_of_another_job_is_refused() -> None:
     with pytest.raises(InputError, match="dumps of a job of 6 ranks, and a launch file of small for 4"):
         add_predictions(ring(False, 10).traces(), small_launch(dp_shard=4))
+
+
+def test_a_launch_file_of_as_many_ranks_and_other_groups_is_refused() -> None:
+    run = Run(4)
+    run.group("a", (0, 1), desc="dp_shard")
+    run.group("alone", (2,), desc="pp")  # an axis of degree 1 has groups of one rank, and the launch file no entry
+    run.issue(0, "a")
+    assert add_predictions(run.traces(), small_launch(pp=2, dp_shard=2)) == 0
+    with pytest.raises(InputError, match=r"group dp_shard of ranks 0, 1, which small does not .*this job ran"):
+        add_predictions(run.traces(), small_launch(dp_shard=4))

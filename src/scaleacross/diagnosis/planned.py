@@ -8,7 +8,7 @@ from typing import Final
 
 from scaleacross.errors import InputError
 from scaleacross.spec.diagnosis import Diagnosis, Fault
-from scaleacross.spec.launch import LaunchConfig, ProcessGroups
+from scaleacross.spec.launch import ALL_AXES, LaunchConfig, ProcessGroups
 from scaleacross.spec.trace import Operation, RankTrace
 
 _NAMES: Final = {
@@ -29,7 +29,7 @@ def add_predictions(traces: Sequence[RankTrace], config: LaunchConfig) -> int:
     """Give operations without a prediction that of the plan, by the ranks of their group; returns how many got one.
 
     Raises:
-        InputError: the dumps hold ranks that the launch file does not have.
+        InputError: the dumps hold ranks, or groups of an axis, that the launch file does not have.
     """
     last = max(trace.rank for trace in traces)
     stated = max((trace.world_size or 0 for trace in traces), default=0)
@@ -40,6 +40,7 @@ def add_predictions(traces: Sequence[RankTrace], config: LaunchConfig) -> int:
         )
     planned = {tuple(sorted(ranks)): groups for groups in config.process_groups for ranks in groups.ranks}
     added = 0
+    _require_groups(traces, config)
     for trace in traces:
         for one in trace.operations:
             groups = planned.get(one.group.ranks)
@@ -47,6 +48,17 @@ def add_predictions(traces: Sequence[RankTrace], config: LaunchConfig) -> int:
                 one.predicted_s = _predicted_s(one, groups)
                 added += one.predicted_s is not None
     return added
+
+
+def _require_groups(traces: Sequence[RankTrace], config: LaunchConfig) -> None:
+    """A job of as many ranks may be another: the runtime's groups are called as their axis, PyTorch's own rarely."""
+    planned = {(groups.axis, tuple(sorted(ranks))) for groups in config.process_groups for ranks in groups.ranks}
+    for group in (group for trace in traces for group in trace.groups):
+        if group.desc in ALL_AXES and len(group.ranks) > 1 and (group.desc, group.ranks) not in planned:
+            raise InputError(
+                f"dumps with a group {group.desc} of ranks {', '.join(map(str, group.ranks[:8]))}, which {config.plan_name} does "
+                "not have: give the launch file that this job ran with"
+            )
 
 
 def in_plan(found: Diagnosis, config: LaunchConfig) -> Diagnosis:
