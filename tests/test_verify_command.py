@@ -95,3 +95,13 @@ def test_the_package_offers_what_its_api_offers() -> None:
 
     assert set(api.__all__) <= set(sa.__all__)
     assert all(getattr(sa, name) is getattr(api, name) for name in api.__all__)
+
+
+@pytest.mark.parametrize("part", ["workload", "topology"])
+def test_a_plan_with_an_edited_job_is_bad_input_at_its_place(path: Path, tmp_path: Path, part: str) -> None:
+    """A job holds both as mappings that it does not look into."""
+    data = json.loads(path.read_text())
+    data["job"][part]["name"] = 7
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    done = RUN.invoke(app, ["verify", str(tmp_path / "plan.json")])
+    assert done.exit_code == 2 and "plan.json" in done.stderr and f"'job.{part}.name'" in done.stderr, done.stderr

@@ -172,7 +172,10 @@ def _plan_from(source: Source) -> Plan:
             f"{source.label}: the plan {which}; this release reads {PLAN_VERSION}. "
             f"'scaleacross evaluate {source.label} -o DIR' computes it anew from its job and decision"
         )
-    return validate(Plan, source)
+    plan, job = validate(Plan, source), source.sub("job")
+    _workload(job)  # a job holds both as mappings that it does not look into
+    topology_under(job)
+    return plan
 
 
 def _decision_from(source: Source) -> tuple[Job, Decision]:

@@ -32,4 +32,4 @@ class BenchResult(Spec):
     num_groups: PositiveInt = Field(description="groups that ran at the same time")
     dtype: str
     iterations: PositiveInt
-    rows: tuple[BenchRow, ...]
+    rows: tuple[BenchRow, ...] = Field(min_length=1)
