@@ -28,7 +28,7 @@ def launch(shard: int, tensor: int, num_hosts: int = 1, **changes: Any) -> Launc
         "degrees": degrees,
         "axis_order": ("tp", "cp", "dp_shard", "dp_replicate", "pp"),
         "sequence_length": 32,
-        "global_batch_sequences": 8,
+        "global_batch_sequences": shard,
         "num_micro_batches": 1,
         "pipeline": PipelineChoice(schedule="1F1B", micro_batch_sequences=1),
         "layers_per_stage": ((2,),),

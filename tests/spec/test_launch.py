@@ -47,6 +47,9 @@ def test_json_round_trip_and_schema() -> None:
     assert set(schema["required"]) >= {"hosts", "ranks", "process_groups", "plan_sha256"}
 
 
+UNEQUAL = {"buildings": ("b",), "replicas": (0, 1), "num_micro_batches": 1, "gradient_weight": 1.0}
+
+
 def _with(row: int, column: str, value: int) -> tuple[tuple[int, ...], ...]:
     out = [list(r) for r in ROWS]
     out[row][RANK_COLUMNS.index(column)] = value
@@ -67,6 +70,14 @@ def _with(row: int, column: str, value: int) -> tuple[tuple[int, ...], ...]:
         ({"process_groups": (groups("tp", (0, 2), (1, 3)), *config().process_groups[1:])}, "do not follow"),
         ({"process_groups": (groups("tp", (1, 0), (2, 3)), *config().process_groups[1:])}, "do not follow"),
         ({"rank_columns": ("host",)}, "rank_columns of schema 1"),
+        ({"layers_per_stage": ((4,), (4,))}, "1 lists of 1 numbers are needed"),
+        ({"layers_per_stage": ((2, 2),)}, "1 lists of 1 numbers are needed"),
+        ({"num_micro_batches": 2}, "are 4 sequences a step, global_batch_sequences 2"),
+        ({"global_batch_sequences": 3}, "are 2 sequences a step, global_batch_sequences 3"),
+        (
+            {"replica_batches": ({**UNEQUAL, "num_micro_batches": 2},)},
+            "are 4 sequences a step, global_batch_sequences 2",
+        ),
         ({"schema_version": 2}, "Input should be 1"),
         ({"plan_sha256": "abc"}, "should match pattern"),
     ],

@@ -186,6 +186,27 @@ class LaunchConfig(Spec):
         return self
 
     @model_validator(mode="after")
+    def _batch_and_stages_are_whole(self) -> LaunchConfig:
+        """A program that trains as this file says would else train another model, or another batch, and not know."""
+        stages = (
+            {len(self.layers_per_stage), self.degrees.pp},
+            {*map(len, self.layers_per_stage), self.pipeline.num_chunks},
+        )
+        if any(len(sizes) > 1 for sizes in stages):
+            raise ValueError(
+                f"layers_per_stage: {self.degrees.pp} lists of {self.pipeline.num_chunks} numbers are needed, as pp and "
+                "num_chunks say"
+            )
+        batches = sum(len(share.replicas) * share.num_micro_batches for share in self.replica_batches)
+        sequences = (batches or self.degrees.dp * self.num_micro_batches) * self.pipeline.micro_batch_sequences
+        if sequences != self.global_batch_sequences:
+            raise ValueError(
+                f"the micro-batches of all replicas are {sequences} sequences a step, global_batch_sequences "
+                f"{self.global_batch_sequences}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _ranks_are_a_bijection(self) -> LaunchConfig:
         slots = {(host, local) for host, count in enumerate(h.num_ranks for h in self.hosts) for local in range(count)}
         taken = {row[:2] for row in self.ranks}
