@@ -8,6 +8,7 @@ import pytest
 
 import scaleacross as sa
 from instances import plain_job
+from scaleacross.cli.frame import guarded
 from scaleacross.cli.stopping import first_interrupt
 from scaleacross.spec.progress import Progress
 
@@ -36,3 +37,23 @@ def test_a_stopped_search_gives_its_best_plan_and_a_true_gap() -> None:
     assert cut.report.status == "time_limit"
     assert cut.report.bound_s <= whole.cost.step_s <= cut.cost.step_s
     assert any("stopped by hand" in note for note in cut.report.notes)
+
+
+def test_sigterm_lets_a_command_clean_up() -> None:
+    cleaned = []
+
+    @guarded
+    def command() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            cleaned.append(True)
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            command()
+        assert ended.value.code == 143 and cleaned
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
+from scaleacross.cli.stopping import unwound_on_sigterm
 from scaleacross.errors import ScaleAcrossError
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             _mention_hidden()
-            command(*args, **kwargs)
+            with unwound_on_sigterm():
+                command(*args, **kwargs)
             sys.stdout.flush()
         except (typer.Exit, typer.BadParameter):
             raise

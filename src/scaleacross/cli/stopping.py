@@ -1,4 +1,4 @@
-"""Ctrl-C while a search runs: the first one asks for what was found so far, the second one aborts."""
+"""Signals: the first Ctrl-C of a search asks for what was found so far, the second aborts; SIGTERM ends any command."""
 
 from __future__ import annotations
 
@@ -30,3 +30,24 @@ def first_interrupt() -> Iterator[Callable[[], bool]]:
         yield heard.is_set
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def unwound_on_sigterm() -> Iterator[None]:
+    """SIGTERM raises SystemExit(143) inside, so that ranks, namespaces and part-written files do not outlive the command.
+
+    By default the process would die on the spot. A handler that is there already stays.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

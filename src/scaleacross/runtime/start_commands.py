@@ -66,7 +66,7 @@ def commands(
 
 
 def start(config: LaunchConfig, path: Path, program: Sequence[str], extra: dict[str, str] | None = None) -> int:
-    """Run ``program`` on all ranks on this machine and wait. SIGTERM ends the ranks, too, which then write their traces.
+    """Run ``program`` on all ranks on this machine and wait. An interrupt ends them, too, and they write their traces.
 
     Returns:
         torchrun's exit code.
@@ -84,7 +84,6 @@ def start(config: LaunchConfig, path: Path, program: Sequence[str], extra: dict[
         meeting = f"--rdzv-endpoint={folder}/meeting"
         command = [sys.executable, "-m", "torch.distributed.run", *_local(config), meeting, *program]
         process = subprocess.Popen(command, env=environment)
-        before = signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
         try:
             return process.wait()
         except BaseException:
@@ -94,8 +93,6 @@ def start(config: LaunchConfig, path: Path, program: Sequence[str], extra: dict[
             except subprocess.TimeoutExpired:
                 process.kill()
             raise
-        finally:
-            signal.signal(signal.SIGTERM, before)
 
 
 def dumping_into(folder: Path | None) -> dict[str, str]:
