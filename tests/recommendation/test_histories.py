@@ -9,6 +9,7 @@ import pytest
 
 from scaleacross.api import plan_recommendation, simulate_recommendation
 from scaleacross.catalogue import is_recommendation, load_recommendation_job
+from scaleacross.cost_models.embedding.problem import embedding_problem
 from scaleacross.cost_models.embedding.sample_balance import busiest_over_mean, drawn
 from scaleacross.errors import InputError, VerificationError
 from scaleacross.spec.recommendation import RecommendationPlan
@@ -72,6 +73,39 @@ def test_plan_states_every_rule_and_takes_the_fastest(plan: RecommendationPlan) 
     thin = planned("topology.trunks.0.bandwidth_gbit_per_s=10", "kernels=[dense,fused]")
     assert thin.decision.sample_rule == "in_building"
     assert simulate_recommendation(plan).step_s == pytest.approx(plan.cost.step_s, rel=0.25)
+
+
+def test_rows_that_are_not_pooled_leave_a_rank_once_however_they_are_split() -> None:
+    # each of 32 ranks sends the thirty-second of all vectors that it holds; partial sums would be as long as all of them
+    job, model, topology = load_recommendation_job(EXAMPLE)
+    own = embedding_problem(job, model, topology).sharding
+    item, user = own.options[0], own.options[3]
+    whole, by_rows = (
+        next(one for one in item if (one.sharding, one.kernel) == (sharding, "fused"))
+        for sharding in ("table_wise", "row_wise")
+    )
+    assert by_rows.seconds[0] == pytest.approx(whole.seconds[0] / 32)
+    assert by_rows.memory[0] == pytest.approx(whole.memory[0] / 32, rel=1e-6)
+    pooled = {one.sharding: one.seconds[0] for one in user if one.kernel == "fused"}
+    assert pooled["row_wise"] > pooled["table_wise"] / 32 * 2
+    # TorchRec's EmbeddingCollection has no rows over the ranks of one host, and counts the vectors of rows once
+    assert {one.sharding for one in item} == {"table_wise", "column_wise", "row_wise", "data_parallel"}
+    theirs = embedding_problem(job.model_copy(update={"cost_model": "torchrec"}), model, topology).sharding.options[0]
+    sizes = {one.sharding: one.memory[0] for one in theirs if one.kernel == "fused"}
+    assert sizes["row_wise"] == pytest.approx(sizes["table_wise"] / 32, rel=1e-6) and "table_row_wise" not in sizes
+
+
+def test_the_simulation_sends_rows_that_are_not_pooled_once(plan: RecommendationPlan) -> None:
+    placed = {one.table: one.sharding for one in plan.decision.tables}
+    assert (placed["item"], placed["action"]) == ("row_wise", "data_parallel")
+    # each is sent once there, and its gradient back: half of them to ranks of the other building
+    job, model, _ = load_recommendation_job(EXAMPLE)
+    item = next(table for table in model.expanded() if table.name == "item")
+    crossing = 2 * 0.25 * job.global_batch_samples * item.outputs_per_sample * item.dimension * 2
+    simulated = simulate_recommendation(plan)
+    trunk = next(link for link in simulated.links if "trunk" in link.name)
+    assert trunk.carried_bytes == pytest.approx(crossing, rel=0.02)
+    assert simulated.step_s == pytest.approx(plan.cost.step_s, rel=0.02)
 
 
 def test_verification_recomputes_the_rules(plan: RecommendationPlan) -> None:

@@ -26,11 +26,9 @@ from scaleacross.spec.exchange_codec import (
     TableCodec,
 )
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
-from scaleacross.spec.recommendation import RecommendationDecision, RecommendationJob
+from scaleacross.spec.recommendation import RecommendationDecision, RecommendationJob, sends_vectors
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.recommendation import Dlrm, EmbeddingTable
-
-_SENDS_VECTORS = ("table_wise", "column_wise", "table_column_wise", "table_row_wise")
 
 
 @dataclass(frozen=True)
@@ -66,10 +64,15 @@ def codecs_for(
     return ChosenCodecs(codecs, chosen.proved, missing)
 
 
-def in_use(decision: RecommendationDecision) -> tuple[TableCodec, ...]:
+def in_use(decision: RecommendationDecision, model: Dlrm) -> tuple[TableCodec, ...]:
     """Codecs of the tables that send whole vectors as they are placed."""
-    sends = {one.table for one in decision.tables if one.sharding in _SENDS_VECTORS}
+    sends = _senders(decision, model)
     return tuple(codec for codec in decision.codecs if codec.table in sends)
+
+
+def _senders(decision: RecommendationDecision, model: Dlrm) -> set[str]:
+    pooled = {table.name: table.pooled for table in model.expanded()}
+    return {one.table for one in decision.tables if sends_vectors(one.sharding, pooled[one.table])}
 
 
 def elements(table: EmbeddingTable) -> float:
@@ -99,7 +102,7 @@ def compression_of(
     crossed = crossed_levels(members, LINK_LEVELS)
     every = crossed[-1] if crossed else ()
     by_table = {codec.table: codec for codec in decision.codecs}
-    sends = {one.table for one in decision.tables if one.sharding in _SENDS_VECTORS}
+    sends = _senders(decision, model)
     sizes = {table.name: elements(table) for table in model.expanded() if table.name in sends}
     outer = every[-1] if every else None
     ratios = [c.ratio if (c := by_table.get(name)) and outer in c.levels else 1.0 for name in sizes]

@@ -181,7 +181,7 @@ def _assembled(
         raise no_plan(job, first.sharding, smallest.sharding)
     problem, found, chosen = min(feasible, key=lambda way: way[0].step_s(way[1].objective_s))
     decision = decision_of(problem, _required(found), chosen.codecs)
-    decision = decision.model_copy(update={"codecs": in_use(decision)})
+    decision = decision.model_copy(update={"codecs": in_use(decision, model)})
     way = job, model, topology, problem.num_groups, problem.replicas
     by_driver = {
         driver: problem
@@ -242,7 +242,9 @@ def _notes(job: RecommendationJob, topology: Topology, problem: EmbeddingProblem
     if gone:
         notes.append(f"not considered: {', '.join(gone)}; the topology states no such memory (buildings: host)")
     if "table_row_wise" in job.shardings and "table_row_wise" not in used:
-        notes.append("not considered: table_row_wise; hosts hold different numbers of ranks, or one each")
+        notes.append(
+            "not considered: table_row_wise; hosts hold different numbers of ranks, or one each, or no table is pooled"
+        )
     if topology.reliability is not None:
         notes.append(FAILURES_NOT_COUNTED)
     return tuple(notes)

@@ -3,9 +3,10 @@
 Every rank of every replica group is played. On its device: look-ups forward, bottom MLP, interaction and top MLP both ways,
 bottom MLP back, row updates. On the links:
 
-* vectors of whole, column- and host-wise tables: one flow per holder to all ranks of its group, when its look-ups are done; their
-  gradients the same way back, when every top MLP is done. Tables split over a host reduce inside it before.
-* tables split by rows over all ranks: reduce-scatter of partial sums forward, all-gather of gradients back
+* vectors of whole, column- and host-wise tables, and rows that are not pooled: one flow per holder to all ranks of its
+  group, when its look-ups are done; their gradients the same way back, when every top MLP is done. Pooled tables split over
+  a host reduce inside it before.
+* pooled tables split by rows over all ranks: reduce-scatter of partial sums forward, all-gather of gradients back
 * all-reduce of data-parallel tables and of dense gradients beside the way back; average over replica groups at the end
 
 What moves vectors and gradients takes multiprocessors from the bottom MLP meanwhile. Flows share links max-min fairly. Look-ups
@@ -34,7 +35,7 @@ from scaleacross.spec.exchange_codec import TableCodec
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.placement import BuildingShare, Placement
-from scaleacross.spec.recommendation import BYTES_OF, RecommendationPlan
+from scaleacross.spec.recommendation import BYTES_OF, RecommendationPlan, adds_partial_sums, sends_vectors
 from scaleacross.spec.simulation import LinkUse, SimulatedTables, TablePhase
 from scaleacross.spec.topology import Topology, with_host_shares
 from scaleacross.step.setting import Op
@@ -75,16 +76,15 @@ def sent_bytes(plan: RecommendationPlan, model: Dlrm) -> _Sent:
         np.add.at(sent.stored, list(own.ranks), held)
         if copied:
             sent.copies += table.num_elements * _GRADIENT_BYTES
-        elif own.sharding == "row_wise":
+        elif not sends_vectors(own.sharding, table.pooled):
             sent.row_wise += vectors * table.dimension
         else:
-            each = vectors * (
-                table.dimension / len(own.ranks) if own.sharding == "table_row_wise" else own.column_width
-            )
+            by_rows = own.sharding in ("row_wise", "table_row_wise")
+            each = vectors * (table.dimension / len(own.ranks) if by_rows else own.column_width)
             forward = sent.vectors.setdefault(codecs.get(table.name), np.zeros(size))
             np.add.at(forward, list(own.ranks), each)
             np.add.at(sent.back, list(own.ranks), each)
-            if own.sharding == "table_row_wise":
+            if adds_partial_sums(own.sharding, table.pooled):
                 sent.inside[list(own.ranks)] += vectors * table.dimension * (1 - 1 / len(own.ranks))
     return sent
 

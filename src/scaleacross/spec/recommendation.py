@@ -14,6 +14,8 @@ from scaleacross.spec.network_choice import Driver
 Sharding = Literal["data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise"]
 """How a table is split, in TorchRec's words; table_row_wise: rows over the ranks of one host, table_column_wise: columns."""
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
+POOLED_ONLY: tuple[Sharding, ...] = ("table_row_wise", "table_column_wise")
+"""Not for tables whose rows are sent each: TorchRec's EmbeddingCollection has neither (distributed/embedding.py)."""
 
 Kernel = Literal["dense", "fused", "fused_uvm_caching", "fused_uvm", "key_value"]
 """Where rows live, in TorchRec's words: dense in HBM of every rank as a dense layer, fused in HBM, fused_uvm_caching in host
@@ -159,6 +161,17 @@ def shard_extents(placement: TablePlacement, rows: int, dimension: int) -> list[
         return [Extent(rank, cuts[i], cuts[i + 1] - cuts[i], 0, dimension) for i, rank in enumerate(ranks)]
     width = placement.column_width
     return [Extent(rank, 0, rows, width * i, width) for i, rank in enumerate(ranks)]
+
+
+def adds_partial_sums(sharding: Sharding, pooled: bool) -> bool:
+    """Whether ranks that hold rows of a table send sums of those that they hold of a sample; rows that are not pooled are sent
+    as they are, each by the one rank that holds it."""
+    return pooled and sharding in ("row_wise", "table_row_wise")
+
+
+def sends_vectors(sharding: Sharding, pooled: bool) -> bool:
+    """Whether whole vectors travel, by an all-to-all: over the group, or between hosts behind a reduction inside them."""
+    return sharding != "data_parallel" and not (sharding == "row_wise" and pooled)
 
 
 class RecommendationDecision(Spec):

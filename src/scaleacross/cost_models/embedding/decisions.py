@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from scaleacross.cost_models.candidates import Floats
@@ -24,12 +22,9 @@ from scaleacross.spec.recommendation import (
     EmbeddingCost,
     RankLoad,
     RecommendationDecision,
-    Sharding,
     TablePlacement,
+    adds_partial_sums,
 )
-
-SUMS: Final[tuple[Sharding, ...]] = ("data_parallel", "row_wise", "table_row_wise")
-"""Shardings whose exchange adds up: reductions of gradients or of partial sums."""
 
 
 def decision_of(
@@ -134,11 +129,12 @@ def priced(problem: EmbeddingProblem, assignment: Assignment) -> tuple[Embedding
 
 
 def _taken_s(problem: EmbeddingProblem, assignment: Assignment, exchange_s: Floats) -> Floats:
-    """What exchanges take of concurrent products, (ranks,): partial sums of rows are added up by kernels, whatever drives the
-    all-to-alls."""
+    """What exchanges take of concurrent products, (ranks,): gradients of copies and partial sums of rows are added up by kernels,
+    whatever drives the all-to-alls."""
     own, added = problem.sharding, np.zeros(len(exchange_s))
-    for options, choice, ranks in zip(own.options, assignment.option, assignment.ranks, strict=True):
-        if options[choice].sharding in SUMS:
+    for table, options, choice, ranks in zip(own.tables, own.options, assignment.option, assignment.ranks, strict=True):
+        sharding = options[choice].sharding
+        if sharding == "data_parallel" or adds_partial_sums(sharding, table.pooled):
             np.add.at(added, ranks, options[choice].parts[own.fleet.rank_class[ranks], EXCHANGE])
     kernels, driver = problem.taken
     taken: Floats = kernels * added + driver * (exchange_s - added)

@@ -8,8 +8,8 @@ Per step and shard, with r row numbers looked up, v vectors of D columns left ov
   the cached share is what hits; every miss is fetched by itself). Without a cache rows are read and written there: 3·r·row. The
   link is an accelerator's own, or its share of the host's memory. SSD: as behind a cache, at the accelerator's share of its rate.
 * Exchange forward and backward: ``exchange.Exchange``. Vectors that travel coded (``coded_exchange``) do so forward, in the
-  all-to-alls of whole vectors; a reduction of partial sums (row_wise) is never coded. Row numbers travel ahead of the step and
-  are not counted.
+  all-to-alls of whole vectors; a reduction of partial sums (row_wise) is never coded. Rows that are not pooled have no partial
+  sums: each comes from the one rank that holds it, whatever the sharding. Row numbers travel ahead of the step, not counted.
 * A dense table is read on every rank, its gradient all-reduced, and its optimizer passes over every element.
 * The average over replica groups moves what the shard stores, every ``sync_interval_steps``.
 """
@@ -28,7 +28,15 @@ from scaleacross.cost_models.embedding.coded_exchange import ForwardSlopes
 from scaleacross.cost_models.embedding.exchange import Exchange
 from scaleacross.cost_models.embedding.options import Option, cache_fractions, whole_bytes
 from scaleacross.cost_models.embedding.torchrec import cache_state_bytes
-from scaleacross.spec.recommendation import BYTES_OF, Kernel, RecommendationJob, Sharding, TableOptimizer
+from scaleacross.spec.recommendation import (
+    BYTES_OF,
+    POOLED_ONLY,
+    Kernel,
+    RecommendationJob,
+    Sharding,
+    TableOptimizer,
+    adds_partial_sums,
+)
 from scaleacross.workloads.recommendation import ID_BYTES, EmbeddingTable, Locality
 
 SECTOR_BYTES: Final = 32
@@ -107,8 +115,13 @@ def _shards(table: EmbeddingTable, sharding: Sharding, setting: Setting) -> list
         return [_Shard(reads / ranks, vectors / ranks, rows, width, links.all_reduce * size)]
     if sharding == "table_wise":
         return [_Shard(reads, vectors, rows, width, both_ways * whole)]
+    if sharding in POOLED_ONLY and not table.pooled:
+        return []
     if sharding == "row_wise":
-        return [_Shard(reads / ranks, vectors, math.ceil(rows / ranks), width, links.scatter * whole)]
+        held = math.ceil(rows / ranks)
+        if not adds_partial_sums(sharding, table.pooled):
+            return [_Shard(reads / ranks, vectors / ranks, held, width, both_ways * whole / ranks)]
+        return [_Shard(reads / ranks, vectors, held, width, links.scatter * whole)]
     if sharding == "table_row_wise":
         if setting.unit < 2:
             return []

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.embedding.options import NUM_TIERS, Option, cache_fractions, whole_bytes
-from scaleacross.spec.recommendation import Kernel, Sharding, TableOptimizer
+from scaleacross.spec.recommendation import POOLED_ONLY, Kernel, Sharding, TableOptimizer
 from scaleacross.workloads.recommendation import ID_BYTES, EmbeddingTable
 
 _GIB_PER_S: Final = 2**30 / 1e3
@@ -134,7 +134,8 @@ def shard_storage(
     state = {"sgd": 0.0, "rowwise_adagrad": 1 / width, "adagrad": 1.0, "adam": 2.0, None: 0.0}[optimizer]
     total = tensor * (1 + state)
     ids = {"row_wise": reads, "table_row_wise": reads * w / local, "data_parallel": reads}.get(sharding, reads * w)
-    sent = outputs * (1 if sharding == "data_parallel" else w) * width * sent_bytes
+    once = sharding == "data_parallel" or (sharding == "row_wise" and not table.pooled)
+    sent = outputs * (1 if once else w) * width * sent_bytes
     hbm = ID_BYTES * ids + sent
     if kernel in ("dense", "fused"):
         return hbm + total, 0.0, 0.0
@@ -179,7 +180,8 @@ def torchrec_options(
     """
     out = []
     narrow = column_widths(table, least_column_width)
-    listed = [(kind, width) for kind in shardings for width in (narrow if "column" in kind else (table.dimension,))]
+    known = [kind for kind in shardings if table.pooled or kind not in POOLED_ONLY]
+    listed = [(kind, width) for kind in known for width in (narrow if "column" in kind else (table.dimension,))]
     stores = [(kernel, share) for kernel in kernels for share in cache_fractions(kernel, cached)]
     for sharding, width in listed:
         for kernel, share in stores:
