@@ -10,7 +10,8 @@ import pytest
 from scaleacross.api.published_cards import drawn_set, inference_cards, reference_set
 from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, latency_s, seconds_per_request
 from scaleacross.errors import InfeasibleError, InputError
-from scaleacross.solvers.partition_inference import glow_partition, partition_inference
+from scaleacross.solvers import partition_inference as partition_inference_module
+from scaleacross.solvers.partition_inference import glow_partitions, partition_inference
 
 
 def behind_and_proved(seeds: range) -> tuple[int, int]:
@@ -19,8 +20,7 @@ def behind_and_proved(seeds: range) -> tuple[int, int]:
     for seed in seeds:
         tables, host = drawn_set(seed, 12 + seed % 20)
         ours = partition_inference(tables, host, time_limit_s=10)
-        rules = [glow_partition(tables, host, cores) for cores in range(1, host.cores)]
-        slower += any(rule is not None and rule.seconds < ours.seconds for rule in rules)
+        slower += any(rule.seconds < ours.seconds for rule in glow_partitions(tables, host))
         proved += ours.bound_s >= 0.99 * ours.seconds
         assert seconds_per_request(tables, host, ours.cards, ours.lookup_cores) == ours.seconds
         held = [
@@ -76,8 +76,9 @@ def test_best_of_all_plans(split: bool, uplink: float | None, bounded: bool) -> 
 def test_glow_balances_counts_where_costs_are_alike() -> None:
     # pytorch/glow's SparseNN tests: rows 8000, 6000, 7000, 9000, 12000 twice, 64 columns, two cards, cost 1 where it is unknown
     tables, host = reference_set()
-    plan = glow_partition(tables, host, 1)
-    assert plan is not None and sorted(plan.cards) == [0] * 5 + [1] * 5
+    plans = glow_partitions(tables, host)
+    assert [plan.lookup_cores for plan in plans] == [*range(1, host.cores)]
+    assert all(sorted(plan.cards) == [0] * 5 + [1] * 5 for plan in plans)
 
 
 def test_vectors_that_set_the_rate_are_spread_evenly_without_search() -> None:
@@ -88,8 +89,21 @@ def test_vectors_that_set_the_rate_are_spread_evenly_without_search() -> None:
     ours = partition_inference(tables, host, time_limit_s=0)
     assert max(ours.cards.count(card) for card in range(6)) == 19
     assert ours.seconds == pytest.approx(19 * 16_384 * 5 / 6 / 1e9)
-    rules = [glow_partition(tables, host, cores) for cores in range(1, host.cores)]
-    assert min(rule.seconds for rule in rules if rule) > 1.05 * ours.seconds
+    assert min(rule.seconds for rule in glow_partitions(tables, host)) > 1.05 * ours.seconds
+
+
+def test_no_search_begins_when_time_is_over_or_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, host = drawn_set(3, 18)
+    proved = partition_inference(tables, host)
+
+    def searched(*_: object) -> None:
+        raise AssertionError("searched")
+
+    monkeypatch.setattr(partition_inference_module, "_solve", searched)
+    unsearched = partition_inference(tables, host, time_limit_s=0)
+    assert unsearched.bound_s <= proved.bound_s * (1 + 1e-9) <= unsearched.seconds * (1 + 1e-9)
+    with pytest.raises(InfeasibleError, match="are missing"):
+        partition_inference(tables, replace(host, memory_bytes=1000, dense_bytes=0))
 
 
 def test_reproduction_is_never_behind_glow() -> None:

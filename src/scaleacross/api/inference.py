@@ -12,7 +12,7 @@ from scaleacross.catalogue.recommendation import load_inference_job
 from scaleacross.cost_models.embedding.card_problem import card_problem
 from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, latency_s
 from scaleacross.errors import InfeasibleError
-from scaleacross.solvers.partition_inference import CardPlan, glow_partition, partition_inference
+from scaleacross.solvers.partition_inference import CardPlan, glow_partitions, partition_inference
 from scaleacross.spec.inference import (
     CardLoad,
     CopyPrecision,
@@ -82,11 +82,10 @@ def plan_inference(
 
 def _glow(tables: Sequence[InferenceTable], host: CardHost) -> float | None:
     """Queries/s of Glow's rule with its best split of the cores; None where none fits or keeps the latency bound."""
-    plans = [glow_partition(tables, host, cores) for cores in range(1, host.cores)]
     kept = [
         1 / plan.seconds
-        for plan in plans
-        if plan is not None and latency_s(tables, host, plan.cards, plan.lookup_cores) <= host.latency_bound_s
+        for plan in glow_partitions(tables, host)
+        if latency_s(tables, host, plan.cards, plan.lookup_cores) <= host.latency_bound_s
     ]
     return max(kept, default=None)
 

@@ -5,6 +5,7 @@ The law is ``cost_models.embedding.cards``; Glow's published rule is the baselin
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -32,9 +33,10 @@ class CardPlan:
     bound_s: float
 
 
-def glow_partition(tables: Sequence[InferenceTable], host: CardHost, cores: int) -> CardPlan | None:
+def glow_partitions(tables: Sequence[InferenceTable], host: CardHost) -> list[CardPlan]:
     """Glow's SparseNN rule: big tables by size to the emptiest card, the rest by cost to the cheapest card with room; where that
-    fails, all by size to the cheapest. None where neither fits.
+    fails, all by size to the cheapest. A plan for every split of the cores, which its cards are the same for; none where neither
+    fits.
 
     Source: ``pytorch/glow``, its SparseNN partitioner.
     """
@@ -49,8 +51,11 @@ def glow_partition(tables: Sequence[InferenceTable], host: CardHost, cores: int)
     for order, emptiest in ((big + small, frozenset(big)), (by_size, frozenset[int]())):
         cards = _one_by_one(tables, host.num_cards, room, order, emptiest)
         if cards is not None:
-            return CardPlan(cards, cores, seconds_per_request(tables, host, cards, cores), 0.0)
-    return None
+            return [
+                CardPlan(cards, cores, seconds_per_request(tables, host, cards, cores), 0.0)
+                for cores in range(1, host.cores)
+            ]
+    return []
 
 
 def _one_by_one(
@@ -115,19 +120,28 @@ def partition_inference(
         raise InputError(
             "partition_inference needs a table, a card, and two cores per card: look-ups and dense work share them"
         )
-    splits = range(1, host.cores)
-    starts = [rule(tables, host, cores) for cores in splits for rule in (glow_partition, even_partition)]
+    begin, splits = time.perf_counter(), range(1, host.cores)
+    if (short := _too_little(tables, host)) is not None:
+        raise short
+    starts = [*glow_partitions(tables, host), *(even_partition(tables, host, cores) for cores in splits)]
     kept = [plan for plan in starts if plan is not None and _in_time(tables, host, plan)]
     best = min(kept, key=lambda plan: plan.seconds, default=None)
     bound = inf
     order = sorted(splits, key=lambda cores: least_seconds(tables, host, cores))
     for number, cores in enumerate(order):
-        if best is not None and least_seconds(tables, host, cores) >= best.seconds:
+        least = least_seconds(tables, host, cores)
+        if best is not None and least >= best.seconds:
             break
-        best, own = _solve(tables, host, cores, best, time_limit_s / (len(order) - number) / 2, seed)
+        left = time_limit_s - (time.perf_counter() - begin)
+        if left <= 0 and (best is not None or number):  # the splits that are left can be no faster than this one
+            bound = min(bound, least)
+            break
+        best, own = _solve(tables, host, cores, best, left / (len(order) - number), seed)
         bound = min(bound, own)
     if best is None:
-        raise _no_plan(tables, host)
+        raise InfeasibleError(
+            "no plan was found that fits and keeps the latency bound: give more time, or loosen one of them"
+        )
     return CardPlan(best.cards, best.lookup_cores, best.seconds, min(bound, best.seconds))
 
 
@@ -136,7 +150,8 @@ def _in_time(tables: Sequence[InferenceTable], host: CardHost, plan: CardPlan) -
     return latency_s(tables, host, plan.cards, plan.lookup_cores) <= limit_s
 
 
-def _no_plan(tables: Sequence[InferenceTable], host: CardHost) -> InfeasibleError:
+def _too_little(tables: Sequence[InferenceTable], host: CardHost) -> InfeasibleError | None:
+    """Why no search can find a plan; None where one may."""
     room, whole = host.room_bytes, sum(table.memory_bytes for table in tables)
     largest = max(tables, key=lambda table: table.memory_bytes)
     if whole > room * host.num_cards or largest.memory_bytes > room:
@@ -151,9 +166,7 @@ def _no_plan(tables: Sequence[InferenceTable], host: CardHost) -> InfeasibleErro
             f"no plan answers a request within {host.latency_bound_s * 1e3:.3g} ms: look-ups, vectors on their way and the dense "
             f"network take {least * 1e3:.3g} ms at least; make requests smaller, quantise tables or add cards"
         )
-    return InfeasibleError(
-        "no plan was found that fits and keeps the latency bound: give more time, or loosen one of them"
-    )
+    return None
 
 
 def least_seconds(tables: Sequence[InferenceTable], host: CardHost, cores: int) -> float:
@@ -232,15 +245,14 @@ def _add_cards(
     lookups = [int(table.lookup_core_s / cores / step) for table in tables]
     total, leaving = sum(table.output_bytes for table in tables), host.leaving
     passed = int(host.activation_bytes / rate / step) if host.split and host.num_cards > 1 else 0
+    sent = [int(table.output_bytes / rate / step) for table in tables]
     slowest = model.new_int_var(0, _STEPS, "look-ups")
     model.add(slowest <= top)
     limit = host.latency_bound_s - host.fixed_latency_s(cores, total)
     uplink: list[cp_model.LinearExpr] = []
     for card, share in enumerate(map(float, leaving)):
         own = [row[card] for row in put]
-        others = [row[other] for row in put for other in range(host.num_cards) if other != card]
-        sent = [int(table.output_bytes / rate / step) for table in tables]
-        from_others = [cost for cost in sent for _ in range(host.num_cards - 1)]
+        came = sum(sent) - weighted(own, sent)  # from the other cards
         model.add(weighted(own, lookups) <= slowest)
         model.add(weighted(own, [int(table.output_bytes * share / rate / step) for table in tables]) + passed <= top)
         model.add(weighted(own, [table.memory_bytes for table in tables]) <= host.room_bytes)
@@ -248,10 +260,9 @@ def _add_cards(
             costs = [int(table.output_bytes * share / host.uplink_bytes_per_s / step) for table in tables]
             uplink.append(weighted(own, costs))
         takes_all = not host.split or card == 0
-        if host.split and card == 0 and others:
-            model.add(weighted(others, from_others) + passed <= top)
+        if host.split and card == 0:
+            model.add(came + passed <= top)
         if takes_all and limit < inf:
-            came = weighted(others, from_others) if others else 0
             model.add(slowest + came <= int(limit / step) + 1)
     if uplink:
         model.add(sum(uplink) <= top)
