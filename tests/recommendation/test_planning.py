@@ -19,6 +19,7 @@ from scaleacross.cost_models.embedding.problem import embedding_problem
 from scaleacross.emitters.torchrec import render
 from scaleacross.errors import InfeasibleError, InputError, VerificationError
 from scaleacross.spec.recommendation import RecommendationPlan, TablePlacement, shard_extents
+from scaleacross.spec.topology import with_buildings
 from scaleacross.verification.embeddings import verify_recommendation
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "recommendation"
@@ -210,6 +211,36 @@ def test_explanation_names_what_binds(plan: RecommendationPlan) -> None:
     assert {tier.tier for tier in found.tiers} == {"hbm", "host_memory"}
     more = [tier.busiest_rank_s for tier in found.tiers if "half" not in tier.change]
     assert all(then is not None and then <= plan.cost.busiest_rank_s for then in more)
+
+
+@pytest.mark.heavy
+def test_plan_says_that_one_building_alone_is_faster() -> None:
+    example = EXAMPLES / "two_buildings.yaml"
+    job, _, topology = load_recommendation_job(str(example), ["compression=null"])
+    both = plan_recommendation(job, time_limit_s=3, gap_tolerance=0.05)
+    said = re.search(r"the 16 accelerators of (\S+) alone take (\S+) ms a step or less", both.report.fewer_buildings)
+    assert said is not None
+    there = with_buildings(topology, [said[1]])
+    assert [one.name for one in there.buildings] == [said[1]] and not there.trunks
+    alone = load_recommendation_job(job.model_copy(update={"topology": there.model_dump(mode="json")}))[0]
+    one = plan_recommendation(alone, time_limit_s=3, gap_tolerance=0.05)
+    assert one.cost.step_s * 1e3 <= float(said[2]) * 1.01 < both.cost.step_s * 1e3
+    assert one.report.fewer_buildings == ""
+    # between buildings as near as hosts, all accelerators are worth their place
+    wide = plan_recommendation(
+        load_recommendation_job(
+            str(example),
+            [
+                "compression=null",
+                "topology.trunks.0.bandwidth_gbit_per_s=25600",
+                "topology.trunks.0.one_way_latency_us=1",
+                "global_batch_samples=524288",
+            ],
+        )[0],
+        time_limit_s=3,
+        gap_tolerance=0.05,
+    )
+    assert wide.report.fewer_buildings == ""
 
 
 @pytest.mark.heavy

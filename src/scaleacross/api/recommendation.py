@@ -12,13 +12,14 @@ from scaleacross.catalogue.recommendation import load_recommendation_job
 from scaleacross.cost_models.embedding.decisions import assignment_of, decision_of, priced
 from scaleacross.cost_models.embedding.early_rows import early_rows
 from scaleacross.cost_models.embedding.exchange import Replicas
-from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem
-from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embedding_problem, group_ranks
+from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest
+from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embedding_problem, fill_of, group_ranks
 from scaleacross.errors import InputError, TimeLimitError
 from scaleacross.solvers.embeddings.baselines import RULES
 from scaleacross.solvers.embeddings.infeasible import no_plan, require_options
 from scaleacross.solvers.embeddings.search import Found, shard_embeddings
 from scaleacross.spec.network_choice import Driver
+from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.progress import Progress
 from scaleacross.spec.recommendation import (
     FAILURES_NOT_COUNTED,
@@ -27,7 +28,8 @@ from scaleacross.spec.recommendation import (
     RecommendationPlan,
     SearchReport,
 )
-from scaleacross.spec.topology import Topology
+from scaleacross.spec.topology import Topology, with_buildings
+from scaleacross.units import human_seconds
 from scaleacross.verification.embeddings import verify_recommendation
 from scaleacross.workloads.recommendation import Dlrm
 
@@ -66,6 +68,7 @@ def plan_recommendation(
     begin, tell = clock(), progress or (lambda _: None)
     for driver in own.drivers:
         group_ranks(own, topology, *_ways(own)[0], driver)  # refused before the search
+    alone = _fastest_alone(own, model, topology, time_limit_s / 10)
     tried: list[tuple[EmbeddingProblem, Found]] = []
     coded = [codecs_for(own, model, topology, *way) for way in _ways(own)]
     problems = [
@@ -85,6 +88,9 @@ def plan_recommendation(
         )
         tried.append((problem, found))
     plan = _assembled(own, tried, coded, gap_tolerance, clock() - begin, seed)
+    if alone is not None and alone[0] < plan.cost.step_s:
+        report = plan.report.model_copy(update={"fewer_buildings": _fewer(*alone, plan.cost.step_s)})
+        plan = plan.model_copy(update={"report": report})
     verify_recommendation(plan)
     return plan
 
@@ -139,6 +145,30 @@ def _starts(
         return incumbents
     outcome = RULES["torchrec"].decide(problem.sharding, torchrec_view(problem, model, topology), limit_s)
     return (outcome.assignment,) if outcome.assignment else ()
+
+
+def _fastest_alone(
+    job: RecommendationJob, model: Dlrm, topology: Topology, limit_s: float
+) -> tuple[float, BuildingShare] | None:
+    """Step time that TorchRec's rule finds in one building of several, of the fastest; None where none holds the tables alone."""
+    shares, found = fill_of(job, topology), []
+    for share in shares if len(shares) > 1 else ():
+        size, there = share.num_accelerators, with_buildings(topology, (share.building,))
+        if job.global_batch_samples % size:
+            continue
+        own = job.model_copy(update={"num_accelerators": size})
+        problem = embedding_problem(own, model, there)
+        starts = _starts(problem, model, there, None, limit_s / len(shares))
+        found += [(problem.step_s(busiest(problem.sharding, start)), share) for start in starts]
+    return min(found, key=lambda one: one[0], default=None)
+
+
+def _fewer(alone_s: float, share: BuildingShare, step_s: float) -> str:
+    return (
+        f"the {share.num_accelerators:,} accelerators of {share.building} alone take {human_seconds(alone_s)} a step or less, "
+        f"all of the plan {human_seconds(step_s)}: leave the other buildings out of the topology, or try replica_groups with a "
+        "longer sync_interval_steps"
+    )
 
 
 def torchrec_view(problem: EmbeddingProblem, model: Dlrm, topology: Topology) -> ShardingProblem | None:

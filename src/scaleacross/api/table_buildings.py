@@ -10,7 +10,7 @@ from scaleacross.api.recommendation import plan_recommendation
 from scaleacross.catalogue.recommendation import load_recommendation_job
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.spec.recommendation import TIERS, BuildingValue, RankLoad, RecommendationPlan, TablePlacement
-from scaleacross.spec.topology import Topology
+from scaleacross.spec.topology import Topology, with_buildings
 from scaleacross.units import human_seconds
 
 _LEAST_CHANGE = 0.02
@@ -25,10 +25,8 @@ def building_values(
 
 
 def _without(plan: RecommendationPlan, topology: Topology, name: str, limit_s: float) -> BuildingValue:
-    left = topology.model_dump(mode="json", exclude_none=True)
-    regions = [{**one, "buildings": [b for b in one["buildings"] if b["name"] != name]} for one in left["regions"]]
-    left["regions"] = [one for one in regions if one["buildings"]]
-    left["trunks"] = [one for one in left.get("trunks", []) if name not in one["between"]]
+    others = with_buildings(topology, [building.name for building in topology.buildings if building.name != name])
+    left = others.model_dump(mode="json", exclude_none=True)
     job: dict[str, Any] = plan.job.model_dump(mode="json", exclude_none=True) | {"topology": left}
     if plan.job.num_accelerators is not None:
         room = topology.num_accelerators - topology.building(name).num_accelerators

@@ -76,6 +76,7 @@ def recommendation_summary(plan: RecommendationPlan) -> FirstLines:
             f"{STATUS_MEANING[report.status][0]}; no busiest rank takes less than "
             f"{human_seconds(report.bound_s)} (gap {percent(report.gap)})",
         ),
+        *([("buildings", report.fewer_buildings)] if report.fewer_buildings else []),
         *(("failures", note) for note in report.notes if note == FAILURES_NOT_COUNTED),
         ("more", f"--full, or --section {', '.join(SECTIONS)}"),
     ]
@@ -230,6 +231,7 @@ def _proof(plan: RecommendationPlan) -> RenderableType:
         ("gap", percent(report.gap)),
         ("found by", ", ".join(report.methods) or "nothing"),
         ("search", human_seconds(report.seconds)),
+        *([("buildings", cell(report.fewer_buildings))] if report.fewer_buildings else []),
         *(("note", cell(note)) for note in report.notes),
     ]
     return section("Proof", grid(facts))

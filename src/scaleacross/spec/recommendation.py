@@ -257,6 +257,10 @@ class SearchReport(Spec):
     seed: int
     methods: tuple[str, ...] = Field(default=(), description="what found the plan and the bound")
     notes: tuple[str, ...] = ()
+    fewer_buildings: str = Field(
+        default="",
+        description="that one building alone takes less per step, and the way out; empty: no such plan was found",
+    )
 
 
 FAILURES_NOT_COUNTED = (

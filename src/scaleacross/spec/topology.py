@@ -6,6 +6,7 @@ The scale-up domain (NVLink) is a level of its own: it is either a host (8 accel
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -355,6 +356,14 @@ def without_spares(topology: Topology, spare_hosts: dict[str, int]) -> Topology:
         trunk.model_copy(update={"bandwidth_bytes_per_s": trunk_bytes_per_s(topology, trunk)})
         for trunk in topology.trunks
     )
+    return topology.model_copy(update={"regions": regions, "trunks": trunks})
+
+
+def with_buildings(topology: Topology, kept: Collection[str]) -> Topology:
+    """The topology with the buildings ``kept`` alone, and the trunks between them."""
+    left = ((one, tuple(b for b in one.buildings if b.name in kept)) for one in topology.regions)
+    regions = tuple(region.model_copy(update={"buildings": buildings}) for region, buildings in left if buildings)
+    trunks = tuple(trunk for trunk in topology.trunks if set(trunk.between) <= set(kept))
     return topology.model_copy(update={"regions": regions, "trunks": trunks})
 
 
