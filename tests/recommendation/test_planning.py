@@ -213,6 +213,15 @@ def test_explanation_names_what_binds(plan: RecommendationPlan) -> None:
     assert all(then is not None and then <= plan.cost.busiest_rank_s for then in more)
 
 
+def test_copies_that_do_not_fit_are_not_sent_to_more_accelerators() -> None:
+    with pytest.raises(InfeasibleError, match="copies on all ranks counted") as told:
+        planned(workload="mlperf-dlrm-dcnv2", shardings=["data_parallel"])
+    ways = str(told.value).partition("Ways out: ")[2]
+    assert ways.startswith("allow shardings that hold a table once") and "more accelerators" not in ways
+    with pytest.raises(InfeasibleError, match="more accelerators"):
+        planned(workload="mlperf-dlrm-dcnv2", num_accelerators=1, kernels=["dense", "fused"])
+
+
 @pytest.mark.heavy
 def test_plan_says_that_one_building_alone_is_faster() -> None:
     example = EXAMPLES / "two_buildings.yaml"

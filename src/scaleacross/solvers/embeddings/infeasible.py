@@ -42,6 +42,8 @@ def no_plan(job: RecommendationJob, problem: ShardingProblem, smallest: Sharding
     needed = (
         f"{human_bytes(float((bare if filled else least).sum()))} with {job.optimizer} state in {job.table_precision}"
     )
+    copied = all(option.sharding == "data_parallel" for options in problem.options for option in options)
+    needed += ", copies on all ranks counted" if copied else ""
     beside = f", a batch of {job.global_batch_samples:,} samples {human_bytes(batch)} more" if filled else ""
     left = f"{have} for tables and what is read of them" if filled else have
     head = f"No plan of '{job.name}': its tables take at least {needed}{beside}; {fleet.num_ranks:,} accelerators have {left}"
@@ -55,7 +57,7 @@ def no_plan(job: RecommendationJob, problem: ShardingProblem, smallest: Sharding
             f"largest table, '{largest.name}', takes {human_bytes(float(least.max()))}"
         )
     fewer = ["a smaller global_batch_samples"] if filled else []
-    return InfeasibleError(f"{head}; {said}. {_ways_out(job, float(room[1]), fewer)}")
+    return InfeasibleError(f"{head}; {said}. {_ways_out(job, float(room[1]), fewer, copied)}")
 
 
 def _least(problem: ShardingProblem) -> Floats:
@@ -64,13 +66,16 @@ def _least(problem: ShardingProblem) -> Floats:
     return np.array([min(o.memory.sum() * holders(o, fleet) for o in options) for options in problem.options])
 
 
-def _ways_out(job: RecommendationJob, host_bytes: float, ways: list[str]) -> str:
+def _ways_out(job: RecommendationJob, host_bytes: float, ways: list[str], copied: bool) -> str:
+    """Behind ``ways``; where every rank holds a copy of every table, neither host memory nor more ranks make room."""
+    if copied:
+        ways.append("allow shardings that hold a table once (table_wise, column_wise, row_wise)")
     if job.table_precision == "fp32":
         ways.append("table_precision: fp16 halves the rows")
     if job.optimizer in ("adagrad", "adam"):
         ways.append("optimizer: rowwise_adagrad keeps one figure per row in place of one or more per element")
-    if not host_bytes:
+    if not host_bytes and not copied:
         ways.append("state the topology's host memory (buildings: host)")
     if max(job.replica_groups) > 1:
         ways.append("fewer replica_groups hold fewer copies")
-    return "Ways out: " + "; ".join([*ways, "more accelerators"]) + "."
+    return "Ways out: " + "; ".join([*ways, *([] if copied else ["more accelerators"])]) + "."
