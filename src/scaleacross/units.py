@@ -20,11 +20,14 @@ USER_UNITS: dict[str, tuple[str, float]] = {
     "_kib": ("_bytes", 2.0**10),
     "_mib": ("_bytes", 2.0**20),
     "_gib": ("_bytes", 2.0**30),
+    "_tib": ("_bytes", 2.0**40),
     "_gb": ("_bytes", 1e9),
+    "_tb": ("_bytes", 1e12),
     "_us": ("_s", 1e-6),
     "_ms": ("_s", 1e-3),
     "_kilowatt": ("_watt", 1e3),
     "_per_gb": ("_per_byte", 1e-9),
+    "_per_tb": ("_per_byte", 1e-12),
 }
 SI_SUFFIXES = ("_bytes_per_s", "_flop_per_s", "_bytes", "_watt", "_per_byte", "_s")
 UNCONVERTED_SUFFIXES = ("_per_hour", "_hours", "_per_1000_node_days")

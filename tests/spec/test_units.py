@@ -40,6 +40,12 @@ def test_what_is_no_number_is_left_for_validation(value: object) -> None:
     assert to_si({"one_way_latency_us": value}, ["one_way_latency_s"]) == {"one_way_latency_s": value}
 
 
+def test_memories_and_prices_of_terabytes() -> None:
+    stated = {"ssd_tb": 30, "memory_tib": 2, "egress_price_per_tb": 20}
+    found = to_si(stated, ["ssd_bytes", "memory_bytes", "egress_price_per_byte"])
+    assert found == {"ssd_bytes": 30e12, "memory_bytes": 2 * 2**40, "egress_price_per_byte": pytest.approx(20e-12)}
+
+
 def test_unknown_key_is_left_for_validation() -> None:
     assert to_si({"speed_us": 1, "other": 2}, ["latency_s"]) == {"speed_us": 1, "other": 2}
 
