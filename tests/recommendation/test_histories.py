@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from pathlib import Path
+from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from scaleacross.api import plan_recommendation, simulate_recommendation
 from scaleacross.catalogue import is_recommendation, load_recommendation_job
 from scaleacross.cost_models.embedding.problem import embedding_problem
 from scaleacross.cost_models.embedding.sample_balance import busiest_over_mean, drawn
+from scaleacross.emitters.torchrec import render
 from scaleacross.errors import InputError, VerificationError
 from scaleacross.spec.recommendation import RecommendationPlan
 from scaleacross.verification.embeddings import verify_recommendation
@@ -106,6 +110,21 @@ def test_the_simulation_sends_rows_that_are_not_pooled_once(plan: Recommendation
     trunk = next(link for link in simulated.links if "trunk" in link.name)
     assert trunk.carried_bytes == pytest.approx(crossing, rel=0.02)
     assert simulated.step_s == pytest.approx(plan.cost.step_s, rel=0.02)
+
+
+def test_torchrec_gets_pooled_tables_and_others_apart(plan: RecommendationPlan, tmp_path: Path) -> None:
+    # its EmbeddingBagCollection adds rows up; an EmbeddingCollection holds those that are each sent
+    files = render(plan)
+    for name, text in files.items():
+        (tmp_path / Path(name).name).write_text(text)
+    stubs = "torch torch.distributed torch.distributed._shard torch.distributed._shard.sharding_spec torchrec"
+    stubs += " torchrec.distributed torchrec.distributed.planner torchrec.distributed.planner.types torchrec.distributed.types"
+    made = {one: MagicMock(EmbeddingModuleShardingPlan=set, ShardingPlan=lambda plan: plan) for one in stubs.split()}
+    with patch.dict(sys.modules, made):
+        written = runpy.run_path(str(tmp_path / "sharding_plan.py"))
+    assert written["sharding_plan"]("bags") == {"bags": {"country", "user"}}
+    assert written["sharding_plan"]("rows", pooled=False) == {"rows": {"item", "action"}}
+    assert "Rows of item, action are not pooled" in written["__doc__"]
 
 
 def test_verification_recomputes_the_rules(plan: RecommendationPlan) -> None:

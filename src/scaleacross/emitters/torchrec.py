@@ -46,6 +46,7 @@ def render(plan: RecommendationPlan) -> dict[str, str]:
             "min_partition": placement.column_width if "column" in placement.sharding else None,
             "pooling_factors": list(table.pooling),
             "is_weighted": table.weighted,
+            "is_pooled": table.pooled,
             "cache_load_factor": placement.cache_fraction,
         }
     groups = plan.decision.num_groups
@@ -56,7 +57,8 @@ def render(plan: RecommendationPlan) -> dict[str, str]:
         "use_inter_host_allreduce": plan.decision.replicas == "outer",
         "tables": tables,
     }
-    script = filled("sharding_plan.py.txt", name=repr(plan.job.name), groups=_group_note(plan))
+    notes = _group_note(plan) + _sequence_note(model)
+    script = filled("sharding_plan.py.txt", name=repr(plan.job.name), groups=notes)
     return {"torchrec/sharding_plan.json": json.dumps(whole, indent=1) + "\n", "torchrec/sharding_plan.py": script}
 
 
@@ -66,6 +68,17 @@ def _group_note(plan: RecommendationPlan) -> str:
     return (
         "\nThe plan is that of one group of ranks: wrap the model in DMPCollection with sharding_group_size and\n"
         "use_inter_host_allreduce of sharding_plan.json in place of DistributedModelParallel.\n"
+    )
+
+
+def _sequence_note(model: Dlrm) -> str:
+    names = [table.name for table in model.tables if not table.pooled]
+    if not names:
+        return ""
+    named = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return (
+        f"\nRows of {named} are not pooled: an EmbeddingCollection holds them,\n"
+        'sharding_plan("path.of.it", pooled=False) with EmbeddingCollectionSharder.\n'
     )
 
 
