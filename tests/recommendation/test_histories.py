@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import runpy
 import sys
+from io import StringIO
 from pathlib import Path
 from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from scaleacross.api import plan_recommendation, simulate_recommendation
 from scaleacross.catalogue import is_recommendation, load_recommendation_job
@@ -16,6 +18,7 @@ from scaleacross.cost_models.embedding.problem import embedding_problem
 from scaleacross.cost_models.embedding.sample_balance import busiest_over_mean, drawn
 from scaleacross.emitters.torchrec import render
 from scaleacross.errors import InputError, VerificationError
+from scaleacross.report.recommendation import recommendation_sections
 from scaleacross.spec.recommendation import RecommendationPlan
 from scaleacross.verification.embeddings import verify_recommendation
 from scaleacross.workloads.sequences import Lengths, SequenceLayers
@@ -125,6 +128,14 @@ def test_torchrec_gets_pooled_tables_and_others_apart(plan: RecommendationPlan, 
     assert written["sharding_plan"]("bags") == {"bags": {"country", "user"}}
     assert written["sharding_plan"]("rows", pooled=False) == {"rows": {"item", "action"}}
     assert "Rows of item, action are not pooled" in written["__doc__"]
+
+
+def test_equal_ranks_are_not_below_their_mean(plan: RecommendationPlan) -> None:
+    alike = [load.model_copy(update={"seconds": 0.1}) for load in plan.ranks[:3]]  # their mean rounds to more than 0.1
+    assert sum(load.seconds for load in alike) / 3 > 0.1
+    console = Console(width=120, record=True, file=StringIO())
+    console.print(recommendation_sections(plan.model_copy(update={"ranks": tuple(alike)}), ["ranks"]))
+    assert "busiest rank 0.0 % above the mean" in console.export_text()
 
 
 def test_verification_recomputes_the_rules(plan: RecommendationPlan) -> None:

@@ -208,7 +208,7 @@ def _ranks(plan: RecommendationPlan) -> RenderableType:
     for load in shown:
         add(table, str(load.rank), load.building, str(load.host), human_seconds(load.seconds), *_held(load, tiers))
     mean = sum(load.seconds for load in order) / len(order)
-    balance = f"busiest rank {percent(order[0].seconds / mean - 1) if mean else '0 %'} above the mean"
+    balance = f"busiest rank {percent(max(0.0, order[0].seconds / mean - 1)) if mean else '0 %'} above the mean"
     left = f"; {len(order) - len(shown)} more ranks between" if len(shown) < len(order) else ""
     return section(
         "Ranks, busiest first" + (" (of the first group)" if plan.decision.num_groups > 1 else ""),
