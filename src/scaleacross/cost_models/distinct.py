@@ -29,6 +29,8 @@ class Distinct(NamedTuple):
 def distinct(*columns: Ints) -> Distinct:
     """The kinds of rows of some columns of non-negative integers, all of shape (n,). No column: all rows are alike."""
     rows = len(columns[0]) if columns else 0
+    if rows == 1:
+        return Distinct(np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
     code, kinds = np.zeros(rows, dtype=np.int64), 1
     for column in columns:
         inner, count = _dense(column)

@@ -53,6 +53,11 @@ def alike(candidates: Candidates, without: frozenset[str]) -> Distinct:
     return distinct(*columns)
 
 
+def axes_of_several(candidates: Candidates, axes: Sequence[GridAxis]) -> Sequence[GridAxis]:
+    """Those of ``axes`` over which some candidate has several ranks, at least one: groups of one rank send nothing."""
+    return [axis for axis in axes if (getattr(candidates, axis) > 1).any()] or axes[:1]
+
+
 def by_orders(candidates: Candidates) -> Iterator[tuple[Ints, list[tuple[GridAxis, ...]]]]:
     """Rows of candidates with the same axes of degree > 1, and the orders that these axes may lie in."""
     pattern = distinct(*(np.minimum(getattr(candidates, axis), 2) for axis in (*GRID_AXES, "expert_lanes")))

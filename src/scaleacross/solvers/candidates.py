@@ -41,16 +41,16 @@ from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import fullest_bytes
 from scaleacross.cost_models.network.compression import Best
-from scaleacross.cost_models.overlap import computation_s, windows
+from scaleacross.cost_models.overlap import TRAFFIC_ROWS, computation_s, windows
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.pipeline.unplaced import WAITED
 from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.waiting_groups import alone_shape, told_apart
-from scaleacross.cost_models.window_traffic import trunks_apart_s, window_s
+from scaleacross.cost_models.window_traffic import GRADIENT_AXES, trunks_apart_s, window_s
 from scaleacross.cost_models.work import NO_WORK, LayerWaits, Work, state_work, work_of
-from scaleacross.solvers.arcs import Arc, Kinds, added_s, by_orders, kinds_of, sets_before
+from scaleacross.solvers.arcs import Arc, Kinds, added_s, axes_of_several, by_orders, kinds_of, sets_before
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.accelerator import Accelerator
@@ -188,7 +188,8 @@ class Pricing:
         volumes = self.volumes(candidates, work)
         free, bases, states = placement_free_s(volumes), volumes.take(base.first), volumes.take(state.first)
         waits = self._waits(bases)
-        traffic, alone = zip(*(self._carried_s(axis, states, coarse=True) for axis in GRID_AXES), strict=True)
+        axes = axes_of_several(states.candidates, GRADIENT_AXES)
+        traffic, alone = zip(*(self._carried_s(axis, states, coarse=True) for axis in axes), strict=True)
         summed = np.sum(traffic, axis=0)[:, state.code]
         early = self.early(volumes)
         apart = () if early is None else (sum(part for part in alone if part is not None)[:, state.code],)
@@ -272,7 +273,8 @@ class Pricing:
         """Lower bound on what all axes add to the pipeline of candidates, each at its best; ``alone_s``: the longest of the other
         paths of ``least_waits``."""
         stride = np.ones(len(volumes.candidates), dtype=np.int64)
-        every = [waits_of(volumes, self._calls(axis, volumes, stride, coarse=True)) for axis in GRID_AXES]
+        axes = axes_of_several(volumes.candidates, GRID_AXES)
+        every = [waits_of(volumes, self._calls(axis, volumes, stride, coarse=True)) for axis in axes]
         waited, early, passed = (
             sum(parts, start=np.zeros(len(stride))) for parts in zip(*(w[:3] for w in every), strict=True)
         )
@@ -313,6 +315,8 @@ class Pricing:
     ) -> tuple[Floats, Floats | None]:
         """Lower bound on what an axis adds to the windows, (TRAFFIC_ROWS, n), and on the gradients in it where no other group
         stands in a group's way, (2, n)."""
+        if axis not in GRADIENT_AXES:
+            return np.zeros((TRAFFIC_ROWS, len(volumes.candidates))), None
         groups = self._carrying(axis, volumes, stride, coarse)
         apart = trunks_apart_s(axis, volumes, *groups) if self.many_buildings else ()
         return window_s(axis, volumes, *groups), sum(apart[1:], start=apart[0]) if apart else None

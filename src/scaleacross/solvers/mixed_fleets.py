@@ -46,7 +46,7 @@ from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import legal_micro_batches
-from scaleacross.solvers.arcs import by_orders, sets_before
+from scaleacross.solvers.arcs import axes_of_several, by_orders, sets_before
 from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.mixed_estimates import like_the_slowest, share_left
@@ -54,7 +54,7 @@ from scaleacross.solvers.mixed_memory import by_pipeline, layers_that_fit
 from scaleacross.solvers.mixed_passes import ShardedPasses, path_s, prefix_share, trunk_messages_s
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import GRID_AXES, SCHEDULE_NAMES, GridAxis
+from scaleacross.spec.parallelism import SCHEDULE_NAMES, GridAxis
 from scaleacross.targets import needs_equal_batches
 from scaleacross.workloads.layer_profile import ModelProfile
 
@@ -94,7 +94,8 @@ class MixedPricing(Pricing):
     def base_bound_s(self, bases: Candidates) -> Floats:
         """Computation and what it waits for at best, (n,); gradients and optimizer depend on the split of dp."""
         times = self._times(bases)
-        return self._computation_s(bases, times, self._coarse_terms(self._unit_volumes(bases, times))[:3])
+        known: tuple[GridAxis, ...] = ("tp", "cp", "dp_shard")
+        return self._computation_s(bases, times, self._coarse_terms(self._unit_volumes(bases, times), known))
 
     def base_estimate_s(self, bases: Candidates, bound_s: Floats) -> Floats:
         """``mixed_estimates`` of the best candidate of each base, (n,), no less than the bound."""
@@ -105,7 +106,7 @@ class MixedPricing(Pricing):
         """The bound with every axis as if it were the innermost; inf where no split of the layers fits in memory."""
         times = self._times(candidates)
         volumes = self._unit_volumes(candidates, times)
-        terms = self._coarse_terms(volumes)
+        terms = self._coarse_terms(volumes, ("tp", "cp", "dp_shard", "dp_replicate"))
         work = self._least_work(candidates, self._computation_s(candidates, times, terms))
         free = placement_free_s(self.volumes(candidates, work))
         room, fullest = layers_that_fit(self.job, self.profile, self.fleet.buildings, candidates)
@@ -228,10 +229,10 @@ class MixedPricing(Pricing):
         window, apart = self._carried_s(axis, volumes, stride, coarse)
         return waiting(volumes, Terms({name: serial}, (window,), apart_s=() if apart is None else (apart,)))
 
-    def _coarse_terms(self, volumes: Volumes) -> list[Terms]:
-        """tp, cp, dp_shard and dp_replicate, each as if it were the innermost axis."""
-        axes = (axis for axis in GRID_AXES if axis != "pp")
-        return [self._relaxed_terms(axis, volumes, coarse=True) for axis in axes]
+    def _coarse_terms(self, volumes: Volumes, axes: Sequence[GridAxis]) -> list[Terms]:
+        """Those of ``axes`` that have several ranks, each as if it were the innermost axis."""
+        some = axes_of_several(volumes.candidates, axes)
+        return [self._relaxed_terms(axis, volumes, coarse=True) for axis in some]
 
     def _bound_s(self, volumes: Volumes, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
         """The bound without the optimizer for collectives that take ``terms``, (n,)."""
