@@ -157,7 +157,7 @@ def test_equal_seeds_give_equal_plans(seed: int) -> None:
 
 @each("seed", (10,), (0, 25, 50, 54, 71))
 def test_another_seed_is_as_good(seed: int) -> None:
-    steps = {sa.plan(random_job(seed), seed=s, gap_tolerance=0.0, alternatives=False).cost.step_s for s in range(3)}
+    steps = {sa.plan(random_job(seed), seed=s, gap_tolerance=0.0, alternatives=False).cost.step_s for s in range(2)}
     assert max(steps) == pytest.approx(min(steps), rel=1e-9)
 
 
@@ -169,7 +169,7 @@ def test_overrides_reach_the_topology() -> None:
 
 def test_progress_is_told() -> None:
     seen: list[Progress] = []
-    sa.plan(plain_job(2, 2), progress=seen.append, alternatives=False)
+    sa.plan(over(), progress=seen.append, alternatives=False)
     assert {"enumerating", "pricing", "verifying"} <= {progress.stage for progress in seen}
     last = seen[-1]
     assert last.incumbent_s is not None
@@ -197,6 +197,7 @@ def test_one_candidate_of_thousands_that_fits_is_found_without_time() -> None:
     sa.verify(sa.plan(job, overrides=tight, time_limit_s=0.0))
 
 
+@pytest.mark.heavy
 def test_a_time_limit_after_the_first_plan_keeps_it_and_its_gap() -> None:
     class Clock:
         """Time stands still until the first incumbent is reported, then the limit has passed."""
@@ -263,7 +264,7 @@ def test_a_plan_whose_sizes_change_gets_a_network_for_them(small: Plan) -> None:
     assert not any("chosen anew" in note for note in same.report.notes)
 
 
-@each("seed", (38,), (4, 10, 25, 50, 54))
+@each("seed", (4,), (10, 25, 50, 54), heavy=(38,))
 def test_a_decision_without_placement_gets_the_best_one(seed: int) -> None:
     """38: its network cannot run where the decision is fastest on the best network of all."""
     best = sa.plan(random_job(seed), gap_tolerance=0.0, alternatives=False)

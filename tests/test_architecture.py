@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "scaleacross"
@@ -81,13 +83,21 @@ READ_ONLY_ANNOTATIONS = frozenset({"Final", "Mapping", "Sequence", "Collection",
 
 
 @cache
-def _parsed(source: str) -> ast.Module:
-    return ast.parse(source)
+def _nodes(source: str) -> list[ast.AST]:
+    """The module, then all that is in it."""
+    return list(ast.walk(ast.parse(source)))
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+@pytest.fixture(autouse=True, scope="module")
+def _forget() -> Iterator[None]:
+    """Millions of nodes, which garbage collection would visit in all tests that follow."""
+    yield
+    _nodes.cache_clear()
+
+
+def imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """(line, dotted module) of every import, wherever it stands; names imported from the package itself count as modules."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -101,7 +111,7 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def import_violations(room: str, source: str) -> list[str]:
     """Imports that the table does not allow in ``room``."""
     allowed, out = ROOMS[room], []
-    for line, module in imports(_parsed(source)):
+    for line, module in imports(_nodes(source)):
         top, _, rest = module.partition(".")
         if module.startswith("."):
             out.append(f"{line}: relative import; write it in full")
@@ -120,7 +130,7 @@ def size_violations(source: str) -> list[str]:
     num_lines = len(source.splitlines())
     if num_lines > MAX_FILE_LINES:
         out.append(f"file of {num_lines} lines; at most {MAX_FILE_LINES}")
-    for node in ast.walk(_parsed(source)):
+    for node in _nodes(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > MAX_FUNCTION_LINES:
@@ -131,7 +141,7 @@ def size_violations(source: str) -> list[str]:
 def style_violations(room: str, source: str) -> list[str]:
     """Star imports, ``assert``, ``global``, and ``print`` outside the rooms that may."""
     out = []
-    for node in ast.walk(_parsed(source)):
+    for node in _nodes(source):
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
             out.append(f"{node.lineno}: star import")
         elif isinstance(node, ast.Assert):
@@ -150,9 +160,9 @@ def style_violations(room: str, source: str) -> list[str]:
 
 def state_violations(source: str) -> list[str]:
     """Module-level containers that are neither constants by name or annotation, and constants that are changed anyway."""
-    tree = _parsed(source)
+    nodes = _nodes(source)
     out, constants = [], set()
-    for node in tree.body:
+    for node in ast.iter_child_nodes(nodes[0]):
         if not isinstance(node, ast.Assign | ast.AnnAssign) or not _is_mutable(node.value):
             continue
         read_only = isinstance(node, ast.AnnAssign) and _annotation_name(node.annotation) in READ_ONLY_ANNOTATIONS
@@ -161,7 +171,7 @@ def state_violations(source: str) -> list[str]:
             constants.add(name)
             if not (read_only or name == "__all__" or re.fullmatch(r"_?[A-Z][A-Z0-9_]*", name)):
                 out.append(f"{node.lineno}: mutable module state {name}; a constant is ALL_CAPS or Final")
-    out += [f"{line}: {name} is changed after its definition" for line, name in _changes(tree) if name in constants]
+    out += [f"{line}: {name} is changed after its definition" for line, name in _changes(nodes) if name in constants]
     return out
 
 
@@ -176,9 +186,9 @@ def _annotation_name(annotation: ast.expr) -> str:
     return ast.unparse(head).rpartition(".")[2]
 
 
-def _changes(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _changes(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """(line, name) of item assignments and deletions, augmented assignments and mutating method calls."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATING_METHODS:
             if isinstance(node.func.value, ast.Name):
                 yield node.lineno, node.func.value.id

@@ -23,7 +23,7 @@ from scaleacross.spec.progress import Progress
 
 
 def job() -> Job:
-    return plain_job(2, 3, degrees={"cp": 1}, micro_batch_sequences=1, recompute="none")
+    return plain_job(2, 3, degrees={"tp": 1, "cp": 1}, micro_batch_sequences=1, recompute="none", schedules="1F1B")
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import pytest
 
 import scaleacross as sa
 from instances import plain_job
+from planned import planned
 from priced import MONEY, POWER, two
 from scaleacross.api.summarising import token_costs
 from scaleacross.report.summary import effect
@@ -16,7 +17,7 @@ ONE_BUILDING = {"degrees": {"tp": 1, "cp": 1}, "num_accelerators": 8, "schedules
 
 def test_tokens_cost_what_the_objective_says() -> None:
     """The objective is of the estimate, the cost of the step that the plan states: as much more as it is longer."""
-    money, power = (sa.plan(two(name, **ONE_BUILDING), alternatives=False) for name in (MONEY, POWER))
+    money, power = (planned(two(name, **ONE_BUILDING)) for name in (MONEY, POWER))
     assert money.report.objective is not None and power.report.objective is not None
     found = sa.summarise(money)
     assert found.money is not None and found.money.unit == "EUR"
@@ -33,7 +34,7 @@ def test_tokens_cost_what_the_objective_says() -> None:
 
 
 def test_as_owned_every_accelerator_of_the_topology_is_paid_for() -> None:
-    plan = sa.plan(two(MONEY, **ONE_BUILDING), alternatives=False)
+    plan = planned(two(MONEY, **ONE_BUILDING))
     topology = Topology.model_validate(plan.job.topology)
     hourly = sum((one.accelerator_price_per_hour or 0) * one.num_accelerators for one in topology.buildings)
     money = sa.summarise(plan).money
@@ -44,7 +45,7 @@ def test_as_owned_every_accelerator_of_the_topology_is_paid_for() -> None:
 
 def test_costs_are_of_the_step_that_the_plan_states() -> None:
     """The objective's value is of the estimate; beside tokens per second of the simulated step stands what these cost."""
-    plan = sa.plan(two(MONEY, num_accelerators=16), alternatives=False)
+    plan = planned(two(MONEY, num_accelerators=16))
     longer = plan.model_copy(update={"cost": plan.cost.model_copy(update={"step_s": 2 * plan.cost.step_s})})
     (before, _), (after, _) = (token_costs(one) for one in (plan, longer))
     assert before is not None and after is not None and before.owned is not None and after.owned is not None

@@ -31,7 +31,12 @@ from scaleacross.report.sweep import sweep_report
 from scaleacross.spec.csv_table import csv_text
 from scaleacross.spec.study import Study
 
-SMALL: dict[str, Any] = {"degrees": {"tp": 1, "cp": 1}, "schedules": ["1F1B"], "recompute": ["none"]}
+SMALL: dict[str, Any] = {
+    "degrees": {"tp": 1, "cp": 1, "pp": 2},
+    "schedules": ["1F1B"],
+    "recompute": ["none"],
+    "micro_batch_sequences": [1],
+}
 
 
 def study(**changes: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Plan
 from scaleacross.verification import TOLERANCE
 
+NARROW: dict[str, Any] = {"schedules": ["1F1B", "Interleaved1F1B"], "recompute": ["none"], "micro_batch_sequences": [1]}
 SIZES: dict[str, Any] = {"num_accelerators": 24, "global_batch_sequences": 24, "sequence_length": 6144}
 
 
@@ -23,7 +24,7 @@ SIZES: dict[str, Any] = {"num_accelerators": 24, "global_batch_sequences": 24, "
 def plan() -> Plan:
     """Dense, over two buildings of 16 and 8 accelerators, every axis but dp_replicate in use."""
     return sa.plan(
-        plain_job(4, 2, **SIZES, degrees={"tp": 2, "cp": 2, "pp": 2, "dp_shard": 3}),
+        plain_job(4, 2, **SIZES, degrees={"tp": 2, "cp": 2, "pp": 2, "dp_shard": 3}, **NARROW),
         gap_tolerance=0.0,
         alternatives=False,
     )

@@ -16,19 +16,26 @@ from scaleacross.spec.goodput import FaultModel, SlowSpell, Strike, TracedFailur
 MINUTE, DAY = 60.0, 86_400.0
 
 
+def heavy(*values: object) -> Any:
+    """A case that ``make heavy`` adds to its neighbours."""
+    return pytest.param(*values, marks=pytest.mark.heavy)
+
+
 def mean(model: FaultModel, days: float = 54, draws: int = 60, **options: Any) -> float:
     return long_run(model, days=days, draws=draws, **options).goodput_fraction["mean"]
 
 
-@pytest.mark.parametrize("between_min", [18, 50, *(pytest.param(one, marks=pytest.mark.slow) for one in (13.5, 31))])
-@pytest.mark.parametrize(("units", "within"), [(1, 0.01), (2, 0.03), (8, 0.01), (16, 0.01), (48, 0.01)])
+@pytest.mark.parametrize(
+    "between_min", [18, heavy(50), *(pytest.param(one, marks=pytest.mark.slow) for one in (13.5, 31))]
+)
+@pytest.mark.parametrize(("units", "within"), [(1, 0.01), (2, 0.03), (8, 0.01), heavy(16, 0.01), (48, 0.01)])
 def test_near_the_closed_form_on_a_grid(units: int, within: float, between_min: float) -> None:
     model = ft_hsdp(units, between_min * MINUTE)
     assert mean(model) == pytest.approx(useful_share(model)[0], abs=within)
 
 
-@pytest.mark.parametrize("units", [1, 2, 8])
-@pytest.mark.parametrize("spares", [0, 2, 6])
+@pytest.mark.parametrize("units", [1, heavy(2), 8])
+@pytest.mark.parametrize("spares", [0, heavy(2), 6])
 def test_near_the_closed_form_with_spares_and_checkpoints(units: int, spares: int) -> None:
     strikes = (Strike(cause="host", rate_per_s=1 / 300 / MINUTE, units_hit=1, host_swap_fraction=0.9),)
     model = ft_hsdp(units).model_copy(
@@ -55,7 +62,11 @@ REPAIRED: Any = {
 
 
 @pytest.mark.parametrize("idle_hosts_fail", [True, False])
-@pytest.mark.parametrize(("units", "hosts", "between_h", "spares"), REPAIRED.values(), ids=REPAIRED)
+@pytest.mark.parametrize(
+    ("units", "hosts", "between_h", "spares"),
+    [heavy(*values) if at % 2 else values for at, values in enumerate(REPAIRED.values())],
+    ids=REPAIRED,
+)
 def test_near_the_closed_form_where_spares_run_out(
     units: int, hosts: int, between_h: float, spares: int, idle_hosts_fail: bool
 ) -> None:

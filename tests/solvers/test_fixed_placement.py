@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from arranged import arranged
 
+from cases import each
 from design_points import placed, point
 from instances import instance, mixed_instance
 from scaleacross.cost_models.candidates import candidate_of
@@ -29,7 +30,7 @@ def reduced_between_buildings(plan: PlanCost) -> bool:
     return any(plan.placement.spans.get(axis) in LINK_LEVELS[CAMPUS:] for axis in GRADIENT_AXES)
 
 
-@pytest.mark.parametrize("seed", [0, 4, 6, 13, 41, 306, 312])
+@each("seed", (4, 6, 13, 41, 306, 312), heavy=(0,), size=1)
 def test_rows_cost_what_their_plans_cost(seed: int) -> None:
     problem = instance(seed)
     fleet = fleets(problem.topology)[0]
@@ -52,7 +53,7 @@ def test_rows_cost_what_their_plans_cost(seed: int) -> None:
     assert total > 0
 
 
-@pytest.mark.parametrize("seed", [4, pytest.param(13, marks=pytest.mark.slow), 306, 1001, 1004])
+@each("seed", (4, 1001, 1004), (13,), heavy=(306,), size=1)
 def test_what_placements_share_is_remembered(seed: int) -> None:
     """One memory changes no step time, whatever was asked before. Where pipelines alone take longer than a limit, it is inf."""
     problem, known = mixed_instance(seed - 1000) if seed >= 1000 else instance(seed), KnownReplicas()

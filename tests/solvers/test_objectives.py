@@ -9,6 +9,7 @@ import scaleacross as sa
 from cases import each
 from instances import mixed_job, plain_job, random_job, unexpected_notes
 from oracles.exhaustive import exhaustive
+from planned import planned
 from priced import MONEY, POWER, priced, spent, two
 from scaleacross.cost_models.candidates import concatenate
 from scaleacross.cost_models.egress import UnitPrices, axis_patterns, flow_price
@@ -141,7 +142,7 @@ def test_groups_across_buildings_are_those_counted_rank_by_rank(seed: int) -> No
 
 @pytest.mark.parametrize("objective", [POWER, MONEY])
 def test_the_cheap_building_is_used_and_step_time_pays(objective: str) -> None:
-    cheap, fast = sa.plan(two(objective), alternatives=False), sa.plan(two("step_time"), alternatives=False)
+    cheap, fast = planned(two(objective)), planned(two("step_time"))
     assert [share.building for share in cheap.placement.fill] == ["b0"]
     assert {share.building for share in fast.placement.fill} == {"b0", "b1"}
     assert cheap.cost.step_s > fast.cost.step_s
@@ -152,21 +153,21 @@ def test_the_cheap_building_is_used_and_step_time_pays(objective: str) -> None:
 
 
 def test_a_least_number_of_accelerators_is_kept() -> None:
-    plan = sa.plan(two(MONEY, num_accelerators={"min": 12}), alternatives=False)
+    plan = planned(two(MONEY, num_accelerators={"min": 12}))
     assert plan.degrees.world_size >= 12
-    assert sa.plan(two(MONEY, num_accelerators={"min": 2, "max": 4}), alternatives=False).degrees.world_size <= 4
+    assert planned(two(MONEY, num_accelerators={"min": 2, "max": 4})).degrees.world_size <= 4
     with pytest.raises(ValueError, match="an empty range says nothing"):
         two(MONEY, num_accelerators={})
 
 
 def test_egress_is_part_of_the_price() -> None:
-    plan = sa.plan(two(MONEY, num_accelerators=16), alternatives=False)
+    plan = planned(two(MONEY, num_accelerators=16))
     value = plan.report.objective
     assert value is not None
     assert set(value.parts) == {"accelerators", "egress"}
     assert value.parts["accelerators"] == pytest.approx(8 * (1 + 3) / 3600 * plan.estimated.step_s)
     assert value.parts["egress"] > 0
-    energy = sa.plan(two(POWER, num_accelerators=16), alternatives=False).report.objective
+    energy = planned(two(POWER, num_accelerators=16)).report.objective
     assert energy is not None and energy.unit == "J"
 
 
@@ -199,7 +200,7 @@ def test_missing_figures_are_named_with_their_place(objective: str, words: list[
 
 
 def test_tampered_values_do_not_verify() -> None:
-    plan = sa.plan(two(MONEY, num_accelerators=16), alternatives=False)
+    plan = planned(two(MONEY, num_accelerators=16))
     value = plan.report.objective
     assert value is not None
     for change in (

@@ -34,6 +34,7 @@ def test_only_a_large_full_space_is_searched_so(
 ) -> None:
     monkeypatch.setattr(quick_space, "MANY_CANDIDATES", many)
     stages = set[str]()
-    state = search(problem(space=space), time_limit_s=600, probed=(probe,), report=lambda one: stages.add(one.stage))
+    stated = problem(space=space, degrees={"tp": 1, "cp": 1, "pp": 2}, schedules="1F1B", micro_batch_sequences=1)
+    state = search(stated, time_limit_s=600, probed=(probe,), report=lambda one: stages.add(one.stage))
     assert any(stage.startswith("quick space: ") for stage in stages) is tells
     assert state.best is not None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import scaleacross as sa
+from cases import each
 from instances import mixed_job, plain_job, plain_topology, random_job
 from oracles.exhaustive import exhaustive
 from scaleacross.catalogue import load_job
@@ -48,10 +49,7 @@ def failing(job: Job, seed: int) -> Problem:
     return problem_of(Job.model_validate(data | {"reliability": recovery, "objective": "useful_tokens_per_s"}))
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[1:]), *(-seed for seed in MIXED_SEEDS)],
-)
+@each("seed", (SEEDS[0],), SEEDS[1:], heavy=[-seed for seed in MIXED_SEEDS], size=1)
 def test_search_finds_the_best_of_brute_force(seed: int) -> None:
     equals_brute_force(seed)
 
@@ -62,7 +60,7 @@ def test_search_finds_the_best_of_brute_force_on_more(seed: int) -> None:
     equals_brute_force(seed)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each("seed", (1,), heavy=(0, 2, 3), size=1)
 def test_failures_decide_small_problems_as_brute_force_says(seed: int) -> None:
     equals_brute_force(seed, small_job(seed))
 
