@@ -47,7 +47,11 @@ UNSAID = ("optimizer.state_bytes", "overlap.tp_fraction", "experts.overlap_fract
 OTHERWISE = re.compile(r"instead|differs|otherwise|\bNOT\b")
 
 
-@pytest.mark.parametrize(("target", "case"), ROUND_TRIPS, ids=str)
+@pytest.mark.parametrize(
+    ("target", "case"),
+    [pytest.param(*one, marks=pytest.mark.heavy if at % 3 else ()) for at, one in enumerate(ROUND_TRIPS)],
+    ids=str,
+)
 def test_files_alone_say_what_was_planned(target: str, case: Case, tmp_path: Path) -> None:
     """The job that reads them back states model and topology, and otherwise other figures than the plan's."""
     job = Job.model_validate(job_of(case))
