@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import Floats
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import CAMPUS, REGION
 from scaleacross.cost_models.links import Links, stream_bandwidth
@@ -90,8 +90,15 @@ def boundary_times(pp: int, boundary: tuple[float, ...]) -> tuple[Floats, Floats
     Where a boundary is far for some pipelines and near for others, it is as slow as the slower of both and as busy as the busier.
     Boundaries between buildings of a pipeline that also crosses regions are spread over what is left.
     """
-    near, between, far, (num_between, num_far, tail, spacing) = boundary[:2], boundary[2:4], boundary[4:6], boundary[6:]
+    near, between, far = boundary[:2], boundary[2:4], boundary[4:6]
     kinds = np.array([near, _slower(near, between), _slower(near, far)])
+    latency, occupancy = kinds[boundary_kinds(pp, boundary)].T
+    return latency, occupancy
+
+
+def boundary_kinds(pp: int, boundary: tuple[float, ...]) -> Ints:
+    """Of each of these boundaries 0 where it is near for all pipelines, 1 between, 2 far, (pp,)."""
+    num_between, num_far, tail, spacing = boundary[6:]
     positions = [pp - 1 - int(tail) - int(spacing) * index for index in range(int(num_far))]
     kind = np.zeros(pp, dtype=np.int64)
     kind[[max(0, position) for position in positions]] = 2
@@ -99,8 +106,7 @@ def boundary_times(pp: int, boundary: tuple[float, ...]) -> tuple[Floats, Floats
     left = np.flatnonzero(kind == 0)
     some = min(int(num_between), len(left))
     kind[left[(np.arange(some) * len(left) + len(left) // 2) // max(1, some)]] = 1
-    latency, occupancy = kinds[kind].T
-    return latency, occupancy
+    return kind
 
 
 def _slower(near: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, float]:

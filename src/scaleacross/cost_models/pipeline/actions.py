@@ -7,8 +7,9 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import Floats
+from scaleacross.cost_models.candidates import Bools, Floats
 from scaleacross.cost_models.pipeline.exact import exact_ends, virtual_boundaries
+from scaleacross.cost_models.pipeline.message_waits import MessageWaits
 from scaleacross.cost_models.pipeline.shared_links import States
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, chained_ends
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
@@ -29,7 +30,7 @@ class Actions:
         outer_s: what the first forward and the last backward wait for beyond that, (2, p·v).
         latency_s, occupancy_s: of messages between rank r and r + 1; with several chunks the last entry is the loop-back.
         link_s: for which F, B, I and W keep links busy that all ranks share, (4, p·v); None: they have these to themselves.
-        states: gradients and parameters that share these links, if any.
+        states: gradients and parameters that share these links, if any; ``waits``: layers that wait for messages on them.
     """
 
     schedule: ScheduleName
@@ -46,6 +47,7 @@ class Actions:
     occupancy_s: Floats
     link_s: Floats | None = None
     states: States | None = None
+    waits: MessageWaits | None = None
 
     @property
     def total_s(self) -> float:
@@ -74,15 +76,23 @@ class Actions:
     def _key(self) -> tuple[object, ...]:
         """What tells pipelines apart."""
         messages, links = (self.latency_s, self.occupancy_s), () if self.link_s is None else (self.link_s,)
-        arrays = *self.seconds, self.outer_s, *messages, *links, *(self.states or ())
+        arrays = *self.seconds, self.outer_s, *messages, *links, *(self.states or ()), *(self.waits or ())
         shape = self.schedule, self.num_ranks, self.num_microbatches, self.num_chunks, self.order
-        return *shape, len(links), *(each.tobytes() for each in arrays)
+        return *shape, len(links), len(self.states or ()), *(each.tobytes() for each in arrays)
 
     def __hash__(self) -> int:
         return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Actions) and self._key == other._key
+
+    def behind(self, waits: MessageWaits | None, crossing: Bools) -> MessageWaits | None:
+        """``waits`` for these messages; ``crossing``: whether those of a boundary between ranks cross buildings, (p,)."""
+        if waits is None or not crossing.any():
+            return None
+        shape = self.num_ranks, self.num_chunks, SCHEDULES[self.schedule].placement
+        crosses = virtual_boundaries("crossing", crossing[: len(self.occupancy_s)], *shape) > 0
+        return waits.behind(self.between_stages()[1], crosses)
 
     def between_stages(self) -> tuple[Floats, Floats]:
         """Latency and occupancy of messages between consecutive virtual stages, (p·v − 1,) each."""
@@ -96,4 +106,4 @@ class Actions:
 def _ends(of: Actions) -> StageEnds:
     choice = PipelineChoice(schedule=of.schedule, num_chunks=of.num_chunks, order=of.order)
     seconds, messages = (*of.seconds, *of.outer_s), (of.latency_s, of.occupancy_s)
-    return exact_ends(choice, of.num_ranks, of.num_microbatches, seconds, *messages, of.link_s, of.states)
+    return exact_ends(choice, of.num_ranks, of.num_microbatches, seconds, *messages, of.link_s, of.states, of.waits)

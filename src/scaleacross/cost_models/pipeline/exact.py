@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scaleacross.cost_models.pipeline.compiled import CompiledSchedule, compile_schedule
 from scaleacross.cost_models.pipeline.delay import microbatches_per_round
+from scaleacross.cost_models.pipeline.message_waits import MessageWaits
 from scaleacross.cost_models.pipeline.shared_links import States
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, stage_ends
 from scaleacross.cost_models.pipeline.timing import PipelineTimes, time_schedule
@@ -41,6 +42,7 @@ def exact_ends(
     boundary_occupancy_s: ArrayLike,
     link_s: Floats | None = None,
     states: States | None = None,
+    waits: MessageWaits | None = None,
 ) -> StageEnds:
     """When every stage of a schedule begins and ends, exact for ranks and boundaries of any kind.
 
@@ -51,14 +53,14 @@ def exact_ends(
             every virtual stage (``pipeline.timing.time_schedule``), (p·v,) in model order.
         boundary_latency_s, boundary_occupancy_s: per boundary between rank r and r+1, shape (p−1,) or scalar; with v > 1 shape
             (p,), the last entry for the loop-back from rank p−1 to rank 0. ``pipeline.timing`` defines both.
-        link_s, states: as of ``pipeline.timing.time_schedule``.
+        link_s, states, waits: as of ``pipeline.timing.time_schedule``.
 
     Raises:
         InputError: the shape is refused by the schedule, an array has the wrong shape or a negative entry, or the run has more
             than ``MAX_ACTIONS`` actions and does not become periodic.
     """
     forward, backward, alone, weight, first, last = seconds
-    shared: dict[str, Any] = {"link_s": link_s, "states": states, "outer_s": np.stack([first, last])}
+    shared: dict[str, Any] = {"link_s": link_s, "states": states, "waits": waits, "outer_s": np.stack([first, last])}
     messages = boundary_latency_s, boundary_occupancy_s
     timed = _timer(choice, num_ranks, forward, backward, *messages, weight_s=weight, input_s=alone, **shared)
     played, skipped_s = _without_repeats(timed, choice, num_ranks, num_microbatches)

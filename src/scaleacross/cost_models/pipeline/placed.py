@@ -24,9 +24,10 @@ from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.least_waits import beyond_shared_s, cp_waits_s, hidden_exchange_s
-from scaleacross.cost_models.messages import NO_DELAYS, Boundary, boundary_times
+from scaleacross.cost_models.messages import NO_DELAYS, Boundary, boundary_kinds, boundary_times
 from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, virtual_boundaries
+from scaleacross.cost_models.pipeline.message_waits import MessageWaits
 from scaleacross.cost_models.pipeline.shard_passes import ShardCalls
 from scaleacross.cost_models.pipeline.shared_links import is_crowded
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
@@ -258,6 +259,7 @@ def timed_pipelines(
     micro_batches: Sequence[int],
     message: Boundary | None,
     busy_s: Mapping[str, Floats],
+    waits: MessageWaits | None,
 ) -> list[TimedPipeline]:
     """The pipelines of one decision: one for every kind of replicas, by accelerator types and number of micro-batches.
 
@@ -266,6 +268,7 @@ def timed_pipelines(
         rank_of: pipeline rank of every virtual stage.
         micro_batches: of every class of ``layout``.
         busy_s: for which F, B, I and W of every virtual stage keep links between buildings busy, (4, p·v) by component.
+        waits: layers that may wait for messages there.
 
     Raises:
         InputError: a pipeline is too long to be timed (``pipeline.exact.MAX_ACTIONS``).
@@ -274,7 +277,7 @@ def timed_pipelines(
     for index, (one, m) in enumerate(zip(layout, micro_batches, strict=True)):
         played.setdefault((one.types, m), index)
     return [
-        _timed(volumes, _slowest(by_type, rank_of, types), rank_of, m, message, index, busy_s)
+        _timed(volumes, _slowest(by_type, rank_of, types), rank_of, m, message, index, busy_s, waits)
         for (types, m), index in played.items()
     ]
 
@@ -301,6 +304,7 @@ def _timed(
     message: Boundary | None,
     replicas: int,
     busy_s: Mapping[str, Floats],
+    waits: MessageWaits | None,
 ) -> TimedPipeline:
     candidates = volumes.candidates
     name, v, p = SCHEDULE_NAMES[int(candidates.schedule[0])], int(candidates.num_chunks[0]), int(candidates.pp[0])
@@ -326,9 +330,10 @@ def _timed(
     near = tuple(float(np.broadcast_to(part, 1)[0]) for part in message)
     blocking = not volumes.job.overlap.messages(chunked=choice.num_chunks > 1)
     delayed = seconds.actions(choice, p, m, near, blocking) if any(near[:6]) else alone
-    passes = replace(delayed, link_s=links if links.any() else None)
+    behind = delayed.behind(waits, boundary_kinds(p, near) > 0)
+    passes = replace(delayed, link_s=links if links.any() else None, waits=behind)
     timed = TimedPipeline(*busiest, replicas, rank, passes, delayed, alone, replicated_s=replicated_s)
-    if not is_crowded(delayed.seconds, links, ranks):
+    if behind is None and not is_crowded(delayed.seconds, links, ranks):
         return timed
     return _queued(replace(timed, actions=passes), passes.total_s - delayed.total_s, busy_s)
 

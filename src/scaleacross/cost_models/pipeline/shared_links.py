@@ -21,8 +21,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import Floats, Ints
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.pipeline.compiled import KINDS, CompiledSchedule
+from scaleacross.cost_models.pipeline.message_waits import MessageWaits
 from scaleacross.schedules.pipeline import Kind
 
 Call = tuple[int, int, float, float, int, bool]
@@ -65,17 +66,20 @@ def run_sharing(
     latency: Floats,
     occupancy: Floats,
     states: States | None = None,
+    waits: MessageWaits | None = None,
 ) -> tuple[Floats, Floats, Floats, float]:
     """Start and end of every action and arrival of its message, in the compiled order, and the end of the last of ``states``.
 
     Args:
         seconds, busy_s: d and b of every action; ``latency``, ``occupancy``: of its message.
+        waits: layers that wait while messages pass these links.
     """
     from scaleacross.cost_models.pipeline import sharing_loop as loop  # late: it brings the compiler
 
     schedule, count = compiled.schedule, len(compiled.rank)
     begins = np.append(0, np.cumsum(np.bincount(compiled.rank, minlength=schedule.num_ranks)))
     parts = _Parts.of(compiled, states)
+    waiting = _Waiting.of(compiled, parts, waits)
     actions = loop.Actions(
         compiled.rank,
         compiled.needs,
@@ -87,7 +91,10 @@ def run_sharing(
         _asked(seconds, busy_s),
         latency,
         occupancy,
-        *parts[1:],
+        waiting.number,
+        *parts[2:],
+        waiting.crosses,
+        *waiting[2:],
     )
     kinds = (np.int64, np.int64, np.float64, np.float64, np.int64, np.bool_)
     calls = loop.Calls(*(np.array([call[at] for call in parts.calls], dtype=kind) for at, kind in enumerate(kinds)))
@@ -134,6 +141,40 @@ class _Parts(NamedTuple):
                     opens = action if gates and one == own[-1] else _NONE
                     calls.append((lane, following, each_s, asks, opens, gates and one == own[0]))
         return cls(calls, number, gated, call, stride)
+
+
+class _Waiting(NamedTuple):
+    """Parts of actions, and which wait for messages: columns of ``sharing_loop.Actions``."""
+
+    number: Ints
+    crosses: Ints
+    ahead_s: Floats
+    hidden_s: Floats
+    more_s: Floats
+
+    @classmethod
+    def of(cls, compiled: CompiledSchedule, parts: _Parts, waits: MessageWaits | None) -> _Waiting:
+        """Every layer whose calls may wait is a part, but of actions that are in parts for gradients or parameters already."""
+        none = np.zeros(len(compiled.rank))
+        if waits is None:
+            return cls(parts.number, np.full(len(none), _NONE), none, none, none)
+        of = compiled.kind, compiled.stage
+        layers, whole = waits.layers[of], (parts.call == _NONE) & (parts.gated == 0)
+        number = np.where(whole, np.maximum(1, layers), parts.number)
+        return cls(number, _ways(compiled, waits.crossing), waits.ahead_s[of], waits.hidden_s[of], waits.more_s[of])
+
+
+def _ways(compiled: CompiledSchedule, crossing: Bools) -> Ints:
+    """Number of the way on which an action's message crosses buildings, those on one queue; NONE where it does not.
+
+    Between two buildings all messages in a direction share a trunk, those from the last rank back to the first included.
+    Pipelines through more buildings have one for every pair of ranks.
+    """
+    crosses = np.append(crossing, False)[compiled.boundary]
+    receiver = compiled.link % compiled.schedule.num_ranks
+    borders = np.minimum(compiled.rank, receiver)[crosses & (np.abs(compiled.rank - receiver) == 1)]
+    way = receiver < compiled.rank if len(np.unique(borders)) == 1 else np.unique(compiled.link, return_inverse=True)[1]
+    return np.where(crosses, way, _NONE)
 
 
 def _outermost(compiled: CompiledSchedule) -> tuple[Mapping[int, int], Mapping[int, int]]:

@@ -27,6 +27,8 @@ class Actions(NamedTuple):
         parts: in which it runs, of equal length.
         gated: whether its parts wait for parameters.
         call, stride: first call of its first part's gradients, NONE without, and calls of each part.
+        crosses: number of the way on which its message passes these links, NONE if it does not.
+        ahead_s, hidden_s, more_s: of a part whose calls wait for messages (``message_waits``); 0 where none does.
     """
 
     rank: Ints
@@ -43,6 +45,10 @@ class Actions(NamedTuple):
     gated: Ints
     call: Ints
     stride: Ints
+    crosses: Ints
+    ahead_s: Floats
+    hidden_s: Floats
+    more_s: Floats
 
 
 class Calls(NamedTuple):
@@ -105,7 +111,7 @@ def play(actions: Actions, calls: Calls, num_slots: int, played: Played) -> None
     arrived, link_free = np.zeros(num_slots), np.zeros(ranks * ranks)
     for slot in actions.fills:
         arrived[slot] = np.inf
-    now = 0.0
+    passed, now = np.zeros(actions.crosses.max() + 2), 0.0
     for call in range(len(calls.lane)):
         if calls.begins[call]:
             _post(calls, jobs, queue, last, ranks, call)
@@ -136,22 +142,25 @@ def play(actions: Actions, calls: Calls, num_slots: int, played: Played) -> None
                 there[opened] += 1
                 rank = actions.rank[opened]
                 if does[rank] == HELD and actions.row[at[rank]] == opened:
-                    _begin(actions, jobs, does, over, there, rank, opened)
+                    _begin(actions, jobs, does, over, there, rank, opened, passed - now)
             continue
         action = actions.row[at[place]]
         if does[place] == READY:
             played.start[action] = now
-            _begin(actions, jobs, does, over, there, place, action)
+            _begin(actions, jobs, does, over, there, place, action, passed - now)
             continue
         if actions.call[action] != NONE:
             _post(calls, jobs, queue, last, ranks, actions.call[action] + over[action] * actions.stride[action])
         over[action] += 1
         if over[action] < actions.parts[action]:
-            _begin(actions, jobs, does, over, there, place, action)
+            _begin(actions, jobs, does, over, there, place, action, passed - now)
             continue
         played.end[action] = now
         link, slot = actions.link[action], actions.fills[action]
         link_free[link] = max(now, link_free[link]) + actions.occupied_s[action]
+        if actions.crosses[action] != NONE:
+            way = actions.crosses[action]
+            passed[way] = max(passed[way], now) + actions.occupied_s[action]
         arrived[slot] = played.arrival[action] = link_free[link] + actions.travel_s[action]
         for rank in range(ranks):
             if does[rank] == WAITS and actions.needs[actions.row[at[rank]]] == slot:
@@ -173,14 +182,18 @@ def _next(actions: Actions, does: Ints, at: Ints, moment: Floats, arrived: Float
 
 
 @compiled
-def _begin(actions: Actions, jobs: Jobs, does: Ints, over: Ints, there: Ints, rank: int, action: int) -> None:
-    """The next part of an action begins, or waits for its parameters."""
+def _begin(
+    actions: Actions, jobs: Jobs, does: Ints, over: Ints, there: Ints, rank: int, action: int, messages_s: Floats
+) -> None:
+    """The next part of an action begins, or waits for its parameters; ``messages_s``: until those of every way are through."""
     if actions.gated[action] and there[action] <= over[action]:
         _stop(jobs, rank)
         does[rank] = HELD
         return
     does[rank] = RUNS
-    _start(jobs, rank, action, actions.lasts_s[action] / actions.parts[action], actions.asks[action])
+    most_s = min(messages_s.max(), actions.ahead_s[action] + actions.more_s[action])
+    waits_s = max(0.0, most_s - actions.ahead_s[action] - actions.hidden_s[action])
+    _start(jobs, rank, action, actions.lasts_s[action] / actions.parts[action] + waits_s, actions.asks[action])
 
 
 @compiled

@@ -6,8 +6,8 @@ free, occupies it for ``occupancy_s`` (= bytes / bandwidth), and arrives ``laten
 link from one rank to the next, and messages leave in the order in which they are produced. Receives are posted ahead:
 computation never waits for a send. A boundary between two stages of the same rank costs nothing.
 
-Links that the collectives of all ranks share: ``link_s`` (``pipeline.shared_links``). Not modelled: messages of several pairs of
-ranks on one inter-building link.
+Links that the collectives of all ranks share: ``link_s`` (``pipeline.shared_links``); layers whose calls wait there for messages:
+``waits`` (``pipeline.message_waits``). Not modelled: messages of several pairs of ranks on one inter-building link.
 Speed: 1-2 million actions per second once compiled, about a third of that with compilation (one core).
 """
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleacross.cost_models.pipeline.compiled import KINDS, CompiledSchedule, compile_schedule
+from scaleacross.cost_models.pipeline.message_waits import MessageWaits
 from scaleacross.cost_models.pipeline.shared_links import States, run_sharing
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import Kind, PipelineSchedule
@@ -57,6 +58,7 @@ def time_schedule(
     outer_s: ArrayLike = 0.0,
     link_s: Floats | None = None,
     states: States | None = None,
+    waits: MessageWaits | None = None,
 ) -> PipelineTimes:
     """Start and finish of every action.
 
@@ -74,7 +76,7 @@ def time_schedule(
             shape (2, p·v) or scalar: they have no other micro-batch to hide communication behind.
         link_s: seconds for which F, B, I and W of every virtual stage keep links busy that all ranks share, (4, p·v); None: no
             links are shared.
-        states: what else these links carry; only with ``link_s``.
+        states: what else these links carry; waits: layers that wait for messages on them; only with ``link_s``.
 
     Raises:
         InputError: wrong shape, a negative or non-finite time, or a split backward without ``weight_s``.
@@ -103,7 +105,7 @@ def time_schedule(
         finish, states_s = start + seconds, 0.0
     else:
         shared = link_s[compiled.kind, compiled.stage]
-        start, finish, arrival, states_s = run_sharing(compiled, seconds, shared, travel, busy, states)
+        start, finish, arrival, states_s = run_sharing(compiled, seconds, shared, travel, busy, states, waits)
     by_rank = np.argsort(compiled.rank, kind="stable")
     ends = np.cumsum(np.bincount(compiled.rank, minlength=p))[:-1]
     return PipelineTimes(

@@ -1,0 +1,134 @@
+"""Calls of passes that wait while messages between pipeline ranks pass the same links between buildings.
+
+Where a building ends inside groups of cp or ep, the calls of these few groups cross a trunk that the messages of all pipelines
+cross, too. (Where those of all ranks cross, they crowd it themselves: ``shared_links``.) Flows share it evenly: of a call that
+keeps it busy for b seconds over n flows, beside N flows of messages b·N/n more are due, and no more than until these messages
+have passed. A layer computes for a seconds before its call, and hides h of what the call takes longer. So one that begins M
+seconds before the messages have passed is longer by
+
+    max(0, min(M, a + b·N/n) − (a + h))
+
+* keys and values   forward a = 0, and backward all of the layer but attention; h = attention's seconds beyond the call
+* heads, tokens     a = 0 (tokens of a forward pass: its attention), h = 0: nothing hides them
+
+``sharing_loop`` plays it: messages that go the same way (``shared_links``) pass one after another, and a call waits for the way
+on which most are due: rings and exchanges take both directions. Of several trunks it is taken to cross the busiest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.axes import axis_calls
+from scaleacross.cost_models.candidates import ALL_TO_ALL, Bools, Floats, Ints
+from scaleacross.cost_models.chunk_work import StageWork
+from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.levels import CAMPUS
+from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.waiting_groups import RankGroups
+from scaleacross.cost_models.window_traffic import crosses_buildings, on_trunks
+from scaleacross.schedules.pipeline import Kind
+
+
+class MessageWaits(NamedTuple):
+    """Layers whose calls may wait for messages, of F, B, I and W of every virtual stage, (4, p·v).
+
+    Attributes:
+        layers: of an action, 0 where none of its calls crosses buildings.
+        ahead_s, hidden_s, more_s: a, h and b·N/n of each.
+        crossing: whether messages between consecutive virtual stages cross buildings, (p·v − 1,).
+    """
+
+    layers: Ints
+    ahead_s: Floats
+    hidden_s: Floats
+    more_s: Floats
+    crossing: Bools
+
+    def behind(self, occupancy_s: Floats, crossing: Bools) -> MessageWaits | None:
+        """With the messages that cross, which keep a trunk busy for ``occupancy_s`` each; None where no layer may wait."""
+        longest = float(np.where(crossing, occupancy_s, 0.0).max(initial=0.0))
+        may_wait = (self.layers > 0) & (longest > self.ahead_s + self.hidden_s) & (self.more_s > self.hidden_s)
+        return self._replace(crossing=crossing) if may_wait.any() else None
+
+
+def message_waits(
+    volumes: Volumes, work: StageWork, groups: Mapping[str, Group], waits: Mapping[str, RankGroups]
+) -> MessageWaits | None:
+    """Of the passes of one decision; None where no messages cross buildings, or no calls do.
+
+    Args:
+        work: of its virtual stages on one accelerator type.
+        groups: of the pipeline rank whose calls cross farthest, one row each; ``waits``: of ranks with groups of their own
+            (``waiting_groups``).
+    """
+    if not crosses_buildings(groups["pp"].shape).any():
+        return None
+    messages = _rings(groups["pp"].shape)
+    layers, ahead_s, hidden_s, more_s = np.zeros((4, len(Kind), len(work.rank)))
+    for name, often, each in (
+        ("cp_outer" if int(volumes.candidates.cp_inner[0]) > 1 else "cp", work.attention_layers, _keys),
+        ("ep", work.moe_layers, _tokens),
+    ):
+        if name not in waits:
+            continue
+        here = _crosses(waits[name], work)
+        layers[:3] = np.maximum(layers[:3], here * often)
+        for total, own in zip((ahead_s, hidden_s, more_s), each(volumes, work, groups[name], messages), strict=True):
+            total[:3] += here * own
+    if not layers.any():
+        return None
+    return MessageWaits(layers.astype(np.int64), ahead_s, hidden_s, more_s, np.zeros(0, dtype=bool))
+
+
+def _keys(volumes: Volumes, work: StageWork, group: Group, messages: float) -> tuple[Floats, Floats, Floats]:
+    """a, h and b·N/n of the calls over cp of a layer of F, B and I, (3, p·v) or (3, 1)."""
+    calls, alone = (axis_calls("cp", volumes, each) for each in (group, on_trunks(group)))
+    if calls.gather_s is None or calls.both_s is None or alone.busy_s is None:
+        raise ValueError("calls over cp have seconds of both passes")
+    busy_s = alone.busy_s[[0, 1, 1]] * messages
+    if int(volumes.candidates.context[0]) == ALL_TO_ALL:
+        return np.zeros((3, 1)), np.zeros((3, 1)), busy_s / _exchanges(group.shape)
+    attention_s = _each(float(volumes.beside_attention[0]) * work.attention_s, work.attention_layers)
+    attention_s = np.outer([1, ATTENTION_BACKWARD_RATIO, ATTENTION_BACKWARD_RATIO], attention_s)
+    layer_s = np.stack([0 * work.forward_s, work.backward_s, work.backward_s - work.weight_s])
+    lasts_s = np.concatenate([calls.gather_s, calls.both_s, calls.both_s])[:, None]
+    ahead_s = np.maximum(0.0, _each(layer_s, work.num_layers) - attention_s)
+    return ahead_s, np.maximum(0.0, attention_s - lasts_s), busy_s / _rings(group.shape)
+
+
+def _tokens(volumes: Volumes, work: StageWork, group: Group, messages: float) -> tuple[Floats, Floats, Floats]:
+    """The same of the two all-to-alls of a layer with experts."""
+    alone = axis_calls("dp_shard", volumes, on_trunks(group), on_trunks(group)).busy_s
+    if alone is None:
+        raise ValueError("calls over ep have seconds on trunks")
+    ahead_s = np.outer([1, 0, 0], _each(work.attention_s, work.attention_layers))
+    return ahead_s, 0 * ahead_s, 2 * alone[[0, 1, 1]] * messages / _exchanges(group.shape)
+
+
+def _each(seconds: Floats, layers: Floats | Ints) -> Floats:
+    """Of one layer; 0 where there are none."""
+    out: Floats = np.where(layers > 0, seconds / np.maximum(1, layers), 0.0)
+    return out
+
+
+def _crosses(ranks: RankGroups, work: StageWork) -> Bools:
+    """Which virtual stages have groups that cross buildings, (p·v,)."""
+    crosses = np.array([crosses_buildings(kind.shape).any() for kind in ranks.kinds])
+    return np.asarray(crosses[ranks.of[work.rank]])
+
+
+def _rings(shape: GroupShape) -> float:
+    """Flows that neighbours of the groups put on the fullest trunk."""
+    crossed = np.where(shape.fanout[0, CAMPUS:] > 1, shape.crossing[0, CAMPUS:], 0.0)
+    return max(1.0, float(crossed.max()))
+
+
+def _exchanges(shape: GroupShape) -> float:
+    """Flows that all-to-alls put on the fullest trunk, one for every pair of ranks."""
+    return max(1.0, float(shape.exchanged[0, CAMPUS:].max() * shape.degree[0]))
