@@ -85,6 +85,13 @@ def evaluated(problem: Problem, decision: Decision, degraded: bool = True, adapt
     return assemble(problem, decision, cost, report, degraded=degraded)
 
 
+def runs(problem: Problem, decision: Decision) -> bool:
+    """Whether a placed decision without a network may run on a problem, and fits."""
+    if list(checks.refused_rules(problem, decision)) or list(checks.illegal(problem, decision)):
+        return False
+    return not list(checks.does_not_fit(cost_of(problem, decision).memory))
+
+
 def _job_and_decision(source: Plan | str | Path | tuple[Job, Decision]) -> tuple[Job, Decision]:
     if isinstance(source, tuple):
         if len(source) != 2:

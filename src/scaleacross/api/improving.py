@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from scaleacross import verification as checks
-from scaleacross.api.evaluation import evaluated
+from scaleacross.api.evaluation import evaluated, runs
 from scaleacross.api.planning import plan
 from scaleacross.api.problems import problem_of
 from scaleacross.api.reading import Present, present_settings
@@ -77,10 +77,7 @@ def improve_settings(
 def _incumbents(problem: Problem, decision: Decision) -> tuple[Decision, ...]:
     """The present decision where the job allows it, so that the plan is never slower."""
     bare = decision.model_copy(update={"network": None})
-    if list(checks.refused_rules(problem, bare)) or list(checks.illegal(problem, bare)):
-        return ()
-    found = evaluated(problem, bare, degraded=False)
-    return () if list(checks.does_not_fit(found.memory)) else (bare,)
+    return (bare,) if runs(problem, bare) else ()
 
 
 def _alone(now: Present, one: _Difference) -> Change:

@@ -66,7 +66,8 @@ def run_point(study: Study, point: Point) -> Record:
     record: Record = {"status": FAILED, "reason": "", "figures": {}, "decision": None}
     try:
         found = _run(study, point)
-        record |= {"status": found.report.status, "figures": figures_of(found)}
+        searched = {"found_by": "search"} if study.command == "plan" and isinstance(found, Plan) else {}
+        record |= {"status": found.report.status, "figures": figures_of(found) | searched}
         record["decision"] = found.decision.model_dump(mode="json")
     except tuple(REFUSALS) as error:
         record |= refusal(error)

@@ -15,6 +15,7 @@ from scaleacross.api.engines import Engine
 from scaleacross.api.engines.outcome import Record
 from scaleacross.api.study_run import run_open
 from scaleacross.api.study_store import Store, write_tables
+from scaleacross.api.sweep_neighbours import try_neighbours
 from scaleacross.api.sweep_points import key_of, run_point
 from scaleacross.catalogue import Point, load_study, points_of
 from scaleacross.spec.progress import Progress
@@ -28,7 +29,8 @@ class SweepResult:
     Attributes:
         study: as it was run.
         rows: one per point, in the study's order: ``point``, ``base``, the varied paths, ``status``, ``reason``, figures of
-            the plan (``step_s`` is of what ``step_of`` says, ``gap`` of ``estimate_s``), ``seconds``.
+            the plan (``step_s`` is of what ``step_of`` says, ``gap`` of ``estimate_s``; ``found_by`` search or neighbour),
+            ``seconds`` of its own search.
         num_distinct: points that differ from each other in what decides their figures.
         num_run, num_reused: distinct points that were run now, and that stood in the directory already.
         files: what was written.
@@ -66,7 +68,8 @@ def sweep(
 ) -> SweepResult:
     """Run every point of a study.
 
-    Equal points (same resolved job, decision and limits) are run once. With a directory, each finished point is one line of
+    Equal points (same resolved job, decision and limits) are run once. Then points that searched for the least step time try
+    what their neighbours found (``sweep_neighbours``). With a directory, each finished point is one line of
     ``points.jsonl`` there, and points that stand in it already (same package version) are not run again; points that met an
     unexpected error are. Tidy tables are written at the end.
 
@@ -92,7 +95,10 @@ def sweep(
         distinct.setdefault(key, point)  # the first of equal points stands for all
     with Store(Path(directory)) if directory is not None else nullcontext() as store:
         label = partial(_label, loaded)
-        records, num_run = run_open(distinct, partial(run_point, loaded), label, where, store, progress)
+        found, num_run = run_open(distinct, partial(run_point, loaded), label, where, store, progress)
+        records = dict(found)
+        if loaded.command == "plan":
+            try_neighbours(loaded, points, keys, records, where, store, progress)
         rows = tuple(
             _row(index, point, records[key]) for index, (point, key) in enumerate(zip(points, keys, strict=True))
         )

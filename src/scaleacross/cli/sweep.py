@@ -45,6 +45,8 @@ def sweep_command(
     Each finished point is a line of DIR/points.jsonl. The same command continues an interrupted study and runs only what is
     new; DIR/points.csv (and points.parquet, where pyarrow is installed) hold one row per point; DIR/report.html shows them.
 
+    A point that a neighbour's plan runs faster takes that plan (found_by: neighbour); its bound stays that of its own search.
+
     Of a row, step_s and all rates are of the simulated step where step_of says simulation, else of the estimate (tables, and
     what the simulation refuses). bound_s and gap refer to estimate_s.
 
