@@ -72,14 +72,16 @@ def test_ranks_are_those_of_the_target(target: str) -> None:
     )
 
 
-def test_pods_have_shared_memory_beyond_64_mib() -> None:
-    (job,) = json.loads(kubernetes.render(make_plan(Degrees(dp_shard=4)))["kubernetes/jobset.json"])["spec"][
-        "replicatedJobs"
-    ]
-    pods = job["template"]["spec"]["template"]["spec"]
-    (mount,) = pods["containers"][0]["volumeMounts"]
+@pytest.mark.parametrize("kind", ["jobset", "trainjob"])
+def test_pods_have_shared_memory_beyond_64_mib(kind: str) -> None:
+    spec = json.loads(kubernetes.render(make_plan(Degrees(dp_shard=4)))[f"kubernetes/{kind}.json"])["spec"]
+    if kind == "trainjob":
+        spec = spec["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]
+    pods = spec["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    (container,) = pods["containers"]
+    (mount,) = container["volumeMounts"]
     (volume,) = pods["volumes"]
-    assert mount == {"name": volume["name"], "mountPath": "/dev/shm"}
+    assert (container["name"], mount) == ("node", {"name": volume["name"], "mountPath": "/dev/shm"})
     assert volume["emptyDir"]["medium"] == "Memory"
 
 

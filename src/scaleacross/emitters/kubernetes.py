@@ -30,6 +30,7 @@ ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 HOST_LABEL: Final = "kubernetes.io/hostname"
 IMAGE: Final = "REPLACE-WITH-YOUR-IMAGE"
 PORT: Final = 29500
+SHARED_MEMORY: Final = "shm"
 
 
 def render(plan: Plan) -> dict[str, str]:
@@ -99,12 +100,7 @@ def _env(settings: Sequence[EnvVariable]) -> list[dict[str, str]]:
 def _replicated_job(name: str, hosts: Sequence[Host], container: dict[str, Any]) -> dict[str, Any]:
     pods = {
         "metadata": {"annotations": {"kueue.x-k8s.io/podset-preferred-topology": HOST_LABEL}},
-        "spec": {
-            "restartPolicy": "Never",
-            **_where(hosts),
-            "containers": [container],
-            "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
-        },
+        "spec": {"restartPolicy": "Never", **_where(hosts), "containers": [container], "volumes": _volumes()},
     }
     indexed = {"completionMode": "Indexed", "parallelism": len(hosts), "completions": len(hosts), "backoffLimit": 0}
     return {"name": name, "replicas": 1, "template": {"spec": {**indexed, "template": pods}}}
@@ -118,6 +114,15 @@ def _where(hosts: Sequence[Host]) -> dict[str, Any]:
     names = {"key": HOST_LABEL, "operator": "In", "values": sorted(host.name for host in hosts)}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [names]}]}
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+
+
+def _volumes() -> list[dict[str, Any]]:
+    """Memory for /dev/shm, which NCCL and data loaders fill: a container has 64 MiB of it by default."""
+    return [{"name": SHARED_MEMORY, "emptyDir": {"medium": "Memory"}}]
+
+
+def _mounts() -> list[dict[str, str]]:
+    return [{"name": SHARED_MEMORY, "mountPath": "/dev/shm"}]
 
 
 def _container(hosts: Sequence[Host], num_nodes: int, master: str, env: list[dict[str, str]]) -> dict[str, Any]:
@@ -134,7 +139,7 @@ def _container(hosts: Sequence[Host], num_nodes: int, master: str, env: list[dic
         "args": ["train.py"],
         "env": env,
         "ports": [{"containerPort": PORT}],
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # NCCL's and data loaders': 64 MiB by default
+        "volumeMounts": _mounts(),
         "resources": {"limits": {"nvidia.com/gpu": str(size)}},
     }
 
@@ -142,8 +147,9 @@ def _container(hosts: Sequence[Host], num_nodes: int, master: str, env: list[dic
 def _trainjob(hosts: Sequence[Host], name: str, settings: Sequence[EnvVariable]) -> dict[str, Any]:
     """The TrainJob of hosts of one building; node order is the completion index."""
     size = hosts[0].num_ranks
-    pods = {"template": {"spec": _where(hosts)}}
-    job = {"name": "node", "template": {"spec": pods}}
+    # Kubeflow's runtime torch-distributed calls its one job and the container in it "node".
+    patched = {**_where(hosts), "volumes": _volumes(), "containers": [{"name": "node", "volumeMounts": _mounts()}]}
+    job = {"name": "node", "template": {"spec": {"template": {"spec": patched}}}}
     patch = {"manager": "scaleacross/plan", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}}}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
