@@ -12,6 +12,7 @@ from hypothesis import given
 from plans import make_plan, two_buildings
 
 from emitters.test_launch_json import plans
+from emitters.test_recovery import with_failures
 from scaleacross.emitters import EMITTERS, hostfiles, kubernetes
 from scaleacross.emitters.rank_order import rank_order
 from scaleacross.errors import EmitError
@@ -106,32 +107,46 @@ def far() -> Plan:
     return made.model_copy(update={"decision": made.decision.model_copy(update={"network": (choice,)})})
 
 
-def test_every_launcher_hands_on_what_nccl_env_says() -> None:
-    plan = far()
-    lines = [line for line in EMITTERS["nccl"](plan)["nccl.env"].splitlines() if not line.startswith("#")]
+def stated(text: str) -> list[str]:
+    """KEY=VALUE lines of an environment file."""
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("failures", [False, True])
+def test_every_launcher_hands_on_what_nccl_and_recovery_say(failures: bool) -> None:
+    plan = far().model_copy(update={"goodput": with_failures().goodput if failures else None})
+    lines = stated(EMITTERS["nccl"](plan)["nccl.env"])
     assert len(lines) >= 3
+    if failures:
+        lines += stated(EMITTERS["recovery"](plan)["recovery/nccl.env"])
+        assert any("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC" in line for line in lines)
+    assert stated(EMITTERS["torchrun"](plan)["torchrun/settings.env"]) == lines
     made = json.loads(kubernetes.render(plan)["kubernetes/jobset.json"])
     for job in made["spec"]["replicatedJobs"]:
         (container,) = job["template"]["spec"]["template"]["spec"]["containers"]
         assert [f"{one['name']}={one['value']}" for one in container["env"]][1:] == lines
-    words = hostfiles.render(plan)["hostfiles/SUBMIT.md"].partition("```bash\n")[2].partition("```")[0].splitlines()
+    files = hostfiles.render(plan)
+    words = files["hostfiles/SUBMIT.md"].partition("```bash\n")[2].partition("```")[0].splitlines()
     deepspeed, openmpi, mpich = (shlex.split(line, comments=True) for line in words)
-    assert deepspeed[: deepspeed.index("deepspeed")] == lines
+    assert deepspeed[: deepspeed.index("deepspeed")] == [*lines, "DS_ENV_FILE=deepspeed_env"]
+    assert files["hostfiles/deepspeed_env"].splitlines() == lines
     assert [openmpi[at + 1] for at, word in enumerate(openmpi) if word == "-x"] == lines
     assert ["=".join(mpich[at + 1 : at + 3]) for at, word in enumerate(mpich) if word == "-genv"] == lines
 
 
-def test_a_train_job_hands_on_what_nccl_env_says() -> None:
+def test_a_train_job_hands_on_what_nccl_and_recovery_say() -> None:
     made = far()
     inside = make_plan(Degrees(dp_shard=8), topology=two_buildings((4, 2)))
     network = tuple(
         one.model_copy(update={"connections": (one.connections[0].model_copy(update={"level": "rack"}),)})
         for one in made.decision.network or ()
     )
-    plan = inside.model_copy(update={"decision": inside.decision.model_copy(update={"network": network})})
+    decision = inside.decision.model_copy(update={"network": network})
+    plan = inside.model_copy(update={"decision": decision, "goodput": with_failures().goodput})
     job = json.loads(kubernetes.render(plan)["kubernetes/trainjob.json"])
-    lines = [line for line in EMITTERS["nccl"](plan)["nccl.env"].splitlines() if not line.startswith("#")]
-    assert lines
+    both = (EMITTERS["nccl"](plan)["nccl.env"], EMITTERS["recovery"](plan)["recovery/nccl.env"])
+    assert all(map(stated, both))
+    lines = [line for text in both for line in stated(text)]
     assert [f"{one['name']}={one['value']}" for one in job["spec"]["trainer"]["env"]] == lines
 
 

@@ -10,7 +10,8 @@ from plans import make_plan, two_buildings
 from pydantic import ValidationError
 from shells import bash, needs_bash, stand_in
 
-from scaleacross.emitters import EMITTERS, emit
+from emitters.test_recovery import with_failures
+from scaleacross.emitters import EMITTERS, emit, recovery
 from scaleacross.emitters.shell import plain
 from scaleacross.errors import EmitError
 from scaleacross.solvers.network_of_plan import with_network
@@ -106,18 +107,22 @@ def test_run_node_takes_real_host_names_and_nccl_settings(tmp_path: Path) -> Non
 
 
 @needs_bash
-def test_run_node_takes_the_time_outs_of_recovery(tmp_path: Path) -> None:
-    """The watchdog that the plan counts with stood in a file that nothing read."""
-    emit(plan_of_20(), "torchrun", tmp_path)
-    (tmp_path / "recovery").mkdir()
-    (tmp_path / "recovery/nccl.env").write_text("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=321\n")
-    stand_in(tmp_path / "bin", "torchrun", 'echo "$TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC" > "$RECORD"')
-    done = bash(
-        tmp_path / "torchrun/run_node.sh", cwd=tmp_path, path=tmp_path / "bin", NODE_NAME="west-h00001",
-        RECORD=str(tmp_path / "argv"),
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "argv").read_text() == "321\n"
+def test_run_node_takes_the_plans_time_outs_and_none_of_an_earlier_plan(tmp_path: Path) -> None:
+    """Files beside the folder were sourced whatever plan had left them there."""
+    plan = with_failures()
+    for stale in ("recovery/nccl.env", "nccl.env"):
+        (tmp_path / stale).parent.mkdir(exist_ok=True)
+        (tmp_path / stale).write_text("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=321\n")
+    stand_in(tmp_path / "bin", "torchrun", 'echo "${TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC:-none}" > "$RECORD"')
+    expected = str(recovery.timeouts(plan, plan.goodput).watchdog_s)  # type: ignore[arg-type]
+    for one, heartbeat in ((plan, expected), (plan.model_copy(update={"goodput": None}), "none")):
+        emit(one, "torchrun", tmp_path)
+        done = bash(
+            tmp_path / "torchrun/run_node.sh", cwd=tmp_path, path=tmp_path / "bin", NODE_NAME="east-h00000",
+            RECORD=str(tmp_path / "argv"),
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (tmp_path / "argv").read_text() == f"{heartbeat}\n"
 
 
 @needs_bash

@@ -1,8 +1,9 @@
 """Target ``hostfiles``: the hosts of the plan, in rank order, in the grammar of MPI launchers and DeepSpeed.
 
 DeepSpeed 0.19 reads ``host slots=n`` and keeps the order of the file (launcher/runner.py). Open MPI reads the same, slot by slot
-with ``--map-by slot``; MPICH and Intel MPI read ``host:n``. NCCL's settings are part of each command: DeepSpeed hands on every
-variable whose name begins with NCCL (runner.py), the others those that are named.
+with ``--map-by slot``; MPICH and Intel MPI read ``host:n``. The plan's settings are part of each command, and the MPI
+launchers hand on those that are named. DeepSpeed hands on variables whose names begin with NCCL and, to several hosts, the lines
+of the file DS_ENV_FILE, which knows no comments (runner.py); on one host its processes inherit all of them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import shlex
 
 from scaleacross.emitters.filling import filled
-from scaleacross.emitters.nccl import environment
+from scaleacross.emitters.settings import process_settings
 from scaleacross.emitters.shell import one_line, plain
 from scaleacross.emitters.target_order import target_order
 from scaleacross.errors import EmitError
@@ -18,7 +19,7 @@ from scaleacross.spec.plan import Plan
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """deepspeed, openmpi and mpich host files and SUBMIT.md, in folder hostfiles/.
+    """deepspeed, openmpi and mpich host files, deepspeed_env and SUBMIT.md, in folder hostfiles/.
 
     Raises:
         EmitError: the ranks of a host are not one block, which these launchers cannot give out.
@@ -29,10 +30,12 @@ def render(plan: Plan) -> dict[str, str]:
         raise EmitError(
             f"the ranks of host {split} are not consecutive: a host file gives every host one block of ranks"
         )
-    settings = [(one.name, shlex.quote(one.value)) for one in environment(plan)]
+    stated = process_settings(plan)
+    settings = [(one.name, shlex.quote(one.value)) for one in stated]
     slots = "".join(f"{plain(host.name)} slots={host.num_ranks}\n" for host in order.hosts)
     return {
         "hostfiles/deepspeed": slots,
+        "hostfiles/deepspeed_env": "".join(f"{one.name}={one.value}\n" for one in stated),
         "hostfiles/openmpi": slots,
         "hostfiles/mpich": "".join(f"{plain(host.name)}:{host.num_ranks}\n" for host in order.hosts),
         "hostfiles/SUBMIT.md": filled(

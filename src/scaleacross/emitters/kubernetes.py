@@ -17,9 +17,9 @@ from itertools import groupby
 from typing import Any, Final
 
 from scaleacross.emitters.filling import filled
-from scaleacross.emitters.nccl import environment
 from scaleacross.emitters.rank_order import Host, RankOrder
 from scaleacross.emitters.recovery import restarts
+from scaleacross.emitters.settings import process_settings
 from scaleacross.emitters.shell import one_line
 from scaleacross.emitters.target_order import target_order
 from scaleacross.errors import EmitError
@@ -46,7 +46,7 @@ def render(plan: Plan) -> dict[str, str]:
             f"the ranks of host {split} are not consecutive, and torchrun gives every pod one block of ranks"
         )
     name = _label(plan.job.name)
-    settings = environment(plan)
+    settings = process_settings(plan)
     files = {"jobset.json": _text(jobset(order, name, restarts(plan.goodput), settings))}
     parts = _segments(order)
     if len(parts) == 1:
@@ -59,7 +59,7 @@ def render(plan: Plan) -> dict[str, str]:
         parts=len(parts),
         whose=whose,
         image=IMAGE,
-        env=f"NCCL's settings of the plan are `env` of the containers: {', '.join(one.name for one in settings)}.\n"
+        env=f"The plan's settings of NCCL and torch are `env` of the containers: {', '.join(one.name for one in settings)}.\n"
         if settings
         else "",
     )
@@ -93,7 +93,7 @@ def _segments(order: RankOrder) -> list[list[Host]]:
 
 
 def _env(settings: Sequence[EnvVariable]) -> list[dict[str, str]]:
-    """NCCL's variables of the plan as a container takes them."""
+    """The plan's variables as a container takes them."""
     return [{"name": one.name, "value": one.value} for one in settings]
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from scaleacross.emitters.filling import filled
 from scaleacross.emitters.rank_order import RankOrder
-from scaleacross.emitters.shell import Launch, hosts_file, one_line, run_node
+from scaleacross.emitters.shell import Launch, hosts_file, one_line, run_node, settings_file
 from scaleacross.emitters.slurm import host_of_every_rank, sbatch, submit
 from scaleacross.emitters.wrappers import RAY_FILE, SKYPILOT_FILE, ray_script, skypilot_task
 
 
 def launch_files(order: RankOrder, launch: Launch) -> dict[str, str]:
-    """hosts.txt, run_node.sh, slurm_hostfile, slurm.sbatch, submit.sh and SUBMIT.md for one rank order.
+    """hosts.txt, settings.env, run_node.sh, slurm_hostfile, slurm.sbatch, submit.sh and SUBMIT.md for one rank order.
 
     Where the ranks of a host are not one block, run_node.sh says so and stops: SLURM starts every rank by itself.
 
@@ -20,6 +20,7 @@ def launch_files(order: RankOrder, launch: Launch) -> dict[str, str]:
     ray, (skypilot, no_task) = ray_script(order, launch), skypilot_task(order, launch)
     return {
         "hosts.txt": hosts_file(order, launch),
+        "settings.env": settings_file(launch),
         "run_node.sh": run_node(order, launch),
         "slurm_hostfile": host_of_every_rank(order),
         "slurm.sbatch": sbatch(order, launch),

@@ -22,6 +22,7 @@ from scaleacross.emitters.megatron_layout import pipeline_arguments
 from scaleacross.emitters.megatron_model import model_arguments, model_notes, starting_point
 from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import RankOrder, plan_topology, rank_order, ranks_csv
+from scaleacross.emitters.settings import process_settings
 from scaleacross.emitters.shell import Launch, one_line
 from scaleacross.errors import EmitError
 from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, GridAxis, ShardLevel
@@ -72,6 +73,7 @@ def render(plan: Plan) -> dict[str, str]:
     launch = Launch(
         plan_name=plan.job.name,
         slurm=plan.job.slurm,
+        settings=process_settings(plan),
         framework="Megatron-LM",
         folder="megatron",
         torchrun_command=program,

@@ -1,4 +1,4 @@
-"""Target ``nccl``: nccl.env (KEY=VALUE, sourced by the run scripts) and nccl_explain.md (the number behind every value).
+"""Target ``nccl``: nccl.env (KEY=VALUE; launchers hand on the same) and nccl_explain.md (the number behind every value).
 
 The values are those of the plan's network decision (``Decision.network``), translated: what a communicator keeps in flight to a
 peer is queue pairs × segment × outstanding segments for NCCLX/CTRAN, and NCCL_BUFFSIZE for each of its channels for stock NCCL. A
@@ -47,7 +47,10 @@ ACK_TIMEOUT_UNIT_S: Final = 4.096e-6
 def render(plan: Plan) -> dict[str, str]:
     """nccl.env and nccl_explain.md."""
     levels, settings = crossed_levels(plan), environment(plan)
-    lines = [f"# NCCL settings of plan {_one_line(plan.job.name)}; the reasons are in nccl_explain.md."]
+    lines = [
+        f"# NCCL settings of plan {_one_line(plan.job.name)}; the reasons are in nccl_explain.md.",
+        "# settings.env of every launcher's folder holds the same.",
+    ]
     lines += [f"{variable.name}={variable.value}" for variable in settings]
     return {"nccl.env": "\n".join(lines) + "\n", "nccl_explain.md": _explanation(plan, levels, settings)}
 

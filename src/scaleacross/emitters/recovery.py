@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from scaleacross.errors import EmitError
 from scaleacross.spec.goodput import Goodput
+from scaleacross.spec.launch import EnvVariable
 from scaleacross.spec.plan import Plan
 
 LEAST_QUORUM_S: Final = 60
@@ -59,7 +60,7 @@ def render(plan: Plan) -> dict[str, str]:
     steps = _checkpoint_steps(plan, found)
     files = {
         "recovery.json": json.dumps(_facts(plan, found, times, steps), indent=2) + "\n",
-        "nccl.env": _NCCL.format(watchdog=times.watchdog_s),
+        "nccl.env": _NCCL + "".join(f"{one.name}={one.value}\n" for one in environment(plan)),
         "slurm.env": _SLURM.format(spares=found.spares_advised),
         "torchtitan.args": _titan(times, steps, units),
     }
@@ -68,6 +69,20 @@ def render(plan: Plan) -> dict[str, str]:
         join_ms = 1000 * min(times.quorum_s - 1, max(1, math.ceil(plan.cost.step_s)))
         files["lighthouse.sh"] = _LIGHTHOUSE.format(least=least_units(units), join=join_ms, heartbeat=HEARTBEAT_MS)
     return {f"recovery/{name}": text for name, text in files.items()}
+
+
+def environment(plan: Plan) -> tuple[EnvVariable, ...]:
+    """torch's variables for a run that fails as the plan expects; none where it does not know how often what fails."""
+    if plan.goodput is None:
+        return ()
+    last_s = timeouts(plan, plan.goodput).watchdog_s
+    return (
+        EnvVariable(name="TORCH_NCCL_ASYNC_ERROR_HANDLING", value="1", why="a rank whose peer is lost gets an error"),
+        EnvVariable(name="TORCH_NCCL_ENABLE_MONITORING", value="1", why="a process that does not handle it ends"),
+        EnvVariable(name="TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", value=str(last_s), why="after the last of all time-outs"),
+        EnvVariable(name="TORCH_NCCL_DUMP_ON_TIMEOUT", value="1", why="and says what it waited for"),
+        EnvVariable(name="TORCH_NCCL_TRACE_BUFFER_SIZE", value="2000", why="calls that the dump holds"),
+    )
 
 
 def timeouts(plan: Plan, found: Goodput) -> Timeouts:
@@ -127,11 +142,7 @@ def _titan(times: Timeouts, steps: int | None, units: int) -> str:
 
 _NCCL: Final = """\
 # A rank whose peer is lost gets an error; a process that does not handle it ends after the last of all time-outs.
-TORCH_NCCL_ASYNC_ERROR_HANDLING=1
-TORCH_NCCL_ENABLE_MONITORING=1
-TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC={watchdog}
-TORCH_NCCL_DUMP_ON_TIMEOUT=1
-TORCH_NCCL_TRACE_BUFFER_SIZE=2000
+# settings.env of every launcher's folder holds these lines too.
 """
 
 _SLURM: Final = """\

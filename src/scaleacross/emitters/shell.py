@@ -18,6 +18,7 @@ from typing import Final
 from scaleacross.emitters.filling import filled
 from scaleacross.emitters.rank_order import RankOrder
 from scaleacross.errors import EmitError
+from scaleacross.spec.launch import EnvVariable
 from scaleacross.spec.slurm import Slurm
 
 PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -36,6 +37,7 @@ class Launch:
         slurm: how the job is submitted.
         folder: where these files stand inside the launch folder.
         required: variables of the environment that the commands need, and what each is.
+        settings: environment of every process.
         left_out: what no plan says and the program needs, for SUBMIT.md: a sentence with an example.
     """
 
@@ -47,6 +49,7 @@ class Launch:
     slurm: Slurm = field(default_factory=Slurm)
     folder: str = "torchrun"
     required: tuple[tuple[str, str], ...] = ()
+    settings: tuple[EnvVariable, ...] = ()
     left_out: str = ""
 
 
@@ -76,6 +79,13 @@ def hosts_file(order: RankOrder, launch: Launch) -> str:
         *(f"{plain(host.name)} {host.num_ranks} {host.name}" for host in order.hosts),
         *(f"# Spare hosts of {name}: {' '.join(spares)}" for name, spares in order.spares.items()),
     ]
+    return "\n".join(lines) + "\n"
+
+
+def settings_file(launch: Launch) -> str:
+    """settings.env, which all scripts source. Empty ones are written too, so that none of an earlier plan stays."""
+    lines = [f"# Environment of every process of plan {one_line(launch.plan_name)}."]
+    lines += [f"# {one_line(one.why)}\n{one.name}={shlex.quote(one.value)}" for one in launch.settings]
     return "\n".join(lines) + "\n"
 
 

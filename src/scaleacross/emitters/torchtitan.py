@@ -16,6 +16,7 @@ from scaleacross.emitters.filling import filled
 from scaleacross.emitters.launchers import launch_files
 from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import rank_order, ranks_csv
+from scaleacross.emitters.settings import process_settings
 from scaleacross.emitters.shell import Launch, one_line
 from scaleacross.emitters.torchtitan_groups import group_lines
 from scaleacross.emitters.torchtitan_identity import identity
@@ -61,6 +62,7 @@ def render(plan: Plan) -> dict[str, str]:
     launch = Launch(
         plan_name=plan.job.name,
         slurm=plan.job.slurm,
+        settings=process_settings(plan),
         framework="torchtitan",
         folder="torchtitan",
         torchrun_command=program,

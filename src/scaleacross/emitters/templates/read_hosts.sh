@@ -1,7 +1,5 @@
 hosts_file="${HOSTS_FILE:-$here/hosts.txt}"
-for settings in "$here/../nccl.env" "$here/../recovery/nccl.env"; do
-  if [[ -f "$settings" ]]; then set -a; source "$settings"; set +a; fi
-done
+set -a; source "$here/settings.env"; set +a
 names=(); counts=(); planned=()
 while read -r name count plan_name _ || [[ -n "$name" ]]; do
   [[ -z "$name" || "$name" == \#* ]] && continue
