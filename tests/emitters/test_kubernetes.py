@@ -6,14 +6,16 @@ import csv
 import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from plans import make_plan, two_buildings
+from shells import bash, needs_bash
 
 from emitters.test_launch_json import plans
 from emitters.test_recovery import with_failures
-from scaleacross.emitters import EMITTERS, hostfiles, kubernetes
+from scaleacross.emitters import EMITTERS, emit, hostfiles, kubernetes
 from scaleacross.emitters.rank_order import rank_order
 from scaleacross.errors import EmitError
 from scaleacross.spec.network_choice import CommunicatorChoice, Connection
@@ -128,10 +130,40 @@ def test_every_launcher_hands_on_what_nccl_and_recovery_say(failures: bool) -> N
     files = hostfiles.render(plan)
     words = files["hostfiles/SUBMIT.md"].partition("```bash\n")[2].partition("```")[0].splitlines()
     deepspeed, openmpi, mpich = (shlex.split(line, comments=True) for line in words)
-    assert deepspeed[: deepspeed.index("deepspeed")] == [*lines, "DS_ENV_FILE=deepspeed_env"]
-    assert files["hostfiles/deepspeed_env"].splitlines() == lines
-    assert [openmpi[at + 1] for at, word in enumerate(openmpi) if word == "-x"] == lines
-    assert ["=".join(mpich[at + 1 : at + 3]) for at, word in enumerate(mpich) if word == "-genv"] == lines
+    assert deepspeed[: deepspeed.index("deepspeed")] == [*lines, "DS_ENV_FILE=settings.env"]
+    assert files["hostfiles/settings.env"].splitlines() == lines
+    assert "./run_rank.sh" in openmpi and "./run_rank.sh" in mpich
+
+
+OPENMPI = {
+    "OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+}  # fmt: skip
+HYDRA = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+PRINT = 'echo "$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $TORCH_NCCL_DUMP_ON_TIMEOUT"'
+
+
+@needs_bash
+@pytest.mark.parametrize(("launcher", "hosts"), [(OPENMPI, "openmpi"), (HYDRA, "mpich")])
+def test_a_process_of_mpi_finds_what_torchs_rendezvous_reads(
+    launcher: dict[str, str], hosts: str, tmp_path: Path
+) -> None:
+    """The commands of SUBMIT.md started python bare, and init_process_group("nccl") found no RANK."""
+    emit(with_failures(), "hostfiles", tmp_path)
+    folder = tmp_path / "hostfiles"
+    (folder / hosts).write_text("# mine\n" + (folder / hosts).read_text().replace("east-h00000", "node-7.example", 1))
+    done = bash(folder / "run_rank.sh", "bash", "-c", PRINT, cwd=tmp_path, **launcher)
+    assert (done.stdout, done.stderr) == ("5 8 1 4 node-7.example 29500 1\n", "")
+    fewer = {name: "4" if value == "8" else value for name, value in launcher.items()}
+    done = bash(folder / "run_rank.sh", "true", cwd=tmp_path, **fewer)
+    assert (done.returncode, done.stderr) == (2, "4 processes are started; the plan has 8\n")
+
+
+@needs_bash
+def test_a_process_that_no_mpi_launcher_started_is_told_so(tmp_path: Path) -> None:
+    emit(with_failures(), "hostfiles", tmp_path)
+    done = bash(tmp_path / "hostfiles/run_rank.sh", "true", cwd=tmp_path)
+    assert done.returncode == 2 and "start this by mpirun" in done.stderr
 
 
 def test_a_train_job_hands_on_what_nccl_and_recovery_say() -> None:

@@ -1,9 +1,10 @@
 """Target ``hostfiles``: the hosts of the plan, in rank order, in the grammar of MPI launchers and DeepSpeed.
 
 DeepSpeed 0.19 reads ``host slots=n`` and keeps the order of the file (launcher/runner.py). Open MPI reads the same, slot by slot
-with ``--map-by slot``; MPICH and Intel MPI read ``host:n``. The plan's settings are part of each command, and the MPI
-launchers hand on those that are named. DeepSpeed hands on variables whose names begin with NCCL and, to several hosts, the lines
-of the file DS_ENV_FILE, which knows no comments (runner.py); on one host its processes inherit all of them.
+with ``--map-by slot``; MPICH and Intel MPI read ``host:n``. None of them but DeepSpeed sets what torch's rendezvous
+reads: run_rank.sh translates, and sources the plan's settings. DeepSpeed hands on variables whose names begin with NCCL and, to
+several hosts, the lines of the file DS_ENV_FILE, which knows no comments (runner.py); on one host its processes inherit all.
+Names of ranks: Open MPI 5.0 and Hydra of MPICH 5.0 (both ran); Intel MPI's Hydra has the same.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from scaleacross.spec.plan import Plan
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """deepspeed, openmpi and mpich host files, deepspeed_env and SUBMIT.md, in folder hostfiles/.
+    """deepspeed, openmpi and mpich host files, run_rank.sh, settings.env and SUBMIT.md, in folder hostfiles/.
 
     Raises:
         EmitError: the ranks of a host are not one block, which these launchers cannot give out.
@@ -31,11 +32,11 @@ def render(plan: Plan) -> dict[str, str]:
             f"the ranks of host {split} are not consecutive: a host file gives every host one block of ranks"
         )
     stated = process_settings(plan)
-    settings = [(one.name, shlex.quote(one.value)) for one in stated]
     slots = "".join(f"{plain(host.name)} slots={host.num_ranks}\n" for host in order.hosts)
     return {
         "hostfiles/deepspeed": slots,
-        "hostfiles/deepspeed_env": "".join(f"{one.name}={one.value}\n" for one in stated),
+        "hostfiles/run_rank.sh": filled("run_rank.sh", size=len(order)),
+        "hostfiles/settings.env": "".join(f"{one.name}={shlex.quote(one.value)}\n" for one in stated),
         "hostfiles/openmpi": slots,
         "hostfiles/mpich": "".join(f"{plain(host.name)}:{host.num_ranks}\n" for host in order.hosts),
         "hostfiles/SUBMIT.md": filled(
@@ -43,8 +44,6 @@ def render(plan: Plan) -> dict[str, str]:
             name=one_line(plan.job.name),
             size=len(order),
             whose=whose,
-            before="".join(f"{name}={value} " for name, value in settings),
-            exported="".join(f"-x {name}={value} " for name, value in settings),
-            stated="".join(f"-genv {name} {value} " for name, value in settings),
+            before="".join(f"{one.name}={shlex.quote(one.value)} " for one in stated),
         ),
     }
