@@ -9,6 +9,7 @@ import pytest
 
 import scaleacross as sa
 from instances import plain_job
+from scaleacross.catalogue import load_job
 
 JOB = plain_job(2, degrees={"tp": 1, "cp": 1, "pp": 1}, schedules=["1F1B"])
 
@@ -67,11 +68,20 @@ def test_a_wrong_type_says_what_to_pass(call: Callable[[], Any], said: str) -> N
         call()
 
 
+def test_counts_of_tokens_take_the_words_of_the_options() -> None:
+    """``--tokens 1M`` was a count, ``--set global_batch_tokens=1M`` an error."""
+    stated = JOB.model_dump(mode="json", exclude={"global_batch_sequences"}) | {"global_batch_tokens": 65536}
+    changed = load_job(stated, ["sequence_length=8K", "global_batch_tokens=1M"])
+    assert (changed.sequence_length, changed.global_batch_sequences) == (8192, 128)
+    assert load_job({**stated, "sequence_length": "8k", "global_batch_tokens": "1,048,576"}) == changed
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ("sequence_length=0", "sequence_length: a whole number above 0 is expected, e.g. 8192; got 0"),
-        ("sequence_length=8K", "sequence_length: a whole number above 0 is expected, e.g. 8192; got '8K'"),
+        ("sequence_length=8X", "sequence_length '8X': write a whole number of tokens, e.g. 8192, 8K or 4M"),
+        ("global_batch_tokens=1.3K", "global_batch_tokens '1.3K': write a whole number of tokens, e.g. 8192, 8K or 4M"),
         ("global_batch_tokens=-4096", "global_batch_tokens: a whole number above 0 is expected, e.g. 8192; got -4096"),
     ],
 )

@@ -6,6 +6,7 @@ A YAML key may end in one of the user's suffixes below instead; the value is con
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -118,6 +119,27 @@ def parse_bytes(text: str) -> float:
         raise ValueError(
             f"'{text}' is no size: write a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB"
         ) from None
+
+
+TOKEN_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+"""Suffixes of token counts: powers of two, as batches are divided by powers of two (4M tokens = 512 sequences of 8K)."""
+
+
+def parse_tokens(text: str) -> int:
+    """A count of tokens as people write it: ``8192``, ``8K``, ``4M``.
+
+    Raises:
+        ValueError: no whole number above 0.
+    """
+    hit = re.fullmatch(
+        r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([KMG]?)", text.strip().replace(",", "").replace("_", "").upper()
+    )
+    value = float(hit[1]) * TOKEN_UNITS[hit[2]] if hit else 0.0
+    if not value.is_integer() or value < 1:
+        raise ValueError(
+            f"{text[:40]!r}: write a whole number of tokens, e.g. 8192, 8K or 4M (K = 1,024, M = 1,048,576)"
+        )
+    return int(value)
 
 
 def human_bytes(num_bytes: float) -> str:

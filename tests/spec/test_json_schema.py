@@ -93,6 +93,8 @@ def test_job_accepts_tokens_and_single_values() -> None:
     del job["global_batch_sequences"]
     assert errors("job", job) != []
     assert errors("job", {**job, "global_batch_tokens": 4_194_304, "recompute": "full", "num_chunks": 2}) == []
+    assert errors("job", {**job, "global_batch_tokens": "4M", "sequence_length": "8K"}) == []
+    assert errors("job", {**job, "global_batch_tokens": "4X"})
 
 
 def test_topology_accepts_objects_where_names_stand() -> None:

@@ -21,15 +21,13 @@ from scaleacross.catalogue.yaml_source import read_file
 from scaleacross.errors import InputError
 from scaleacross.spec.base import NAME_PATTERN
 from scaleacross.spec.job import Job
+from scaleacross.units import parse_tokens
 
 STANDARD_FILE: Final = Path("standard") / "building.yaml"
 MAX_BUILDINGS: Final = 26
 MAX_KM: Final = 40_000.0
-MULTIPLES: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-"""Suffixes of token counts: powers of two, as batches are divided by powers of two (4M tokens = 512 sequences of 8K)."""
 
 _RATE: Final = re.compile(r"(?:(\d+)\s*[x×]\s*)?(\d+(?:\.\d+)?)\s*([GT])(?:bit/s|bps|b/s)?", re.IGNORECASE)
-_TOKENS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)", re.IGNORECASE)
 _GPUS: Final = re.compile(r"(?:([^=:]+)=)?([^=:]+):(\d+)")
 
 
@@ -88,7 +86,7 @@ def quick_job(start: Start, folder: Path | None = None) -> dict[str, Any]:
     Raises:
         InputError: an argument that cannot be read, or two buildings without a link between them.
     """
-    length, tokens = whole_number(start.sequence, "--seq"), whole_number(start.tokens, "--tokens")
+    length, tokens = _tokens(start.sequence, "--seq"), _tokens(start.tokens, "--tokens")
     if length < 1 or tokens < length or tokens % length:
         near = max(1, round(tokens / max(1, length))) * max(1, length)
         raise InputError(
@@ -203,15 +201,11 @@ def bytes_per_s(text: str) -> float:
     return rate
 
 
-def whole_number(text: str, option: str) -> int:
-    """A count of tokens: ``8192``, ``8K``, ``4M`` (powers of two). Raises InputError."""
-    hit = _TOKENS.fullmatch(text.strip().replace(",", "").replace("_", ""))
-    value = -1.0 if hit is None or len(hit[1]) > 20 else float(hit[1]) * MULTIPLES[hit[2].upper()]
-    if not value.is_integer() or value < 1:
-        raise InputError(
-            f"{option} {text[:40]!r}: write a whole number of tokens, e.g. 8192, 8K or 4M (K = 1,024, M = 1,048,576)"
-        )
-    return int(value)
+def _tokens(text: str, option: str) -> int:
+    try:
+        return parse_tokens(text)
+    except ValueError as error:
+        raise InputError(f"{option} {error}") from None
 
 
 def _building(text: str, index: int) -> dict[str, Any]:

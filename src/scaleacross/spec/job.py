@@ -17,10 +17,23 @@ from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, ExpertFo
 from scaleacross.spec.recomputation import MODULES, PLAIN, AllowedRecompute
 from scaleacross.spec.reliability import Recovery
 from scaleacross.spec.slurm import Slurm
+from scaleacross.units import parse_tokens
 
 MAX_SEQUENCE_LENGTH = 2**27
 MAX_BATCH_SEQUENCES = 2**22
 """Far beyond anything trained; what lies above is a misprint, and searches over its divisors would not keep their limit."""
+
+_TOKENS: Final = ("sequence_length", "global_batch_tokens")
+
+
+def _count(key: str, value: Any) -> Any:
+    """A text under a key of ``_TOKENS`` as the number that it says, as the options ``--seq`` and ``--tokens`` read it."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_tokens(value)
+    except ValueError as error:
+        raise ValueError(f"{key} {error}") from None
 
 
 class Range(Spec):
@@ -228,9 +241,11 @@ class Job(Spec):
     @model_validator(mode="before")
     @classmethod
     def _batch_in_sequences(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or "global_batch_tokens" not in data:
+        if not isinstance(data, dict):
             return data
-        data = dict(data)
+        data = {key: _count(key, value) if key in _TOKENS else value for key, value in data.items()}
+        if "global_batch_tokens" not in data:
+            return data
         tokens, length = data.pop("global_batch_tokens"), data.get("sequence_length")
         if "global_batch_sequences" in data:
             raise ValueError("state either global_batch_tokens or global_batch_sequences, not both")

@@ -114,13 +114,17 @@ def _building_defaults(topology: Schema, definitions: dict[str, Schema]) -> None
 
 
 def _job_short_forms(job: Schema) -> None:
-    """The batch in tokens, and single values where a list is meant."""
+    """The batch in tokens, counts of tokens as text (4M), and single values where a list is meant."""
     properties = job["properties"]
     properties["global_batch_tokens"] = {
         "type": "integer",
         "exclusiveMinimum": 0,
         "description": "tokens per optimizer step, instead of global_batch_sequences",
     }
+    written = {"type": "string", "pattern": "^[0-9][0-9_,.]* *[KMGkmg]?$", "description": "K = 1,024, M = 1,048,576"}
+    for key in ("sequence_length", "global_batch_tokens"):
+        number = properties[key]
+        properties[key] = {"description": number.pop("description"), "anyOf": [number, written]}
     job["required"] = [key for key in job["required"] if key != "global_batch_sequences"]
     job["oneOf"] = [{"required": ["global_batch_sequences"]}, {"required": ["global_batch_tokens"]}]
     for key in _ONE_OR_MORE:
