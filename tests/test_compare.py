@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 import scaleacross as sa
 from cases import each
 from instances import instance, plain_job
+from scaleacross import api
 from scaleacross.cli import app
 from scaleacross.report.comparison import comparison_report
 from scaleacross.report.cost import chance
@@ -120,7 +123,28 @@ def test_table_names_plans_speed_ups_ties_and_missing_plans(found: Comparison) -
 def test_a_rule_cut_short_names_the_limits_that_there_are(found: Comparison) -> None:
     cut = found.model_copy(update={"rivals": tuple(r.model_copy(update={"complete": False}) for r in found.rivals)})
     text = " ".join(shown(cut).split())
-    assert "the limit ended its rule; more (--time-limit, --work-limit) may find a faster plan" in text
+    assert "the limit ended its rule; more (--time-limit, --cpu-limit, --work-limit) may find a faster plan" in text
+
+
+def test_the_stated_clock_measures_our_search_and_every_rule() -> None:
+    """``--cpu-limit`` of plan was no option of compare."""
+    asked = count()
+    cut = sa.compare(job(), time_limit_s=10.0, clock=lambda: float(next(asked)))
+    assert not all(one.complete for one in cut.rivals) and cut.plan.report.status == "time_limit"
+
+
+def test_command_takes_the_limits_of_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, object] = {}
+
+    def record(name: str, **said: object) -> Comparison:
+        seen.update(said)
+        raise sa.InputError(name)
+
+    monkeypatch.setattr(api, "compare", record)
+    assert CliRunner().invoke(app, ["compare", "one", "--cpu-limit", "3"]).exit_code == 2
+    assert (seen["time_limit_s"], seen["clock"], seen["work_limit"]) == (3.0, time.process_time, None)
+    both = CliRunner().invoke(app, ["compare", "one", "--cpu-limit", "3", "--work-limit", "40"])
+    assert both.exit_code == 2 and "--work-limit counts step times" in both.output
 
 
 @pytest.mark.slow

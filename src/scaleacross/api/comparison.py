@@ -36,6 +36,7 @@ def compare(
     tie_tolerance: float = DEFAULT_TIE_TOLERANCE,
     overrides: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
     work_limit: int | None = None,
 ) -> Comparison:
     """Our plan and all baselines, with the step times of their simulations.
@@ -51,6 +52,7 @@ def compare(
         tie_tolerance: relative difference of step times that counts as a tie.
         overrides: ``a.b.c=value`` on any field of the job.
         progress: called now and then.
+        clock: what ``time_limit_s`` is measured with; ``time.process_time`` counts CPU seconds.
         work_limit: step times that our search, and each baseline, may compute, in place of ``time_limit_s``.
 
     Raises:
@@ -60,15 +62,16 @@ def compare(
     """
     search_arguments(time_limit_s, gap_tolerance=gap_tolerance, seed=seed, work_limit=work_limit)
     problem = problem_of(job, overrides)
-    limit, clock = (time_limit_s, time.perf_counter) if work_limit is None else (float(work_limit), WorkClock())
+    limit = (time_limit_s, clock) if work_limit is None else (float(work_limit), WorkClock())
     report = progress or (lambda _: None)
-    found = rivals_of(problem, limit, report, clock)
+    found = rivals_of(problem, limit[0], report, limit[1])
     ours = plan(
         problem.job,
         time_limit_s=time_limit_s,
         seed=seed,
         gap_tolerance=gap_tolerance,
         progress=progress,
+        clock=clock,
         work_limit=work_limit,
         incumbents=[rival.decision for rival in found if rival.decision is not None],
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaleacross.cli.frame import Overrides, display, output_folder, searching
-from scaleacross.cli.limits import Space, WorkLimit, wide
+from scaleacross.cli.limits import CpuLimit, Space, WorkLimit, limits, wide
 from scaleacross.cli.page import Charts, page_files, timeline_of, write_charts
 from scaleacross.cli.view import Quiet
 
@@ -36,6 +36,7 @@ def compare_command(
             help="Seconds for our search, and for each baseline (twice that if it has no plan).",
         ),
     ] = 60.0,
+    cpu_limit_s: CpuLimit = None,
     work_limit: WorkLimit = None,
     space: Space = "quick",
     overrides: Overrides = None,
@@ -68,8 +69,7 @@ def compare_command(
     with searching() as progress:
         found = compare(
             job,
-            time_limit_s=time_limit_s,
-            work_limit=work_limit,
+            **limits(time_limit_s, cpu_limit_s, work_limit),
             seed=seed,
             tie_tolerance=tie,
             overrides=[*wide(space), *(overrides or ())],

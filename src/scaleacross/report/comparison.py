@@ -100,6 +100,6 @@ def _remarks(comparison: Comparison) -> Iterator[tuple[str, str | Text]]:
         yield "same plan", cell(f"the search found nothing faster than {comparison.matched}'s plan")
     late = [rival.name for rival in comparison.rivals if not rival.complete]
     if late:
-        way_out = "more (--time-limit, --work-limit) may find a faster plan"
+        way_out = "more (--time-limit, --cpu-limit, --work-limit) may find a faster plan"
         yield "cut short", cell(f"{', '.join(late)}: the limit ended its rule; {way_out}")
     yield "tie", f"step times within {percent(comparison.tie_tolerance)}"
