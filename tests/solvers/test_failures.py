@@ -87,10 +87,33 @@ def test_spare_hosts_are_not_filled() -> None:
     used = {share.building: share.num_accelerators for share in plan.placement.fill}
     assert used.get("b0", 0) <= 8
     assert used.get("b1", 0) <= 4
-    with pytest.raises(sa.InputError, match="none is left"):
-        sa.plan(plain_job(3, 2, spare_hosts={"b1": 2}), alternatives=False)
     with pytest.raises(sa.InputError, match="no building 'b7'; there are b0, b1"):
         sa.plan(plain_job(3, 2, spare_hosts={"b7": 1}), alternatives=False)
+
+
+@pytest.mark.heavy
+def test_a_building_held_back_whole_is_planned_around() -> None:
+    """It was refused: "none is left to use"."""
+    plan = sa.plan(plain_job(3, 2, spare_hosts={"b1": 2}), alternatives=False)
+    sa.verify(plan)
+    alone = sa.plan(plain_job(3, 2, spare_hosts={"b0": 3}), alternatives=False)
+    assert {share.building for share in plan.placement.fill} == {"b0"}
+    assert {share.building for share in alone.placement.fill} == {"b1"}
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ({"b1": 3}, "3 hosts of 'b1' are held back, and it has 2"),
+        ({"b0": 3, "b1": 2, "b2": 2}, "every host of every building is held back"),
+        ({"b1": 2}, "only buildings held back whole join 'b0' with b2: leave a host, or add a trunk"),
+    ],
+)
+def test_no_topology_is_left_without_hosts_or_in_parts(held: dict[str, int], said: str) -> None:
+    with pytest.raises(sa.InputError, match=said):
+        problem_of(plain_job(3, 2, 2, spare_hosts=held))
+    left = problem_of(plain_job(3, 2, 2, spare_hosts={"b0": 3})).topology
+    assert ([one.name for one in left.buildings], len(left.trunks)) == (["b1", "b2"], 1)
 
 
 def test_the_replicas_that_are_left_take_the_batch() -> None:

@@ -335,8 +335,10 @@ def with_host_shares(topology: Topology) -> Topology:
 def without_spares(topology: Topology, spare_hosts: dict[str, int]) -> Topology:
     """The topology that a job may fill: every building without its last ``spare_hosts``; trunks keep their capacity.
 
+    A building without any host left is gone with its trunks.
+
     Raises:
-        InputError: an unknown building, or no host left in one.
+        InputError: an unknown building, more hosts than one has, no host left at all, or buildings that only one held back joins.
     """
     if not any(spare_hosts.values()):
         return topology
@@ -344,11 +346,16 @@ def without_spares(topology: Topology, spare_hosts: dict[str, int]) -> Topology:
     for name, spare in spare_hosts.items():
         if name not in sizes:
             raise InputError(f"spare_hosts: no building '{name}'; there are {', '.join(sizes)}")
-        if spare >= sizes[name].hosts:
-            raise InputError(f"spare_hosts: {spare} of the {sizes[name].hosts} hosts of '{name}': none is left to use")
+        if spare > sizes[name].hosts:
+            raise InputError(f"spare_hosts: {spare} hosts of '{name}' are held back, and it has {sizes[name].hosts}")
+    used = [name for name, building in sizes.items() if spare_hosts.get(name, 0) < building.hosts]
+    if not used:
+        raise InputError("spare_hosts: every host of every building is held back: none is left to use")
     regions = tuple(
         region.model_copy(
-            update={"buildings": tuple(_without(b, spare_hosts.get(b.name, 0)) for b in region.buildings)}
+            update={
+                "buildings": tuple(_without(b, spare_hosts.get(b.name, 0)) for b in region.buildings if b.name in used)
+            }
         )
         for region in topology.regions
     )
@@ -356,7 +363,13 @@ def without_spares(topology: Topology, spare_hosts: dict[str, int]) -> Topology:
         trunk.model_copy(update={"bandwidth_bytes_per_s": trunk_bytes_per_s(topology, trunk)})
         for trunk in topology.trunks
     )
-    return topology.model_copy(update={"regions": regions, "trunks": trunks})
+    left = with_buildings(topology.model_copy(update={"regions": regions, "trunks": trunks}), used)
+    apart = [name for name in used if name not in left._reachable_from(used[0])]
+    if apart:
+        raise InputError(
+            f"spare_hosts: only buildings held back whole join '{used[0]}' with {', '.join(apart)}: leave a host, or add a trunk"
+        )
+    return left
 
 
 def with_buildings(topology: Topology, kept: Collection[str]) -> Topology:
