@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from pydantic import ValidationError
 
-from scaleacross.report.explanation import explanation_line, explanation_summary
+from scaleacross.report.explanation import explanation_line, explanation_report, explanation_summary
 from scaleacross.report.plan import decision
 from scaleacross.report.summary import MAX_LINES, effect, plan_line, plan_summary
 from scaleacross.spec.explanation import Explanation, Phase, RunnerUp, Sensitivity
-from scaleacross.spec.plan import Alternative, Finalist, Plan
+from scaleacross.spec.plan import Alternative, Finalist, Plan, SolveReport
 from scaleacross.spec.summary import PlanSummary, TokenCost
 from scaleacross.workloads.space import EQUAL_STAGES, QUICK
 
@@ -121,6 +122,26 @@ def test_one_line_has_no_markup_and_no_escape_codes(plan: Plan) -> None:
     line = plan_line(plan.model_copy(update={"job": job}))
     assert "\x1b" not in line
     assert "10.00 s, 104.9 k tokens/s, MFU 43.5 %" in line
+
+
+def test_sensitivities_say_what_trunks_alone_bring(render: Render) -> None:
+    """The line "bottleneck" of a plan said it, the section of explain did not."""
+    wider = SLOW.model_copy(update={"trunks_more_s": -0.12})
+    found = Explanation(name="demo", step_s=10.0, runner_ups=(), phases=(), sensitivities=(wider, FLOP), seconds=1.0)
+    (row,) = [line for line in render(explanation_report(found)).splitlines() if "campus bandwidth" in line]
+    assert "−120 ms with wider trunks alone, not NICs" in row
+
+
+def test_a_gap_names_the_objective_that_it_is_of(plan: Plan) -> None:
+    """Beside bound_s, which is of the step time whatever the objective is, it read as a gap of the step time."""
+    assert plan.report.gap_of == "step_time"
+    data = plan.report.model_dump(mode="json", exclude={"gap_of"})
+    value = {"name": "tokens_per_s_per_megawatt", "value": 1.0, "bound": 2.0, "unit": "J", "spent_per_step": 4.0}
+    data["objective"] = {**value, "spent_bound_per_step": 2.0, "parts": {}}
+    assert SolveReport.model_validate(data).gap_of == "tokens_per_s_per_megawatt"
+    for wrong in ({**data, "gap_of": "step_time"}, {**data, "objective": None, "gap_of": "useful_tokens_per_s"}):
+        with pytest.raises(ValidationError, match="gap_of: the gap is of "):
+            SolveReport.model_validate(wrong)
 
 
 def test_explanation_begins_with_what_matters_most(plan: Plan, render: Render) -> None:

@@ -12,7 +12,7 @@ from scaleacross.report.compression import why_encoded
 from scaleacross.report.cost import COMPONENT_MEANING, chance, expectation
 from scaleacross.report.format import add, cell, columns, grid, percent, section
 from scaleacross.report.summary import NO_FIGURE, FirstLines, effect
-from scaleacross.spec.explanation import Explanation, FailureWhatIf, RunnerUp, by_what_more_brings
+from scaleacross.spec.explanation import Explanation, FailureWhatIf, RunnerUp, Sensitivity, by_what_more_brings
 from scaleacross.units import human_seconds
 
 SHOWN_FIRST = 3
@@ -172,8 +172,13 @@ def _sensitivities(explanation: Explanation) -> RenderableType:
     table = columns(("figure", "% per %", less, more, ""), right=("% per %", less, more), flexible=("",))
     for row in explanation.sensitivities:
         shown = "–" if row.elasticity is None else f"{row.elasticity:+.3f}".replace("-", "−")
-        add(table, row.figure, shown, _signed(row.less_s), _signed(row.more_s), row.note)
+        add(table, row.figure, shown, _signed(row.less_s), _signed(row.more_s), row.note or _trunks(row))
     return section("Sensitivity of the step time, this decision kept", table)
+
+
+def _trunks(row: Sensitivity) -> str:
+    """What wider trunks bring by themselves; '' of a figure that is none of trunks."""
+    return "" if row.trunks_more_s is None else f"{_signed(row.trunks_more_s)} with wider trunks alone, not NICs"
 
 
 def _signed(seconds: float | None) -> str:

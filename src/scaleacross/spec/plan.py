@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.goodput import Goodput
@@ -254,6 +254,10 @@ class SolveReport(Spec):
         description="what alone status and bound are about, where the search has tried no more; notes say why",
     )
     gap: float = Field(description="(objective - bound) / objective; of spent_per_step where objective says so")
+    gap_of: ObjectiveName = Field(
+        default="step_time",
+        description="the objective that gap is about; objective_s and bound_s are step times whatever it is",
+    )
     objective: ObjectiveValue | None = Field(default=None, description="None: the step time is the objective")
     limits: dict[ObjectiveName, float] = Field(
         default_factory=dict,
@@ -275,6 +279,22 @@ class SolveReport(Spec):
         default=(), description="replayed, fastest first: the plan is the first; empty: the price alone chose it"
     )
     notes: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gap_names_its_objective(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "gap_of" in data:
+            return data
+        value = data.get("objective")
+        name = value.get("name", "step_time") if isinstance(value, dict) else getattr(value, "name", "step_time")
+        return {**data, "gap_of": name}
+
+    @model_validator(mode="after")
+    def _gap_is_of_the_objective(self) -> SolveReport:
+        name = "step_time" if self.objective is None else self.objective.name
+        if self.gap_of != name:
+            raise ValueError(f"gap_of: the gap is of {name}, not of {self.gap_of}")
+        return self
 
 
 class TargetFit(Spec):
