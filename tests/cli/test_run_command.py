@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from scaleacross.cli import app
+from scaleacross.cost_models.collectives import ALGORITHM_NAMES
+from scaleacross.runtime.launch_file import PRICED
+from scaleacross.schedules.collective import PHASES
 
 sys.path.append(str(Path(__file__).parents[1] / "runtime"))
 from launch_configs import small_launch
@@ -62,6 +66,27 @@ def test_a_plan_is_no_launch_file(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["bench", str(path)])
     assert result.exit_code == 2
     assert "is no launch file: plan_name: Field required. `scaleacross plan JOB -o DIR`" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "said"),
+    [
+        ("time_s", -0.01, "process_groups.0.collectives.0.time_s: Input should be greater than or equal to 0"),
+        ("bytes_per_rank", -1, "bytes_per_rank: Input should be greater than or equal to 0"),
+        ("algorithm", "rign", "dp_shard all_reduce: no algorithm 'rign'; there are ring, "),
+    ],
+)
+def test_a_launch_file_that_cannot_be_is_refused(figure: str, value: object, said: str, tmp_path: Path) -> None:
+    """Collectives of an unknown algorithm ran by gloo, and nothing said so."""
+    text = json.loads(small_launch(dp_shard=4).model_dump_json())
+    text["process_groups"][0]["collectives"][0][figure] = value
+    (tmp_path / "launch.json").write_text(json.dumps(text))
+    result = RUNNER.invoke(app, ["run", str(tmp_path / "launch.json"), "--dry-run", "--", "train.py"])
+    assert result.exit_code == 2 and said in result.stderr
+
+
+def test_every_algorithm_that_is_priced_is_one_of_a_launch_file() -> None:
+    assert set(ALGORITHM_NAMES) <= {*PRICED, *PHASES}
 
 
 def test_traces_go_where_none_are(launch: Path, tmp_path: Path) -> None:

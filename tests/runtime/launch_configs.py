@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scaleacross.spec.framework import Optimizer
-from scaleacross.spec.launch import ALL_AXES, LaunchConfig, LaunchHost, ProcessGroups, Rendezvous, rank_groups
+from scaleacross.spec.launch import ALL_AXES, LaunchConfig, LaunchHost, ProcessGroups, RankRow, Rendezvous, rank_groups
+from scaleacross.spec.network import LINK_LEVELS, LinkLevel
 from scaleacross.spec.parallelism import Degrees, PipelineChoice
 from scaleacross.spec.plan import PredictedCollective
+
+
+def crossed(rows: tuple[RankRow, ...], groups: tuple[tuple[int, ...], ...], beyond: LinkLevel) -> tuple[LinkLevel, ...]:
+    """Level of each group where every host stands apart from all others by ``beyond``."""
+    return tuple(beyond if len({rows[rank][0] for rank in ranks}) > 1 else "scale_up" for ranks in groups)
+
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -32,9 +39,9 @@ def small_launch(
         ProcessGroups(
             axis=axis,
             degree=degrees.of(axis),
-            level="campus",
+            level=max(crossed(table, rank_groups(table, axis, degrees), "campus"), key=LINK_LEVELS.index),
             ranks=rank_groups(table, axis, degrees),
-            levels=tuple("campus" for _ in rank_groups(table, axis, degrees)),
+            levels=crossed(table, rank_groups(table, axis, degrees), "campus"),
             collectives=tuple(
                 PredictedCollective(
                     name=f"{axis} {op}",

@@ -8,8 +8,11 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from launch_configs import crossed
+
 from scaleacross.spec.framework import Optimizer
 from scaleacross.spec.launch import LaunchConfig, LaunchHost, ProcessGroups, Rendezvous, rank_groups
+from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.parallelism import Degrees, PipelineChoice
 
 LIMIT_S = 90.0
@@ -46,9 +49,9 @@ def launch(shard: int, tensor: int, num_hosts: int = 1, **changes: Any) -> Launc
             ProcessGroups(
                 axis=axis,
                 degree=degrees.of(axis),
-                level="rack",
+                level=max(crossed(rows, rank_groups(rows, axis, degrees), "rack"), key=LINK_LEVELS.index),
                 ranks=rank_groups(rows, axis, degrees),
-                levels=("rack",) * (world // degrees.of(axis)),
+                levels=crossed(rows, rank_groups(rows, axis, degrees), "rack"),
                 collectives=(),
             )
             for axis in axes

@@ -14,7 +14,14 @@ ROWS = ((0, 0, 0, 0, 0, 0, 0, 0), (0, 1, 0, 0, 0, 0, 1, 0), (1, 0, 0, 0, 1, 0, 0
 
 
 def groups(axis: str, *ranks: tuple[int, ...]) -> ProcessGroups:
-    return ProcessGroups(axis=axis, degree=2, level="rack", ranks=ranks, levels=("rack",) * len(ranks), collectives=())
+    level = "scale_up" if axis == "tp" else "zone"
+    return ProcessGroups(axis=axis, degree=2, level=level, ranks=ranks, levels=(level,) * len(ranks), collectives=())
+
+
+def far(level: str, *levels: str) -> dict[str, object]:
+    """A file whose dp_shard groups are stated to cross other levels."""
+    own = config().process_groups
+    return {"process_groups": (own[0], own[1].model_copy(update={"level": level, "levels": levels}), own[2])}
 
 
 def config(**changes: object) -> LaunchConfig:
@@ -69,6 +76,9 @@ def _with(row: int, column: str, value: int) -> tuple[tuple[int, ...], ...]:
         ({"process_groups": ()}, "one entry for each of"),
         ({"process_groups": (groups("tp", (0, 2), (1, 3)), *config().process_groups[1:])}, "do not follow"),
         ({"process_groups": (groups("tp", (1, 0), (2, 3)), *config().process_groups[1:])}, "do not follow"),
+        (far("rack", "rack", "rack"), "dp_shard: rank 0's group crosses zone, and rack is stated"),
+        (far("scale_up", "zone", "scale_up"), "dp_shard: rank 1's group crosses zone, and scale_up is stated"),
+        (far("campus", "zone", "zone"), "level campus is not the outermost"),
         ({"rank_columns": ("host",)}, "rank_columns of schema 1"),
         ({"layers_per_stage": ((4,), (4,))}, "1 lists of 1 numbers are needed"),
         ({"layers_per_stage": ((2, 2),)}, "1 lists of 1 numbers are needed"),

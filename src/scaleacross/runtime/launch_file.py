@@ -9,10 +9,13 @@ from typing import Final
 from pydantic import ValidationError
 
 from scaleacross.errors import InputError
+from scaleacross.schedules.collective import PHASES
 from scaleacross.spec.launch import LaunchConfig
 
 LAUNCH_VARIABLE: Final = "SCALEACROSS_LAUNCH"
 ORIGIN: Final = "`scaleacross plan JOB -o DIR` and `scaleacross emit PLAN --to launch -o DIR` write launch.json"
+PRICED: Final = ("none", "tree", "hierarchical", "pairwise", "two_level", "point_to_point", "measured")
+"""Algorithms of predicted collectives that no level runs by itself; the others are names of ``PHASES``."""
 DUMPS_VARIABLE: Final = "SCALEACROSS_DUMPS"
 """Folder into which every rank writes its trace when it ends."""
 
@@ -25,11 +28,17 @@ def read_launch(path: str | Path) -> LaunchConfig:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise InputError(f"launch file {path}: {reason}. {ORIGIN}") from None
     try:
-        return LaunchConfig.model_validate_json(text)
+        config = LaunchConfig.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise InputError(f"{path} is no launch file: {where}: {first['msg']}. {ORIGIN}") from None
+    for groups in config.process_groups:
+        for one in groups.collectives:
+            if one.algorithm not in (*PRICED, *PHASES):
+                known = ", ".join((*PHASES, *PRICED))
+                raise InputError(f"{path}: {one.name}: no algorithm '{one.algorithm}'; there are {known}")
+    return config
 
 
 def require_world_size(config: LaunchConfig) -> None:

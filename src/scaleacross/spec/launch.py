@@ -14,6 +14,7 @@ follow each other is chosen with the fill.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
@@ -22,7 +23,7 @@ from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.base import Spec
 from scaleacross.spec.embedding_launch import EmbeddingLaunch
 from scaleacross.spec.framework import Optimizer
-from scaleacross.spec.network import LinkLevel
+from scaleacross.spec.network import LINK_LEVELS, LinkLevel
 from scaleacross.spec.network_choice import CommunicatorChoice
 from scaleacross.spec.offloading import OffloadShare
 from scaleacross.spec.parallelism import (
@@ -241,6 +242,15 @@ class LaunchConfig(Spec):
                 raise ValueError(f"{groups.axis}: {len(groups.levels)} levels for {len(groups.ranks)} groups")
             if sorted(groups.ranks) != sorted(rank_groups(self.ranks, groups.axis, self.degrees)):
                 raise ValueError(f"{groups.axis}: the groups do not follow from the coordinates of the ranks")
+            for ranks, stated_level in zip(groups.ranks, groups.levels, strict=True):
+                level = self.level_among(ranks)
+                # hosts of one rack may be one scale-up domain, which no row of this file says
+                if stated_level != level and (stated_level, level) != ("scale_up", "rack"):
+                    raise ValueError(
+                        f"{groups.axis}: rank {ranks[0]}'s group crosses {level}, and {stated_level} is stated"
+                    )
+            if groups.level != max(groups.levels, key=LINK_LEVELS.index):
+                raise ValueError(f"{groups.axis}: level {groups.level} is not the outermost of its groups' levels")
         return self
 
     def coordinates(self, rank: int) -> dict[Axis, int]:
@@ -258,9 +268,15 @@ class LaunchConfig(Spec):
 
     def level_between(self, rank: int, peer: int) -> LinkLevel:
         """Outermost level that messages between two ranks cross; two processes of one host are in one scale-up domain."""
-        levels: tuple[LinkLevel, ...] = ("region", "campus", "building", "zone", "rack")
-        both = zip(levels, self.place(rank), self.place(peer), strict=True)
-        return next((level for level, one, other in both if one != other), "scale_up")
+        return self.level_among((rank, peer))
+
+    def level_among(self, ranks: Iterable[int]) -> LinkLevel:
+        """Outermost level that messages among ``ranks`` cross."""
+        places = {self.place(rank) for rank in ranks}
+        # what the first and the last place have in common, all between them have, too
+        ends = zip(("region", "campus", "building", "zone", "rack"), min(places), max(places), strict=True)
+        levels: Iterator[LinkLevel] = (level for level, first, last in ends if first != last)  # type: ignore[misc]
+        return next(levels, "scale_up")
 
     def groups(self, axis: Axis) -> list[list[int]]:
         """Process groups of ``axis`` in ring order; one group per rank when the degree is 1."""

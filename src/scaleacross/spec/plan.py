@@ -137,17 +137,17 @@ class PredictedCollective(Spec):
     name: str = Field(description="e.g. 'tp all_gather', 'dp_replicate all_reduce'")
     axis: Axis
     op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
-    group_size: int
+    group_size: PositiveInt
     bytes_per_rank: float = Field(
-        description="full tensor for gathers, scatters and reductions; bytes sent for all_to_all and send"
+        ge=0, description="full tensor for gathers, scatters and reductions; bytes sent for all_to_all and send"
     )
-    per_step: float = Field(description="how often one rank issues it in a step")
+    per_step: float = Field(ge=0, description="how often one rank issues it in a step")
     phases: dict[Phase, float] = Field(
         default_factory=dict, description="per_step by the part of the step in which it is issued"
     )
     level: LinkLevel = Field(description="outermost level crossed")
     algorithm: str = Field(description="ring | tree | hierarchical | pairwise | point_to_point | measured")
-    time_s: float = Field(description="predicted time of one")
+    time_s: float = Field(ge=0, description="predicted time of one")
 
 
 class LevelTraffic(Spec):
@@ -340,7 +340,7 @@ class Plan(Spec):
         default=None, description="how decision.network was chosen; None: it was not, or the library's defaults hold"
     )
     targets: tuple[TargetFit, ...] = Field(
-        default=(), description="which targets express the plan; empty: a plan of an older version"
+        default=(), description="which targets express the plan; empty does not verify"
     )
     report: SolveReport
 

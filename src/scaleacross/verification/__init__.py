@@ -123,7 +123,7 @@ def verify(plan: Plan, errors: StepErrors | None = None) -> None:
         wrong += v9_network(problem.job, plan.decision, cost, shapes, used)
         levels = build_levels(problem.topology, plan.placement.fill)
         wrong += v9_trunks(problem.job, plan.decision, cost, shapes, levels)
-        if plan.targets and plan.targets != target_fits(problem, plan.decision):
+        if plan.targets != target_fits(problem, plan.decision):
             wrong.append("V10: what the plan states about targets is not what their laws and memory say")
         if plan.network is not None:
             library = _priced(problem, plan.decision.model_copy(update={"network": None}), shapes, layout)
