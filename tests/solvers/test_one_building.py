@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +97,26 @@ def test_a_search_below_a_step_ends_without_a_plan_at_its_limit() -> None:
     assert work() <= 3
     late = search(problem, time_limit_s=1e-9, below_s=below_s)
     assert late.best is None
+
+
+def unlike_buildings() -> dict[str, Any]:
+    """Two slow hosts, and one host that computes twice as fast as both."""
+    topology = over_a_thin_link()["topology"] | {"regions": plain_topology(2, 1)["regions"]}
+    slow, fast = (building["accelerator"] for building in topology["regions"][0]["buildings"])
+    slow |= {"name": "slow", "peak_tflop_per_s": {"bf16": 10.0}}
+    fast |= {"name": "fast", "peak_tflop_per_s": {"bf16": 40.0}}
+    return over_a_thin_link(topology=topology)
+
+
+@pytest.mark.heavy
+def test_of_unlike_buildings_it_is_the_one_that_computes_fastest() -> None:
+    """And no slower there than what the whole search found, however little time is left for it."""
+    problem = problem_of(
+        plain_job(**unlike_buildings(), degrees={"tp": 1, "cp": 1, "pp": 1, "ep": 1}, shard="optimizer")
+    )
+    found = search(problem, time_limit_s=1e9, clock=partial(next, count()))
+    known_s = min(one.step_s for one in found.pool if {name for name, _ in one.placement.fill} == {"b1"})
+    found.time_limit_s = found.elapsed_s + 20  # looks at the clock
+    alone = InOneBuilding().of(found)
+    assert alone is not None and alone.name == "b1"
+    assert alone.found.best is not None and alone.found.best.step_s <= known_s

@@ -80,12 +80,17 @@ def cut_bound(problem: Problem) -> Bound | None:
     crossing = min(activations, smallest_stage * each / best_ratio(job))
     widest = max(_of_trunks(problem.topology, building.name) for building in buildings)
     together = max(compute_bound(problem).step_s, crossing / widest)
-    alone = _step_flop(problem) / max(_attainable_flop_per_s(problem, building) for building in buildings)
+    alone = _step_flop(problem) / _attainable_flop_per_s(problem, fastest_building(problem))
     why = (
         f"one building alone needs {alone:.3g} s; over several, {human_bytes(crossing)} must pass trunks of "
         f"{human_bytes(widest)}/s"
     )
     return Bound(name="cut", step_s=min(alone, together), why=why)
+
+
+def fastest_building(problem: Problem) -> Building:
+    """The one whose accelerators together compute most per second: of several types not always the one that has most of them."""
+    return max(problem.topology.buildings, key=lambda building: _attainable_flop_per_s(problem, building))
 
 
 def _of_trunks(topology: Topology, building: str) -> float:

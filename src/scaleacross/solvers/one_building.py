@@ -13,10 +13,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.solvers.bounds import fastest_building
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.place_parallelism import Placer
-from scaleacross.solvers.search_state import Search
+from scaleacross.solvers.search_state import Placed, Search
 from scaleacross.solvers.work_limit import another
 from scaleacross.spec.topology import Region, Topology
 from scaleacross.workloads.problem import Problem
@@ -44,7 +45,7 @@ class OneBuilding(NamedTuple):
 
 @dataclass
 class InOneBuilding:
-    """Searches the building with most accelerators, once where that finds a plan, and remembers it in the search over all.
+    """Searches the building that computes fastest, once where that finds a plan, and remembers it in the search over all.
 
     Attributes:
         placer_on: makes the placer of a fleet of a problem, as ``joint.search`` asks for it.
@@ -61,20 +62,29 @@ class InOneBuilding:
 
     def of(self, state: Search) -> OneBuilding | None:
         """What one building alone takes, once the search has ended; None where there is no other, or that takes too long."""
+        known = _fastest_in(state, fastest_building(state.problem).name)
         if self._known is None and (state.num_candidates <= MANY_CANDIDATES or state.out_of_time):
-            self._known = self._search(state, 1.0)
+            self._known = self._search(state, 1.0, np.inf if known is None else known.step_s)
+        if self._known is not None and known is not None and known.step_s <= self._known.found.incumbent_s:
+            self._known.found.best = known  # this search may have ended before it came so far
         return self._known
 
     def _search(self, state: Search, share: float, below_s: float = np.inf) -> OneBuilding | None:
         topology = state.problem.topology
         if len(topology.buildings) < 2 or state.past_limit:
             return None
-        largest = max(topology.buildings, key=lambda building: building.num_accelerators)
-        region = Region(name=topology.region_of(largest.name), buildings=(largest,))
+        fastest = fastest_building(state.problem)
+        region = Region(name=topology.region_of(fastest.name), buildings=(fastest,))
         alone = Topology(name=topology.name, regions=(region,), provenance=topology.provenance)
         problem = Problem(state.problem.job, state.problem.workload, alone, state.problem.profile)
         found = searched_within(state, problem, "one building", share, self.placer_on, below_s, LONGEST_S)
-        return OneBuilding(largest.name, problem, found)
+        return OneBuilding(fastest.name, problem, found)
+
+
+def _fastest_in(state: Search, building: str) -> Placed | None:
+    """The fastest that the whole search has placed in one building alone."""
+    inside = (placed for placed in state.pool if {name for name, _ in placed.placement.fill} == {building})
+    return min(inside, key=lambda placed: placed.step_s, default=None)
 
 
 def searched_within(
