@@ -73,7 +73,8 @@ def test_finalists_are_the_best_by_price_each_with_its_replay(alone: Plan) -> No
         assert one.replayed_s == pytest.approx(sa.simulate(priced).step_s, rel=1e-9)
     times = [one.replayed_s for one in played if one.replayed_s is not None]
     assert times == sorted(times) and found.decision == played[0].decision
-    assert alone.report.finalists == ()
+    tie = alone.report.finalists
+    assert len(tie) == 2 and max(one.price_s for one in tie) <= refereeing.TIE * alone.estimated.step_s
     assert found.report.num_placed > 3
 
 

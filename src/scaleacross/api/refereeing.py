@@ -10,7 +10,8 @@ Of equal estimates only the first is a finalist: the other is the same plan unde
 the schedule of a single stage). Bound and gap stay those of estimates.
 
 Where nobody says how many finalists there are, the simulation of the best decides: one that takes longer than its estimate by
-more than ``AGREEMENT`` may lose to another, so ``AUTOMATIC`` are simulated.
+more than ``AGREEMENT`` may lose to another, so ``AUTOMATIC`` are simulated. Otherwise one is that by estimate is as good as the
+best, within ``TIE``: estimates are not that sure.
 
 The order of buildings that a pipeline runs through is in no estimate: which messages meet on which trunk. So the best by estimate
 is simulated in other orders, too (``building_orders``), and so is the fastest of the others, should it not be the best.
@@ -42,6 +43,9 @@ space 2,040 were estimated within 10 % of their simulation, so one with a higher
 AUTOMATIC: Final = 4
 """Finalists where nobody says how many: a choice. On DeepSeek-V3 over a region the fastest takes 1.31 s where the best by
 estimate takes 1.49 s (``plan deepseek_v3_region --cpu-limit 30``)."""
+TIE: Final = 1.01
+"""Estimate over the best up to which one more is simulated: a choice. Of 405B behind a trunk of 1:16 two plans 0.2 % apart by
+estimate are 4 % apart when simulated (docs/results/history.md)."""
 OF_A_KIND: Final = 2
 """Finalists with the same degrees and schedule before those of other kinds: a choice."""
 Choice = tuple[Placed, Networked]
@@ -68,8 +72,11 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
     asked, won, found = number is not None, Refereed(best, played, ()), [first]
     won, found = _in_other_orders(state, won, found, planned)
     late = min(map(_simulated_s, found)) > first.price_s * (1 + AGREEMENT) and played is not None
-    number = number or (AUTOMATIC if late and not state.stopped() else 1)  # who stops a search does not wait for four
-    for choice in _challengers(state, best, number, lambda: min(map(_simulated_s, found))):
+    ratio = PRICE_RATIO if asked or late else TIE
+    number = number or (
+        1 if state.stopped() else AUTOMATIC if late else 2
+    )  # who stops a search does not wait for others
+    for choice in _challengers(state, best, number, ratio, lambda: min(map(_simulated_s, found))):
         state.tell("simulating", len(found), max(number, len(found) + 1))
         one, played = _simulated(planned(choice[1]), state.problem)
         if _simulated_s(one) < min(map(_simulated_s, found)):
@@ -102,17 +109,21 @@ def _in_other_orders(
     return won, found
 
 
-def _challengers(state: Search, best: Choice, number: int, fastest_s: Callable[[], float]) -> Iterator[Choice]:
-    """After the best: others whose estimates are within ``PRICE_RATIO`` of its own or below ``fastest_s``, the fastest simulation
-    so far, ``number`` with it at most; then incumbents, and the best in one building, below ``fastest_s``."""
-    near_s = best[1].cost.cost.step_s * PRICE_RATIO
+def _challengers(
+    state: Search, best: Choice, number: int, ratio: float, fastest_s: Callable[[], float]
+) -> Iterator[Choice]:
+    """After the best: others whose estimates are within ``ratio`` of its own or, where that is ``PRICE_RATIO``, below
+    ``fastest_s``, the fastest simulation so far, ``number`` with it at most; then incumbents, and the best in one building, below
+    ``fastest_s``."""
+    near_s = best[1].cost.cost.step_s * ratio
     alone = min((one for one in state.pool if len(one.placement.fill) == 1), key=lambda one: one.step_s, default=None)
     ideal, prices = [best[0].step_s], [best[1].cost.cost.step_s]
     for placed, problem in _in_turn(state):
         so_far_s = fastest_s()
         faster_s = so_far_s if placed.brought or math.isfinite(so_far_s) else 0.0
         beyond_s = faster_s if placed.brought or placed is alone else 0.0
-        most_s = max(near_s, faster_s) if len(prices) < number else beyond_s
+        near_enough_s = max(near_s, beyond_s if ratio < PRICE_RATIO else faster_s)
+        most_s = near_enough_s if len(prices) < number else beyond_s
         again = problem is not state.problem
         same = not again and _is_among(placed.step_s, ideal)  # ideal: no estimate is below its own
         if placed.step_s > most_s or same:
