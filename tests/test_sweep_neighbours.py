@@ -9,7 +9,7 @@ import pytest
 
 import scaleacross as sa
 from instances import plain_job
-from scaleacross.api import sweep_points, sweeping
+from scaleacross.api import sweep_neighbours, sweep_points, sweeping
 from scaleacross.api.engines.outcome import Record
 from scaleacross.api.study_store import kept_in
 from scaleacross.api.sweep_neighbours import neighbours
@@ -92,6 +92,21 @@ def test_points_without_a_plan_in_time_take_one(monkeypatch: pytest.MonkeyPatch)
     rows = sa.sweep(study()).rows
     assert [row["status"] for row in rows] == ["time_limit", rows[1]["status"], "time_limit", "time_limit"]
     assert all(row["step_s"] > 0 and 0 <= row["gap"] < 1 for row in rows)
+
+
+def test_a_worker_that_breaks_leaves_what_a_point_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def breaks(*_: Any) -> Any:
+        raise RuntimeError("broken")
+
+    def limited(study: Study, point: Point) -> Record:
+        decision = {"degrees": {"tp": point.fields[LATENCY]}}
+        return {"status": "time_limit", "reason": "", "figures": {"step_s": 1.0}, "decision": decision, "seconds": 1.0}
+
+    monkeypatch.setattr(sweeping, "run_point", limited)
+    monkeypatch.setattr(sweep_neighbours, "_outcome", breaks)
+    rows = sa.sweep(study(), directory=tmp_path).rows
+    assert {(row["status"], row["step_s"]) for row in rows} == {("time_limit", 1.0)}
+    assert not any("tried" in record for record in kept_in(tmp_path).values())
 
 
 @pytest.mark.heavy

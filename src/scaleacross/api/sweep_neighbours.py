@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scaleacross.api.engines import Engine, run_points
-from scaleacross.api.engines.outcome import Record
+from scaleacross.api.engines.outcome import FAILED, Record, failed
 from scaleacross.api.evaluation import evaluated, runs
 from scaleacross.api.problems import problem_of
 from scaleacross.api.stated import stated
@@ -102,10 +102,13 @@ def _run(
     def on_done(index: int, outcome: Record) -> None:
         nonlocal done, gained
         key, done = keys[index], done + 1
-        gained = gained or "decision" in outcome
-        records[key] = {**records[key], **outcome, "tried": attempts[key][0]}
-        if store:
-            store.append(records[key])
+        if (
+            outcome.get("status") != FAILED
+        ):  # whose worker died keeps what it has, and tries again with the same command
+            gained = gained or "decision" in outcome
+            records[key] = {**records[key], **outcome, "tried": attempts[key][0]}
+            if store:
+                store.append(records[key])
         if progress:
             progress(Progress("neighbours", done, len(keys), None, None, time.perf_counter() - began))
 
@@ -120,11 +123,13 @@ def _may_gain(point: Point, record: Record) -> bool:
 
 
 def attempt_outcome(attempt: Attempt) -> Record:
-    """What changes in the record of a point: nothing, or its status, figures and decision; nothing where others cannot run."""
+    """What changes in the record of a point: nothing, or its status, figures and decision. Never raises."""
     try:
         return _outcome(attempt)
     except (InputError, InfeasibleError):
         return {}
+    except Exception as error:  # the point has its own plan
+        return failed(f"{type(error).__name__}: {error}")
 
 
 def _outcome(attempt: Attempt) -> Record:
