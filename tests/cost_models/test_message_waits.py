@@ -47,13 +47,17 @@ def test_messages_that_stay_in_buildings_keep_nobody_waiting() -> None:
 
 
 def test_messages_back_to_the_first_rank_queue_between_two_buildings_alone() -> None:
-    """With two chunks, rank 1 sends forward messages back to rank 0 and backward messages on: on the trunk of rank 0's."""
-    schedule, idle = generate("Interleaved1F1B", 2, 2, 2), np.zeros((4, 4))
-    here = np.array([[1.0, 0.0, 1.0, 0.0]] * 3 + [[0.0] * 4])
-    own = MessageWaits(here.astype(int), 0 * here, 0 * here, 99.0 * here, np.array([True, True, True]))
-    times = time_schedule(schedule, 1.0, 1.0, 0.0, 1.5, link_s=idle, waits=own)
-    alone = time_schedule(schedule, 1.0, 1.0, 0.0, 1.5, link_s=idle)
-    assert times.total_s > alone.total_s
+    """Twelve forward messages from rank 1 to rank 2 and six backward ones from rank 0 to rank 2 pass one trunk, 10 s each."""
+    schedule, idle, none = generate("Interleaved1F1B", 3, 6, 2), np.zeros((4, 6)), np.zeros((4, 6))
+    crossing = np.array([False, True, True, False, True])
+    own = MessageWaits(none.astype(int), none, none, none, crossing)
+    apart = own._replace(crossing=np.ones(5, dtype=bool))  # through more buildings every pair of ranks has its own
+
+    def total_s(waits: MessageWaits | None) -> float:
+        return time_schedule(schedule, 1.0, 1.0, 0.0, 10.0 * crossing, link_s=idle, waits=waits).total_s
+
+    assert total_s(own) >= 18 * 10
+    assert total_s(apart) == total_s(None) < 18 * 10
 
 
 @pytest.mark.parametrize(("ratio", "exposed_s"), [(1, 0.012), (16, 5.09)])

@@ -156,12 +156,11 @@ def play(actions: Actions, calls: Calls, num_slots: int, played: Played) -> None
             _begin(actions, jobs, does, over, there, place, action, passed - now)
             continue
         played.end[action] = now
-        link, slot = actions.link[action], actions.fills[action]
-        link_free[link] = max(now, link_free[link]) + actions.occupied_s[action]
+        free, lane, slot = link_free, actions.link[action], actions.fills[action]
         if actions.crosses[action] != NONE:
-            way = actions.crosses[action]
-            passed[way] = max(passed[way], now) + actions.occupied_s[action]
-        arrived[slot] = played.arrival[action] = link_free[link] + actions.travel_s[action]
+            free, lane = passed, actions.crosses[action]
+        free[lane] = max(now, free[lane]) + actions.occupied_s[action]
+        arrived[slot] = played.arrival[action] = free[lane] + actions.travel_s[action]
         for rank in range(ranks):
             if does[rank] == WAITS and actions.needs[actions.row[at[rank]]] == slot:
                 does[rank], moment[rank] = READY, arrived[slot]

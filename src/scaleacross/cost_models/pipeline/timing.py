@@ -7,7 +7,8 @@ link from one rank to the next, and messages leave in the order in which they ar
 computation never waits for a send. A boundary between two stages of the same rank costs nothing.
 
 Links that the collectives of all ranks share: ``link_s`` (``pipeline.shared_links``); layers whose calls wait there for messages:
-``waits`` (``pipeline.message_waits``). Not modelled: messages of several pairs of ranks on one inter-building link.
+``waits`` (``pipeline.message_waits``). Messages of several pairs of ranks queue on one inter-building link where layers wait for
+them; elsewhere that is not modelled.
 Speed: 1-2 million actions per second once compiled, about a third of that with compilation (one core).
 """
 
