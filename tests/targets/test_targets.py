@@ -221,7 +221,7 @@ def test_megatron_waits_for_the_messages_of_plain_1f1b_only(schedule: str, chunk
     pinned: dict[str, Any] = {"degrees": {"tp": 1, "cp": 1, "pp": 4}, "recompute": "none", "optimizer": unchecked}
     open_job = plain_job(2, 2, schedules=schedule, num_chunks=chunks, **pinned)
     found = [
-        sa.plan(open_job.model_copy(update={"target": target}), time_limit_s=20, alternatives=False)
+        sa.plan(open_job.model_copy(update={"target": target}), time_limit_s=20, alternatives=False, simulated=False)
         for target in ("scaleacross", "megatron")
     ]
     for seconds in (lambda plan: plan.estimated.step_s, lambda plan: sa.simulate(plan).step_s):
