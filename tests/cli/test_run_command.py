@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from scaleacross.cli import app
-from scaleacross.cost_models.collectives import ALGORITHM_NAMES
-from scaleacross.runtime.launch_file import PRICED
+from scaleacross.runtime.launch_file import EXCHANGES, read_launch
 from scaleacross.schedules.collective import PHASES
+from scaleacross.spec.network_choice import ALGORITHM_NAMES
 
 sys.path.append(str(Path(__file__).parents[1] / "runtime"))
 from launch_configs import small_launch
@@ -85,8 +85,12 @@ def test_a_launch_file_that_cannot_be_is_refused(figure: str, value: object, sai
     assert result.exit_code == 2 and said in result.stderr
 
 
-def test_every_algorithm_that_is_priced_is_one_of_a_launch_file() -> None:
-    assert set(ALGORITHM_NAMES) <= {*PRICED, *PHASES}
+@pytest.mark.parametrize("algorithm", [*ALGORITHM_NAMES, *EXCHANGES, *PHASES])
+def test_all_that_is_predicted_or_runs_may_stand_in_a_launch_file(algorithm: str, tmp_path: Path) -> None:
+    text = json.loads(small_launch(dp_shard=4).model_dump_json())
+    text["process_groups"][0]["collectives"][0]["algorithm"] = algorithm
+    (tmp_path / "launch.json").write_text(json.dumps(text))
+    assert read_launch(tmp_path / "launch.json").process_groups[0].collectives[0].algorithm == algorithm
 
 
 def test_traces_go_where_none_are(launch: Path, tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from machines import GB, LATENCIES, RATES, building, fill, flat, topology, trunk
 
 from one_collective import all_reduce, all_to_all, gather
-from scaleacross.cost_models.collectives import ALGORITHM_NAMES, HIERARCHICAL, NONE, PAIRWISE, Group
+from scaleacross.cost_models.collectives import HIERARCHICAL, NONE, PAIRWISE, Group
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, Levels, build_levels
 from scaleacross.cost_models.links import Links, group_bandwidth, links_of, ring_bandwidth
 from scaleacross.cost_models.messages import boundary_times, neighbour_messages
 from scaleacross.cost_models.network.options import options
 from scaleacross.cost_models.step import one_row
-from scaleacross.spec.network_choice import CommunicatorChoice, Connection
+from scaleacross.spec.network_choice import ALGORITHM_NAMES, CommunicatorChoice, Connection
 
 B = RATES[1]  # ranks of a building are hosts of one rack
 ALPHA = LATENCIES[1]

@@ -10,8 +10,8 @@ Of equal estimates only the first is a finalist: the other is the same plan unde
 the schedule of a single stage). Bound and gap stay those of estimates.
 
 Where nobody says how many finalists there are, the simulation of the best decides: one that takes longer than its estimate by
-more than ``AGREEMENT`` may lose to another, so ``AUTOMATIC`` are simulated. Otherwise one is that by estimate is as good as the
-best, within ``TIE``: estimates are not that sure.
+more than ``AGREEMENT`` may lose to another, so ``AUTOMATIC`` are simulated. Otherwise one more is simulated, whose estimate is
+within ``TIE`` of the best: estimates are not surer than that.
 
 The order of buildings that a pipeline runs through is in no estimate: which messages meet on which trunk. So the best by estimate
 is simulated in other orders, too (``building_orders``), and so is the fastest of the others, should it not be the best.

@@ -27,7 +27,7 @@ import numpy as np
 from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
-from scaleacross.cost_models.collectives import ALGORITHM_NAMES, Group
+from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.far_gradients import FarGradients
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.least_waits import cp_waits_s
@@ -46,6 +46,7 @@ from scaleacross.cost_models.plan_traffic import bytes_out, carried_bytes, time_
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.waiting_groups import RankGroups
 from scaleacross.cost_models.window_traffic import windows_of
+from scaleacross.spec.network_choice import ALGORITHM_NAMES
 from scaleacross.spec.parallelism import SHARD_LEVELS, PipelineChoice
 from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 

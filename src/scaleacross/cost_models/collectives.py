@@ -71,10 +71,9 @@ from scaleacross.cost_models.network.drivers import driven
 from scaleacross.cost_models.network.transport import connected, connected_at_best, library_settings, stated_settings
 from scaleacross.cost_models.protocol_times import ProtocolTimes, exchange_latency_s, least_tree_share
 from scaleacross.spec.network import CurveOp
-from scaleacross.spec.network_choice import MOVES, CommunicatorChoice, Compression, Driver
+from scaleacross.spec.network_choice import ALGORITHM_NAMES, MOVES, CommunicatorChoice, Compression, Driver
 from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 
-ALGORITHM_NAMES = ("none", "ring", "hierarchical", "tree", "pairwise", "point_to_point", "measured")
 NONE, RING, HIERARCHICAL, TREE, PAIRWISE, POINT_TO_POINT, MEASURED = range(len(ALGORITHM_NAMES))
 
 REMEMBERED: Final = 1024

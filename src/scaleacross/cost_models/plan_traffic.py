@@ -8,14 +8,14 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.candidates import Floats
-from scaleacross.cost_models.collectives import ALGORITHM_NAMES, POINT_TO_POINT, Group, Timed
+from scaleacross.cost_models.collectives import POINT_TO_POINT, Group, Timed
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, Levels
 from scaleacross.cost_models.network.compression import sent_ratio
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.spec.network import LINK_LEVELS
-from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.spec.network_choice import ALGORITHM_NAMES, CommunicatorChoice
 from scaleacross.spec.parallelism import PipelineChoice
 from scaleacross.spec.plan import LevelTraffic, PredictedCollective
 from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies

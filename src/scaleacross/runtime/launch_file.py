@@ -11,11 +11,14 @@ from pydantic import ValidationError
 from scaleacross.errors import InputError
 from scaleacross.schedules.collective import PHASES
 from scaleacross.spec.launch import LaunchConfig
+from scaleacross.spec.network_choice import ALGORITHM_NAMES
 
 LAUNCH_VARIABLE: Final = "SCALEACROSS_LAUNCH"
 ORIGIN: Final = "`scaleacross plan JOB -o DIR` and `scaleacross emit PLAN --to launch -o DIR` write launch.json"
-PRICED: Final = ("none", "tree", "hierarchical", "pairwise", "two_level", "point_to_point", "measured")
-"""Algorithms of predicted collectives that no level runs by itself; the others are names of ``PHASES``."""
+EXCHANGES: Final = ("direct", "pairwise", "two_level")
+"""Algorithms of all-to-alls."""
+KNOWN: Final = (*ALGORITHM_NAMES, *EXCHANGES)
+"""Algorithms of predicted collectives; so are the names of ``PHASES``."""
 DUMPS_VARIABLE: Final = "SCALEACROSS_DUMPS"
 """Folder into which every rank writes its trace when it ends."""
 
@@ -35,8 +38,8 @@ def read_launch(path: str | Path) -> LaunchConfig:
         raise InputError(f"{path} is no launch file: {where}: {first['msg']}. {ORIGIN}") from None
     for groups in config.process_groups:
         for one in groups.collectives:
-            if one.algorithm not in (*PRICED, *PHASES):
-                known = ", ".join((*PHASES, *PRICED))
+            if one.algorithm not in (*KNOWN, *PHASES):
+                known = ", ".join(dict.fromkeys((*PHASES, *KNOWN)))
                 raise InputError(f"{path}: {one.name}: no algorithm '{one.algorithm}'; there are {known}")
     return config
 

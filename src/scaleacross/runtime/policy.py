@@ -13,7 +13,7 @@ from scaleacross.errors import InputError
 from scaleacross.runtime.codecs import codec_named
 from scaleacross.runtime.communicator import LinkSettings
 from scaleacross.runtime.encoding import GRAIN, Encoding
-from scaleacross.runtime.launch_file import LAUNCH_VARIABLE, read_launch, require_world_size
+from scaleacross.runtime.launch_file import EXCHANGES, LAUNCH_VARIABLE, read_launch, require_world_size
 from scaleacross.schedules.collective import (
     PHASES,
     CollectiveSchedule,
@@ -31,7 +31,6 @@ from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.network_choice import CommunicatorChoice
 from scaleacross.spec.plan import PredictedCollective
 
-EXCHANGES: Final = ("direct", "pairwise", "two_level")
 CHUNK_BYTES: Final = 4 << 20
 MAX_CHUNKS: Final = 8
 """Where the plan does not say into how many chunks a collective is cut: one per so many bytes, which follow one another through

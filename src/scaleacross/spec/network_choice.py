@@ -20,6 +20,8 @@ Algorithm = Literal["library", "ring", "tree", "hierarchical", "pairwise", "poin
 """``library``: inside one scale-up domain the library chooses, and its measured curve is the price. ``tree`` is the double
 binary tree, ``pairwise`` sends to every peer directly."""
 
+ALGORITHM_NAMES: Final = ("none", "ring", "hierarchical", "tree", "pairwise", "point_to_point", "measured")
+"""What predicted collectives run (``PredictedCollective.algorithm``); measured: as the library did."""
 LevelAlgorithm = Literal["ring", "halving_doubling"]
 
 Driver = Literal["multiprocessors", "copy_engines", "host"]

@@ -1,10 +1,10 @@
 """Calls of passes that wait while messages between pipeline ranks pass the same links between buildings.
 
 Where a building ends inside groups of cp or ep, the calls of these few groups cross a trunk that the messages of all pipelines
-cross, too. (Where those of all ranks cross, they crowd it themselves: ``shared_links``.) Flows share it evenly: of a call that
-keeps it busy for b seconds over n flows, beside N flows of messages b·N/n more are due, and no more than until these messages
-have passed. A layer computes for a seconds before its call, and hides h of what the call takes longer. So one that begins M
-seconds before the messages have passed is longer by
+cross, too. (Where those of all ranks cross, they crowd it themselves: ``shared_links``.) All flows get the same share of it. A
+call that keeps an empty trunk busy for b seconds over n flows takes b·N/n seconds more while N flows of messages pass, but no
+longer than until these have passed. A layer computes for a seconds before its call, and hides h of what the call takes longer.
+So one that begins M seconds before the messages have passed is longer by
 
     max(0, min(M, a + b·N/n) − (a + h))
 
