@@ -11,7 +11,7 @@ from instances import plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.candidates import Candidates, concatenate
 from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.fleets import fleets
-from scaleacross.solvers.neighbours import PLACED, Climber
+from scaleacross.solvers.neighbours import KIND, PLACED, Climber
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
@@ -107,3 +107,23 @@ def test_without_a_start_nothing_is_placed() -> None:
     state, space, _, bases = searching()
     Climber(state, space, bases).climb(None)
     assert not state.pool
+
+
+def test_ties_are_the_best_of_other_kinds_however_little_slower() -> None:
+    state, space, placer, bases = searching()
+    slowest(state, placer)
+    [start] = state.pool
+    climber = Climber(state, space, bases)
+    climber.climb(replace(start, placer=placer.unlimited()))
+    best = state.best
+    assert best is not None
+    before, below_s = len(state.pool), 2 * best.step_s
+    climber.place_ties(best, below_s)
+    tied = state.pool[before:]
+    kinds = [tuple(int(getattr(one.candidates, name)[0]) for name in KIND) for one in (best, *tied)]
+    assert len(tied) > 1 and len(set(kinds)) == len(kinds)
+    assert all(best.step_s <= one.step_s < below_s and changes(one.candidates, best.candidates) == 1 for one in tied)
+    assert state.best is best
+    state.stopped = lambda: True
+    climber.place_ties(best, below_s)
+    assert len(state.pool) == before + len(tied)

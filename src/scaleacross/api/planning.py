@@ -73,7 +73,7 @@ def plan(
         alternatives: look for what lost, and by how much; False saves that time and leaves ``report.alternatives`` empty.
         referee: simulate so many of the best decisions, beyond the limit, and every incumbent whose estimate is below the
             fastest simulation; the fastest simulation becomes the plan (objective step_time only), bound and gap stay those of
-            estimates. None: two where estimates tie, four where the best simulates over 5 % longer than estimated; no
+            estimates. None: up to four whose estimates tie, or where the best simulates over 5 % longer than estimated; no
             simulation without ``simulated``.
         clock: what the limit is measured with; ``time.process_time`` makes the plan independent of what else the machine does.
         stopped: asked as the clock is; once true, the search ends with the best plan so far and its gap.

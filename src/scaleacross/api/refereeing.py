@@ -1,17 +1,18 @@
 """The referee of a plan: among the decisions whose estimates are least, the fastest simulation is the plan.
 
 A simulation knows what an estimate leaves out, but takes seconds; so only finalists are simulated. They are the best by estimate,
-then the caller's incumbents, then what else the search placed, least estimate first; each with the network chosen for it. Where
-these are too few, the incumbents run on the library's defaults, too: by estimate no network is better than the chosen one, in
-simulation some are. Beyond the number of finalists, an incumbent is simulated as long as its estimate is below the fastest
-simulation: a plan that is better by its estimate alone does not win. So is the best in one building, whose estimate is the
-surest: other buildings may not bring what estimates say. Two at most of the same degrees and schedule come before all others.
-Of equal estimates only the first is a finalist: the other is the same plan under another name (axes of degree 1 in another order,
-the schedule of a single stage). Bound and gap stay those of estimates.
+then the caller's incumbents, then what else was placed, least estimate first; each with the network chosen for it. A search
+places little that is not faster than all before it, so neighbours of the best are placed for this (``fleet_blocks.place_ties``),
+one of each kind. Where finalists are too few, the incumbents run on the library's defaults, too: by estimate no network is better
+than the chosen one, in simulation some are. Beyond the number of finalists, an incumbent is simulated as long as its estimate is
+below the fastest simulation: a plan that is better by its estimate alone does not win. So is the best in one building, whose
+estimate is the surest: other buildings may not bring what estimates say. Two at most of the same degrees and schedule come before
+all others. Of equal estimates only the first is a finalist: the other is the same plan under another name (axes of degree 1 in
+another order, the schedule of a single stage). Bound and gap stay those of estimates.
 
-Where nobody says how many finalists there are, the simulation of the best decides: one that takes longer than its estimate by
-more than ``AGREEMENT`` may lose to another, so ``AUTOMATIC`` are simulated. Otherwise one more is simulated, whose estimate is
-within ``TIE`` of the best: estimates are not surer than that.
+Where nobody says how many finalists there are, ``AUTOMATIC`` are simulated: those whose estimates are within ``TIE`` of the best,
+as estimates are not surer than that, or within ``PRICE_RATIO`` where the simulation of the best takes longer than its estimate by
+more than ``AGREEMENT``.
 
 The order of buildings that a pipeline runs through is in no estimate: which messages meet on which trunk. So the best by estimate
 is simulated in other orders, too (``building_orders``), and so is the fastest of the others, should it not be the best.
@@ -30,6 +31,7 @@ from scaleacross.api.stated import AGREEMENT
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.simulation.steady import SteadyStep
 from scaleacross.solvers.building_orders import other_orders
+from scaleacross.solvers.fleet_blocks import place_ties
 from scaleacross.solvers.fleets import fill_of
 from scaleacross.solvers.network_of_plan import Networked, with_library_network, with_network
 from scaleacross.solvers.search_state import Placed, Search, decision_of
@@ -44,8 +46,8 @@ AUTOMATIC: Final = 4
 """Finalists where nobody says how many: a choice. On DeepSeek-V3 over a region the fastest takes 1.31 s where the best by
 estimate takes 1.49 s (``plan deepseek_v3_region --cpu-limit 30``)."""
 TIE: Final = 1.01
-"""Estimate over the best up to which one more is simulated: a choice. Of 405B behind a trunk of 1:16 two plans 0.2 % apart by
-estimate are 4 % apart when simulated (docs/results/history.md)."""
+"""The same where the best agrees with its simulation: a choice. Of 405B behind a trunk of 1:16 two plans 0.2 % apart by estimate
+are 4 % apart when simulated (docs/results/history.md)."""
 OF_A_KIND: Final = 2
 """Finalists with the same degrees and schedule before those of other kinds: a choice."""
 Choice = tuple[Placed, Networked]
@@ -73,9 +75,9 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
     won, found = _in_other_orders(state, won, found, planned)
     late = min(map(_simulated_s, found)) > first.price_s * (1 + AGREEMENT) and played is not None
     ratio = PRICE_RATIO if asked or late else TIE
-    number = number or (
-        1 if state.stopped() else AUTOMATIC if late else 2
-    )  # who stops a search does not wait for others
+    number = number or (1 if state.stopped() else AUTOMATIC)  # who stops a search does not wait for others
+    if number > 1:
+        place_ties(state, best[0], best[0].step_s * ratio)
     for choice in _challengers(state, best, number, ratio, lambda: min(map(_simulated_s, found))):
         state.tell("simulating", len(found), max(number, len(found) + 1))
         one, played = _simulated(planned(choice[1]), state.problem)
@@ -129,7 +131,10 @@ def _challengers(
         if placed.step_s > most_s or same:
             continue
         ideal.append(placed.step_s)
-        networked = with_network(problem, decision_of(placed), state.seed)
+        try:
+            networked = with_network(problem, decision_of(placed), state.seed)
+        except InfeasibleError:
+            continue  # no network of it keeps to the budgets
         price_s = networked.cost.cost.step_s
         if price_s <= most_s and not _is_among(price_s, prices):
             prices.append(price_s)

@@ -67,10 +67,7 @@ class Bases(NamedTuple):
 
 def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer] | None]:
     """Steps 1 to 3 on one fleet: candidates whose coarse bound is below the incumbent, a block a turn; the first turn probes."""
-    job = state.problem.job
-    fleet = placer.fleet
-    space = SearchSpace(job, state.problem.profile, fleet.num_accelerators, fleet.unit, by_stage=placer.by_stage)
-    space = narrowed(space)
+    job, space = state.problem.job, _space(state, placer)
     again = placer.least_stages > 1  # what a rule refuses, or memory, was counted with equal stages
     refusals = Refusals() if again else state.refusals
     enumerated = _enumerate(state, space, refusals, placer.least_stages)
@@ -93,6 +90,22 @@ def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer]
         state.tell("pricing", total - len(left.bound_s), total)
         yield priced.take(state.keep(priced.bound_s, stands_for(job, priced.candidates))), placer
     state.drop(left.bound_s, left.counts)
+
+
+def place_ties(state: Search, best: Placed, below_s: float) -> None:
+    """After a search: candidates of other kinds than the best that stay below ``below_s`` (``Climber.place_ties``)."""
+    placer = best.placer
+    space = _space(state, placer)
+    every = [bases for bases in space.bases(Refusals()) if len(bases) and int(bases.pp[0]) >= placer.least_stages]
+    Climber(state, space, every).place_ties(best, below_s)
+
+
+def _space(state: Search, placer: Placer) -> SearchSpace:
+    """What is searched on a fleet."""
+    problem, fleet = state.problem, placer.fleet
+    return narrowed(
+        SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit, by_stage=placer.by_stage)
+    )
 
 
 def _enumerate(

@@ -30,6 +30,12 @@ SPLIT: Final = (("shard", "dp_replicate"), ("context", "cp_inner"))
 """Columns that are chosen together; those of SPLIT are open in a base."""
 PLACED: Final = 16
 """Neighbours that are placed around one candidate at most: a choice."""
+KIND: Final = ("tp", "cp", "pp", "ep", "schedule", "num_chunks", "micro_batch")
+"""What two candidates of a kind share: what their estimates leave out is about the same."""
+LOOKED_AT: Final = 1024
+"""Neighbours among which kinds are told apart: a choice."""
+KINDS_TIED: Final = 8
+"""Kinds of which one candidate is placed that may tie with the best: a choice, up to 0.4 s of CPU each."""
 
 
 @dataclass
@@ -54,7 +60,7 @@ class Climber:
     def _fastest_neighbour(self, best: Placed) -> Placed | None:
         """The fastest of those that fit and may be faster, the least estimates first; None: none of them is."""
         found, below_s = None, best.step_s
-        for priced in self._neighbours(best):
+        for priced in self._neighbours(best, below_s, PLACED):
             if priced.estimate_s[0] >= below_s or self.state.out_of_time:
                 break
             key = b"".join(column.tobytes() for column in columns_of(priced.candidates))
@@ -64,8 +70,20 @@ class Climber:
                 found, below_s = (found, below_s) if placed is None else (placed, placed.step_s)
         return found
 
-    def _neighbours(self, best: Placed) -> Iterator[Priced]:
-        """Those that fit and whose estimates are below the step of ``best``, ``PLACED`` at most, the least estimates first."""
+    def place_ties(self, best: Placed, below_s: float) -> None:
+        """Place the neighbours with the least estimates of other kinds than ``best``, one of each, that stay below ``below_s``.
+
+        A search drops what is slower than the best known by estimate, however little: so these were not placed.
+        """
+        kinds = {_kind(best.candidates)}
+        for priced in self._neighbours(best, below_s, LOOKED_AT):
+            kind = _kind(priced.candidates)
+            if kind not in kinds and len(kinds) <= KINDS_TIED and not self.state.stopped():
+                kinds.add(kind)
+                self.state.place(priced, 0, best.placer.unlimited(), below_s=below_s, left=forget)
+
+    def _neighbours(self, best: Placed, below_s: float, most: int) -> Iterator[Priced]:
+        """Those that fit and whose estimates are below ``below_s``, ``most`` of them, the least estimates first."""
         one, space, pricing = best.candidates, self.space, best.placer.pricing
         closed = CHOICES if space.policies_open else (*CHOICES, POLICY)
         near = concatenate([some.take(_near(some, one, closed)) for some in self.bases])
@@ -75,11 +93,15 @@ class Climber:
         if not len(rows):
             return
         priced = pricing.coarse(rows)
-        priced = priced.take(priced.estimate_s < best.step_s)
+        priced = priced.take(priced.estimate_s < below_s)
         if not len(priced.bound_s):
             return
-        block = promising(self.state, pricing.tight(priced), best.placer, PLACED)
-        yield from (block.take(np.array([row])) for row in np.argsort(block.estimate_s, kind="stable")[:PLACED])
+        block = promising(self.state, pricing.tight(priced), best.placer, most)
+        yield from (block.take(np.array([row])) for row in np.argsort(block.estimate_s, kind="stable")[:most])
+
+
+def _kind(one: Candidates) -> tuple[int, ...]:
+    return tuple(int(getattr(one, name)[0]) for name in KIND)
 
 
 def _near(rows: Candidates, one: Candidates, choices: Sequence[Sequence[str]]) -> Bools:
