@@ -13,6 +13,7 @@ import scaleacross as sa
 from cases import each
 from instances import instance, plain_job, plain_topology, plain_trunk, random_job
 from scaleacross import api
+from scaleacross.api.refereeing import TIE
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision, Plan
@@ -57,8 +58,9 @@ def far() -> Plan:
 @pytest.mark.heavy
 def test_405b_on_two_unequal_buildings_is_verified_and_proved(plan: Plan) -> None:
     sa.verify(plan)
-    assert plan.report.gap <= 1e-4
-    assert plan.report.status in ("optimal", "gap_tolerance")
+    least_s = min((one.price_s for one in plan.report.finalists), default=plan.estimated.step_s)
+    assert plan.report.bound_s >= least_s * (1 - 1e-4)  # no estimate is lower; of those that tie, the simulation chose
+    assert plan.report.gap <= TIE - 1 and plan.report.status in ("optimal", "gap_tolerance")
     assert plan.report.bound_s <= plan.estimated.step_s * (1 + 1e-12)
     names = {bound.name for bound in plan.report.bounds}
     assert names == {"search", "compute", "cut", "pipeline", "critical_path", "memory_latency"}

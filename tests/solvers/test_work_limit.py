@@ -59,7 +59,7 @@ def test_the_limit_counts_step_times(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
     for work_limit in (1, 4, 16):
         placed.clear()
-        found = planned(work_limit, alternatives=False)
+        found = planned(work_limit, alternatives=False, simulated=False)
         assert len(placed) <= max(work_limit, first_found)
         assert found.report.status == "time_limit" or len(placed) < work_limit
         steps.append(found.report.objective_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -33,6 +34,8 @@ ALONE: Final = " alone"
 """End of the label of the alternative that keeps to one building."""
 LITTLE: Final = 0.1
 """Of their share of the accelerators: other buildings that bring less are said to bring little. A choice."""
+PROVED: Final = 1e-4
+"""Gap of the best estimate up to which it counts as the least (``solvers.search_state.ENOUGH``)."""
 REASONS: Final = ("more", "next best", "otherwise", "runner-up")
 """Facts that lose their last words before any other."""
 STATUS_WORDS: Final = {
@@ -241,12 +244,18 @@ def effect(row: Sensitivity, step_s: float) -> str:
 
 
 def _next_best(plan: Plan) -> Iterator[tuple[str, str]]:
-    """The alternative that loses least time; with another objective, the one of least step time."""
-    known = [one for one in plan.report.alternatives if one.step_s is not None and not one.label.endswith(ALONE)]
+    """The alternative that loses least time; with another objective, the one of least step time.
+
+    What has a lower estimate than a plan for step time lost to it in simulation (``referee``).
+    """
+    timed, known = plan.report.objective is None, []
+    for one in plan.report.alternatives:
+        lost = (one.step_s or 0.0) - plan.estimated.step_s
+        if one.step_s is not None and not one.label.endswith(ALONE) and (lost >= 0 or not timed):
+            known.append((lost, one))
     if known:
-        best = min(known, key=lambda one: one.step_s or 0.0)
-        lost = (best.step_s or 0.0) - plan.estimated.step_s
-        label = "next best" if plan.report.objective is None else "otherwise"
+        lost, best = min(known, key=lambda pair: pair[0])
+        label = "next best" if timed else "otherwise"
         yield label, f"{'−' if lost < 0 else '+'}{human_seconds(abs(lost))} with {best.label}: {best.reason}"
 
 
@@ -255,6 +264,9 @@ def proof_words(report: SolveReport) -> str:
     words = STATUS_WORDS[report.status]
     if report.status == "evaluated":
         return words
+    least_s = min((one.price_s for one in report.finalists), default=report.objective_s)
+    if report.status == "gap_tolerance" and math.isclose(least_s, report.bound_s, rel_tol=PROVED):
+        words = "searched to the end, chosen among finalists by simulation"
     only = report.within or within(report.notes)  # a plan of an older version has notes alone
     words += f" ({', '.join(only)})" if only else ""
     value = report.objective
