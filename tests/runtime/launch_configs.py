@@ -72,7 +72,7 @@ def small_launch(
         pipeline=PipelineChoice(schedule="1F1B", micro_batch_sequences=2),
         layers_per_stage=tuple((4 // pp,) for _ in range(pp)),
         recompute="none",
-        shard="parameters" if dp_shard > 1 else "none",
+        shard="none" if dp_shard == 1 else "optimizer" if pp > 1 else "parameters",
         precision="bf16",
         optimizer=Optimizer(),
         predicted_step_s=1.0,
