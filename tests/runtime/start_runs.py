@@ -123,7 +123,7 @@ def _stranger(rank: int, config: LaunchConfig) -> None:
     from scaleacross.runtime.start import agree, open_store
 
     store = open_store(config, rank, 60)
-    agree(config.model_copy(update={"plan_sha256": "f" * 64}) if rank == 2 else config, rank, store, 60)
+    agree(config.model_copy(update={"num_micro_batches": 7}) if rank == 2 else config, rank, store, 60)
 
 
 def _impatient(rank: int, config: LaunchConfig) -> None:

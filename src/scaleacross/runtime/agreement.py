@@ -1,8 +1,8 @@
 """How ranks agree at the start, without sockets or torch: a token goes round a ring of all of them, twice.
 
-Each rank publishes one address and reads one, its successor's. The first lap finds out whether all ranks are there and run the
-same plan, the second tells them. A generator of steps, so that the same code runs over sockets (``start``) and for 65,536 ranks
-in one process (``benchmarks/start_scale.py``).
+Each rank publishes one address and reads one, its successor's. The first lap finds out whether all ranks are there and have the
+same launch file, the second tells them. A generator of steps, so that the same code runs over sockets (``start``) and for 65,536
+ranks in one process (``benchmarks/start_scale.py``).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Take(NamedTuple):
 
 
 class Token(NamedTuple):
-    """What goes round: rank 0's plan, ranks that have seen it, and the first that runs another one."""
+    """What goes round: the digest of rank 0's launch file, ranks that have seen it, and the first that has another one."""
 
-    plan: str
+    digest: str
     seen: int
     stranger: int | None
 
@@ -51,38 +51,38 @@ class Token(NamedTuple):
     @classmethod
     def from_bytes(cls, line: bytes) -> Token:
         """Reads what ``to_bytes`` writes. Raises ValueError for anything else."""
-        plan, seen, stranger = json.loads(line)
-        if not isinstance(plan, str) or not isinstance(seen, int) or not isinstance(stranger, int | None):
+        digest, seen, stranger = json.loads(line)
+        if not isinstance(digest, str) or not isinstance(seen, int) or not isinstance(stranger, int | None):
             raise ValueError(f"no token: {line[:80]!r}")
-        return cls(plan, seen, stranger)
+        return cls(digest, seen, stranger)
 
 
 Step = Publish | Look | Pass | Take
 
 
-def ring_agreement(rank: int, world_size: int, plan: str, contact: str) -> Generator[Step, str | Token | None, Token]:
+def ring_agreement(rank: int, world_size: int, digest: str, contact: str) -> Generator[Step, str | Token | None, Token]:
     """What ``rank`` does: two store operations, and one message to its successor in each of two laps.
 
     Args:
-        plan: what all ranks must have in common, e.g. the hash of the plan.
+        digest: of what all ranks must have in common.
         contact: how this process is reached.
 
     Returns:
-        the token after the first lap: ``stranger`` is None when all ranks run rank 0's plan.
+        the token after the first lap: ``stranger`` is None when all ranks have rank 0's digest.
     """
     if world_size == 1:
-        return Token(plan, 1, None)
+        return Token(digest, 1, None)
     yield Publish(f"{RING}/{rank}", contact)
     yield Look(f"{RING}/{(rank + 1) % world_size}")
     if rank == 0:
-        yield Pass(Token(plan, 1, None))
+        yield Pass(Token(digest, 1, None))
         verdict = expect_token((yield Take()))
         yield Pass(verdict)
         yield Take()
         return verdict
     token = expect_token((yield Take()))
-    stranger = rank if token.stranger is None and token.plan != plan else token.stranger
-    yield Pass(Token(token.plan, token.seen + 1, stranger))
+    stranger = rank if token.stranger is None and token.digest != digest else token.stranger
+    yield Pass(Token(token.digest, token.seen + 1, stranger))
     verdict = expect_token((yield Take()))
     yield Pass(verdict)
     return verdict

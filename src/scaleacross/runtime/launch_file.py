@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Final
@@ -42,6 +43,11 @@ def read_launch(path: str | Path) -> LaunchConfig:
                 known = ", ".join(dict.fromkeys((*PHASES, *KNOWN)))
                 raise InputError(f"{path}: {one.name}: no algorithm '{one.algorithm}'; there are {known}")
     return config
+
+
+def launch_digest(config: LaunchConfig) -> str:
+    """What all ranks must have in common: SHA-256 of the launch file but for ``rendezvous``, which may go by several names."""
+    return hashlib.sha256(config.model_dump_json(exclude={"rendezvous"}).encode()).hexdigest()
 
 
 def require_world_size(config: LaunchConfig) -> None:

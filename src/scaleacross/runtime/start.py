@@ -4,7 +4,7 @@ torch's own start makes every rank read every other rank's address, for each gro
 
 1. rank 0 opens the store on the one address that the launch file names (``open_store``);
 2. each rank publishes one address and reads one, its successor's; over that ring a token goes round twice (``agree``): the first
-   lap finds out whether all ranks are there and run the same plan, the second tells them;
+   lap finds out whether all ranks are there and have the same launch file, the second tells them;
 3. groups follow from the launch file alone (``mesh.own_group``): only their members take part, and connections are made when the
    first message needs them.
 """
@@ -23,7 +23,7 @@ from scaleacross.errors import InputError
 from scaleacross.runtime.agreement import Look, Pass, Publish, Step, Token, expect_token, ring_agreement
 from scaleacross.runtime.endpoint import Caller, Contact, Member, call, endpoint_of_process, listen_address
 from scaleacross.runtime.faults import CollectiveTimeoutError, PeerLostError
-from scaleacross.runtime.launch_file import require_world_size
+from scaleacross.runtime.launch_file import launch_digest, require_world_size
 from scaleacross.spec.launch import LaunchConfig, Rendezvous
 
 TIMEOUT_S: Final = 300.0
@@ -81,10 +81,10 @@ def open_store(config: LaunchConfig, rank: int, timeout_s: float = TIMEOUT_S) ->
 
 
 def agree(config: LaunchConfig, rank: int, store: dist.Store, timeout_s: float = TIMEOUT_S) -> None:
-    """Wait until all ranks are there, and know that they run the same plan.
+    """Wait until all ranks are there, and know that they were started with the same launch file.
 
     Raises:
-        InputError: a rank runs another plan; every rank names the same one.
+        InputError: a rank has another launch file, as of another plan, or edited; every rank names the same one.
         CollectiveTimeoutError: a rank is not there in time; the message names whom this one waited for.
         PeerLostError: a neighbour went away.
     """
@@ -94,10 +94,9 @@ def agree(config: LaunchConfig, rank: int, store: dist.Store, timeout_s: float =
     finally:
         ring.close()
     if verdict.stranger is not None:
-        own = f", {config.plan_sha256[:12]}…" if verdict.stranger == rank else ""
         raise InputError(
-            f"rank {verdict.stranger} runs another plan{own} than rank 0 ({verdict.plan[:12]}…): "
-            "start all ranks with the same launch.json"
+            f"rank {verdict.stranger} ({config.host(verdict.stranger).name}) has another launch file than rank 0 "
+            f"({config.host(0).name}): another plan's, or an edited one. Copy one launch.json to all hosts"
         )
 
 
@@ -152,7 +151,7 @@ class _Ring:
 
     def run(self) -> Token:
         contact = self._own.to_json()
-        protocol = ring_agreement(self._rank, self._config.world_size, self._config.plan_sha256, contact)
+        protocol = ring_agreement(self._rank, self._config.world_size, launch_digest(self._config), contact)
         answer: str | Token | None = None
         while True:
             try:
