@@ -314,6 +314,19 @@ def test_emit_writes_the_named_targets_only(planned: Plan, tmp_path: Path) -> No
     assert run("emit", str(tmp_path / "plan" / "plan.json"), "--to", "slurp").exit_code == 2
 
 
+def test_emit_names_what_another_plan_left_in_the_folder(plan: Plan, tmp_path: Path) -> None:
+    file, out = tmp_path / "plan.json", tmp_path / "out"
+    file.write_text(plan.model_dump_json())
+    for targets in ("torchrun,nccl", "launch", "torchrun,nccl,launch"):
+        result = run("emit", str(file), "--to", targets, "-o", str(out))
+        assert result.exit_code == 0 and not result.stderr, result.output
+    (out / "torchrun" / "run_node.sh").write_text("of another plan")
+    (out / "nccl.env").unlink()
+    said = f"{out} also holds torchrun, nccl of another plan or other options: emit them too, or remove them\n"
+    assert run("emit", str(file), "--to", "launch", "-o", str(out)).stderr == said
+    assert not run("emit", str(file), "--to", "torchrun,nccl", "-o", str(out)).stderr
+
+
 # --- end to end -----------------------------------------------------------------------------------------------------------
 
 

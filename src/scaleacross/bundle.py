@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 from scaleacross import api
 from scaleacross.emitters import EMITTERS, require_targets, write_files
 from scaleacross.errors import EmitError, PluginError
 from scaleacross.spec.plan import Plan
 
+PlanT = TypeVar("PlanT")
 PLAN_FILE = "plan.json"
 SUBMIT_FILE = "SUBMIT.md"
 PREFERRED = ("torchrun", "megatron", "torchtitan", "kubernetes", "hostfiles")
@@ -21,10 +23,15 @@ PREFERRED = ("torchrun", "megatron", "torchtitan", "kubernetes", "hostfiles")
 
 @dataclass(frozen=True)
 class Bundle:
-    """What was written, and which targets refused the plan for which reason."""
+    """What was written, which targets refused the plan for which reason, and which lie there from something else.
+
+    Attributes:
+        left: targets that were not asked for, and whose files in the folder are not those that this plan and its options write.
+    """
 
     files: tuple[Path, ...]
     refused: dict[str, str]
+    left: tuple[str, ...] = ()
 
     def submit_command(self, target: str) -> str:
         """The command that submits the plan: of the job's target, else of the first launcher that was written; '' for none."""
@@ -71,4 +78,33 @@ def write_bundle(
                 raise
             folder = directory / target
             refused[target] = f"{error} ({folder} is of an earlier plan)" if folder.is_dir() else str(error)
-    return Bundle(tuple(write_files({**files, **also}, directory)), refused)
+    left = () if targets is None else left_by_others(plan, EMITTERS, targets, directory)
+    return Bundle(tuple(write_files({**files, **also}, directory)), refused, left)
+
+
+def left_by_others(
+    plan: PlanT, emitters: Mapping[str, Callable[[PlanT], dict[str, str]]], written: Sequence[str], directory: Path
+) -> tuple[str, ...]:
+    """Targets not among ``written`` of which ``directory`` holds files, but not those that ``plan`` would write."""
+    out = []
+    for target in emitters if directory.is_dir() and any(directory.iterdir()) else ():
+        if target in written:
+            continue
+        try:
+            files = emitters[target](plan)
+        except (EmitError, PluginError):
+            files = {}
+        paths = {directory / name: text for name, text in files.items()}
+        there = (directory / target).is_dir() or any(path.exists() for path in paths)
+        if there and not (files and all(path.is_file() and _holds(path, text) for path, text in paths.items())):
+            out.append(target)
+    return tuple(out)
+
+
+def left_over(left: Sequence[str], directory: Path) -> str:
+    """What to say about targets that ``left_by_others`` found."""
+    return f"{directory} also holds {', '.join(left)} of another plan or other options: emit them too, or remove them"
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.read_bytes() == text.encode()

@@ -264,7 +264,7 @@ def emit_command(
       scaleacross emit build/llama3_405b/plan.json --to megatron --slurm-partition h100 --slurm-time 2-00 -o build/launch
       scaleacross emit build/dcnv2/plan.json --to torchrec -o build/dcnv2   # a recommendation plan
     """
-    from scaleacross.bundle import write_bundle
+    from scaleacross.bundle import left_over, write_bundle
     from scaleacross.catalogue import is_recommendation, load_plan, with_hosts, with_slurm
     from scaleacross.cli.recommendation import emit_recommendation_command
 
@@ -274,8 +274,11 @@ def emit_command(
         return
     plan = with_slurm(load_plan(source), slurm)
     named = plan if hosts is None else with_hosts(plan, hosts)
-    for path in write_bundle(named, output, names_of(to), with_plan=False).files:
+    bundle = write_bundle(named, output, names_of(to), with_plan=False)
+    for path in bundle.files:
         typer.echo(path)
+    if bundle.left:
+        typer.echo(left_over(bundle.left, output), err=True)
 
 
 def candidate_of(
@@ -309,7 +312,7 @@ def deliver(
 ) -> None:
     """Files first (a closed pipe must not cost them), then the plan on stdout, then what was written on stderr."""
     from scaleacross.api import summarise
-    from scaleacross.bundle import write_bundle
+    from scaleacross.bundle import left_over, write_bundle
     from scaleacross.report.page.pages import plan_page
 
     found = cache(lambda: summarise(plan))
@@ -321,6 +324,8 @@ def deliver(
     if bundle and directory:
         for target, reason in bundle.refused.items():
             typer.echo(f"not written: {target}: {reason}", err=True)
+        if bundle.left:
+            typer.echo(left_over(bundle.left, directory), err=True)
         names = dict.fromkeys(path.relative_to(directory).parts[0] for path in bundle.files)
         typer.echo(f"wrote {len(bundle.files)} files to {directory}: {', '.join(names)}", err=True)
 

@@ -132,6 +132,7 @@ def emit_recommendation_command(source: Path, targets: Sequence[str], output: Pa
         for_hosts: names of hosts or Slurm options are given, which no file of a recommendation plan has a place for.
     """
     from scaleacross.api import verify_recommendation
+    from scaleacross.bundle import left_by_others, left_over
     from scaleacross.catalogue import load_recommendation_plan
     from scaleacross.emitters import TABLE_EMITTERS, write_files
 
@@ -145,8 +146,11 @@ def emit_recommendation_command(source: Path, targets: Sequence[str], output: Pa
     plan = load_recommendation_plan(source)
     verify_recommendation(plan)
     files = {name: text for target in dict.fromkeys(targets) for name, text in TABLE_EMITTERS[target](plan).items()}
+    left = left_by_others(plan, TABLE_EMITTERS, targets, output)
     for path in write_files(files, output):
         typer.echo(path)
+    if left:
+        typer.echo(left_over(left, output), err=True)
 
 
 def plan_inference_command(
