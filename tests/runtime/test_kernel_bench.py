@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def test_calibrate_reads_what_bench_writes(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(gemm.read_text())))
     assert [row["layout"] for row in rows[:3]] == ["TN", "NN", "NT"]
     assert rows[0]["device"] == "cpu" and rows[0]["software"].startswith("torch ")
+    assert {row["host"] for row in rows} == {socket.gethostname()}
 
 
 @pytest.mark.parametrize("layout", ["TN", "NN", "NT"])

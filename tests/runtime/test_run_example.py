@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -107,6 +108,7 @@ def test_plan_run_and_bench(tmp_path: Path) -> None:
     timed = scaleacross("bench", launch, "--op", "reduce_scatter", "--min", "1MiB", "--max", "4MiB", "--json")
     assert timed.returncode == 0, timed.stderr
     result = json.loads(timed.stdout)
+    assert result["host"] == socket.gethostname()
     assert result["algorithm"] == "ring" and [row["num_wrong"] for row in result["rows"]] == [0, 0]
     assert any(row["predicted_s"] for row in result["rows"])
     wrong = scaleacross("bench", launch, "--op", "reduce_scatter", "--algorithm", "rings")

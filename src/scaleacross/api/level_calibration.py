@@ -83,7 +83,8 @@ def _bench(path: str | Path, plan: Plan) -> Bench:
     if any(row.num_wrong for row in result.rows):
         raise InputError(f"{path}: some results were wrong (num_wrong): not used")
     sizes, times = zip(*((float(row.size_bytes), row.time_s) for row in result.rows), strict=True)
-    return Bench(result.op, result.axis, sizes, times, file.label)
+    where = f"{file.label} on {result.host}" if result.host else file.label
+    return Bench(result.op, result.axis, sizes, times, where)
 
 
 def _technologies(topology: Topology) -> list[NetworkTechnology]:

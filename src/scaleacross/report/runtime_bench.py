@@ -30,7 +30,9 @@ def bench_report(result: BenchResult) -> RenderableType:
             _error(row.error_fraction),
         )
     groups = "1 group" if result.num_groups == 1 else f"{result.num_groups} groups"
-    title = f"{result.op} by {result.algorithm}, axis {result.axis}: {groups} of {result.num_ranks} ranks"
+    title = (
+        f"{result.op} by {result.algorithm}, axis {result.axis}: {groups} of {result.num_ranks} ranks on {result.host}"
+    )
     return section(f"{title}, {result.dtype}, {result.iterations} runs per size", table, cell(NOTE, "dim"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import tempfile
 import threading
 from collections.abc import Callable
@@ -75,6 +76,7 @@ def bench(
         lines = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
     return BenchResult(
         plan_name=config.plan_name,
+        host=socket.gethostname(),
         op=request.op,
         axis=request.axis,
         algorithm=lines[-1]["algorithm"],

@@ -14,6 +14,7 @@ as the hardware wants them (TN, both converted beforehand), whichever gradient t
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -75,6 +76,7 @@ class GemmRow:
     clock_mhz: int | None
     device: str
     software: str
+    host: str
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class AttentionRow:
     clock_mhz: int | None
     device: str
     software: str
+    host: str
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,11 @@ class Bench:
         import torch
 
         return f"torch {torch.__version__}"
+
+    @property
+    def host(self) -> str:
+        """Whose device it is: rows of several machines may lie in one file."""
+        return socket.gethostname()
 
 
 def bench_of(
@@ -198,7 +206,9 @@ def attention_rows(bench: Bench) -> list[AttentionRow]:
             moved = 2 * batch * tokens * size * (heads + 2 * groups)
             seconds = _seconds_per_call(bench, _rotating(partial(_attention_call, bench, *shape), moved))
             out.append(
-                AttentionRow(bench.accelerator, *shape, seconds * 1e6, _clock(bench), bench.name, bench.software)
+                AttentionRow(
+                    bench.accelerator, *shape, seconds * 1e6, _clock(bench), bench.name, bench.software, bench.host
+                )
             )
     return out
 
@@ -211,7 +221,9 @@ def bench_csv(rows: Sequence[GemmRow] | Sequence[AttentionRow]) -> str:
 
 
 def _gemm_row(bench: Bench, kind: str, shape: tuple[int, int, int], seconds: float, layout: str) -> GemmRow:
-    return GemmRow(bench.accelerator, kind, *shape, seconds * 1e6, layout, _clock(bench), bench.name, bench.software)
+    return GemmRow(
+        bench.accelerator, kind, *shape, seconds * 1e6, layout, _clock(bench), bench.name, bench.software, bench.host
+    )
 
 
 def _products(tokens: int, inputs: int, outputs: int) -> Iterator[tuple[str, tuple[int, int, int]]]:

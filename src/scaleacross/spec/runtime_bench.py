@@ -25,6 +25,7 @@ class BenchResult(Spec):
     """All sizes of one operation on the groups of one axis."""
 
     plan_name: str
+    host: str | None = Field(default=None, description="machine that all ranks ran on; None: benches before 2026-11-29")
     op: str
     axis: str
     algorithm: str = Field(description="schedule that ran; 'gloo' where the plan leaves it to the transport")
