@@ -47,10 +47,10 @@ def diagnosis(
 
 
 def _judged(alignment: Alignment, unreadable: Sequence[UnreadableDump]) -> bool:
-    """Whether the evidence is whole: every dump can be read, and operations are in them. A missing one that nobody
-    waits for is a note."""
+    """Whether the evidence is whole: every rank has a dump that can be read, and operations are in them. A rank that was killed
+    while the others computed has none, and nobody waits for it."""
     seen = any(instance.operations for instance in alignment.instances)
-    return seen and not unreadable
+    return seen and not unreadable and not alignment.missing_ranks
 
 
 def _with_file(fault: Fault, unreadable: Sequence[UnreadableDump]) -> Fault:

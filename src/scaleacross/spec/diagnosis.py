@@ -29,7 +29,7 @@ Verdict = Literal[
 
 MEANINGS: Final[dict[Verdict, str]] = {
     "all_good": "every operation that was issued has ended, and nobody was slow",
-    "not_judged": "nothing is seen to be wrong, but dumps are unreadable or without operations",
+    "not_judged": "nothing is seen to be wrong, but dumps are missing, unreadable or without operations",
     "process_dead": "others wait for a rank that left no readable dump",
     "not_joined": "a rank never issued an operation that others wait in, and went on with other things",
     "stuck_outside": "a rank issues nothing any more: its program stands outside of communication",
