@@ -81,6 +81,8 @@ class Stage(nn.Module):
 
 def refuse_what_is_not_here(launch: LaunchConfig) -> None:
     """This example runs a part of what plans say; it says so instead of training something else."""
+    if launch.embedding is not None:
+        raise SystemExit(f"{launch.plan_name} is a plan of a recommendation model: examples/train_dlrm.py trains it")
     degrees, pipelined = launch.degrees, launch.degrees.pp > 1
     problems = {
         f"{axis} {degrees.of(axis)}": f"degrees.{axis}=1" for axis in ("tp", "cp", "ep") if degrees.of(axis) > 1

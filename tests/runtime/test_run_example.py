@@ -86,6 +86,7 @@ def test_the_bytes_that_run_are_those_that_were_priced(settings: tuple[str, ...]
         ({"shard": "parameters"}, "shard parameters under a pipeline; plan with --set 'shard=[none,optimizer]'"),
         ({"recompute": "selective"}, "recompute selective; plan with --set 'recompute=[none,full]'"),
         ({"optimizer": Optimizer(parameter_bytes=4)}, "4 bytes; plan with --set 'optimizer.parameter_bytes=2'"),
+        ({"embedding": object()}, "a plan of a recommendation model: examples/train_dlrm.py trains it"),
         ({"pipeline": PipelineChoice(schedule="ZBVZeroBubble", num_chunks=2)}, "--set 'schedules=[GPipe,1F1B]'"),
     ],
 )
