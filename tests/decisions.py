@@ -146,6 +146,11 @@ MEGATRON = (
     Case(DEEPSEEK, "tp2 pp16 dp64 ep64", "1F1B", "moe_act+layernorm+mla_up_proj+mlp+shared_experts",
          overrides=("global_batch_sequences=4096",)),
     Case(DEEPSEEK, "pp16 dp64 ep64", "1F1B", "layernorm+mla_up_proj+moe", overrides=("global_batch_sequences=4096",)),
+    Case(DEEPSEEK, "tp1 pp16 dp64 ep64", "1F1B", "full", layers=((5,), *((4,),) * 14, (1,)),
+         overrides=("global_batch_sequences=4096", "prediction_layers=1")),
+    Case(DENSE, "tp2 dp16", overrides=("prediction_layers=1",)),
+    Case(DENSE, "pp4 dp8", layers=((8,), (8,), (8,), (9,)), overrides=("prediction_layers=1",)),
+    Case(DENSE, "tp2 pp4 dp8", "Interleaved1F1B v2", overrides=("prediction_layers=1",)),
 )  # fmt: skip
 
 TORCHTITAN = (

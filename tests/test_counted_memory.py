@@ -35,6 +35,8 @@ def drawn(rng: random.Random, schedule: ScheduleName) -> tuple[Problem, Decision
         kept = {"loss_chunks": rng.choice([1, 8]), "compiled": compiled, "autocast": rng.random() < 0.25}
         data |= {"kept": {"by": "pytorch", **kept}}
         data["optimizer"] = data.get("optimizer", {}) | {"gathered_from_master": True}
+    else:
+        data |= {"prediction_layers": rng.choice([0, 1])}
     job = Job.model_validate(data | ({"workload": moe(num_layers=13, **dense)} if experts else {}))
     placement = Placement(
         axis_order=("tp", "cp", "dp_shard", "pp", "dp_replicate"),

@@ -79,10 +79,15 @@ def count(parsed: Any, config: Any) -> int:
         )
     else:
         spec = specs.get_gpt_layer_local_spec(qk_layernorm=parsed.qk_layernorm, normalization=parsed.normalization)
+    predicting = None
+    if parsed.mtp_num_layers:  # of the last layer's kind, as gpt_builders.py has it
+        last = spec.layer_specs[-1] if parsed.num_experts else spec
+        predicting = specs.get_gpt_mtp_block_spec(config, last, use_transformer_engine=False)
     with torch.device("meta"):
         model = GPTModel(
             config=config,
             transformer_layer_spec=spec,
+            mtp_block_spec=predicting,
             vocab_size=parsed.padded_vocab_size,
             max_sequence_length=parsed.max_position_embeddings,
             share_embeddings_and_output_weights=not parsed.untie_embeddings_and_output_weights,
@@ -94,9 +99,12 @@ def count(parsed: Any, config: Any) -> int:
 
 
 def without_devices() -> None:
-    """No streams and no device; attention of plain torch takes (and ignores) the head sizes of latent attention."""
+    """No streams, no device and no layers for inference, which Transformer Engine has; attention of plain torch takes (and
+    ignores) the head sizes of latent attention."""
+    from megatron.core.transformer import multi_token_prediction
     from megatron.core.transformer.dot_product_attention import DotProductAttention
 
+    multi_token_prediction.is_inference_column_parallel_linear = lambda _: False  # type: ignore[assignment]
     torch.cuda.Stream = lambda *_, **__: None  # type: ignore[assignment, misc]
     torch.cuda.current_device = lambda: "meta"  # type: ignore[assignment, return-value]
     made = DotProductAttention.__init__

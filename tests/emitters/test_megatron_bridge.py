@@ -81,6 +81,13 @@ def test_nothing_of_a_recipe_outlives_the_plan(tmp_path: Path) -> None:
     assert kept == set(ACT_WITH_ANOTHER)
 
 
+def test_a_prediction_layer_is_the_recipe_s(tmp_path: Path) -> None:
+    other = make_plan(Degrees(tp=2, pp=2, dp_shard=2), prediction_layers=1)
+    other = other.model_copy(update={"layers_per_stage": ((17,), (16,))})
+    cfg = applied(EMITTERS["megatron"](other)[f"megatron/{FILE}"], tmp_path)
+    assert (cfg.model.mtp_num_layers, cfg.model.pipeline_model_parallel_layout) == (1, "Et*17|t*15mL")
+
+
 def test_what_the_recipes_of_deepseek_and_qwen_say_is_taken_back(tmp_path: Path) -> None:
     """Fields of deepseek_v3_pretrain_config and qwen3_235b_a22b_pretrain_config (megatron-bridge 0.3.1) that no plan has."""
     cfg = applied(EMITTERS["megatron"](plan())[f"megatron/{FILE}"], tmp_path)

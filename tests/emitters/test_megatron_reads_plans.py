@@ -34,7 +34,7 @@ FIELDS = [
     "rotary_base", "overlap_p2p_comm", "overlap_grad_reduce", "overlap_param_gather", "num_microbatches",
     "virtual_pipeline_model_parallel_size", "data_parallel_size", "cpu_offloading_num_layers", "optimizer_cpu_offload",
     "accumulate_allreduce_grads_in_fp32", "optimizer_offload_fraction", "use_precision_aware_optimizer", "use_megatron_fsdp",
-    "data_parallel_sharding_strategy",
+    "data_parallel_sharding_strategy", "mtp_num_layers",
 ]  # fmt: skip
 
 
@@ -92,6 +92,7 @@ def carries(told: dict[str, Any], plan: Plan) -> None:
     if share:  # of n of d layers, so many of every chunk
         assert told["recompute_num_layers"] == Fraction(share) * plan.layers_per_stage[0][0]
     assert told["recompute_modules"] == str(modules or ["core_attn"])  # without granularity nothing reads it
+    assert told["mtp_num_layers"] == (job.prediction_layers or None)
     chunks = plan.decision.pipeline.num_chunks
     assert told["virtual_pipeline_model_parallel_size"] == (chunks if chunks > 1 else None)
     if degrees.cp > 1:

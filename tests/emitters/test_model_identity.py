@@ -135,7 +135,8 @@ def test_values_without_an_option_are_refused(name: str, change: dict[str, Any],
 
 def test_what_is_left_open_is_said() -> None:
     notes = " ".join(model_notes(from_hf_config(CONFIGS["DeepSeek-V3"], "x")))
-    assert "1 prediction layer(s), which the plan leaves out" in notes
+    assert "1 prediction layer(s), of which the plan trains 0" in notes
+    assert "prediction" not in " ".join(model_notes(from_hf_config(CONFIGS["DeepSeek-V3"], "x"), 1))
     assert "quantised (fp8" in notes
     assert "beta_fast" in " ".join(model_notes(from_hf_config(CONFIGS["Kimi-K2"], "x")))
     silent = load_workload("llama3.1-8b").decoder().model_dump()
@@ -247,6 +248,19 @@ FIELDS = [
 
 
 BUILT = ("Llama-3.1-8B", "Qwen3-235B-A22B", "Mixtral-8x22B", "DeepSeek-V3")
+PREDICTING = ("Llama-3.1-8B", "DeepSeek-V3")
+"""Of these with --mtp-num-layers 1."""
+
+
+def predicting(name: str) -> str:
+    return f"{name} with a prediction layer"
+
+
+def predicted_parameters(name: str) -> int:
+    """Of a prediction layer; balancing biases are buffers there."""
+    decoder = from_hf_config(CONFIGS[name], "x").decoder()
+    biases = sum(experts.num_experts for experts in decoder.experts() if experts.router_bias == "balancing")
+    return decoder.profile(1).total_parameters - decoder.profile().total_parameters - biases
 
 
 def read_back(lists: dict[str, list[str]], megatron: Path) -> dict[str, dict[str, Any]]:
@@ -255,7 +269,7 @@ def read_back(lists: dict[str, list[str]], megatron: Path) -> dict[str, dict[str
     question = {
         "lists": {name: words + LOCAL for name, words in lists.items()},
         "fields": FIELDS,
-        "count": BUILT,
+        "count": [*BUILT, *map(predicting, PREDICTING)],
         "worlds": {},
     }
     env = {**os.environ, "MEGATRON_LM": str(megatron), "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
@@ -271,7 +285,9 @@ def read_back(lists: dict[str, list[str]], megatron: Path) -> dict[str, dict[str
 @pytest.mark.consumer
 def test_megatrons_parser_carries_every_identity(tmp_path: Path) -> None:
     unpacked("megatron-lm-*.tar.xz", tmp_path)
-    found = read_back({name: options(name) for name in EXPRESSED}, tmp_path)
+    words = {name: options(name) for name in EXPRESSED}
+    words |= {predicting(name): [*words[name], "--mtp-num-layers", "1"] for name in PREDICTING}
+    found = read_back(words, tmp_path)
     assert {name: told["error"] for name, told in found.items() if "error" in told} == {}
     for name in EXPRESSED:
         config, told = CONFIGS[name], found[name]
@@ -293,3 +309,5 @@ def test_megatrons_parser_carries_every_identity(tmp_path: Path) -> None:
         assert told["qk_layernorm"] == qk_norm
     counted = {name: found[name]["parameters"] for name in BUILT}
     assert counted == {name: COUNTED[name] for name in BUILT}
+    more = {name: found[predicting(name)]["parameters"] - counted[name] for name in PREDICTING}
+    assert more == {name: predicted_parameters(name) for name in PREDICTING}

@@ -304,14 +304,18 @@ def _worth_a_stage(job: Job, num_layers: int, pp: int, ranks: int) -> bool:
 def _pipelines(problem: Problem, pp: int, num_micro_batches: int, micro_batch: int) -> Iterator[PipelineChoice]:
     """R3 (chunks) and R7."""
     job, layers = problem.job, problem.profile.num_layers
+    ends = 0 if job.prediction_layers else 2
     for schedule in job.schedules:
         for num_chunks in job.num_chunks:
-            if _schedule_exists(schedule, pp, num_micro_batches, num_chunks, layers):
+            if _schedule_exists(schedule, pp, num_micro_batches, num_chunks, layers, ends):
                 yield PipelineChoice(schedule=schedule, num_chunks=num_chunks, micro_batch_sequences=micro_batch)
 
 
-def _schedule_exists(schedule: ScheduleName, pp: int, num_micro_batches: int, num_chunks: int, layers: int) -> bool:
+def _schedule_exists(
+    schedule: ScheduleName, pp: int, num_micro_batches: int, num_chunks: int, layers: int, ends: int
+) -> bool:
     if pp == 1:
         return schedule == "1F1B" and num_chunks == 1
-    ends = 2 if num_chunks > 1 else 0
-    return pp * num_chunks <= layers + ends and runs(schedule, pp, num_micro_batches, num_chunks)
+    return pp * num_chunks <= layers + (ends if num_chunks > 1 else 0) and runs(
+        schedule, pp, num_micro_batches, num_chunks
+    )

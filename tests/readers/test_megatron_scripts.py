@@ -113,7 +113,8 @@ def plain(more: str, tp: int = 1) -> str:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("--mtp-num-layers 1", "prediction layers"),
+        ("--mtp-num-layers 2", "no or one prediction layer is modelled"),
+        ("--mtp-num-layers -1", "no or one prediction layer is modelled"),
         ("--moe-expert-capacity-factor 1.25", "drop or pad tokens are not modelled; leave it out"),
         ("--transformer-impl local", "layers of Transformer Engine are modelled"),
         ("--attention-backend unfused", "state flash, fused or auto"),

@@ -91,8 +91,10 @@ def present_settings(
     if world is not None and listed and world != size:
         raise InputError(f"{hosts} lists {size:,} processes; --world says {world:,}")
     profile = problem_of(job, ()).profile
-    reading = READERS[framework](_text(settings), str(settings), size, profile.num_layers)
-    meant = (f"target={framework}", *(f"{key}={value}" for key, value in reading.job.items()))
+    num_layers = profile.num_layers - profile.num_prediction_layers  # settings say whether they train these
+    reading = READERS[framework](_text(settings), str(settings), size, num_layers)
+    stated_there = {"prediction_layers": 0, **reading.job}
+    meant = (f"target={framework}", *(f"{key}={value}" for key, value in stated_there.items()))
     decision = reading.decision.model_copy(update={"recompute": profile.acting(reading.decision.recompute)})
     problem = problem_of(job, (*meant, *_pins(decision), *overrides))
     _same_model(problem, reading, str(settings))
@@ -155,7 +157,7 @@ def _text(path: str | Path | None) -> str:
 def _same_model(problem: Problem, reading: Reading, name: str) -> None:
     profile = problem.profile
     known = {
-        "num_layers": profile.num_layers,
+        "num_layers": profile.num_layers - profile.num_prediction_layers,
         "hidden_size": profile.embedding.hidden_size,
         "num_experts": profile.num_experts,
         "vocabulary_size": profile.vocabulary_size,

@@ -80,8 +80,11 @@ def held_parameters(
     expert = np.stack(
         [_expert(layer, frozen=frozen) / (candidates.tp * candidates.experts_over) for layer, _ in profile.blocks]
     )
-    ends = (_dense(end, candidates.tp, frozen=frozen) for end in (profile.embedding, profile.head))
-    return Held(spread(dense, classes, *ends), spread(expert, classes))
+    embedding, head = (_dense(end, candidates.tp, frozen=frozen) for end in (profile.embedding, profile.head))
+    held = spread(dense, classes, embedding, head)
+    if profile.num_prediction_layers:  # they look up tokens where the head is
+        held = held + (classes.has_head > classes.has_embedding)[:, None] * embedding
+    return Held(held, spread(expert, classes))
 
 
 def _layers_hold(profile: ModelProfile, candidates: Candidates, classes: RankClasses) -> Floats:

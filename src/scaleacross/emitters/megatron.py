@@ -129,6 +129,7 @@ def run_arguments(plan: Plan, mapping: list[str]) -> list[str]:
         *(["--sequence-parallel"] if degrees.tp > 1 else []),
         *mapping,
         *pipeline_arguments(plan),
+        *(["--mtp-num-layers", str(job.prediction_layers)] if job.prediction_layers else []),
         *("--micro-batch-size", str(plan.decision.pipeline.micro_batch_sequences)),
         *("--global-batch-size", str(job.global_batch_sequences)),
         *("--seq-length", str(job.sequence_length)),
@@ -258,7 +259,7 @@ def _arguments_file(plan: Plan, mapping: list[str], left_out: Sequence[str] = ()
             lines.append(f"  {word}")
         else:
             lines[-1] += f" {shlex.quote(word)}"
-    notes = [_LEFT_TO_YOU, *left_out, *model_notes(workload_of(plan).decoder())]
+    notes = [_LEFT_TO_YOU, *left_out, *model_notes(workload_of(plan).decoder(), plan.job.prediction_layers)]
     if plan.decision.shard in FSDP_STRATEGIES and plan.job.optimizer.fused_accumulation:
         notes.append("Megatron-FSDP with fused gradient accumulation needs Transformer Engine 2.10 or later.")
     if narrow_moments(plan.job) is not None:

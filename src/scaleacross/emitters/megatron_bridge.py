@@ -27,6 +27,7 @@ FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "--expert-tensor-parallel-size": (WHOLE, ("model.expert_tensor_parallel_size",)),
     "--sequence-parallel": (ON, ("model.sequence_parallel",)),
     "--pipeline-model-parallel-layout": (TEXT, ("model.pipeline_model_parallel_layout",)),
+    "--mtp-num-layers": (WHOLE, ("model.mtp_num_layers",)),
     "--microbatch-group-size-per-virtual-pipeline-stage": (WHOLE, ("model.microbatch_group_size_per_vp_stage",)),
     "--micro-batch-size": (WHOLE, ("train.micro_batch_size",)),
     "--global-batch-size": (WHOLE, ("train.global_batch_size",)),
@@ -121,8 +122,7 @@ BEFORE: Final = {
     "mixed_precision.fp8_param_gather": False, "mixed_precision.first_last_layers_bf16": False,
     "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": False, "mixed_precision.grad_reduce_in_fp32": None,
 }  # fmt: skip
-"""What a recipe or the configuration of a model may say and the plan has no option for: what it then is. Layers of a prediction
-head (mtp) are left out of every plan."""
+"""What a recipe or the configuration of a model may say and the plan has no option for: what it then is."""
 PRESETS: Final[dict[str, str]] = {
     "bf16": "bf16_mixed",
     "fp16": "fp16_mixed",

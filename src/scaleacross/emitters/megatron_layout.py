@@ -12,23 +12,25 @@ GROUP_SIZE: Final = "--microbatch-group-size-per-virtual-pipeline-stage"
 """Micro-batches of a round of the interleaved schedule (megatron/core/pipeline_parallel/schedules.py)."""
 
 
-def layout(layers_per_stage: tuple[tuple[int, ...], ...]) -> str:
+def layout(layers_per_stage: tuple[tuple[int, ...], ...], prediction_layers: int = 0) -> str:
     """The stages as ``--pipeline-model-parallel-layout``: ``Et*7|(t*8|)*14t*7L`` for 7, 8 × 14, 7 layers.
 
     ``layers_per_stage`` is indexed [pipeline rank][chunk]; the layout lists virtual stages in model order, virtual stage k being
-    chunk k // PP of rank k % PP. E embedding, t layer, L loss, ``|`` between stages (Megatron Core,
-    core/transformer/pipeline_parallel_layer_layout.py).
+    chunk k // PP of rank k % PP. E embedding, t layer, m prediction layer (the last ones of the model), L loss, ``|`` between
+    stages (Megatron Core, core/transformer/pipeline_parallel_layer_layout.py).
     """
     num_chunks = len(layers_per_stage[0])
     counts = [stage[chunk] for chunk in range(num_chunks) for stage in layers_per_stage]
+    counts[-1] -= prediction_layers
+    end = "m" * prediction_layers + "L"
     if len(counts) == 1:
-        return f"E{_layers(counts[0])}L"
+        return f"E{_layers(counts[0])}{end}"
     first, *middle, last = counts
     text = f"E{_layers(first)}|"
     for count, run in groupby(middle):
         times = len(list(run))
         text += f"({_layers(count)}|)*{times}" if times > 1 else f"{_layers(count)}|"
-    return f"{text}{_layers(last)}L"
+    return f"{text}{_layers(last)}{end}"
 
 
 def _layers(count: int) -> str:
@@ -40,9 +42,11 @@ def pipeline_arguments(plan: Plan) -> list[str]:
     pipeline, pp = plan.decision.pipeline, plan.degrees.pp
     if pp == 1:
         return []
-    counts = {count for stage in plan.layers_per_stage for count in stage}
+    predicted = plan.job.prediction_layers  # beside those that an even cut divides
+    *others, last = [stage[chunk] for chunk in range(pipeline.num_chunks) for stage in plan.layers_per_stage]
+    counts = {*others, last - predicted}
     if len(counts) > 1:
-        return ["--pipeline-model-parallel-layout", layout(plan.layers_per_stage), *_rounds(plan)]
+        return ["--pipeline-model-parallel-layout", layout(plan.layers_per_stage, predicted), *_rounds(plan)]
     if pipeline.num_chunks == 1:
         return []
     return ["--num-layers-per-virtual-pipeline-stage", str(counts.pop()), *_rounds(plan)]

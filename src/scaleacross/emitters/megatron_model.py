@@ -65,8 +65,8 @@ def starting_point(plan: Plan) -> list[str]:
     return ["--pretrained-checkpoint", tuning.checkpoint] if tuning is not None and tuning.checkpoint else []
 
 
-def model_notes(decoder: Decoder) -> list[str]:
-    """What the options leave open or say otherwise about the model, one sentence each."""
+def model_notes(decoder: Decoder, prediction_layers: int = 0) -> list[str]:
+    """What the options leave open or say otherwise about the model of which so many are trained, one sentence each."""
     out = []
     if decoder.norm_epsilon is None:
         out.append("The workload states no norm epsilon: Megatron-LM takes 1e-5.")
@@ -75,10 +75,10 @@ def model_notes(decoder: Decoder) -> list[str]:
         out.append("The workload states no rotary base: Megatron-LM takes 10000.")
     if any(experts.router is None for experts in decoder.experts()):
         out.append("The workload states no router rule: softmax over the chosen experts' scores is Megatron-LM's.")
-    if decoder.num_prediction_layers:
+    if decoder.num_prediction_layers > prediction_layers:
         out.append(
-            f"The published model has {decoder.num_prediction_layers} prediction layer(s), which the plan leaves out: "
-            f"--mtp-num-layers {decoder.num_prediction_layers} would add memory and time to the last stage."
+            f"The published model has {decoder.num_prediction_layers} prediction layer(s), of which the plan trains "
+            f"{prediction_layers}: --mtp-num-layers adds memory and time to the last stage; plan with prediction_layers: 1."
         )
     if decoder.published_quantization:
         out.append(f"Published weights are quantised ({decoder.published_quantization}): convert them to 16 bit first.")

@@ -33,7 +33,8 @@ def check_stages(plan: Plan) -> None:
         raise EmitError(
             f"layers_per_stage has the shape {shape}; pp {degrees.pp} × {pipeline.num_chunks} chunks are planned"
         )
-    planned, needed = sum(sum(stage) for stage in plan.layers_per_stage), workload_of(plan).profile().num_layers
+    profile = problem.profile_of(plan.job, workload_of(plan))
+    planned, needed = sum(sum(stage) for stage in plan.layers_per_stage), profile.num_layers
     if planned != needed:
         raise EmitError(f"layers_per_stage holds {planned} layers; the model has {needed}")
     if plan.decision.batch_shares is not None:
@@ -52,7 +53,7 @@ def refuse(plan: Plan, target: str) -> None:
     Raises:
         EmitError: everything that it cannot express, by name and with the way out, or the memory that it lacks.
     """
-    refused = refused_by(target, plan.job, workload_of(plan).profile(), plan.decision)
+    refused = refused_by(target, plan.job, problem.profile_of(plan.job, workload_of(plan)), plan.decision)
     refused = refused or [line for one in plan.targets if one.target == target for line in one.refused]
     if refused:
         raise EmitError("; ".join(refused))

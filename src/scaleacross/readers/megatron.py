@@ -83,7 +83,8 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     degrees = Degrees(
         tp=tp, cp=cp, pp=pp, dp_shard=dp // replicas, dp_replicate=replicas, ep=ep, expert_lanes=lanes, cp_inner=inner
     )
-    counts = layers_of_stages(found, name, pp, num_layers, number)
+    predicted = _prediction_layers(found, name)
+    counts = layers_of_stages(found, name, pp, num_layers, number, predicted)
     chunks = len(counts[0]) if counts else 1
     unequal = len({count for stage in counts for count in stage}) > 1
     schedule = "Interleaved1F1B" if has_chunks("Interleaved1F1B", chunks) else "1F1B"
@@ -99,6 +100,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     job = {
         "sequence_length": number("--seq-length"),
         "global_batch_sequences": batch,
+        "prediction_layers": predicted,
         **_job(found, name),
         **_overlap(found, decision),
         **_experts(found, name, degrees.expert_ranks),
@@ -109,6 +111,14 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         notes += (f"priced as if these were stated: {', '.join(left)}",)
     unsaid = {field: option for option, field in SHARES.items() if option in found}
     return Reading(decision, job, model, order, COMMUNICATORS in found, unsaid, notes, model_options(found))
+
+
+def _prediction_layers(found: dict[str, list[str]], name: str) -> int:
+    """Layers that predict further tokens. Raises InputError: a number that is not modelled."""
+    stated = " ".join(found.get("--mtp-num-layers", ["0"]))
+    if stated not in ("0", "1"):
+        raise InputError(f"{name}: --mtp-num-layers {stated}: no or one prediction layer is modelled; state 1")
+    return int(stated)
 
 
 def _inner(found: dict[str, list[str]], name: str, cp: int) -> int:

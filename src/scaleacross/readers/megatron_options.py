@@ -27,7 +27,7 @@ _READ = """
     --cuda-graph-modules --cuda-graph-scope --use-tp-pp-dp-mapping --tp-comm-overlap --overlap-moe-expert-parallel-comm
     --use-precision-aware-optimizer --main-grads-dtype --main-params-dtype --exp-avg-dtype --exp-avg-sq-dtype
     --megatron-fsdp-main-grads-dtype --megatron-fsdp-grad-comm-dtype --cross-entropy-loss-fusion
-    --no-create-attention-mask-in-dataloader
+    --no-create-attention-mask-in-dataloader --mtp-num-layers
 """
 READ: Final = frozenset(_READ.split())
 """Options whose values must be plain, and the same wherever they are repeated."""
@@ -68,7 +68,6 @@ HARMLESS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "--attention-backend": (
         ("flash", "fused", "auto"), "attention that keeps no scores is modelled; state flash, fused or auto"
     ),
-    "--mtp-num-layers": (("0",), "prediction layers (memory and time of the last stage) are not modelled; leave it out"),
     "--moe-expert-capacity-factor": (
         ("-1", "-1.0"), "experts that drop or pad tokens are not modelled; leave it out, and no token is dropped"
     ),
@@ -127,7 +126,7 @@ _SILENT: Final = re.compile(
     r"iterations-to-skip|adlr|moe-per-layer-logging|moe-routing-trace)(?:[-_]\w+)*"
     r"|(?:no-)?manual-gc[\w-]*|use-mcore-models|use-flash-attn|distributed-backend|local-rank|lazy-mpu-init|no-initialization"
     r"|use-cpu-initialization|no-masked-softmax-fusion|calculate-per-token-loss"
-    r"|disable-gloo-process-groups|fp8-(?:amax-[\w-]+|margin|interval)|verify-integrity|dump-param-to-param-group-map"
+    r"|disable-gloo-process-groups|mtp-loss-scaling-factor|fp8-(?:amax-[\w-]+|margin|interval)|verify-integrity|dump-param-to-param-group-map"
     r"|(?:enable|disable)-msc|enable-ft-package|enable-experimental|no-barrier-with-level-1-timing"
     r"|(?:nproc|nnodes|node|master|rdzv)(?:[-_]\w+)*|max[-_]restarts|standalone|tee|redirects|module)"
 )

@@ -30,13 +30,32 @@ Number = Callable[[str], int]
 
 
 def layers_of_stages(
-    found: Mapping[str, Sequence[str]], name: str, pp: int, num_layers: int, number: Number
+    found: Mapping[str, Sequence[str]], name: str, pp: int, num_layers: int, number: Number, predicted: int = 0
 ) -> tuple[tuple[int, ...], ...]:
-    """[rank][chunk] -> layers; empty for one chunk of equal stages.
+    """[rank][chunk] -> layers; empty for one chunk of equal stages. ``predicted`` layers more are beside the loss.
 
     Raises:
-        InputError: options that exclude each other, or layers that they do not divide.
+        InputError: options that exclude each other, layers that they do not divide, or prediction layers that the layout has
+            elsewhere.
     """
+    if LAYOUT in found:
+        letters = expand(found[LAYOUT][0])
+        if not letters.count("m") == letters.rpartition("|")[2].count("m") == predicted:
+            raise InputError(
+                f"{name}: {LAYOUT} {found[LAYOUT][0]}: {predicted} prediction layer(s) (--mtp-num-layers) in the last stage are "
+                "modelled, as m before L"
+            )
+    counts = _main_layers(found, name, pp, num_layers, number)
+    if not predicted or pp == 1:
+        return counts
+    counts = counts or ((num_layers // pp,),) * pp
+    return (*counts[:-1], (*counts[-1][:-1], counts[-1][-1] + predicted))
+
+
+def _main_layers(
+    found: Mapping[str, Sequence[str]], name: str, pp: int, num_layers: int, number: Number
+) -> tuple[tuple[int, ...], ...]:
+    """``layers_of_stages`` without prediction layers."""
     for pair in _CLASHES:
         if found.keys() >= set(pair):
             raise InputError(f"{name}: {' and '.join(pair)}: Megatron-LM takes one of them; leave the other out")

@@ -64,7 +64,11 @@ def decision(plan: Plan) -> RenderableType:
                 f"{pipeline.schedule}, {plural(pipeline.num_chunks, 'chunk')} per rank, {_micro_batches(plan)} "
                 f"micro-batches of {plural(pipeline.micro_batch_sequences, 'sequence')} per replica",
             ),
-            ("layers", f"{layers} per {'virtual stage, in model order' if pipeline.num_chunks > 1 else 'stage'}"),
+            (
+                "layers",
+                f"{layers} per {'virtual stage, in model order' if pipeline.num_chunks > 1 else 'stage'}"
+                f"{', the last one a prediction layer' if job.prediction_layers else ''}",
+            ),
             ("recompute", ", ".join(chosen.stage_recompute or ()) or _recompute(chosen.recompute)),
             ("shard", SHARD_MEANING[chosen.shard]),
             *([("context", CONTEXT_MEANING[chosen.context_exchange])] if plan.degrees.cp > 1 else []),

@@ -9,7 +9,8 @@ shard level, exchange over cp, folding of experts onto lanes of tp and cp, share
 R1 heads          tp divides H, K and the MLP widths
 R2 sequence       2·cp divides s (load-balanced halves) and so does tp of what is left; s/cp ≥ MIN_TOKENS_PER_RANK
                 exchanges by all-to-all: tp·cp divides H and K, too; with a ring outside: tp·cp_inner, 1 < cp_inner < cp
-R3 layers         pp ≤ L and pp·v ≤ L, or with chunks L + 2: the embedding and the head may have virtual stages of their own;
+R3 layers         pp ≤ L and pp·v ≤ L, or with chunks L + 2: the embedding and the head may have virtual stages of their own
+                  (not where prediction layers run beside the head);
                   pp is the smallest that R6 and R9 allow of its ⌈L/pp⌉ and ⌈(L+2)/pp⌉ (``stage_counts``)
 R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
 R5 experts        ep divides E and dp_shard; with ep > 1 something must be sharded; folded, tp·cp·ep divides E and dp_shard > 1
@@ -55,7 +56,6 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.offloading import millionths
 from scaleacross.spec.parallelism import (
     CONTEXT_EXCHANGES,
-    EMPTY_ENDS,
     SCHEDULE_NAMES,
     SHARD_LEVELS,
     WITHOUT_PIPELINE,
@@ -336,7 +336,7 @@ class SearchSpace:
             return name == "1F1B" and num_chunks == 1
         if not has_chunks(name, num_chunks):
             return False
-        most = self.profile.num_layers + (EMPTY_ENDS if num_chunks > 1 else 0)
+        most = self.profile.num_layers + (self.profile.empty_ends if num_chunks > 1 else 0)
         if not refusals.keep(pp * num_chunks <= most, "R3 more chunks than layers"):
             return False
         rule = "R7 micro-batches in no whole rounds" if name in ROUNDS else "R7 too few micro-batches for the schedule"

@@ -147,6 +147,13 @@ class Job(Spec):
         default=None,
         description="start from a checkpoint, and train a part of the parameters or adapters; null: pre-training",
     )
+    prediction_layers: int = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="layers that predict a further token and are trained, as layers of the last stage (multi-token prediction; "
+        "Megatron: --mtp-num-layers); 0: none, whatever the published model has; more than 1 is not modelled",
+    )
     eager_operators: bool = Field(
         default=False,
         description="norms, rotary embeddings and activations run operator by operator (PyTorch without compilation), not fused "

@@ -144,7 +144,9 @@ class LaunchConfig(Spec):
         default=(), description="micro-batches by replica where they differ; empty: all have num_micro_batches"
     )
     pipeline: PipelineChoice
-    layers_per_stage: tuple[tuple[int, ...], ...] = Field(description="[pipeline rank][chunk] -> number of layers")
+    layers_per_stage: tuple[tuple[int, ...], ...] = Field(
+        description="[pipeline rank][chunk] -> number of layers, a prediction layer among the last chunk's"
+    )
     recompute: Recompute
     stage_recompute: tuple[Recompute, ...] | None = Field(
         default=None, description="[pipeline rank] -> policy, where recompute is per_stage"

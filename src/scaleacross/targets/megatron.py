@@ -112,12 +112,14 @@ def offloaded_layers(profile: ModelProfile, shares: Ints) -> Ints:
 
 
 def _activation_offload(subject: Subject, rows: Columns) -> Bools:
-    """core/transformer/transformer_config.py: fewer than all layers, pp 1, no recomputation, no graphs of layers."""
+    """core/transformer/transformer_config.py: fewer than all layers, pp 1, no recomputation, no graphs of layers. A prediction
+    layer is none of those that it counts."""
     share, layers = rows.activation_offload, subject.profile.num_layers
     whole = np.abs(share * layers / MILLIONTHS - offloaded_layers(subject.profile, share)) < layers / MILLIONTHS
     alone = (rows.pp == 1) & in_codes(rows.recompute, recompute_codes(("none",)))
     graphs = np.bool_(subject.job.experts.graphs != "partial")
-    out: Bools = (share == 0) | (whole & (share < MILLIONTHS) & alone & graphs)
+    main = np.bool_(not subject.job.prediction_layers)
+    out: Bools = (share == 0) | (whole & (share < MILLIONTHS) & alone & graphs & main)
     return out
 
 
@@ -205,7 +207,8 @@ LAWS: Final = (
         _activation_offload,
         lambda c: (
             f"activation_offload {c.decision.activation_offload:g}: Megatron-LM offloads whole layers, fewer than all "
-            f"{c.subject.profile.num_layers}, with pp 1, recompute none and no graphs of layers; set activation_offload: 0 or "
+            f"{c.subject.profile.num_layers}, with pp 1, recompute none, no prediction_layers and no graphs of layers; set "
+            f"activation_offload: 0 or "
             f"n/{c.subject.profile.num_layers}"
         ),
     ),

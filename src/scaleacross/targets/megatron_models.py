@@ -168,7 +168,24 @@ def _positions_suffice(subject: Subject) -> bool:
         return True
 
 
+def _predicts_without_rope(subject: Subject) -> bool:
+    """Whether prediction layers meet positions other than rope or none (training/arguments.py)."""
+    if not subject.job.prediction_layers or refused_model(subject):
+        return False
+    decoder = decoder_of(subject.job)
+    ropes = [rope_of(kind) for kind in decoder.kinds.values() if not isinstance(kind.mixer, Latent)]
+    yarn = any(isinstance(rope, Rope) and rope.scaling and rope.scaling.kind == "yarn" for rope in ropes)
+    return bool(decoder.num_learned_positions) or yarn
+
+
 JOB_LAWS: Final = (
+    JobLaw(
+        lambda s: not _predicts_without_rope(s),
+        lambda s: (
+            f"prediction_layers {s.job.prediction_layers} with learned positions or yarn: Megatron-LM predicts further tokens "
+            "with position embedding rope or none only; set prediction_layers: 0"
+        ),
+    ),
     JobLaw(lambda s: not refused_model(s), lambda s: says_model(s.profile.name, refused_model(s))),
     JobLaw(_positions_suffice, lambda s: says_positions(decoder_of(s.job), s.job.sequence_length)),
 )

@@ -137,6 +137,13 @@ def _package(subject: Subject) -> str:
 
 
 JOB_LAWS: Final = (
+    JobLaw(
+        lambda s: not s.job.prediction_layers,
+        lambda s: (
+            f"prediction_layers {s.job.prediction_layers}: torchtitan 0.3.0 trains its models without; set prediction_layers: 0, "
+            "or target: megatron"
+        ),
+    ),
     *torchtitan_models.JOB_LAWS,
     JobLaw(
         lambda s: s.job.precision != "fp16",

@@ -40,7 +40,7 @@ from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.offloading import OFFLOADS
-from scaleacross.spec.parallelism import EMPTY_ENDS, WITHOUT_PIPELINE, Degrees
+from scaleacross.spec.parallelism import WITHOUT_PIPELINE, Degrees
 from scaleacross.spec.placement import Placement, devices
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.recomputation import BY_STAGE, OF_STAGES, rerun_period
@@ -210,7 +210,7 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
     if degrees.expert_ranks > 1 and (not profile.num_experts or profile.num_experts % degrees.expert_ranks):
         lanes = f" on {degrees.expert_lanes} lanes of tp and cp" if degrees.expert_lanes > 1 else ""
         yield f"V2: ep {degrees.ep}{lanes} does not divide {profile.num_experts} experts"
-    if profile.num_layers + EMPTY_ENDS < degrees.pp * pipeline.num_chunks:
+    if profile.num_layers + profile.empty_ends < degrees.pp * pipeline.num_chunks:
         yield f"V2: {profile.num_layers} layers cannot fill pp {degrees.pp} × {pipeline.num_chunks} chunks, ends left empty"
     per_round = degrees.dp * pipeline.micro_batch_sequences
     if job.global_batch_sequences % per_round:

@@ -27,7 +27,7 @@ from scaleacross.spec.parallelism import Degrees, split_layers
 from scaleacross.spec.plan import Decision, StageMemory
 from scaleacross.spec.recomputation import of_rerun_layer, policy_on, rerun_share
 from scaleacross.units import human_bytes
-from scaleacross.workloads.layer_profile import LayerProfile
+from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 from scaleacross.workloads.problem import Problem
 
 
@@ -140,6 +140,9 @@ def _parts(problem: Problem, decision: Decision, layers: Sequence[LayerProfile],
     expert = sum(layer.num_expert_parameters / (tp * over) for layer in layers)
     still_dense = sum(_frozen_dense_parameters(layer, tp) for layer in layers)
     still_expert = sum(layer.num_frozen_expert_parameters / (tp * over) for layer in layers)
+    if (copied := _embedding_copy(problem.profile, layers)) is not None:
+        dense += _dense_parameters(copied, tp)
+        still_dense += _frozen_dense_parameters(copied, tp)
 
     def held(dense: float, expert: float, is_sharded: bool) -> float:
         return dense / group + expert / max(1.0, group / over) if is_sharded else dense + expert
@@ -193,6 +196,12 @@ def _parts(problem: Problem, decision: Decision, layers: Sequence[LayerProfile],
     return {**states_bytes, "buffers_bytes": again * tokens + of_two + whole}
 
 
+def _embedding_copy(profile: ModelProfile, layers: Sequence[LayerProfile]) -> LayerProfile | None:
+    """The embedding, where a rank with ``layers`` has prediction layers beside the head and not the first layers."""
+    ends = [any(layer is end for layer in layers) for end in (profile.embedding, profile.head)]
+    return profile.embedding if profile.num_prediction_layers and ends == [False, True] else None
+
+
 def _experts_over(degrees: Degrees) -> int:
     """Ranks of dp_shard · cp among which experts are divided: ep, or the cp lanes too where each holds its own."""
     return degrees.ep if degrees.expert_lanes == 1 else degrees.ep * degrees.cp
@@ -211,6 +220,8 @@ def _on_host(
     dense: float = sum(
         _dense_parameters(layer, degrees.tp) - _frozen_dense_parameters(layer, degrees.tp) for layer in layers
     )
+    if (copied := _embedding_copy(profile, layers)) is not None:
+        dense += _dense_parameters(copied, degrees.tp) - _frozen_dense_parameters(copied, degrees.tp)
     of_experts = sum(layer.num_expert_parameters - layer.num_frozen_expert_parameters for layer in layers)
     expert = of_experts / (degrees.tp * _experts_over(degrees))
     if decision.shard != "none":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 from typing import Literal
 
@@ -12,14 +13,14 @@ from scaleacross.spec.base import Name
 from scaleacross.workloads import transformer_parts as parts
 from scaleacross.workloads.identity import Multipliers
 from scaleacross.workloads.layer_kinds import Experts, LayerKind
-from scaleacross.workloads.layer_profile import MAX_LAYERS, ModelProfile, Workload
+from scaleacross.workloads.layer_profile import MAX_LAYERS, ActivationBytes, LayerProfile, ModelProfile, Workload
 
 
 class Decoder(Workload):
     """Token embedding, layers of named kinds in any order, final norm and output projection.
 
     All parameters of the main model are counted, the output matrix once if tied. Prediction layers (multi-token prediction) are
-    stated but not part of the plan.
+    stated as published; a job says whether they are trained.
     """
 
     family: Literal["decoder"] = "decoder"
@@ -43,7 +44,8 @@ class Decoder(Workload):
     multipliers: Multipliers = Field(default_factory=Multipliers, description="constant factors of the forward pass")
     initializer_range: PositiveFloat | None = Field(default=None, description="standard deviation of initial weights")
     num_prediction_layers: NonNegativeInt = Field(
-        default=0, description="layers that predict further tokens; not planned"
+        default=0,
+        description="layers that predict further tokens; planned where the job trains them (prediction_layers)",
     )
     published_quantization: str | None = Field(
         default=None, description="how the published weights are quantised; training starts from 16-bit weights"
@@ -88,30 +90,54 @@ class Decoder(Workload):
             said = f"{self.published_quantization}; training starts from 16-bit weights"
             out.append(("published weights", said))
         if self.num_prediction_layers:
-            said = f"{self.num_prediction_layers} in the published model, not part of the plan"
+            said = f"{self.num_prediction_layers} in the published model; trained where a job says prediction_layers: 1"
             out.append(("prediction layers", said))
         if self.unread_keys:
             out.append(("keys not read", f"{', '.join(self.unread_keys)}: the plan knows nothing of them"))
         return tuple(out)
 
-    def profile(self) -> ModelProfile:
-        """The model as an embedding, runs of equal layers and a head."""
+    def profile(self, prediction_layers: int = 0) -> ModelProfile:
+        """The model as an embedding, runs of equal layers and a head.
+
+        Args:
+            prediction_layers: layers behind the others that predict further tokens, of the last layer's kind, as
+                Megatron-LM builds them. Each has one more pass of the head.
+        """
         layers = {
             name: kind.lower(name, self.hidden_size, self.norm, dropout=self.dropout)
             for name, kind in self.kinds.items()
         }
+        blocks = [(layers[name], count) for name, count in self.runs()]
+        if prediction_layers:
+            blocks.append((self._prediction_layer(), prediction_layers))
         groups, chosen = next((experts.groups for experts in self.experts()), (1, 1))
         return ModelProfile(
             name=self.name,
             embedding=parts.embedding(
                 self.vocabulary_size, self.hidden_size, num_positions=self.num_learned_positions, dropout=self.dropout
             ),
-            blocks=tuple((layers[name], count) for name, count in self.runs()),
+            blocks=tuple(blocks),
             head=parts.head(
-                self.vocabulary_size, self.hidden_size, self.norm, tied=self.tied_embedding, bias=self.output_bias
+                self.vocabulary_size,
+                self.hidden_size,
+                self.norm,
+                tied=self.tied_embedding,
+                bias=self.output_bias,
+                predictions=prediction_layers,
             ),
             vocabulary_size=self.vocabulary_size,
             num_experts=next((experts.num_experts for experts in self.experts()), 0),
             expert_groups=groups,
             chosen_groups=chosen,
+            num_prediction_layers=prediction_layers,
         )
+
+    def _prediction_layer(self) -> LayerProfile:
+        """A layer of the last one's kind behind its projection. Full recomputation keeps both of its inputs."""
+        before = parts.prediction_input(self.hidden_size, self.norm)
+        layer = self.kinds[self.layers[-1]].lower(
+            "prediction_layer", self.hidden_size, self.norm, dropout=self.dropout, before=before
+        )
+        full = ActivationBytes(2 * layer.activations["full"].sharded)
+        # Two units gathered for the projection and one behind it: one pair and a half, rounded up.
+        return replace(layer, activations={**layer.activations, "full": full}, tp_gathers=layer.tp_gathers + 2)

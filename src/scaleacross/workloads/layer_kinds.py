@@ -241,8 +241,10 @@ class LayerKind(Spec):
             raise ValueError("shared_norm needs a mixer and a feed_forward in parallel, normalised before")
         return self
 
-    def lower(self, name: str, hidden_size: int, norm: parts.Norm, *, dropout: bool) -> LayerProfile:
-        """The layer's profile, named ``name``."""
+    def lower(
+        self, name: str, hidden_size: int, norm: parts.Norm, *, dropout: bool, before: Parts = ()
+    ) -> LayerProfile:
+        """The layer's profile, named ``name``, with parts that run ``before`` its first sub-layer."""
         out: list[parts.Part] = []
         halves = [half for half in (self.mixer, self.feed_forward) if half is not None]
         for half in halves:
@@ -253,7 +255,7 @@ class LayerKind(Spec):
             out.extend(half.lower(hidden_size))
             out.extend([parts.output_norm(hidden_size, norm)] if self.norms != "before" else [])
             out.append(parts.residual(hidden_size, dropout=dropout))
-        return parts.block(name, hidden_size, out, sub_layers=len(halves))
+        return parts.block(name, hidden_size, (*before, *out), sub_layers=len(halves))
 
 
 def _input_norm(half: Mixer | FeedForward, hidden_size: int, kind: parts.Norm) -> parts.Part:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from scaleacross.errors import InputError
 from scaleacross.spec.base import Name, Spec
+from scaleacross.spec.parallelism import EMPTY_ENDS
 from scaleacross.spec.recomputation import BY_STAGE, MODULES, PARTS, PLAIN, RECOMPUTES, Module, modules_of, rerun_share
 
 if TYPE_CHECKING:  # a decoder is a workload itself
@@ -261,7 +262,7 @@ class LayerProfile:
         modules = dict(self.modules)
         if "moe" in modules:
             modules["moe"] = replace(modules["moe"], tp_gathers=max(0.0, modules["moe"].tp_gathers - 1.0))
-        return replace(self, tp_gathers=1, modules=modules)
+        return replace(self, tp_gathers=max(1, self.tp_gathers - 1), modules=modules)
 
     @property
     def total_parameters(self) -> int:
@@ -313,7 +314,8 @@ class ModelProfile:
     """A model: embedding, a sequence of runs of equal layers, and a head.
 
     ``blocks`` lists (profile, how many in a row) in model order. ``embedding`` sits with the first stage, ``head`` (final norm,
-    output projection, loss) with the last. A token's experts lie in ``chosen_groups`` of ``expert_groups`` groups.
+    output projection, loss) with the last. A token's experts lie in ``chosen_groups`` of ``expert_groups`` groups. The last
+    ``num_prediction_layers`` layers look up tokens in an embedding of their own stage: another rank than the first has a copy.
     """
 
     name: str
@@ -324,11 +326,17 @@ class ModelProfile:
     num_experts: int = 0
     expert_groups: int = 1
     chosen_groups: int = 1
+    num_prediction_layers: int = 0
 
     @property
     def num_layers(self) -> int:
-        """Transformer layers, without embedding and head."""
+        """Transformer layers, those that predict further tokens too, without embedding and head."""
         return sum(count for _, count in self.blocks)
+
+    @property
+    def empty_ends(self) -> int:
+        """Virtual stages that may be without layers. Prediction layers stay with the head: then there are none."""
+        return 0 if self.num_prediction_layers else EMPTY_ENDS
 
     @property
     def total_parameters(self) -> int:

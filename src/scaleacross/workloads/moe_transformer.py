@@ -38,6 +38,7 @@ class MoeTransformer(Workload):
 
     All parameters of the main model are counted, the output matrix once if tied. Multi-token-prediction layers are *not* part of
     it: DeepSeek-V3's 671B excludes its one such layer (14B more in the checkpoint, arXiv 2412.19437 §2.2 drops it at inference).
+    A job trains them with ``prediction_layers``.
     """
 
     family: Literal["moe_transformer"] = "moe_transformer"
@@ -61,7 +62,8 @@ class MoeTransformer(Workload):
     norm_epsilon: PositiveFloat | None = Field(default=None, description="added to the variance; null: not stated")
     router: Router | None = Field(default=None, description="how experts are chosen; null: not stated")
     num_prediction_layers: NonNegativeInt = Field(
-        default=0, description="layers that predict further tokens; stated, not planned"
+        default=0,
+        description="layers that predict further tokens; planned where the job trains them (prediction_layers)",
     )
 
     @model_validator(mode="after")

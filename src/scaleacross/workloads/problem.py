@@ -117,10 +117,17 @@ def profile_of(job: Job, workload: Workload) -> ModelProfile:
     """The model as layers, as the job's framework runs them.
 
     Raises:
-        InputError: ``eager_operators`` for a model whose operators are not those of ``with_eager_operators``.
+        InputError: ``eager_operators`` for a model whose operators are not those of ``with_eager_operators``, or
+            ``prediction_layers`` for a family without layer kinds or with what PyTorch keeps.
     """
-    tuning = job.fine_tuning
-    profile = workload.profile() if tuning is None else with_fine_tuning(workload.profile(), tuning)
+    tuning, predicted = job.fine_tuning, job.prediction_layers
+    profile = workload.decoder().profile(predicted) if predicted else workload.profile()
+    profile = profile if tuning is None else with_fine_tuning(profile, tuning)
+    if job.kept.by == "pytorch" and predicted:
+        raise InputError(
+            f"prediction_layers {predicted} with kept.by pytorch: what a second loss keeps is known of a fused one alone; set "
+            "prediction_layers: 0, or target: megatron"
+        )
     if job.kept.by == "pytorch":
         profile = as_pytorch_keeps(profile, job.kept)
     else:

@@ -359,25 +359,38 @@ def embedding(vocabulary_size: int, hidden_size: int, *, num_positions: int = 0,
     )
 
 
-def head(vocabulary_size: int, hidden_size: int, kind: Norm, *, tied: bool, bias: bool = False) -> LayerProfile:
-    """Final norm, output projection and loss.
+def prediction_input(hidden_size: int, kind: Norm) -> tuple[Part, ...]:
+    """What a prediction layer has before its transformer layer: a norm of the tensor between layers, one of the embedding of a
+    further token, both side by side, and their projection (megatron/core/transformer/multi_token_prediction.py, d98e8a64).
+
+    Traffic beside that of the norms: the embedding read and written 4d, both side by side 8d.
+    """
+    each = norm(hidden_size, kind)
+    projection = linear(Gemm("prediction_input", 2 * hidden_size, hidden_size, "column"))
+    return (each, replace(each, elementwise_bytes=each.elementwise_bytes + 6 * BF16 * hidden_size), projection)
+
+
+def head(
+    vocabulary_size: int, hidden_size: int, kind: Norm, *, tied: bool, bias: bool = False, predictions: int = 0
+) -> LayerProfile:
+    """Final norm, output projection and loss; all of it, but for the projection's weights, again for each of ``predictions``.
 
     Held, whatever the policy, because the backward pass of the head follows at once: norm input and output 4d, fp32 softmax 4V.
     Traffic: norm 4d, logits BF16 in and fp32 out 6V, softmax and loss 8V.
     A tied output matrix counts its FLOP here and its parameters in the embedding.
     """
-    final_norm = norm(hidden_size, kind)
+    final_norm, passes = norm(hidden_size, kind), 1 + predictions
     weights = (0 if tied else vocabulary_size * hidden_size) + (vocabulary_size if bias else 0)
-    held = ActivationBytes(2 * BF16 * hidden_size + FP32 * vocabulary_size)
+    held = ActivationBytes(passes * (2 * BF16 * hidden_size + FP32 * vocabulary_size))
     return LayerProfile(
         name="head",
-        gemms=(Gemm("logits", hidden_size, vocabulary_size, "column", always_16_bit=True),),
+        gemms=(Gemm("logits", hidden_size, vocabulary_size, "column", float(passes), always_16_bit=True),),
         attention=None,
-        num_parameters=final_norm.num_parameters + weights,
-        num_replicated_parameters=final_norm.num_replicated_parameters,
+        num_parameters=passes * final_norm.num_parameters + weights,
+        num_replicated_parameters=passes * final_norm.num_replicated_parameters,
         num_expert_parameters=0,
-        elementwise_bytes=final_norm.elementwise_bytes + (BF16 + 3 * FP32) * vocabulary_size,
+        elementwise_bytes=passes * (final_norm.elementwise_bytes + (BF16 + 3 * FP32) * vocabulary_size),
         activations={"none": held, "selective": held, "full": held},
         hidden_size=hidden_size,
-        tp_gathers=1,
+        tp_gathers=passes,
     )
