@@ -27,6 +27,16 @@ CATALOGUE = {
     "qwen3-235b-a22b": "Qwen3-235B-A22B",
     "deepseek-v3": "DeepSeek-V3",
     "gpt-oss-120b": "gpt-oss-120b",
+    "qwen3-8b": "Qwen3-8B",
+    "qwen3-next-80b-a3b": "Qwen3-Next-80B-A3B",
+    "qwen2.5-7b": "Qwen2.5-7B",
+    "llama4-scout-17b-16e": "Llama-4-Scout-17B-16E",
+    "deepseek-v2-lite": "DeepSeek-V2-Lite",
+    "kimi-k2": "Kimi-K2",
+    "glm-4.5-air": "GLM-4.5-Air",
+    "minimax-m2": "MiniMax-M2",
+    "nemotron-3-nano-30b-a3b": "Nemotron-3-Nano-30B",
+    "olmo-2-7b": "OLMo-2-7B",
 }
 PUBLISHED_TYPES = """
     llama mistral qwen2 qwen3 qwen3_moe qwen3_next mixtral phi3 gemma2 gemma3_text olmo2 olmoe granite gpt_oss glm4_moe
