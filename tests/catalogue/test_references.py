@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,41 @@ def test_objects_pass_through() -> None:
     ):
         loaded: Any = load(name)  # type: ignore[operator]
         assert load(loaded) is loaded  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("spelled", ["Qwen/Qwen3-30B-A3B", "Qwen3-30B-A3B", "qwen3_30b_a3b"])
+def test_models_go_by_the_names_that_hubs_and_files_give_them(spelled: str) -> None:
+    assert load_workload(spelled).name == "qwen3-30b-a3b"
+
+
+def test_a_name_as_it_stands_comes_before_another_spelling_and_a_file_before_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = load_path("workloads", "qwen3-8b").read_text()
+    (tmp_path / "workloads").mkdir()
+    (tmp_path / "workloads" / "Qwen3-8B.yaml").write_text(text.replace("name: qwen3-8b", "name: Qwen3-8B"))
+    monkeypatch.setenv("SCALEACROSS_CONFIGS", str(tmp_path))
+    assert [load_workload(name).name for name in ("qwen3-8b", "Qwen3-8B")] == ["qwen3-8b", "Qwen3-8B"]
+    (tmp_path / "Qwen").mkdir()
+    (tmp_path / "Qwen" / "Qwen3-8B").write_text(text.replace("name: qwen3-8b", "name: of-the-file"))
+    monkeypatch.chdir(tmp_path)
+    assert load_workload("Qwen/Qwen3-8B").name == "of-the-file"
+
+
+@pytest.mark.parametrize(
+    ("spelled", "expected"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "nearest known name: 'llama3.1-8b'"),
+        ("mistralai/Mixtral-8x7B-v0.1", "nearest known name: 'mixtral-8x7b'"),
+        ("moonshotai/Kimi-K2-Instruct-0905", "nearest known name: 'kimi-k2'"),
+        ("Qwen3", "names that begin so: qwen3-0.6b, "),
+        ("./qwen3-8b", "no such file; nearest known name: 'qwen3-8b'"),
+        ("models/qwen3-8b.yaml", "no such file; nearest known name: 'qwen3-8b'"),
+    ],
+)
+def test_other_models_are_told_the_nearest_name(spelled: str, expected: str) -> None:
+    with pytest.raises(InputError, match=re.escape(expected)):
+        load_workload(spelled)
 
 
 def test_paths_in_a_job_are_read_against_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

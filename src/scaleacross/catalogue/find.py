@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
@@ -27,6 +28,8 @@ KINDS: Final[tuple[Kind, ...]] = (
 
 CONFIGS_VARIABLE: Final = "SCALEACROSS_CONFIGS"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
+_HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+"""A model as hubs name it: ORGANISATION/MODEL."""
 
 
 def config_folders() -> list[Path]:
@@ -70,6 +73,8 @@ def hidden() -> list[str]:
 def find(kind: Kind, ref: str, folder: Path | None = None) -> Path:
     """The file that ``ref`` means: a path (against ``folder`` first, then the working directory), else a name of the catalogue.
 
+    Names may differ in case, hyphens and underscores; a model's may follow its organisation (``Qwen/Qwen3-30B-A3B``).
+
     Raises:
         InputError: nothing there; the message names the nearest entries.
     """
@@ -86,11 +91,18 @@ def find(kind: Kind, ref: str, folder: Path | None = None) -> Path:
         except OSError as error:  # e.g. a name longer than the file system knows
             raise InputError(f"{kind}: '{ref[:100]}': {error.strerror}") from None
     known = dict(names(kind))
-    if not looks_like_path:
-        if ref in known:
-            return known[ref]
+    of_hub = kind == "workloads" and not ref.endswith(_SUFFIXES) and _HUB_NAME.fullmatch(ref)
+    if of_hub or not looks_like_path:
+        alike = {_letters(name): name for name in known}
+        if name := ref if ref in known else alike.get(_letters(ref)):
+            return known[name]
         where = f"no file and no name in the catalogue ({', '.join(f'{base}/{kind}' for base in config_folders())})"
     else:
         where = "no such file"
-    advice = nearest(Path(ref).stem if looks_like_path else ref, known, "name", "names")
-    raise InputError(f"{kind}: '{ref[:100]}': {where}; {advice}")
+    word = next((ref.removesuffix(suffix) for suffix in _SUFFIXES if ref.endswith(suffix)), ref).rsplit("/", 1)[-1]
+    raise InputError(f"{kind}: '{ref[:100]}': {where}; {nearest(word.lower(), known, 'name', 'names')}")
+
+
+def _letters(name: str) -> str:
+    """What spellings of a name have in common."""
+    return name.rsplit("/", 1)[-1].lower().replace("-", "").replace("_", "")

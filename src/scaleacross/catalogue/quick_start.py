@@ -122,7 +122,7 @@ def _topology(start: Start, folder: Path | None) -> str | dict[str, Any]:
 
 def _model(ref: str, folder: Path | None) -> str:
     path = find("workloads", ref, folder)
-    return ref if ref in dict(names("workloads")) and not Path(ref).is_file() else str(path.resolve())
+    return path.stem if path in dict(names("workloads")).values() else str(path.resolve())
 
 
 def quick_topology(gpus: str, trunk: str | None, km: float | None) -> dict[str, Any]:

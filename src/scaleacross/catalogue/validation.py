@@ -45,13 +45,13 @@ def known_keys(model: type[BaseModel], extra_keys: ExtraKeys | None = None) -> l
 
 
 def nearest(word: str, known: Iterable[str], noun: str = "key", plural: str = "keys") -> str:
-    """The way out of a misspelling: those that begin with ``word``, the nearest of ``known``, or all when none is near."""
+    """The way out of a misspelling: those that begin with ``word``, the nearest or one that it begins with, or all ``known``."""
     known = list(known)
     if begun := [one for one in known if word and one.startswith(f"{word}-")]:
         return f"{plural} that begin so: {', '.join(begun)}"
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if close:
-        return f"nearest known {noun}: '{close[0]}'"
+    if close := close or sorted((one for one in known if word.startswith(f"{one}-")), key=len):
+        return f"nearest known {noun}: '{close[-1]}'"
     stems = [key for key in known if si_key(key) is None]
     return f"known {plural}: {', '.join(stems) if stems else 'none'}"
 
