@@ -18,6 +18,7 @@ from scaleacross.catalogue import load_workload
 from scaleacross.emitters import EMITTERS, emit
 from scaleacross.emitters.megatron import megatron_arguments
 from scaleacross.emitters.megatron_model import model_notes
+from scaleacross.emitters.torchtitan_identity import identity
 from scaleacross.errors import EmitError
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.workloads.hf_types import EPSILON_KEYS
@@ -166,6 +167,10 @@ STATED = {
         "ComplexRoPE": {"theta": 1e4, "scaling": "yarn", **YARN},
         "TokenChoiceTopKRouter": {"score_func": "sigmoid", "route_norm": True, "route_scale": 2.5, **GROUPS},
     },
+    "DeepSeek-V2-Lite": {
+        "Attention": {"mscale": 0.707},
+        "TokenChoiceTopKRouter": {"score_func": "softmax", "route_norm": False, "route_scale": 1.0},
+    },
 }  # fmt: skip
 READ_IDENTITY = """
 import dataclasses, json
@@ -201,6 +206,16 @@ def test_torchtitan_holds_the_values_that_the_workload_states(name: str, tmp_pat
     found = json.loads(done.stdout.splitlines()[-1])
     for kind, fields in STATED[name].items():
         assert {field: found[kind][field] for field in fields} == {field: [value] for field, value in fields.items()}
+
+
+def test_torchtitan_s_softmax_scale_of_latent_attention_is_the_workload_s() -> None:
+    """The flavor 236B has mscale 1; DeepSeek-V2 states 0.707."""
+    workload = load_workload("deepseek-v2").decoder()
+    assert identity(workload, "deepseek_v3")["Attention"] == {"mscale": 0.707}
+    config = {**CONFIGS["DeepSeek-V2-Lite"]}
+    config["rope_scaling"] = {**config["rope_scaling"], "mscale": 1.0}
+    with pytest.raises(EmitError, match=r"mscale 1\.0 beside mscale_all_dim 0\.707"):
+        identity(from_hf_config(config, "x"), "deepseek_v3")
 
 
 def test_a_rotary_scaling_that_torchtitan_has_not_is_refused() -> None:

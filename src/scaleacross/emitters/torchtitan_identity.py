@@ -1,7 +1,8 @@
 """What the workload states of the model's identity, as values of torchtitan 0.3.0's configurations.
 
-A flavor has values of its own: Qwen3 235B-A22B a rotary base of 5 million, all of DeepSeek-V3 a norm epsilon of 1e-5. The emitted
-module lays the workload's over them. Names: torchtitan/models/common/nn_modules.py, rope.py, moe.py.
+A flavor has values of its own: Qwen3 235B-A22B a rotary base of 5 million, all of DeepSeek-V3 a norm epsilon of 1e-5, its 236B a
+softmax scale of mscale 1 (DeepSeek-V2: 0.707). The emitted module lays the workload's over them. Names: torchtitan/models/common
+(nn_modules.py, rope.py, moe.py), deepseek_v3/model.py.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ def identity(decoder: Decoder, package: str) -> dict[str, dict[str, Any]]:
         if refused := refused_scaling(rope.scaling, package):
             raise EmitError(refused)
         out[ROPES[package]] = {"theta": rope.base, **_scaling(rope.scaling)}
+        if package == "deepseek_v3" and rope.scaling is not None and rope.scaling.mscale_all_dim is not None:
+            out["Attention"] = {"mscale": rope.scaling.mscale_all_dim}
     router = next((experts.router for experts in decoder.experts() if experts.router), None)
     if router is not None:
         grouped = router.num_groups > 1

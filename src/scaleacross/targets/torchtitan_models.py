@@ -86,7 +86,13 @@ def refused_scaling(scaling: RopeScaling | None, package: str) -> str:
     """What to say of a rotary scaling that a package has not; empty where it has it."""
     rope = ROPES[package]
     known = ("llama3", "yarn") if rope == "ComplexRoPE" else ("yarn",)
-    if scaling is None or scaling.kind in known:
+    if scaling is None:
+        return ""
+    if package == "deepseek_v3" and scaling.mscale != scaling.mscale_all_dim:
+        return (
+            f"mscale {scaling.mscale} beside mscale_all_dim {scaling.mscale_all_dim}: torchtitan 0.3.0 has one for both"
+        )
+    if scaling.kind in known:
         return ""
     return f"rotary scaling {scaling.kind}: torchtitan 0.3.0's {rope} has {' and '.join(known)}"
 
