@@ -397,4 +397,4 @@ def test_show_says_what_is_not_planned_and_groups_alternating_layers(tmp_path: P
     shown = run("show", "workload", str(path)).output
     assert "mxfp4; training starts from 16-bit weights" in shown
     assert "18 of 36" in shown
-    assert "1 in the published model, not part of the plan" in run("show", "workload", "deepseek-v3").output
+    assert "trained where a job says prediction_layers: 1" in run("show", "workload", "deepseek-v3").output
