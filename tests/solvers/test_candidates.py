@@ -38,7 +38,8 @@ def bounds_hold(fleet: Fleet, size: int, coarse: bool = False) -> int:
         degree, stride, world = np.array([d]), np.array([1 if coarse else s]), np.array([size])
         cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
         host = 1 if coarse else fleet.common_host
-        relaxed = relaxed_shape(degree, stride, largest[None], cut, least, host, len(fleet.buildings))
+        ways = None if coarse else fleet.border_ways(stride, world)
+        relaxed = relaxed_shape(degree, stride, largest[None], cut, least, host, len(fleet.buildings), ways)
         for levels in fills:
             exact, real, compared = exact_shape(d, s, levels), links_of(levels), compared + 1
             for price in (gather, all_reduce, all_to_all):

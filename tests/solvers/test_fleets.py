@@ -206,6 +206,24 @@ def test_must_cross_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
     assert (decided > 0) == (len(num_hosts) > 1)
 
 
+@pytest.mark.parametrize("num_hosts", [(4, 4, 4), (5, 4, 3), (6, 1, 5), MANY])
+def test_groups_that_cross_a_border_take_no_more_ways(num_hosts: tuple[int, ...]) -> None:
+    """So some way from one building to another has its share of them or more; mostly there is one way."""
+    of = fleet(*num_hosts)
+    known = 0
+    for size in range(8, of.num_accelerators + 1, 4):
+        axes = [(d, e // d) for e in range(2, size + 1) if size % e == 0 for d in range(2, e + 1) if e % d == 0]
+        degree, stride = np.array(axes).T
+        world = np.full(len(axes), size)
+        must, ways = of.must_cross(degree, stride, world)[:, 0], of.border_ways(stride, world)
+        known += int((must[ways < len(num_hosts) - 1] > 1).sum())
+        for fill in of.fills(size, sorted({e * d for e, d in axes})):
+            levels = build_levels(of.topology, shares(fill))
+            for (d, s), crosses, apart in zip(axes, must, ways, strict=True):
+                assert crosses <= apart * exact_shape(d, s, levels).crossing[CAMPUS]
+    assert known
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("num_hosts", [(4, 4, 2), (2, 3, 2, 2), MANY])
 def test_must_cross_regions_is_never_wrong(num_hosts: tuple[int, ...]) -> None:

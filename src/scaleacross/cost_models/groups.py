@@ -264,6 +264,7 @@ def relaxed_shape(
     least: Floats | None = None,
     host: int = 1,
     buildings: int = 2,
+    ways: Ints | None = None,
 ) -> RelaxedShape:
     """Bounds that hold for any alignment of an axis with this degree and stride, for arrays of axes.
 
@@ -272,7 +273,8 @@ def relaxed_shape(
     these levels is crossed by at least its share of them.
 
     Groups that leave a building, or cross one border, step to at most b − 1 others of b buildings: as the step moves on, so do
-    both its ends. Those that cross a border of a region, which may be on either side, take 2·(b − 1) ways at most.
+    both its ends. Those that cross a border of a region, which may be on either side, take 2·(b − 1) ways at most. Where more is
+    known of a fill, those that cross one border take fewer (``ways``).
 
     Args:
         sizes: largest child of each level in accelerators, (..., NUM_LEVELS + 1); sizes[..., 0] = 1, last the whole.
@@ -280,6 +282,7 @@ def relaxed_shape(
         least: size that the fullest child of each level has at least in any fill, (..., NUM_LEVELS); 1 when unknown.
         host: every device list is cut at multiples of this only; extents that divide it lie inside a host.
         buildings: b.
+        ways: between two buildings that ``must_cross`` groups spread over at most, (...); b − 1 when unknown.
     """
     d, s = (np.asarray(value, dtype=np.float64)[..., None] for value in (degree, stride))
     fitting = np.minimum(d, np.maximum(1.0, np.ceil(sizes / s)))
@@ -293,16 +296,17 @@ def relaxed_shape(
     fanout = np.maximum(1.0, touched[..., :-1] / touched[..., 1:])
     members = np.minimum(within, np.floor(d / touched))[..., :-1]
     leaving, crossing, levels = np.ones_like(fanout), np.ones_like(fanout), np.arange(NUM_LEVELS, 0, -1)
-    ways = max(1, buildings - 1)
+    most = max(1, buildings - 1)
     if least is not None:
         in_one = np.where(fitting[..., :-1] < d, least / np.minimum(d, np.ceil(least / s)), 1.0)
         leaving = np.maximum(1.0, in_one / levels)
         crossing = np.maximum(
-            1.0, in_one / (levels if ways == 1 else np.where(levels > 1, levels - 2 + ways, 2 * ways))
+            1.0, in_one / (levels if most == 1 else np.where(levels > 1, levels - 2 + most, 2 * most))
         )
     if must_cross is not None:
         leaving[..., CAMPUS:] = np.maximum(leaving[..., CAMPUS:], must_cross)
-        crossing[..., CAMPUS:] = np.maximum(crossing[..., CAMPUS:], np.ceil(must_cross / ways))
+        spread = most if ways is None else np.asarray(ways)[..., None]
+        crossing[..., CAMPUS:] = np.maximum(crossing[..., CAMPUS:], np.ceil(must_cross / spread))
     pairs = np.maximum(0.0, touched[..., :-1] - touched[..., 1:])
     far = fanout[..., CAMPUS:].max(axis=-1) > 1
     behind = np.where(pairs[..., REGION] > 0, within[..., REGION], within[..., CAMPUS])

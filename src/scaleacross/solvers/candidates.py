@@ -355,10 +355,11 @@ class Pricing:
         sizes = np.append(np.minimum(self.sizes[:-1], world[:, None]), world[:, None], axis=1)
         cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
         host, buildings = 1 if coarse else fleet.common_host, len(fleet.buildings)
+        ways = None if coarse else fleet.border_ways(stride, world)
         if not waits:
-            return relaxed_shape(degree, stride, sizes, cut, least, host, buildings)
+            return relaxed_shape(degree, stride, sizes, cut, least, host, buildings, ways)
         apart = told_apart(degree * stride, self.sizes[CAMPUS], candidates.pp)
-        shape = relaxed_shape(degree, stride, sizes, np.where(apart[..., None], 0, cut), least, host, buildings)
+        shape = relaxed_shape(degree, stride, sizes, np.where(apart[..., None], 0, cut), least, host, buildings, ways)
         return alone_shape(shape, ~apart & (candidates.pp > 1), candidates.pp) if self.many_buildings else shape
 
     def _links_of(self, candidates: Candidates) -> Links:

@@ -35,6 +35,7 @@ from scaleacross.cost_models.levels import (
     host_unit,
 )
 from scaleacross.cost_models.links import Links
+from scaleacross.solvers.search_space import divisors
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.parallelism import GRID_AXES, Degrees
 from scaleacross.spec.placement import BuildingShare
@@ -203,6 +204,31 @@ class Fleet:
             rest = held % extent
             off = np.where(rest > 0, np.minimum(off, (extent - rest) / (2 * buildings)), off)
         return np.where(short > 0, np.minimum(stride, np.ceil(off).astype(np.int64)), 0)
+
+    def border_ways(self, stride: Ints, size: Ints) -> Ints:
+        """Ways between two buildings that groups at a stride take over one border at most, in any fill of ``size``, (n,).
+
+        Where no building that lies between two others is shorter than the stride, all step from the building before the border to
+        the one behind it; otherwise some may begin before the one or end behind the other.
+        """
+        sizes, of_row = np.unique(size, return_inverse=True)
+        share = np.array([self._least_share(int(one)) for one in sizes])[of_row]
+        return np.where(stride <= share, 1, max(1, len(self.buildings) - 1))
+
+    def _least_share(self, size: int) -> int:
+        """Least share of a building that is neither the first nor the last of any fill of ``size`` (S2, S3)."""
+        if size not in self._least_shares:
+            granules = np.unique(np.lcm(divisors(size), self.unit))
+            held = np.array([building.num_accelerators for building in self.buildings])
+            target = -(-size * held // held.sum())
+            whole = np.minimum(-(-target // granules[:, None]), held // granules[:, None]) * granules[:, None]
+            self._least_shares[size] = int(whole[whole > 0].min(initial=size))
+        return self._least_shares[size]
+
+    @cached_property
+    def _least_shares(self) -> dict[int, int]:
+        """What is known of ``_least_share``."""
+        return {}
 
     def fills_of(self, degrees: Degrees) -> list[Fill]:
         """Fills for some degrees: granules are the products of any of them but all."""
