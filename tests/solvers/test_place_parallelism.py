@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,3 +88,31 @@ def test_enough_ends_the_trial_of_fills_and_says_so(monkeypatch: pytest.MonkeyPa
     assert full.complete
     assert not early.complete
     assert full.communication_s <= early.communication_s
+
+
+def test_patience_leaves_out_what_comes_after_and_tells_a_bound_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A price that is not less than the best ends it; with as many in a row as there are prices it is the best of all."""
+    priced_s: list[float] = []
+    exposed_s = Placer.exposed_s
+
+    def counted(*args: Any) -> float:
+        priced_s.append(exposed_s(*args))
+        return priced_s[-1]
+
+    monkeypatch.setattr(Placer, "exposed_s", counted)
+    ended = 0
+    for placer, priced in rows_of(instance(7)):
+        rows, left, prices = (priced.candidates, priced.work), list[float](), []
+        found = []
+        for wanted in (Wanted(), Wanted(left=left.append, patience=1), Wanted(left=left.append, patience=10_000)):
+            priced_s.clear()
+            found.append(placer.place(*rows, wanted))
+            prices.append(len(priced_s))
+        if None in found:
+            assert found == [None] * 3
+            continue
+        best_s, early_s, patient_s = (one.communication_s for one in found if one)
+        assert min(*left, early_s) <= best_s <= early_s
+        assert patient_s == best_s
+        ended += prices[1] < prices[2]
+    assert ended

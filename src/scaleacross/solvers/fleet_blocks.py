@@ -30,6 +30,9 @@ TRIED: Final = 4
 """Candidates of a block on one accelerator type that are placed at once at most: a choice. On several there are neighbours."""
 TRIED_TIGHT: Final = 16
 """The same of a block that got the tight bound, which takes seconds on several types: a choice."""
+PATIENCE: Final = 12
+"""Exact prices in a row, none of them less, after which the placement of a candidate that is tried ends: a choice. It is placed
+in full in its turn."""
 WORTH: Final = 0.05
 """Share of the incumbent that a second candidate is expected to save at least: a placement takes a second on 100,000
 accelerators, and all have their turn. A choice."""
@@ -222,7 +225,7 @@ def _place_best(state: Search, block: Priced, placer: Placer, most: int, below_s
         if expected_s.min(initial=np.inf) >= most_s or state.out_of_time:
             break
         row, known_s = int(expected_s.argmin()), below_s()
-        placed = state.place(block, row, placer, below_s=known_s, in_time=True, left=forget)
+        placed = state.place(block, row, placer, below_s=known_s, in_time=True, left=forget, patience=PATIENCE)
         took_s = known_s if placed is None else placed.step_s
         if np.isfinite(took_s):
             placer.beyond.learn(pipelines_of(block.candidates)[row], float(left_s[row]), took_s)

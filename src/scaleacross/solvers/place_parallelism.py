@@ -85,7 +85,9 @@ class Wanted:
         cutoff_s: placements that expose this much communication or more are of no interest: None when all do.
         stop: asked before every exact price; once true, the best so far comes back, not complete (None if there is none).
         left: told the bound on the communication of placements that are left out as their estimate (``Priced.estimate_s``) is
-            not below ``cutoff_s``; None: none are.
+            not below ``cutoff_s``, or as ``patience`` ended; None: none are.
+        patience: exact prices in a row, none of them less, after which the others of the same block of fills and orders are left
+            out; half as many in the next block, as it is much like this one. None: none are.
     """
 
     slowest_axis: GridAxis | None = None
@@ -93,6 +95,7 @@ class Wanted:
     cutoff_s: float = np.inf
     stop: Callable[[], bool] = never
     left: Callable[[float], None] | None = None
+    patience: int | None = None
 
     def among(self, orders: Sequence[AxisOrder]) -> list[AxisOrder]:
         """The orders that end with the axis asked for."""
@@ -127,7 +130,7 @@ class Placer:
         least_s = self._promising(candidates, work, cutoff_s)
         orders = sorted(wanted.among(list(least_s)), key=least_s.__getitem__)
         fills, best = self.fills_of(candidates) if orders else [], None
-        tried = orders[:ORDERS_FIRST], orders[ORDERS_FIRST:]
+        tried, patience = (orders[:ORDERS_FIRST], orders[ORDERS_FIRST:]), wanted.patience
         for some, start in product(tried, range(0, len(fills), FILL_BLOCK)):
             if best is not None and best.communication_s <= wanted.enough_s:
                 return replace(best, complete=False)
@@ -135,14 +138,19 @@ class Placer:
             if not some:
                 continue
             bounds, estimates = self._figures_s(candidates, work, some, block)
-            order_by = bounds if left is None else np.maximum(bounds, estimates)
+            order_by, slower = bounds if left is None else np.maximum(bounds, estimates), 0
             for index in np.argsort(order_by, axis=None, kind="stable").tolist():
                 if order_by.flat[index] >= cutoff_s:
                     break
                 if wanted.stop():
                     return best and replace(best, complete=False)
+                if left is not None and slower == patience:
+                    left(min(least_s.values()))
+                    patience = max(1, patience // 2)
+                    break
                 fill, order = block[index // len(some)], (*idle, *some[index % len(some)])
                 exposed_s = self.exposed_s(candidates, work, fill, order, cutoff_s)
+                slower = 0 if exposed_s < cutoff_s else slower + 1
                 if exposed_s < cutoff_s:
                     cutoff_s, best = exposed_s, PlacementDecision(order, fill, exposed_s, complete=True)
             if left is not None:

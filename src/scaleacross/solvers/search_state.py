@@ -186,12 +186,13 @@ class Search:
         in_time: bool = False,
         left: Callable[[float], None] | None = None,
         enough_s: float | None = None,
+        patience: int | None = None,
     ) -> Placed | None:
         """Place one candidate exactly and remember it; None when no fill holds it or it cannot stay below ``below_s``.
 
         ``in_time``: not beyond the time limit; what its bound allows then stays visible. ``left``: told the bound on the step of
-        placements left out by their estimates (``Wanted``); None: none are. ``enough_s``: of ``Wanted``, too; by default
-        what is as good as the bound.
+        placements left out by their estimates (``Wanted``); None: none are. ``enough_s``, ``patience``: of ``Wanted``, too;
+        by default what is as good as the bound, and no end of it.
         """
         count_one(self.clock)  # a candidate is work, too, where its bounds leave nothing to be priced
         one = priced.take(np.array([row]))
@@ -207,7 +208,7 @@ class Search:
             return over
 
         of_step = None if left is None else lambda added_s: left(free_s + added_s)
-        wanted = Wanted(slowest_axis, enough_s, below_s - free_s, stop, of_step)
+        wanted = Wanted(slowest_axis, enough_s, below_s - free_s, stop, of_step, patience)
         decision = placer.place(one.candidates, one.work, wanted)
         if decision is None:
             if self.ended is None and in_time and self.is_over():
