@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from functools import cache
 from zlib import crc32
 
 import pytest
+import typer.testing
 from hypothesis import settings
 
 # Equal seeds give equal examples everywhere; no deadline, because shared machines stall and times are not what is tested.
@@ -16,6 +19,9 @@ settings.load_profile("scaleacross")
 os.environ.pop("COLUMNS", None)
 os.environ.pop("SCALEACROSS_DEBUG", None)
 
+# A runner makes all commands and options anew, 0.06 s, whenever it invokes one.
+typer.testing._get_command = cache(typer.testing._get_command)  # type: ignore[attr-defined]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -24,6 +30,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_share,
         help="of the tests marked slow, share K of N (from 0): cases with values singly, a module's others together",
     )
+
+
+def pytest_collection() -> None:
+    """Modules and tests stay to the end: no search for garbage visits them."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+    gc.set_threshold(10_000)  # of 700: a search makes as many small objects in a hundredth of a second
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -90,9 +91,11 @@ def _nodes(source: str) -> list[ast.AST]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget() -> Iterator[None]:
-    """Millions of nodes, which garbage collection would visit in all tests that follow."""
+    """Millions of nodes, which garbage collection would visit again and again, here and in all tests that follow."""
+    gc.disable()
     yield
     _nodes.cache_clear()
+    gc.enable()
 
 
 def imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
