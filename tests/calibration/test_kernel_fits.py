@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -184,13 +185,19 @@ def figures(errors: Score) -> list[float]:
 def catalogue_score(measured_on: str, kind: Any) -> Score:
     chip: Accelerator = load_accelerator(ACCELERATOR_OF[measured_on])
     if kind == "attention":
-        times = read_attention_times(DATA / "attention_measured.csv.gz")[measured_on]
-        return score_attention(attention_model_of(chip), machine_of(chip, "bf16"), times)
-    products = SWEEPS[measured_on, kind]
-    return score_gemm(gemm_model_of(chip, kind), machine_of(chip, kind), ELEMENT_BYTES[kind], products)
+        return score_attention(attention_model_of(chip), machine_of(chip, "bf16"), attentions()[measured_on])
+    times = products()[measured_on, kind]
+    return score_gemm(gemm_model_of(chip, kind), machine_of(chip, kind), ELEMENT_BYTES[kind], times)
 
 
-SWEEPS = read_gemm_times(DATA / "gemm_measured.csv.gz") if (DATA / "gemm_measured.csv.gz").exists() else {}
+@cache
+def products() -> dict[tuple[str, str], GemmTimes]:
+    return read_gemm_times(DATA / "gemm_measured.csv.gz")
+
+
+@cache
+def attentions() -> dict[str, AttentionTimes]:
+    return read_attention_times(DATA / "attention_measured.csv.gz")
 
 
 @measured
@@ -212,13 +219,11 @@ def test_errors_left_out_meet_the_bars_or_are_listed(name: str) -> None:
 @pytest.mark.slow
 def test_left_out_errors_are_those_of_a_fresh_fit() -> None:
     chip = load_accelerator("h100-sxm")
-    fresh = fit_gemm(SWEEPS["h100_sxm", "bf16"], machine_of(chip, "bf16"), 2.0)
+    fresh = fit_gemm(products()["h100_sxm", "bf16"], machine_of(chip, "bf16"), 2.0)
     row = GOLDEN["rows"]["h100_sxm bf16"]
     assert figures(fresh.in_sample) == pytest.approx(row["in_sample"], abs=GOLDEN["tolerance"])
     assert figures(fresh.out_of_sample) == pytest.approx(row["out_of_sample"], abs=3 * GOLDEN["tolerance"])
-    attention = fit_attention(
-        read_attention_times(DATA / "attention_measured.csv.gz")["h100_sxm"], machine_of(chip, "bf16")
-    )
+    attention = fit_attention(attentions()["h100_sxm"], machine_of(chip, "bf16"))
     assert figures(attention.out_of_sample) == pytest.approx(
         GOLDEN["rows"]["h100_sxm attention"]["out_of_sample"], abs=3 * GOLDEN["tolerance"]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from scaleacross.catalogue import (
 )
 from scaleacross.units import SI_SUFFIXES, UNCONVERTED_SUFFIXES, USER_UNITS
 
-ENTRIES = entries()
 CONFIGS = Path(__file__).parents[2] / "configs"
+every_entry = cache(entries)
 
 
 def is_physical(key: str) -> bool:
@@ -53,7 +54,7 @@ def test_walk_finds_figures_where_they_stand() -> None:
 
 
 def test_every_figure_has_a_source_and_nothing_else_has() -> None:
-    for entry in ENTRIES:
+    for entry in every_entry():
         if entry.kind == "studies":
             continue  # what a study varies is a question, not a claim
         if entry.kind == "workloads":  # a model's shape is chosen, not measured
@@ -64,14 +65,14 @@ def test_every_figure_has_a_source_and_nothing_else_has() -> None:
 
 
 def test_every_file_loads_under_its_own_name() -> None:
-    for entry in ENTRIES:
+    for entry in every_entry():
         assert not entry.summary.startswith("cannot be read"), entry.path
         if entry.kind != "plans":
             assert yaml.safe_load(entry.path.read_text())["name"] == entry.name == entry.path.stem, entry.path
 
 
 def test_the_catalogue_holds_what_it_promises() -> None:
-    have = {(entry.kind, entry.name) for entry in ENTRIES}
+    have = {(entry.kind, entry.name) for entry in every_entry()}
     accelerators = ["a100-80gb", "h100-sxm", "h200", "b200", "gb200-nvl72", "mi300x"]
     assert {("accelerators", name) for name in accelerators} <= have
     assert {("jobs", name) for name in ("llama3_405b_two_buildings", "deepseek_v3_two_buildings")} <= have
