@@ -69,7 +69,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def plan(job: str) -> Plan:
-    return api.plan(job)
+    return api.plan(job, alternatives=False)
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ SMALL: dict[str, Any] = {
     "schedules": ["1F1B"],
     "recompute": ["none"],
     "micro_batch_sequences": [1],
+    "shard": ["optimizer"],
 }
 
 

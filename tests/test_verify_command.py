@@ -18,7 +18,9 @@ RUN = CliRunner()
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = sa.plan(
-        plain_job(2, 2, degrees={"tp": 1, "cp": 1, "pp": 2}, recompute="none", schedules="1F1B"), simulated=False
+        plain_job(2, 2, degrees={"tp": 1, "cp": 1, "pp": 2}, recompute="none", schedules="1F1B"),
+        simulated=False,
+        alternatives=False,
     )
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     path.write_text(plan.model_dump_json())

@@ -34,7 +34,7 @@ def plan() -> Plan:
     topology = plain_topology(2, 2)
     topology["trunks"][0] = plain_trunk("b0", "b1", 20.0, 20.0)
     degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 8, "dp_replicate": 2}
-    return sa.plan(plain_job(topology=topology, degrees=degrees, shard=["optimizer"]))
+    return sa.plan(plain_job(topology=topology, degrees=degrees, shard=["optimizer"]), alternatives=False)
 
 
 def machine(plan: Plan) -> Topology:

@@ -12,13 +12,13 @@ from scaleacross.cli import app
 from scaleacross.errors import InputError
 
 
-def output(nodes: int) -> str:
-    """A file of an older version, whose comments name no operation: eight ranks a node, 1 KiB to 1 GiB."""
+def output(nodes: int, every: int = 1) -> str:
+    """A file of an older version, whose comments name no operation: eight ranks a node, 1 KiB to 1 GiB, some sizes."""
     ranks = [
         f"#  Rank {rank} Group  0 Pid  10 on  node{rank // 8} device  {rank % 8} [0x1b] NVIDIA H100 80GB HBM3\n"
         for rank in range(8 * nodes)
     ]
-    times = [(1 << power, 30 + (1 << power) / 180e3) for power in range(10, 31)]
+    times = [(1 << power, 30 + (1 << power) / 180e3) for power in range(10, 31, every)]
     timed = [f"{size} {size // 4} float sum -1 {time:.2f} 1 1 0 {time:.2f} 1 1 0\n" for size, time in times]
     return "".join([*ranks, *timed])
 
@@ -47,7 +47,7 @@ def test_the_operation_of_an_older_output_is_the_program_in_its_name(tmp_path: P
 
 
 def test_a_fit_over_nodes_prints_no_table_without_rows(tmp_path: Path) -> None:
-    (tmp_path / "all_reduce_perf.log").write_text(output(2))
+    (tmp_path / "all_reduce_perf.log").write_text(output(2, every=4))
     result = CliRunner().invoke(app, ["calibrate", "--collectives", str(tmp_path / "all_reduce_perf.log")])
     assert result.exit_code == 0, result.output
     assert result.stdout.count("error there") == 1

@@ -19,11 +19,12 @@ RUNNER = CliRunner()
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     degrees = {"pp": 2, "dp_replicate": 4, "tp": 2, "cp": 1, "dp_shard": 1}
     topology = instances.plain_topology(2, 2) | {"reliability": {"host_mtbf_hours": 20, "repair_hours": 5}}
+    pins = {"schedules": "1F1B", "recompute": "none"}
     job = instances.plain_job(
-        topology=topology, degrees=degrees, num_accelerators=16, shard=["none"], reliability={"spares": 1}
+        topology=topology, degrees=degrees, num_accelerators=16, shard=["none"], reliability={"spares": 1}, **pins
     )
     file = tmp_path_factory.mktemp("plan") / "plan.json"
-    file.write_text(sa.plan(job, time_limit_s=10).model_dump_json())
+    file.write_text(sa.plan(job, alternatives=False).model_dump_json())
     return str(file)
 
 

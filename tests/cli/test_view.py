@@ -21,7 +21,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return api.plan(plain_job(2, 2))
+    return api.plan(plain_job(2, 2, schedules="1F1B", recompute="none", micro_batch_sequences=1))
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ def test_failures_that_leave_no_time_are_refused() -> None:
         InputError,
         match=r"nothing is ever trained: something fails every \S+ s and takes \S+ s to .* a shorter checkpoint_interval_s",
     ):
-        goodput_of(problem, sa_decision(problem_of(plain_job(2, 2))), 2.0)
+        goodput_of(problem, sa_decision(problem_of(plain_job(2, 2, schedules="1F1B", recompute="none"))), 2.0)
 
 
 def sa_decision(problem):  # type: ignore[no-untyped-def]

@@ -34,7 +34,8 @@ def plan(target: str = "megatron") -> Plan:
             target=target,
             recompute=["none"],
             global_batch_sequences=16,
-        )
+        ),
+        alternatives=False,
     )
 
 

@@ -170,10 +170,10 @@ def tight_job(**network: object) -> sa.Job:
 
 @pytest.mark.slow
 def test_budgets_bind_and_the_best_that_is_left_is_taken() -> None:
-    free = sa.plan(tight_job())
+    free = sa.plan(tight_job(), alternatives=False)
     assert free.network is not None
     half = free.network.held_buffer_bytes * 0.6
-    tight = sa.plan(tight_job(max_buffer_bytes=half))
+    tight = sa.plan(tight_job(max_buffer_bytes=half), alternatives=False)
     assert tight.network is not None
     assert tight.network.held_buffer_bytes <= half < free.network.held_buffer_bytes
     assert free.estimated.step_s <= tight.estimated.step_s <= free.network.library_step_s * (1 + 1e-9)
@@ -215,7 +215,7 @@ def wide() -> dict[str, object]:
 
 def test_communicators_of_a_window_share_the_trunk() -> None:
     """The load of the free choice as a budget leaves it; less is refused by name; V9 counts again."""
-    free = sa.plan(shared_trunk_job())
+    free = sa.plan(shared_trunk_job(), alternatives=False)
     problem = problem_of(free.job)
     found = with_network(problem, free.decision)
     shapes = placed_shapes(problem.topology, free.decision)

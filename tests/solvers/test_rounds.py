@@ -132,9 +132,9 @@ def test_a_plan_may_beat_those_of_whole_rounds_only() -> None:
         num_chunks=[1, 2],
         degrees={"pp": 4, "tp": 2, "cp": 1},
     )
-    plan = sa.plan(job, gap_tolerance=0.0, simulated=False)
+    plan = sa.plan(job, gap_tolerance=0.0, simulated=False, alternatives=False)
     assert plan.decision.pipeline.schedule == "Interleaved1F1B" and plan.num_micro_batches % plan.degrees.pp
-    others = sa.plan(job, overrides=["schedules=[GPipe, 1F1B]"], gap_tolerance=0.0)
+    others = sa.plan(job, overrides=["schedules=[GPipe, 1F1B]"], gap_tolerance=0.0, simulated=False, alternatives=False)
     assert plan.estimated.step_s < others.estimated.step_s
     assert plan.report.bound_s <= plan.estimated.step_s
 
