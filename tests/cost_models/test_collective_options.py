@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracles.messages import Route, add_collective
@@ -60,6 +60,7 @@ def groups(draw: st.DrawFn) -> tuple[GroupShape, Links]:
     )
 
 
+@settings(max_examples=50)
 @given(groups(), st.sampled_from(CURVE_OPS), st.floats(1.0, 1e11))
 def test_options_are_sorted(group: tuple[GroupShape, Links], op: CurveOp, size: float) -> None:
     found = options(op, size, *group, launch_s=0.0)
@@ -77,6 +78,7 @@ def test_the_fastest_option_is_what_a_search_promises(
     assert options(op, size, *group, LAUNCH_S)[0].time_s == pytest.approx(float(time))
 
 
+@settings(max_examples=50)
 @given(groups(), st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]), st.floats(1.0, 1e11))
 def test_a_stated_option_takes_the_time_and_keeps_the_network_busy_as_its_price_says(
     group: tuple[GroupShape, Links], op: CurveOp, size: float
@@ -130,6 +132,7 @@ def test_distance_and_size_decide() -> None:
     assert large.algorithm == "hierarchical"
 
 
+@settings(max_examples=50)
 @given(groups(), st.sampled_from(["all_reduce", "all_gather"]), st.floats(1.0, 1e11), st.floats(1e-6, 1e-2))
 def test_a_search_promises_no_less_where_chunks_cost_messages(
     group: tuple[GroupShape, Links], op: str, size: float, overhead_s: float

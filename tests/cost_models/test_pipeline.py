@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from scaleacross.cost_models.pipeline import closed_form as pipeline
 from scaleacross.cost_models.pipeline.compiled import CompiledSchedule, compile_schedule
 from scaleacross.cost_models.pipeline.delay import BoundaryDelays, microbatches_per_round
@@ -63,9 +64,10 @@ def test_in_flight_equals_the_count() -> None:
 @pytest.mark.parametrize(
     ("F", "B"), [(1.0, 2.0), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((2.0, 1.0), (0.0, 3.0)))]
 )
-def test_zero_delay_equals_timing(F: float, B: float) -> None:
-    name, p, m, v = (np.array(column) for column in zip(*LEGAL, strict=True))
-    timed = [_timed(compile_schedule(generate(*shape)), F, B, 0.0) for shape in LEGAL]
+@pytest.mark.parametrize("first", [0, *(pytest.param(one, marks=pytest.mark.heavy) for one in (1, 2))])
+def test_zero_delay_equals_timing(F: float, B: float, first: int) -> None:
+    name, p, m, v = (np.array(column) for column in zip(*LEGAL[first::3], strict=True))
+    timed = [_timed(compile_schedule(generate(*shape)), F, B, 0.0) for shape in LEGAL[first::3]]
     np.testing.assert_allclose(_undelayed_s(name, p, m, v, F, B), timed, rtol=1e-12)
 
 
@@ -77,11 +79,12 @@ def test_published_bubble(name: ScheduleName, v: int) -> None:
         assert _undelayed_s(name, p, m, v, 10, 20) == pytest.approx(30 * m + 30 * (p - 1) / v)
 
 
-def test_one_f_one_b_with_one_slow_boundary_is_exact() -> None:
-    """All p ≤ 10, m ≤ 24, every boundary: 1F1B pays c·(2 + 2·⌊(m−q)/2⌋), whatever F, B and c."""
+@each("beyond", (0,), heavy=(1, 2))
+def test_one_f_one_b_with_one_slow_boundary_is_exact(beyond: int) -> None:
+    """All p ≤ 10, every third m ≤ 24, every boundary: 1F1B pays c·(2 + 2·⌊(m−q)/2⌋), whatever F, B and c."""
     count = 0
     for p in range(2, 11):
-        for m in range(p, 25):
+        for m in range(p + beyond, 25, 3):
             compiled = compile_schedule(generate("1F1B", p, m, 1))
             for tail in range(1, p):
                 for F, B, c in ((1.0, 2.0, 0.25), (2.0, 1.5, 4.0)):
@@ -91,7 +94,7 @@ def test_one_f_one_b_with_one_slow_boundary_is_exact() -> None:
                     assert timed == pytest.approx(law)
                     assert pipeline.lower_bound_s("1F1B", p, m, 1, F, B, delays) == pytest.approx(law)
                     count += 1
-    assert count > 1500
+    assert count > 500
 
 
 def test_one_f_one_b_with_equal_delays_is_exact() -> None:
@@ -164,7 +167,7 @@ def test_hidden_delays_cost_two_trips() -> None:
 
 
 @given(_cases(("GPipe", "1F1B", "Interleaved1F1B"), max_slow=4, unequal=True), st.floats(0.0, 4.0))
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_bound_never_exceeds_timing(case: Case, share: float) -> None:
     shape, F, B, fields, tails = case
     p, v = shape[1], shape[3]

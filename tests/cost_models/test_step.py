@@ -102,6 +102,7 @@ def test_memory_of_n_candidates_equals_n_single_calls(columns: list[dict[str, in
 
 
 @given(rows(), st.sampled_from(PROFILES))
+@examples(max_examples=50)
 def test_components_are_not_negative_and_add_up(row: dict[str, int], profile: Any) -> None:
     volumes, terms = priced(profile, candidates(**row))
     times = step_times(volumes, terms)
@@ -113,6 +114,7 @@ def test_components_are_not_negative_and_add_up(row: dict[str, int], profile: An
 
 
 @given(rows(), st.floats(1, 10))
+@examples(max_examples=50)
 def test_slower_communication_is_never_a_faster_step(row: dict[str, int], factor: float) -> None:
     volumes, terms = priced(PROFILES[0], candidates(**row))
     slower = [

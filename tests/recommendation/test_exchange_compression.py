@@ -127,9 +127,13 @@ def test_on_across_buildings_and_off_inside(plan: RecommendationPlan) -> None:
         assert one.bound_fraction <= (0.01 if one.table in ("cat_0", "cat_9", "cat_22") else 0.05)
 
 
-def test_report_and_explanation_show_it(plan: RecommendationPlan) -> None:
+def test_a_report_shows_it(plan: RecommendationPlan) -> None:
     assert "coded across campus" in compression_fact(plan)
     assert compression_section(plan) is not None
+
+
+@pytest.mark.heavy
+def test_an_explanation_keeps_it(plan: RecommendationPlan) -> None:
     assert explain_recommendation(plan, time_limit_s=0.1).plan.compression == plan.compression
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from oracles.clock import Clock
 from oracles.messages import Route, add_collective
 from scaleacross.errors import InputError
@@ -80,8 +81,9 @@ def water_filling(paths: list[list[tuple[int, float]]], caps: np.ndarray, capaci
     return [rates[flow] for flow in range(len(paths))]
 
 
-def test_fair_rates_equal_water_filling_on_a_thousand_graphs() -> None:
-    for seed in range(1000):
+@each("first", (0,), heavy=(250, 500, 750))
+def test_fair_rates_equal_water_filling_on_a_thousand_graphs(first: int) -> None:
+    for seed in range(first, first + 250):
         rng = np.random.default_rng(seed)
         num_links, num_flows = rng.integers(1, 12), rng.integers(1, 16)
         paths = [
@@ -268,8 +270,9 @@ def random_step(seed: int) -> Simulation:
     return drawn
 
 
-def test_the_compiled_loop_equals_the_plain_one() -> None:
-    for seed in range(300):
+@each("first", (0,), heavy=(75, 150, 225))
+def test_the_compiled_loop_equals_the_plain_one(first: int) -> None:
+    for seed in range(first, first + 75):
         drawn = random_step(seed)
         plain = Clock(drawn.tasks, drawn._after, drawn.capacities_bytes_per_s, None).to_the_end()
         found = drawn.run()

@@ -28,7 +28,7 @@ from scaleacross.step.setting import STATES
 
 ROWS = (1, 2, 3, 10, 35, 66, 70, 87, 102, 117)
 """Ten decisions: pipelines of 1 to 16 ranks, eight schedules, every shard level, experts, one and several buildings."""
-QUICK = (2, 35, 87)
+QUICK = (35, 87)
 SAMPLED = [pytest.param(number, marks=() if number in QUICK else pytest.mark.heavy) for number in ROWS]
 
 

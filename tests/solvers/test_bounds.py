@@ -109,7 +109,9 @@ def test_no_time_leaves_a_true_bound() -> None:
     assert state.bound_s <= best_s * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("problem", [instance(13), mixed_instance(9)], ids=["one type", "two types"])
+@pytest.mark.parametrize(
+    "problem", [instance(13), pytest.param(mixed_instance(9), marks=pytest.mark.heavy)], ids=["one type", "two types"]
+)
 def test_the_clock_interrupts_the_placing_of_one_candidate(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every exact price takes a second of a limit of 2.5: none begins after that, and what was left open stays in the bound."""
     best = search(problem, time_limit_s=600, gap_tolerance=0.0)

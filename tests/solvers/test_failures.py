@@ -252,17 +252,19 @@ def test_an_older_plan_that_let_one_unit_wait_is_refused_with_the_way_out(spares
         verify(plan.model_copy(update={"goodput": one_waits}))
 
 
+@pytest.mark.parametrize(
+    ("hosts", "held", "free"), [(2, {}, 0), pytest.param(4, {"b0": 1}, 4, marks=pytest.mark.heavy)]
+)
 @pytest.mark.parametrize("spares", ["auto", pytest.param(2, marks=pytest.mark.heavy)])
-def test_spare_hosts_that_the_fleet_lacks_are_said(spares: object) -> None:
+def test_spare_hosts_that_the_fleet_lacks_are_said(spares: object, hosts: int, held: dict[str, int], free: int) -> None:
     """Four hosts of a fleet of four and of one of eight, of which one is held back."""
-    for hosts, held, free in ((2, {}, 0), (4, {"b0": 1}, 4)):
-        topology = plain_topology(hosts, hosts) | {"reliability": {"host_mtbf_hours": 2000, "repair_hours": 48}}
-        job = plain_job(topology=topology, reliability={"spares": spares}, spare_hosts=held, **NARROW)
-        plan = sa.plan(job, alternatives=False, work_limit=20, simulated=False)
-        found = plan.goodput
-        assert found is not None and (found.model.num_hosts, found.hosts_free) == (4, free)
-        assert found.spares_taken == (2 if spares == 2 else found.spares_advised) > 0
-        assert found.spares_lacking == max(0, found.spares_taken - free)
-        assert ("spares" in found.assumed) == (free == 0)
-        told = "\n".join(text for _, text in plan_facts(plan, summarise(plan)))
-        assert ("with 2 spare hosts beyond the fleet" in told) == (free == 0)
+    topology = plain_topology(hosts, hosts) | {"reliability": {"host_mtbf_hours": 2000, "repair_hours": 48}}
+    job = plain_job(topology=topology, reliability={"spares": spares}, spare_hosts=held, **NARROW)
+    plan = sa.plan(job, alternatives=False, work_limit=20, simulated=False)
+    found = plan.goodput
+    assert found is not None and (found.model.num_hosts, found.hosts_free) == (4, free)
+    assert found.spares_taken == (2 if spares == 2 else found.spares_advised) > 0
+    assert found.spares_lacking == max(0, found.spares_taken - free)
+    assert ("spares" in found.assumed) == (free == 0)
+    told = "\n".join(text for _, text in plan_facts(plan, summarise(plan)))
+    assert ("with 2 spare hosts beyond the fleet" in told) == (free == 0)

@@ -73,7 +73,10 @@ def fastest_by_channels(options: list[FlowOption]) -> list[FlowOption]:
     return list(found.values())
 
 
-@pytest.mark.parametrize(("sequence_length", "tflop_per_s", "budget"), [(8192, 200.0, 9), (32768, 800.0, 6)])
+@pytest.mark.parametrize(
+    ("sequence_length", "tflop_per_s", "budget"),
+    [(8192, 200.0, 9), pytest.param(32768, 800.0, 6, marks=pytest.mark.heavy)],
+)
 def test_waits_of_ranks_that_are_not_the_busiest_count(sequence_length: int, tflop_per_s: float, budget: int) -> None:
     """Channels for two of three communicators, or for one: slower gathers cost the busiest rank nothing, but the step."""
     problem, decision = slow_and_quick(sequence_length, tflop_per_s, max_channels=budget)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -67,7 +69,7 @@ def test_a_first_incumbent_from_a_sample_prunes_by_score(
     assert value.spent_per_step == pytest.approx(oracle.step_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("objective", [POWER, MONEY])
+@pytest.mark.parametrize("objective", [pytest.param(POWER, marks=pytest.mark.heavy), MONEY])
 @each("seed", (10,), MIXED_SEEDS, size=3)
 def test_mixed_fleets_equal_brute_force_over_every_balance(seed: int, objective: ObjectiveName) -> None:
     problem = problem_of(priced(mixed_job(seed).model_dump(mode="json", exclude_none=True), seed, objective))
@@ -140,34 +142,37 @@ def test_groups_across_buildings_are_those_counted_rank_by_rank(seed: int) -> No
 # --- what it answers to ---------------------------------------------------------------------------------------------
 
 
+NARROW: dict[str, Any] = {"schedules": ["1F1B"], "recompute": ["none"]}
+
+
 @pytest.mark.parametrize("objective", [POWER, MONEY])
 def test_the_cheap_building_is_used_and_step_time_pays(objective: str) -> None:
-    cheap, fast = planned(two(objective)), planned(two("step_time"))
+    cheap, fast = planned(two(objective, **NARROW)), planned(two("step_time", **NARROW))
     assert [share.building for share in cheap.placement.fill] == ["b0"]
     assert {share.building for share in fast.placement.fill} == {"b0", "b1"}
     assert cheap.cost.step_s > fast.cost.step_s
-    priced_fast = sa.evaluate((two(objective), fast.decision))
+    priced_fast = sa.evaluate((two(objective, **NARROW), fast.decision))
     assert priced_fast.report.objective is not None and cheap.report.objective is not None
     assert priced_fast.report.objective.value < cheap.report.objective.value
     assert priced_fast.report.objective.bound >= cheap.report.objective.value
 
 
 def test_a_least_number_of_accelerators_is_kept() -> None:
-    plan = planned(two(MONEY, num_accelerators={"min": 12}))
+    plan = planned(two(MONEY, num_accelerators={"min": 12}, **NARROW))
     assert plan.degrees.world_size >= 12
-    assert planned(two(MONEY, num_accelerators={"min": 2, "max": 4})).degrees.world_size <= 4
+    assert planned(two(MONEY, num_accelerators={"min": 2, "max": 4}, **NARROW)).degrees.world_size <= 4
     with pytest.raises(ValueError, match="an empty range says nothing"):
         two(MONEY, num_accelerators={})
 
 
 def test_egress_is_part_of_the_price() -> None:
-    plan = planned(two(MONEY, num_accelerators=16))
+    plan = planned(two(MONEY, num_accelerators=16, **NARROW))
     value = plan.report.objective
     assert value is not None
     assert set(value.parts) == {"accelerators", "egress"}
     assert value.parts["accelerators"] == pytest.approx(8 * (1 + 3) / 3600 * plan.estimated.step_s)
     assert value.parts["egress"] > 0
-    energy = planned(two(POWER, num_accelerators=16)).report.objective
+    energy = planned(two(POWER, num_accelerators=16, **NARROW)).report.objective
     assert energy is not None and energy.unit == "J"
 
 
@@ -200,7 +205,7 @@ def test_missing_figures_are_named_with_their_place(objective: str, words: list[
 
 
 def test_tampered_values_do_not_verify() -> None:
-    plan = planned(two(MONEY, num_accelerators=16))
+    plan = planned(two(MONEY, num_accelerators=16, **NARROW))
     value = plan.report.objective
     assert value is not None
     for change in (
