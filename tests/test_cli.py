@@ -20,25 +20,16 @@ from scaleacross import api, errors
 from scaleacross.catalogue import SCHEMA_KINDS
 from scaleacross.cli import app
 from scaleacross.emitters import EMITTERS
+from scaleacross.report.page import html
 from scaleacross.spec.plan import Plan
 
+# fmt: off
 COMMANDS = (
-    "plan",
-    "evaluate",
-    "compare",
-    "emit",
-    "schedule",
-    "calibrate",
-    "validate",
-    "collective",
-    "show",
-    "catalogue",
-    "schema",
-    "sweep",
-    "explain",
-    "pareto",
+    "plan", "evaluate", "compare", "emit", "schedule", "calibrate", "validate", "collective", "show", "catalogue",
+    "schema", "sweep", "explain", "pareto",
     *(f"testbed {name}" for name in ("up", "down", "status", "exec", "trunk", "run", "collectives", "halve", "report")),
 )
+# fmt: on
 JOB = """
 name: small
 workload: llama3.1-8b
@@ -69,13 +60,14 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def plan(job: str) -> Plan:
-    return api.plan(job, alternatives=False)
+    return api.plan(job, alternatives=False, gap_tolerance=0.2)
 
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> Iterator[Plan]:
     """``plan`` answered at once, for what is tested around it."""
     monkeypatch.setattr(api, "plan", lambda *_, **__: plan)
+    monkeypatch.setattr(html, "can_draw", lambda: False)
     yield plan
 
 

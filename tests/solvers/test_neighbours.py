@@ -41,6 +41,7 @@ def searching(fast: str = "fast") -> tuple[Search, SearchSpace, Placer, list[Can
         recompute=["none", "full"],
         schedules=["1F1B", "Interleaved1F1B"],
         num_chunks=[1, 2],
+        micro_batch_sequences=[1, 2],
     )
     problem = problem_of(job)
     fleet = fleets(problem.topology)[0]

@@ -57,7 +57,7 @@ def test_everything_that_is_wrong_with_a_row_is_listed() -> None:
     assert row.unreadable == "golden, line 2: n_gpus: '8.5' is no whole number; tp: 'two' is no number; gbs is blank"
 
 
-@pytest.mark.parametrize("verb", [["validate"], ["calibrate", "--runs"]])
+@pytest.mark.parametrize("verb", [["validate"], pytest.param(["calibrate", "--runs"], marks=pytest.mark.heavy)])
 def test_a_column_that_nothing_is_read_from_is_named(verb: list[str], tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     names, row = (
