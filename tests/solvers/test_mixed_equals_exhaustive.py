@@ -83,7 +83,6 @@ def test_instances_are_of_every_kind() -> None:
     assert sum(job.failure_domains is not None for job in jobs) >= 5
 
 
-@pytest.mark.heavy
 def test_no_clock_ends_the_search_with_a_fleet_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is over when the first fleet is to be expanded: the plan is the best of what was sampled on all fleets."""
     problem, now = mixed_instance(44), [0.0]
