@@ -52,6 +52,22 @@ def test_a_name_as_it_stands_comes_before_another_spelling_and_a_file_before_bot
     assert load_workload("Qwen/Qwen3-8B").name == "of-the-file"
 
 
+@pytest.mark.parametrize("spelled", ["{folder}/Qwen/Qwen3-8B", "Qwen/Qwen3-8B", "Qwen/Qwen3-8B/", "Qwen"])
+def test_a_clone_of_a_model_goes_by_its_directory(
+    spelled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "Qwen" / "Qwen3-8B"
+    clone.mkdir(parents=True)
+    config = (Path(__file__).parents[2] / "examples" / "tutorial" / "qwen3_config.json").read_text()
+    (clone / "config.json").write_text(config)
+    monkeypatch.chdir(tmp_path)
+    if spelled == "Qwen":  # a directory without one
+        with pytest.raises(InputError, match="no file and no name"):
+            load_workload(spelled)
+    else:
+        assert load_workload(spelled.format(folder=tmp_path)) == load_workload(str(clone / "config.json"))
+
+
 @pytest.mark.parametrize(
     ("spelled", "expected"),
     [

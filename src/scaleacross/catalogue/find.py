@@ -30,6 +30,8 @@ CONFIGS_VARIABLE: Final = "SCALEACROSS_CONFIGS"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 """A model as hubs name it: ORGANISATION/MODEL."""
+_HUB_CONFIG: Final = "config.json"
+"""What a clone of a model's repository states the model in."""
 
 
 def config_folders() -> list[Path]:
@@ -74,6 +76,7 @@ def find(kind: Kind, ref: str, folder: Path | None = None) -> Path:
     """The file that ``ref`` means: a path (against ``folder`` first, then the working directory), else a name of the catalogue.
 
     Names may differ in case, hyphens and underscores; a model's may follow its organisation (``Qwen/Qwen3-30B-A3B``).
+    A model may be a directory that holds a ``config.json``.
 
     Raises:
         InputError: nothing there; the message names the nearest entries.
@@ -86,6 +89,8 @@ def find(kind: Kind, ref: str, folder: Path | None = None) -> Path:
         try:
             if candidate.is_file():
                 return candidate
+            if kind == "workloads" and (candidate / _HUB_CONFIG).is_file():
+                return candidate / _HUB_CONFIG
             if looks_like_path and candidate.is_dir():
                 raise InputError(f"{candidate} is a directory; name a YAML file in it")
         except OSError as error:  # e.g. a name longer than the file system knows

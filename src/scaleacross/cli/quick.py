@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 Model = Annotated[
     str | None,
-    typer.Option("--model", metavar="MODEL", help="A config.json, a YAML, or a catalogue name."),
+    typer.Option(
+        "--model", metavar="MODEL", help="A config.json or the directory of one, a YAML, or a catalogue name."
+    ),
 ]
 Gpus = Annotated[
     str | None,
