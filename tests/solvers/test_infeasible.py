@@ -86,8 +86,21 @@ def test_every_way_out_that_is_named_gives_a_plan_and_no_other_does(number: int)
             assert _plans(relaxed)
         else:
             assert search(problem_of(relaxed), time_limit_s=600).best is None
-    assert named or "use more accelerators or a smaller model" in said
+    assert named or "nor do more hosts: use a smaller model" in said
     assert bool(named) == (job is not TOO_LARGE[-1])
+
+
+@pytest.mark.heavy
+def test_the_least_multiple_of_the_hosts_is_a_way_out() -> None:
+    changes: dict[str, Any] = {"degrees": {"cp": 1}, "global_batch_sequences": 2}
+    way_out = "3 times the hosts in every building (24 accelerators; equal stages do not fit on 16)"
+    assert f"Ways out: {way_out}." in message(plain_job(topology=small_memory(40), **changes))
+    for hosts, fits in ((4, False), (6, True)):
+        there = plain_topology(hosts, accelerator=accelerator(random.Random(0), "small", 40))
+        closest = closest_candidate(problem_of(plain_job(topology=there, **changes)))
+        assert closest is not None
+        assert (closest.needed_bytes <= closest.capacity_bytes) == fits
+    assert "times the hosts" not in message(plain_job(topology=small_memory(40), num_accelerators=8, **changes))
 
 
 @pytest.mark.heavy

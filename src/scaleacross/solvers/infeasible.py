@@ -13,7 +13,7 @@ from typing import Final
 
 from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.errors import InfeasibleError
-from scaleacross.solvers.conflict import CHOICES, conflict_of
+from scaleacross.solvers.conflict import CHOICES, conflict_of, possible
 from scaleacross.solvers.fleets import fleets, shares
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.mixed_fleets import pricing_on
@@ -22,6 +22,7 @@ from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Search, decision_of
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.topology import MAX_ACCELERATORS, Topology
 from scaleacross.units import human_bytes
 from scaleacross.verification import illegal, recompute
 from scaleacross.workloads.problem import Problem, problem_of
@@ -127,7 +128,9 @@ def _said(problem: Problem, seed: int) -> str:
         return f" Ways out: {'; '.join(ways)}."
     if untried:
         return f" Not tried for lack of time: {'; '.join(untried)}."
-    return " No single change of the job helps: use more accelerators or a smaller model."
+    return (
+        " No single change of the job helps, nor do more hosts: use a smaller model or accelerators with more memory."
+    )
 
 
 def _ways_out(problem: Problem, seed: int) -> tuple[list[str], list[str]]:
@@ -153,6 +156,45 @@ def _has_plan(problem: Problem, time_limit_s: float) -> bool:
     return all(stage.fits for stage in recompute(problem, decision).memory)
 
 
+def _more_hosts(problem: Problem) -> Iterator[tuple[str, Job]]:
+    """The job on the least whole multiple of every building's hosts that equal stages fit on; nothing where they fit on none."""
+    if not possible(problem, frozenset({"accelerators"})):
+        return
+    topology = Topology.model_validate(problem.job.topology)
+
+    def grown(factor: int) -> Job:
+        regions = tuple(
+            region.model_copy(
+                update={
+                    "buildings": tuple(
+                        one.model_copy(update={"num_hosts": factor * one.hosts, "num_zones": None})
+                        for one in region.buildings
+                    )
+                }
+            )
+            for region in topology.regions
+        )
+        return problem.job.model_copy(
+            update={"topology": topology.model_copy(update={"regions": regions}).model_dump()}
+        )
+
+    def fits(factor: int) -> bool:
+        return possible(problem_of(grown(factor)), frozenset())
+
+    most = MAX_ACCELERATORS // topology.num_accelerators
+    powers = (1 << power for power in range(1, most.bit_length()))
+    enough = next((factor for factor in powers if fits(factor)), None)
+    if enough is None:
+        return
+    too_few = enough // 2
+    while enough - too_few > 1:
+        middle = (enough + too_few) // 2
+        enough, too_few = (middle, too_few) if fits(middle) else (enough, middle)
+    needed, short = (factor * topology.num_accelerators for factor in (enough, too_few))
+    said = f"{needed:,} accelerators; equal stages do not fit on {short:,}"
+    yield f"{enough} times the hosts in every building ({said})", grown(enough)
+
+
 def _relaxations(problem: Problem, seed: int) -> Iterator[tuple[str, Job]]:
     job, fresh = problem.job, Job.model_fields
     if job.failure_domains is not None:
@@ -175,6 +217,7 @@ def _relaxations(problem: Problem, seed: int) -> Iterator[tuple[str, Job]]:
         yield "hold no spare hosts back", job.model_copy(update={"spare_hosts": {}})
     if job.num_accelerators is not None:
         yield "leave num_accelerators free", job.model_copy(update={"num_accelerators": None})
+    yield from _more_hosts(problem)
     if job.space == "quick":
         yield "open the space (space: full)", job.model_copy(update={"space": "full"})
     if job.memory_headroom_fraction:
