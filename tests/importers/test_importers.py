@@ -193,6 +193,7 @@ def test_what_is_taken_over_is_noted(tmp_path: Path, kind: str, text: str, optio
         ("aws", '{"Instances": []}', (), "no instance"),
         ("gcp", '[{"guestAccelerators": 3}]', (), "add --accelerator"),
         ("oci", '{"data": 3}', (), "a list of objects"),
+        ("oci", '[{"display-name": "gpu 1", "shape": "BM.GPU.H100.8"}]', (), "'gpu 1' is no name of a host"),
         ("hosts", "a b c d\n", (), "HOSTLIST [BUILDING [RACK]]"),
         ("hosts", "a\na\n", ("--accelerator", "h100"), "listed twice"),
         (

@@ -18,6 +18,7 @@ from scaleacross.catalogue.quick_start import (
 )
 from scaleacross.errors import InputError
 from scaleacross.importers.found import Found, FoundHost
+from scaleacross.spec.base import NAME_PATTERN
 
 NAMED: Final = 20
 """Hosts of a state that a note names."""
@@ -86,6 +87,11 @@ def _distinct(found: Found) -> tuple[FoundHost, ...]:
     """The hosts of a source, each with a name of its own."""
     seen: dict[str, FoundHost] = {}
     for host in found.hosts:
+        if host.name and re.fullmatch(NAME_PATTERN, host.name) is None:
+            raise InputError(
+                f"{found.origin}: {host.name[:70]!r} is no name of a host: 1 to 64 letters, digits, '.', '_' or '-', a letter or "
+                "digit first"
+            )
         if host.name in seen:
             where = {one.building for one in (host, seen[host.name])} - {""}
             at = f" (buildings {', '.join(sorted(where))})" if len(where) > 1 else ""
