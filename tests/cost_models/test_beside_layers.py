@@ -7,7 +7,8 @@ import pytest
 from machines import building, fill, topology, trunk
 
 import scaleacross as sa
-from instances import moe, plain_job
+from instances import moe, plain_job, plain_topology
+from oracles import exhaustive
 from scaleacross.api.assemble import cost_of
 from scaleacross.cost_models.beside_layers import ADAPTER, BesideLayers, link_seconds
 from scaleacross.cost_models.collectives import Group
@@ -18,6 +19,8 @@ from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.overlap import GRADIENTS, NO_CHUNKS, PARAMETERS, ChunkWindows, Window, exposed_s
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow, Op
+from scaleacross.solvers.fleets import fleets
+from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import PipelineChoice
 from scaleacross.workloads.equal_copies import EVERY_COPY
 from scaleacross.workloads.problem import problem_of
@@ -106,3 +109,25 @@ def test_a_bucket_alone_meets_no_exchanges(buckets: int) -> None:
     gradients = cost_of(problem_of(plan.job), plan.decision).windows[GRADIENTS]
     assert (gradients.first_fraction == 1 / buckets).all()
     assert (gradients.slowed_s > 0).all() == (buckets > 1)
+
+
+def test_traffic_meets_calls_on_links_that_do_not_limit_them() -> None:
+    """tp crosses racks, gradients stay in one: both pass the adapter, also where an uplink is 1 % slower than it."""
+
+    def job(oversubscription: float) -> Job:
+        there = plain_topology(4)
+        there["regions"][0]["buildings"][0]["links"]["zone"]["oversubscription_ratio"] = oversubscription
+        degrees = {"tp": 2, "cp": 1, "pp": 1, "dp_shard": 8, "dp_replicate": 1}
+        overlap = {"bucket_parameters": 1}
+        return plain_job(topology=there, degrees=degrees, shard="optimizer", schedules="1F1B", overlap=overlap)
+
+    plan = sa.plan(job(1.0), simulated=False, alternatives=False)
+    [fleet] = fleets(problem_of(plan.job).topology)
+    placed = next(one for one in exhaustive.placements(fleet, plan.degrees) if one.axis_order[-1] == "tp")
+    decision = plan.decision.model_copy(update={"placement": placed, "network": ()})
+    slowed = [
+        float(cost_of(problem_of(job(ratio)), decision).windows[GRADIENTS].slowed_s[0])
+        for ratio in (1.0, 1.01, 1.5, 2.0)
+    ]
+    assert slowed[1] == pytest.approx(slowed[0], rel=0.02)
+    assert slowed[0] > slowed[1] > slowed[2] > slowed[3] == 0

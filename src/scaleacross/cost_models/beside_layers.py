@@ -1,7 +1,8 @@
 """What gradients and parameters of a placed decision cost overlapped with its layers: links shared with collectives of passes.
 
-What passes wait for over tp, cp and ep meets the traffic of the window on the link that limits these calls. Both get their
-share, and the traffic, which would have travelled concurrently with computation, takes the calls' time.
+What passes wait for over tp, cp and ep meets the traffic of the window on a link. Both get their share, and the traffic, which
+would have travelled concurrently with computation, takes the calls' time. Of all links counts the one where passes lose most:
+calls that another link limits last twice their time on this one, where that is longer.
 
 A pass computes for w seconds. Its calls keep the link busy for b, of which attention overlaps with h (those of keys and values;
 h = 0 for all others). Alone it lasts w + (b − h)⁺. While traffic travels, its calls last twice as long, and it lasts
@@ -165,12 +166,18 @@ def _slowed_s(volumes: Volumes, keys: Floats, apart: Floats, taken: Floats) -> F
     work, over = volumes.work, windows(volumes.candidates, volumes.work)
     at = (apart + keys).argmax(axis=1)[:, None]  # the link that limits the calls
     once = slice(EVERY_PASS.start)
-    b, own, met = (np.take_along_axis(each, at, 1)[:, 0] for each in (keys, apart, taken[once]))
+    b, own = (np.take_along_axis(each, at, 1)[:, 0] for each in (keys, apart))
     computed = np.stack([work.backward_s, work.forward_s])
-    alone, twice = (_keys_wait_s(volumes, times * b) for times in (1, 2))
+    alone = _keys_wait_s(volumes, b)
     slowed = np.zeros((len(WINDOW_NAMES), len(volumes.candidates)))
     beside = 1 - np.stack([one.first_fraction for one in over[once]])
-    slowed[once] = beside * met * (own + twice - alone) / (computed + own + twice - b)
+    for link in range(NUM_LEVELS):
+        met = taken[once, link]
+        if met.any():
+            twice = _keys_wait_s(volumes, np.maximum(b, 2 * keys[:, link]))
+            longer = np.maximum(own, 2 * apart[:, link])
+            left = computed + longer + twice - keys[:, link] - apart[:, link]
+            slowed[once] = np.maximum(slowed[once], beside * met * (longer - own + twice - alone) / left)
     return slowed
 
 
