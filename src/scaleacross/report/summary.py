@@ -246,7 +246,7 @@ def effect(row: Sensitivity, step_s: float) -> str:
 def _next_best(plan: Plan) -> Iterator[tuple[str, str]]:
     """The alternative that loses least time; with another objective, the one of least step time.
 
-    What has a lower estimate than a plan for step time lost to it in simulation (``referee``).
+    What has a lower estimate than a plan for step time loses nothing by it: the row ``referee`` says why it is not the plan.
     """
     timed, known = plan.report.objective is None, []
     for one in plan.report.alternatives:

@@ -13,7 +13,7 @@ from scaleacross.cost_models.candidates import NOTHING, Candidates, Floats, Ints
 from scaleacross.solvers.beyond import Beyond, pipelines_of
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.neighbours import Climber
-from scaleacross.solvers.open_policies import narrowed, promising, stands_for
+from scaleacross.solvers.open_policies import narrowed, promising, space_on, stands_for
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.place_survivors import place_survivors
 from scaleacross.solvers.priced import Priced
@@ -70,7 +70,7 @@ class Bases(NamedTuple):
 
 def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer] | None]:
     """Steps 1 to 3 on one fleet: candidates whose coarse bound is below the incumbent, a block a turn; the first turn probes."""
-    job, space = state.problem.job, _space(state, placer)
+    job, space = state.problem.job, narrowed(space_on(state, placer))
     again = placer.least_stages > 1  # what a rule refuses, or memory, was counted with equal stages
     refusals = Refusals() if again else state.refusals
     enumerated = _enumerate(state, space, refusals, placer.least_stages)
@@ -98,17 +98,9 @@ def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer]
 def place_ties(state: Search, best: Placed, below_s: float) -> None:
     """After a search: candidates of other kinds than the best that stay below ``below_s`` (``Climber.place_ties``)."""
     placer = best.placer
-    space = _space(state, placer)
+    space = narrowed(space_on(state, placer))
     every = [bases for bases in space.bases(Refusals()) if len(bases) and int(bases.pp[0]) >= placer.least_stages]
     Climber(state, space, every).place_ties(best, below_s)
-
-
-def _space(state: Search, placer: Placer) -> SearchSpace:
-    """What is searched on a fleet."""
-    problem, fleet = state.problem, placer.fleet
-    return narrowed(
-        SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit, by_stage=placer.by_stage)
-    )
 
 
 def _enumerate(

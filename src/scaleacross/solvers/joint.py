@@ -34,12 +34,13 @@ Steps 1 to 4 of one fleet are in ``fleet_blocks``.
    communication; what is left is sorted.
 2. Expand the bases block by block, least estimate first (on one accelerator type the bound serves as estimate); drop what does
    not fit; coarse bound for every candidate.
-3. After every block the most promising candidates are placed: on one type with few of their placements priced, as one may have
-   hundreds (they are placed again in step 5); on several types one and those that differ from it in one choice, as long as one
-   is faster (``neighbours``). The incumbent prunes every candidate, and every base still to be expanded, whose bound is not below
-   it. What those of a pipeline took beyond their estimates (``beyond``) is expected of its others: where nothing in the next
-   block is expected to be below the incumbent, other bases come first. Fleets take turns, smallest sets of types first: all are
-   sampled before any is expanded, then each expands a block in turn, so that no clock ends the search with a fleet unseen.
+3. After every block the most promising candidates are placed. On one type exact step times are computed for few of their
+   placements, as a candidate may have hundreds; it is placed again in step 5. On several types one is placed, and those that
+   differ from it in one choice, as long as one is faster (``neighbours``). The incumbent prunes every candidate, and every base
+   still to be expanded, whose bound is not below it. What those of a pipeline took beyond their estimates (``beyond``) is
+   expected of its others: where nothing in the next block is expected to be below the incumbent, other bases come first. Fleets
+   take turns, smallest sets of types first: all are sampled before any is expanded, then each expands a block in turn, so that
+   no clock ends the search with a fleet unseen.
 4. Of survivors on several types those with the least estimates are placed (``PLACED_FIRST``). Then all get the tight bound in the
    order of their coarse estimate; again the best are placed and the incumbent prunes.
 5. What is left is placed exactly (``place_survivors``), lowest estimate first, on the fills and axis orders whose own

@@ -6,6 +6,8 @@ Every block gives a start, however slow that is: with a few steps it may be the 
 nowhere. Neighbours are placed again in their turn, so that the proof knows nothing of this. On one type estimates are closer,
 and the next block is as good a guess: of DeepSeek-V3 in five buildings a climb took 20 s of CPU when it was tried, and the plan
 stayed the same.
+
+After a search, of any types, neighbours of its best may tie with it: the referee simulates them (``Climber.place_ties``).
 """
 
 from __future__ import annotations

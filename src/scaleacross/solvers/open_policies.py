@@ -44,6 +44,12 @@ TRIED: Final = 16
 """Blocks that are closed to find one promising candidate."""
 
 
+def space_on(state: Search, placer: Placer) -> SearchSpace:
+    """What is searched on the placer's fleet, every policy chosen."""
+    problem, fleet = state.problem, placer.fleet
+    return SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit, by_stage=placer.by_stage)
+
+
 def narrowed(space: SearchSpace) -> SearchSpace:
     """The space, with its policies open where it is too large to enumerate."""
     later = replace(space, policies_open=True)
@@ -74,7 +80,7 @@ def promising(state: Search, priced: Priced, placer: Placer, most: int) -> Price
     if not priced.candidates.policy_open.any():
         return priced
     few = priced.candidates.take(np.argsort(priced.estimate_s, kind="stable")[:TRIED])
-    rows = closed(_space(state, placer), few, Refusals())
+    rows = closed(space_on(state, placer), few, Refusals())
     rows = rows.take(placer.pricing.needed_bytes(rows) <= placer.pricing.capacity_bytes)
     found = placer.pricing.coarse(rows)
     return placer.pricing.tight(found.take(np.argsort(found.estimate_s, kind="stable")[:most]))
@@ -103,15 +109,10 @@ def _closed_block(state: Search, block: tuple[Priced, Placer], rows: Ints) -> tu
     """The candidates of some rows of a block."""
     priced, placer = block
     pricing = placer.pricing
-    candidates = closed(_space(state, placer), priced.candidates.take(rows), state.refusals)
+    candidates = closed(space_on(state, placer), priced.candidates.take(rows), state.refusals)
     one_each = np.ones(len(candidates), dtype=np.int64)
     fits = state.fit(
         pricing, pricing.needed_bytes(candidates), lambda some: pricing.coarse(candidates.take(some)).bound_s, one_each
     )
     found = pricing.coarse(candidates.take(fits))
     return found.take(state.keep(found.bound_s)), placer
-
-
-def _space(state: Search, placer: Placer) -> SearchSpace:
-    problem, fleet = state.problem, placer.fleet
-    return SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit, by_stage=placer.by_stage)
