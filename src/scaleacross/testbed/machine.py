@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ TOOLS: Final = ("ip", "tc", "taskset")
 TUN_DEVICE: Final = Path("/dev/net/tun")
 INSIDE_VARIABLE: Final = "SCALEACROSS_TESTBED_INSIDE"
 """Set in the process that ``unshare`` has made root of namespaces of its own."""
+_PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,23 @@ def do(*command: str, tolerate: bool = False) -> str:
     Raises:
         EmulationError: it failed; the message has the command and its own words.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    parent = os.getpid()
+
+    def with_us() -> None:
+        """If we are killed, our last command would go on and make what a clean-up has just taken away."""
+        die_with_parent()
+        if os.getppid() != parent:  # killed meanwhile
+            os._exit(1)
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=with_us)
     if done.returncode and not tolerate:
         reason = (done.stderr or done.stdout).strip().splitlines()
         raise EmulationError(f"`{' '.join(command)}` failed: {reason[0] if reason else f'exit {done.returncode}'}")
     return done.stdout
+
+
+def die_with_parent() -> None:
+    """From now on this process ends with the one that started it, even where that is killed."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl: {os.strerror(error)}")

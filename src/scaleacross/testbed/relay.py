@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from scaleacross.testbed.machine import INSIDE_VARIABLE
+from scaleacross.testbed.machine import INSIDE_VARIABLE, die_with_parent
 
 _TUNSETIFF: Final = 0x400454CA
 _TUNSETOFFLOAD: Final = 0x400454D0
@@ -33,7 +33,6 @@ _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 _OFFLOADS: Final = 0x01 | 0x02 | 0x04
 """TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6."""
 _CLONE_NEWNET: Final = 0x40000000
-_PR_SET_PDEATHSIG: Final = 1
 _LARGEST: Final = 1 << 17
 READY: Final = "relay ready"
 RUN_NETNS: Final = Path("/run/netns")
@@ -120,17 +119,10 @@ def serve(directions: list[Direction]) -> None:
         due = min(times) if times else None
 
 
-def _die_with_parent() -> None:
-    """In private namespaces nobody could find this process any more: it goes with whoever started the testbed, killed or not."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
-        error = ctypes.get_errno()
-        raise OSError(error, f"prctl: {os.strerror(error)}")
-
-
 def main() -> None:
     """Open every trunk, say so, relay."""
-    if INSIDE_VARIABLE in os.environ:
-        _die_with_parent()
+    if INSIDE_VARIABLE in os.environ:  # in private namespaces nobody could find this process later
+        die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to whoever started the testbed, who ends this process
     directions = [direction for trunk in json.loads(sys.argv[1]) for direction in open_trunk(trunk)]
     sys.stdout.write(f"{READY}\n")
