@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import instances
 import scaleacross as sa
+from scaleacross.api.weeks import simulate_weeks
 from scaleacross.cli import app
 from scaleacross.emitters.step_trace import step_trace_json
 from scaleacross.errors import InputError
@@ -20,6 +21,7 @@ from scaleacross.report.simulation import chart_line
 from scaleacross.simulation.what_if import disturbance_of
 from scaleacross.spec.plan import COMPONENTS, Plan
 from scaleacross.spec.topology import Topology
+from scaleacross.units import human_bytes
 
 RUNNER = CliRunner()
 PINNED: dict[str, Any] = {"num_accelerators": 16, "schedules": "1F1B", "recompute": "none"}
@@ -191,6 +193,31 @@ def test_the_same_stated_twice_is_refused(plan: Plan, twice: list[str]) -> None:
         sa.simulate(plan, what_if=twice)
 
 
+def test_replicas_that_meet_rarely_send_a_part_of_their_gradients(plan: Plan) -> None:
+    """Of a step's bytes between replicas the fiftieth part, or that of an eighth as many bits; all else as it is."""
+
+    def carried(*what_if: str) -> float:
+        (trunk,) = (link for link in sa.simulate(plan, what_if=what_if).links if link.name.startswith("trunk b0 to b1"))
+        return trunk.carried_bytes
+
+    assert plan.placement.axis_order[-1] == "dp_replicate"  # nothing else crosses
+    assert carried("sync-every=50") == pytest.approx(carried() / 50)
+    assert carried("sync-every=50:4") == pytest.approx(carried() / 400)
+    assert carried("sync-every=1") == carried()
+    (note,) = sa.simulate(plan, what_if=["sync-every=50"]).notes
+    held = max(stage.optimizer_bytes for stage in plan.memory) / plan.job.optimizer.state_bytes
+    assert "replicas drift apart" in note and f"keep up to {human_bytes(8 * held)} more" in note
+    with pytest.raises(InputError, match="is of one step"):
+        simulate_weeks(plan, days=1, what_if=["sync-every=50"])
+
+
+def test_one_replica_has_nobody_to_meet() -> None:
+    degrees = {"pp": 2, "dp_replicate": 1, "tp": 2, "cp": 1, "dp_shard": 4}
+    job = instances.plain_job(2, 2, degrees=degrees, shard=["optimizer"], **PINNED)
+    with pytest.raises(InputError, match="plan has one replica"):
+        sa.simulate(sa.plan(job, alternatives=False), what_if=["sync-every=50"])
+
+
 def test_without_copies_of_its_states_a_job_stops_with_a_rack() -> None:
     """Each of four ranks of dp_shard holds a quarter of the states that nobody else has."""
     degrees = {"pp": 2, "dp_replicate": 1, "tp": 2, "cp": 1, "dp_shard": 4}
@@ -213,6 +240,8 @@ def test_jitter_follows_its_seed(plan: Plan) -> None:
         ("lost-plane=building", "states no num_planes for level building"),
         ("seed=1.5", "a whole number is expected, got '1.5'"),
         ("straggler=99999:2", "there is no position 99999"),
+        ("sync-every=0", "a number from 1 to 1e+06 is expected, got '0'"),
+        ("sync-every=50:64", "a number from 1 to 32 is expected, got '64'"),
         ("lost-rack=nowhere:0", "the plan uses no building 'nowhere'"),
     ],
 )

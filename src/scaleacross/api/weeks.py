@@ -15,6 +15,7 @@ from scaleacross.cost_models.goodput import goodput_of
 from scaleacross.cost_models.goodput.share import useful_share
 from scaleacross.errors import InputError, unreadable
 from scaleacross.simulation.long_run import SECONDS_PER_DAY, long_run
+from scaleacross.simulation.what_if import SYNC
 from scaleacross.spec.goodput import LongRun, SlowSpell, TracedFailure
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan
@@ -53,6 +54,10 @@ def simulate_weeks(
         InputError: not a plan, no days or draws, too many failures, or a trace or a what-if that is none.
     """
     found = plan if isinstance(plan, Plan) else load_plan(plan)
+    if any(one.startswith(SYNC) for one in what_if):
+        raise InputError(
+            f"what-if {SYNC}=… is of one step: tokens of replicas that drift apart are not worth as much as those counted here"
+        )
     problem = problem_of(found.job, ())
     stated = found.goodput or goodput_of(problem, found.decision, found.cost.step_s)
     trace = None if str(failures) == RATES else read_trace(Path(failures))

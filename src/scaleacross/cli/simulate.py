@@ -46,7 +46,7 @@ WhatIf = Annotated[
         "--what-if",
         metavar="CHANGE",
         help="jitter=0.02, host-jitter=0.03, seed=1, straggler=POSITION:1.3, slow=LEVEL:0.5, slow=A/B:0.5 (a trunk), "
-        "lost-plane=LEVEL, lost-rack=BUILDING:RACK. Repeatable.",
+        "lost-plane=LEVEL, lost-rack=BUILDING:RACK, sync-every=STEPS[:BITS] (replicas meet rarely: DiLoCo). Repeatable.",
     ),
 ]
 

@@ -10,7 +10,7 @@ import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -61,6 +61,7 @@ class Disturbance:
         stragglers: position -> its seconds over those stated.
         slowdown: links that are slower.
         micro_batches: of every replica, where some take over the work of others; None: the plan's.
+        replicated_share: ``step.Setting.replicated_share``, below 1 where replicas meet in every few steps only.
     """
 
     jitter_fraction: float = 0.0
@@ -69,6 +70,7 @@ class Disturbance:
     slowdown: Slowdown = field(default_factory=Slowdown)
     micro_batches: int | None = None
     host_jitter_fraction: float = 0.0
+    replicated_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,8 @@ def replay(
     machine, pace, counts = _machine(plan, problem, unlike, fold)
     launch = max(one.collective_start_s for one in _accelerators(machine))
     calls = Calls(machine, launch, equal_copies(problem.job, problem.profile), unlike.seed)
-    graph = build(machine, _setting(plan, problem.profile), _ranks(plan, plan.work, machine, pace, counts, unlike))
+    setting = replace(_setting(plan, problem.profile), replicated_share=unlike.replicated_share)
+    graph = build(machine, setting, _ranks(plan, plan.work, machine, pace, counts, unlike))
     lowered = lower(graph, calls, _ways(plan, machine.fabric, _accelerators(machine)))
     return Replay(machine, graph, lowered, lowered.run(progress))
 

@@ -10,6 +10,7 @@ import numpy as np
 from scaleacross.simulation import accounting
 from scaleacross.simulation.fabric import Floats
 from scaleacross.simulation.replay import Replay
+from scaleacross.simulation.what_if import notes_on
 from scaleacross.spec.plan import COMPONENTS, Plan
 from scaleacross.spec.simulation import ComponentDifference, Delivery, LinkUse, SimulatedRow, SimulatedStep, Span
 
@@ -52,6 +53,7 @@ def simulated_step(
         num_tasks=len(played.timeline.of),
         what_if=what_if,
         undisturbed_s=plan.simulated_s if what_if else None,
+        notes=notes_on(what_if, plan),
         links=_links(played, timeline),
         rows=rows,
         messages=tuple(_deliveries(played, row_of)) if timeline else (),

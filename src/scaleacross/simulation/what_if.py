@@ -8,6 +8,8 @@
 * ``lost-plane=building``           one of the planes that the topology states for a level is lost
 * ``lost-rack=building-a:3``        fault units with an accelerator in the rack (from 0) stop, the others take over their
                                     micro-batches; of several racks, all of their units
+* ``sync-every=50:4``               replicas average their parameters in every 50 steps, a part in each, as 4 bits each (without
+                                    ``:4`` as wide as their gradients are): DiLoCo in place of synchronous training
 
 Options add up: a level that is slow and lacks a plane has the product of both shares. The same one stated twice is refused.
 """
@@ -29,10 +31,14 @@ from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Topology
+from scaleacross.units import human_bytes
 
 Ints = npt.NDArray[np.int_]
 
-OPTIONS: Final = ("jitter", "host-jitter", "seed", "straggler", "slow", "lost-plane", "lost-rack")
+OPTIONS: Final = ("jitter", "host-jitter", "seed", "straggler", "slow", "lost-plane", "lost-rack", "sync-every")
+SYNC: Final = "sync-every"
+OUTER_BYTES: Final = 8
+"""Per parameter, beside the optimizer's: its value at the last synchronization and the momentum of the outer step, in fp32."""
 OF_TABLES: Final = ("straggler", "slow", "lost-plane")
 
 
@@ -47,6 +53,7 @@ def disturbance_of(options: Sequence[str], plan: Plan | None, topology: Topology
     levels: dict[int, float] = {}
     trunks: dict[frozenset[str], float] = {}
     lost: list[Ints] = []
+    replicated = 1.0
     _refuse_repeated(options)
     for option in options:
         name, _, value = option.partition("=")
@@ -74,11 +81,27 @@ def disturbance_of(options: Sequence[str], plan: Plan | None, topology: Topology
             levels[level] = levels.get(level, 1.0) * share
         elif name == "lost-rack" and plan is not None:
             lost.append(_units_of_rack(option, value, plan, topology))
+        elif name == SYNC and plan is not None:
+            replicated = _replicated_share(option, value, plan)
         else:
             known = OPTIONS if plan is not None else OF_TABLES
             raise InputError(f"no what-if '{option}': choose from {', '.join(f'{one}=…' for one in known)}")
     micro_batches = _left_with(lost, plan) if plan is not None and lost else None
-    return Disturbance(jitter, seed, stragglers, Slowdown(levels, trunks), micro_batches, by_host)
+    return Disturbance(jitter, seed, stragglers, Slowdown(levels, trunks), micro_batches, by_host, replicated)
+
+
+def notes_on(options: Sequence[str], plan: Plan) -> tuple[str, ...]:
+    """What somebody who reads the step with these options has to know."""
+    if not any(option.startswith(SYNC) for option in options):
+        return ()
+    note = (
+        "between synchronizations replicas drift apart (DiLoCo): not the training that the plan describes, nor its loss"
+    )
+    each = plan.job.optimizer.state_bytes
+    if each:
+        more = max(stage.optimizer_bytes for stage in plan.memory) / each * OUTER_BYTES
+        note += f"; accelerators keep up to {human_bytes(more)} more ({OUTER_BYTES} bytes a parameter, not in the plan's memory)"
+    return (note,)
 
 
 def _number(option: str, text: str, least: float, most: float) -> float:
@@ -159,6 +182,22 @@ def _units_of_rack(option: str, value: str, plan: Plan, topology: Topology) -> I
             "job stops"
         )
     return units
+
+
+def _replicated_share(option: str, value: str, plan: Plan) -> float:
+    """Bytes that replicas send per step over those of their gradients: all parameters in so many steps, a part in each of them
+    (Streaming DiLoCo, arXiv 2501.18512)."""
+    if plan.degrees.dp_replicate == 1:
+        raise InputError(
+            f"what-if '{option}': the plan has one replica, and shards of one replica cannot drift apart; plan with "
+            "--set degrees.dp_replicate=2, or as many as there are sites"
+        )
+    steps, _, bits = value.partition(":")
+    wide = 8 * plan.job.optimizer.reduce_bytes
+    if bits and any(one.communicator == "dp_replicate" and one.compression for one in plan.decision.network or ()):
+        raise InputError(f"what-if '{option}': the plan compresses what replicas send already: leave out ':{bits}'")
+    every = _number(option, steps, 1, 1e6)
+    return (_number(option, bits, 1, wide) if bits else wide) / wide / every
 
 
 def _left_with(lost: Sequence[Ints], plan: Plan) -> int:

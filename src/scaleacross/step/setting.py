@@ -41,6 +41,7 @@ class Setting:
         keys_again, tokens_again: share of the exchanges of keys and values, and of tokens, that a backward pass repeats, by
             pipeline rank.
         regathers: whether it gathers keys and values for its own attention, by pipeline rank.
+        replicated_share: bytes that replicas reduce between them, over those of all their gradients.
     """
 
     job: Job
@@ -52,6 +53,7 @@ class Setting:
     keys_again: tuple[float, ...]
     tokens_again: tuple[float, ...]
     regathers: tuple[bool, ...]
+    replicated_share: float = 1.0
 
     @property
     def bucket_parameters(self) -> int:
@@ -76,7 +78,8 @@ class Setting:
             return work.dense_parameters / self.degrees.cp * each
         group = 1 if self.shard == "none" else self.degrees.dp_shard * self.degrees.cp
         over = self.degrees.ep * (self.degrees.cp if folded else 1)
-        return (work.dense_parameters / group + work.expert_parameters / max(1.0, group / over)) * each
+        held = work.dense_parameters / group + work.expert_parameters / max(1.0, group / over)
+        return held * each * self.replicated_share
 
     def buckets(self, chunks: Sequence[ChunkWork]) -> int:
         """Parts in which the gradients and parameters of a chunk travel: the fewest of ``chunks``, one per class of ranks."""
