@@ -116,7 +116,7 @@ def _graph(path: Path) -> str:
 
 def _workload(path: Path) -> str:
     p = load_workload(path).profile()
-    active = "" if p.active_parameters == p.total_parameters else f", {p.active_parameters / 1e9:.1f} B active"
+    active = f", {p.active_parameters / 1e9:.1f} B active" if p.num_experts else ""
     return (
         f"{p.total_parameters / 1e9:,.1f} B parameters{active}; {p.num_layers} layers of width {p.head.hidden_size:,}"
     )

@@ -22,9 +22,9 @@ def workload_report(workload: Workload, sequence_length: int) -> RenderableType:
         sequence_length: tokens per sequence at which attention is counted.
     """
     profile = workload.profile()
-    total, active = profile.total_parameters, active_parameters(profile)
+    total, active = profile.total_parameters, profile.active_parameters
     parameters = count(total)
-    if active != total:
+    if profile.num_experts:
         parameters += f", {count(active)} active per token ({percent(active / total)})"
     training = profile.model_flop_per_token(sequence_length)
     facts = grid(
@@ -50,7 +50,7 @@ def workload_data(workload: Workload, sequence_length: int) -> dict[str, Any]:
         "name": workload.name,
         "family": workload.family,
         "parameters": profile.total_parameters,
-        "active_parameters": active_parameters(profile),
+        "active_parameters": profile.active_parameters,
         "num_layers": profile.num_layers,
         "vocabulary_size": profile.vocabulary_size,
         "sequence_length": sequence_length,
@@ -97,13 +97,3 @@ def _kinds(profile: ModelProfile) -> list[tuple[LayerProfile, str, int]]:
         numbers[layer.name] = numbers.get(layer.name, 0) + number
     layers = {layer.name: layer for layer, _ in profile.blocks}
     return [(layers[name], f"{number} of {profile.num_layers}", number) for name, number in numbers.items()]
-
-
-def active_parameters(profile: ModelProfile) -> float:
-    """Parameters that one token passes through: routed experts count top-k of all (embedding and head count in full)."""
-    layers: list[tuple[LayerProfile, int]] = [(profile.embedding, 1), *profile.blocks, (profile.head, 1)]
-    num_experts = max(profile.num_experts, 1)
-    return sum(
-        (one.num_parameters + one.num_expert_parameters * one.routed_tokens / num_experts) * number
-        for one, number in layers
-    )

@@ -26,18 +26,12 @@ def with_fine_tuning(profile: ModelProfile, request: FineTuning) -> ModelProfile
     blocks = tuple((known[id(layer)], count) for layer, count in profile.blocks)
     everything = request.lora is not None
     embedding, head = everything or "embedding" in request.frozen, everything or "head" in request.frozen
-    tied = head_is_tied(profile)
     return replace(
         profile,
         embedding=_whole(profile.embedding) if embedding else profile.embedding,
         blocks=blocks,
-        head=_whole(profile.head) if head and (embedding or not tied) else profile.head,
+        head=_whole(profile.head) if head and (embedding or not profile.tied_parameters) else profile.head,
     )
-
-
-def head_is_tied(profile: ModelProfile) -> bool:
-    """Whether the output matrix is the embedding: then the head holds less than its product has weights."""
-    return profile.head.num_parameters < sum(gemm.in_features * gemm.out_features for gemm in profile.head.gemms)
 
 
 def _part_of(gemm: Gemm) -> Frozen:

@@ -371,13 +371,21 @@ class ModelProfile:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token meets: all but the routed experts it is not sent to (equals the total of a dense model)."""
+        """Parameters that one token is multiplied with: without the routed experts that it is not sent to, and without the
+        embedding tables, of which it reads a row. The output matrix counts, tied or not (table 1 of arXiv 2508.10925).
+        """
         idle = sum(
             layer.num_expert_parameters * (self.num_experts - layer.routed_tokens) // self.num_experts * count
             for layer, count in self.blocks
             if layer.num_expert_parameters
         )
-        return self.total_parameters - idle
+        return self.total_parameters - idle - self.embedding.total_parameters + self.tied_parameters
+
+    @property
+    def tied_parameters(self) -> int:
+        """Weights of the output matrix that the embedding holds: the head holds less than its products have."""
+        weights = sum(gemm.in_features * gemm.out_features for gemm in self.head.gemms)
+        return weights if self.head.num_parameters < weights else 0
 
     def model_flop_per_token(self, sequence_length: int) -> float:
         """Forward + backward model FLOP per token: 3 × forward less frozen weights' gradients, recompute not counted."""
