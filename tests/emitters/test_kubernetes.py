@@ -75,6 +75,16 @@ def test_ranks_are_those_of_the_target(target: str) -> None:
     )
 
 
+@pytest.mark.parametrize("length", [63, 64])
+def test_hosts_with_names_that_no_label_holds_are_refused(length: int) -> None:
+    hosts = (kubernetes.Host("n" * length, "east", 0, 0, 4),)
+    if length > 63:
+        with pytest.raises(EmitError, match="at most 63 characters"):
+            kubernetes._where(hosts)
+    else:
+        assert "n" * 63 in json.dumps(kubernetes._where(hosts))
+
+
 @pytest.mark.parametrize("kind", ["jobset", "trainjob"])
 def test_pods_have_shared_memory_beyond_64_mib(kind: str) -> None:
     spec = json.loads(kubernetes.render(make_plan(Degrees(dp_shard=4)))[f"kubernetes/{kind}.json"])["spec"]

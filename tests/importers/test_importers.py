@@ -196,6 +196,8 @@ def test_what_is_taken_over_is_noted(tmp_path: Path, kind: str, text: str, optio
         ("oci", '[{"display-name": "gpu 1", "shape": "BM.GPU.H100.8"}]', (), "'gpu 1' is no name of a host"),
         ("hosts", "a b c d\n", (), "HOSTLIST [BUILDING [RACK]]"),
         ("hosts", "a\na\n", ("--accelerator", "h100"), "listed twice"),
+        ("hosts", 'a "New York\n', ("--accelerator", "h100"), "a quotation mark is not closed"),
+        ("hosts", f"{'a' * 254}\n", ("--accelerator", "h100"), "1 to 253 letters"),
         (
             "slurm",
             "SwitchName=a Nodes=n1\nSwitchName=b Switches=c Nodes=n2\nSwitchName=c Switches=b\n",

@@ -28,6 +28,7 @@ from scaleacross.spec.plan import Plan
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 HOST_LABEL: Final = "kubernetes.io/hostname"
+LONGEST_LABEL: Final = 63
 IMAGE: Final = "REPLACE-WITH-YOUR-IMAGE"
 PORT: Final = 29500
 SHARED_MEMORY: Final = "shm"
@@ -37,7 +38,8 @@ def render(plan: Plan) -> dict[str, str]:
     """jobset.json, trainjob.json (plans in one building) and SUBMIT.md, in folder kubernetes/.
 
     Raises:
-        EmitError: the ranks of a host are not one block, which torchrun in a pod cannot give out.
+        EmitError: the ranks of a host are not one block, which torchrun in a pod cannot give out, or no label of a node holds
+            the name of a host.
     """
     order, whose = target_order(plan)
     split = order.split_host()
@@ -111,6 +113,8 @@ def _where(hosts: Sequence[Host]) -> dict[str, Any]:
     building = hosts[0].building
     if any(re.fullmatch(rf"{re.escape(building)}-h\d{{5}}", host.name) for host in hosts):
         return {"nodeSelector": {ZONE_LABEL: building}}
+    if long := [host.name for host in hosts if len(host.name) > LONGEST_LABEL]:
+        raise EmitError(f"host {long[0]}: a label of a node has at most {LONGEST_LABEL} characters")
     names = {"key": HOST_LABEL, "operator": "In", "values": sorted(host.name for host in hosts)}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [names]}]}
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}

@@ -18,7 +18,7 @@ from scaleacross.catalogue.quick_start import (
 )
 from scaleacross.errors import InputError
 from scaleacross.importers.found import Found, FoundHost
-from scaleacross.spec.base import NAME_PATTERN
+from scaleacross.spec.base import HOST_PATTERN
 
 NAMED: Final = 20
 """Hosts of a state that a note names."""
@@ -87,10 +87,10 @@ def _distinct(found: Found) -> tuple[FoundHost, ...]:
     """The hosts of a source, each with a name of its own."""
     seen: dict[str, FoundHost] = {}
     for host in found.hosts:
-        if host.name and re.fullmatch(NAME_PATTERN, host.name) is None:
+        if host.name and re.fullmatch(HOST_PATTERN, host.name) is None:
             raise InputError(
-                f"{found.origin}: {host.name[:70]!r} is no name of a host: 1 to 64 letters, digits, '.', '_' or '-', a letter or "
-                "digit first"
+                f"{found.origin}: {host.name[:70]!r} is no name of a host: 1 to 253 letters, digits, '.', '_' or '-', a "
+                "letter or digit first"
             )
         if host.name in seen:
             where = {one.building for one in (host, seen[host.name])} - {""}

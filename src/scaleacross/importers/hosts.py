@@ -1,9 +1,10 @@
 """A plain list of hosts: ``HOSTLIST [BUILDING [RACK]]`` per line, ``#`` for comments, ``slots=8`` or ``HOST:8`` as in MPI's host
-files, whose ``max_slots`` says nothing."""
+files, whose ``max_slots`` says nothing. Quotes keep a name of several words together."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Final
 
@@ -21,8 +22,15 @@ def read(sources: Sequence[Source]) -> Found:
     hosts: list[FoundHost] = []
     for source in sources:
         for number, line in enumerate(source.data.splitlines(), 1):
-            hosts += _hosts(line.split("#")[0].split(), f"{source.label}:{number}")
+            hosts += _hosts(_words(line, place := f"{source.label}:{number}"), place)
     return Found(required(hosts, sources[0], "host"), f"host list {sources[0].label}")
+
+
+def _words(line: str, place: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:
+        raise InputError(f"{place}: a quotation mark is not closed") from None
 
 
 def _hosts(words: list[str], place: str) -> list[FoundHost]:

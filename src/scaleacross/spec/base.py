@@ -14,12 +14,15 @@ from scaleacross.units import to_si
 Status = Literal["datasheet", "paper", "measured", "fitted", "assumed"]
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+HOST_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$"
+"""A host's full name may have 253 characters (RFC 1035, section 2.3.4, as text)."""
 
 
-def _checked_name(value: str) -> str:
-    if re.fullmatch(NAME_PATTERN, value) is None:
+def _checked_name(value: str, pattern: str = NAME_PATTERN) -> str:
+    if re.fullmatch(pattern, value) is None:
+        longest = 64 if pattern == NAME_PATTERN else 253
         raise ValueError(
-            f"{value!r} is no name: use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit "
+            f"{value!r} is no name: use 1 to {longest} letters, digits, '.', '_' or '-', starting with a letter or digit "
             "(names reach file names and launch scripts)"
         )
     return value
@@ -27,6 +30,11 @@ def _checked_name(value: str) -> str:
 
 # Names end up in file names, host names and shell scripts, so nothing there ever needs quoting.
 Name = Annotated[str, AfterValidator(_checked_name), Field(json_schema_extra={"pattern": NAME_PATTERN})]
+HostName = Annotated[
+    str,
+    AfterValidator(lambda value: _checked_name(value, HOST_PATTERN)),
+    Field(json_schema_extra={"pattern": HOST_PATTERN}),
+]
 
 
 def one_is_a_list(value: Any) -> Any:

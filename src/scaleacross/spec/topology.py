@@ -13,7 +13,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator, HostShare
-from scaleacross.spec.base import Name, SourcedSpec, Spec
+from scaleacross.spec.base import HostName, Name, SourcedSpec, Spec
 from scaleacross.spec.hostlist import expand_hosts
 from scaleacross.spec.network import LevelLink, LinkLevel, Trunk
 from scaleacross.spec.reliability import Failures
@@ -65,7 +65,7 @@ class Building(SourcedSpec):
     racks_per_zone: PositiveInt
     num_zones: PositiveInt | None = None
     num_hosts: PositiveInt | None = None
-    host_names: tuple[Name, ...] = Field(
+    host_names: tuple[HostName, ...] = Field(
         default=(),
         description="names of the first hosts, rack by rack, as the cluster knows them; a file may write hosts: node[001-064]. "
         "Hosts without one are called <building>-h<number> in emitted files",
