@@ -14,10 +14,11 @@ from cases import each
 from instances import instance, plain_job
 from oracles.exhaustive import candidates, exhaustive, placements
 from scaleacross.cli import app
+from scaleacross.report.explanation import _runner_up, explanation_summary
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.solvers.runner_up import SEARCH_GAP, without
-from scaleacross.spec.explanation import Explanation
+from scaleacross.spec.explanation import Explanation, RunnerUp
 from scaleacross.workloads.problem import Problem
 
 
@@ -164,3 +165,28 @@ def test_explain_takes_one_limit_of_work_or_cpu_seconds(tmp_path: Path) -> None:
     both = CliRunner().invoke(app, ["explain", str(path), "--cpu-limit", "2", "--work-limit", "20"])
     assert both.exit_code == 2
     assert "give one of them" in both.stderr
+
+
+def test_what_a_cut_search_found_is_a_limit_and_no_claim() -> None:
+    """Of the same runner-up: proved, it loses so much; cut short, so much at most, and the bound is said."""
+    found = {"decision": "tp", "chosen": "8", "runner_up": "4", "step_s": 7.0, "difference_s": 2.0, "reason": "longer"}
+    figures = {"difference_fraction": 0.4, "alternative": None}
+    proved = RunnerUp(**found, **figures, bound_s=7.0, status="proved", probability_plan_faster=0.9)
+    cut = RunnerUp(**found, **figures, bound_s=4.5, status="best_found")
+    assert _runner_up(proved) == "tp 4, not 8: +2.00 s (+40.0 %)"
+    assert _runner_up(cut) == "tp 4, not 8: ≤ +2.00 s (≤ +40.0 %); search cut short, bound 4.50 s"
+    assert "no bound yet" in _runner_up(cut.model_copy(update={"bound_s": 0.0}))
+    kinds = Explanation(name="x", step_s=5.0, runner_ups=(cut, proved), phases=(), sensitivities=(), seconds=1.0)
+    lines = [text for label, text in explanation_summary(kinds).facts if "not 8" in text]
+    assert ["cut short" in line for line in lines] == [False, True]
+
+
+@pytest.mark.heavy
+def test_a_limit_says_which_searches_it_cut() -> None:
+    plan = sa.plan(plain_job(2, 2), work_limit=5, simulated=False, alternatives=False)
+    rows = sa.explain(plan, work_limit=60).runner_ups
+    cut = [row for row in rows if row.status == "best_found"]
+    assert cut
+    for row in cut:
+        assert row.probability_plan_faster is None
+        assert row.bound_s is not None and row.step_s is not None and row.bound_s <= row.step_s

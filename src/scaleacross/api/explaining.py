@@ -77,7 +77,7 @@ def explain(
 
 def _with_lead(problem: Problem, step_s: float, one: RunnerUp) -> RunnerUp:
     """The runner-up with how sure it is that the plan is faster."""
-    if one.step_s is None:
+    if one.step_s is None or one.status == "best_found":
         return one
     return one.model_copy(update={"probability_plan_faster": probability_of_lead(problem, step_s, one.step_s)})
 

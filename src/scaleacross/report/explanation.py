@@ -19,7 +19,6 @@ SHOWN_FIRST = 3
 """Lines of each kind in the summary."""
 SHOWN_CHANGES = 2
 """Component changes per runner-up in the table; the JSON has all."""
-STATUS_MARK = {"proved": "", "best_found": " (best found)", "none": "", "not_tried": ""}
 
 
 SECTIONS: Final[Mapping[str, Callable[[Explanation], RenderableType | None]]] = {
@@ -51,10 +50,13 @@ def explanation_summary(explanation: Explanation) -> FirstLines:
     """The figures that the step answers to most, what its longest phases wait for, and the runner-ups that lose least."""
     rows = by_what_more_brings(explanation.sensitivities)
     phases = sorted((one for one in explanation.phases if one.seconds), key=lambda one: -(one.seconds or 0.0))
+    # what a search that was cut short found says least: the runner-up may be faster
     others = sorted(
-        (one for one in explanation.runner_ups if one.step_s is not None), key=lambda one: one.step_s or 0.0
+        (one for one in explanation.runner_ups if one.step_s is not None),
+        key=lambda one: (_cut(one), one.step_s or 0.0),
     )
     untried = sum(one.status == "not_tried" for one in explanation.runner_ups)
+    cut = sum(map(_cut, explanation.runner_ups))
     step = f"{human_seconds(explanation.step_s)} per step"
     if explanation.simulated_s is not None:
         estimate = human_seconds(explanation.step_s)
@@ -72,10 +74,9 @@ def explanation_summary(explanation: Explanation) -> FirstLines:
         for one in phases[:SHOWN_FIRST]
     ]
     facts += [("runner-up", _runner_up(one)) for one in others[:SHOWN_FIRST]]
-    if untried:
-        facts.append(
-            ("not tried", f"{untried} decisions; the limit came first: raise --time-limit, --cpu-limit or --work-limit")
-        )
+    if untried or cut:
+        left = f"{untried} decisions, and {cut} searches cut short" if cut else f"{untried} decisions"
+        facts.append(("not tried", f"{left}; the limit came first: raise --time-limit, --cpu-limit or --work-limit"))
     facts.append(("more", "--full, --section NAME, --quiet"))
     return FirstLines(_once(facts))
 
@@ -89,7 +90,17 @@ def explanation_line(explanation: Explanation) -> str:
 
 def _runner_up(one: RunnerUp) -> str:
     runner_up, costs, share = _lost(one)
-    return f"{one.decision} {runner_up}, not {one.chosen}: {costs} ({share})"
+    text = f"{one.decision} {runner_up}, not {one.chosen}: {costs} ({share})"
+    return f"{text}; {_bound(one)}" if _cut(one) else text
+
+
+def _cut(one: RunnerUp) -> bool:
+    """Whether the limit ended the search for it: what was found loses at least as much as the runner-up does."""
+    return one.status == "best_found"
+
+
+def _bound(one: RunnerUp) -> str:
+    return f"search cut short, bound {human_seconds(one.bound_s)}" if one.bound_s else "search cut short, no bound yet"
 
 
 def _once(facts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -129,7 +140,7 @@ def _runner_ups(explanation: Explanation) -> RenderableType:
             one.chosen,
             *_lost(one),
             "–" if one.probability_plan_faster is None else chance(one.probability_plan_faster),
-            "; ".join(one.reason.split("; ")[:SHOWN_CHANGES]),
+            "; ".join([*([_bound(one)] if _cut(one) else []), *one.reason.split("; ")[:SHOWN_CHANGES]]),
             style="" if one.step_s is not None else "dim",
         )
     return section("Runner-up of every decision: the best plan that decides it otherwise, everything else free", table)
@@ -139,8 +150,9 @@ def _lost(one: RunnerUp) -> tuple[str, str, str]:
     if one.difference_s is None or one.difference_fraction is None:
         return "–", "–", "–"
     sign = "−" if one.difference_s < 0 else "+"
-    share = f"{sign}{percent(abs(one.difference_fraction))}"
-    return f"{one.runner_up}{STATUS_MARK[one.status]}", f"{sign}{human_seconds(abs(one.difference_s))}", share
+    most = "≤ " if _cut(one) else ""
+    share = f"{most}{sign}{percent(abs(one.difference_fraction))}"
+    return str(one.runner_up), f"{most}{sign}{human_seconds(abs(one.difference_s))}", share
 
 
 def _network(explanation: Explanation) -> RenderableType:

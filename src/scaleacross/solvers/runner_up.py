@@ -22,7 +22,7 @@ from scaleacross.solvers.every_placement import EveryPlacement
 from scaleacross.solvers.fleets import Fleet, fleets, shares
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.mixed_fleets import pricing_on
-from scaleacross.solvers.network_of_plan import with_network
+from scaleacross.solvers.network_of_plan import Networked, with_network
 from scaleacross.solvers.place_parallelism import PlacementDecision
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
 from scaleacross.solvers.search_state import decision_of
@@ -140,20 +140,19 @@ def _searched(
         return RunnerUp(decision=one.decision, chosen=one.chosen, status="not_tried" if late else "none", reason=reason)
     found = decision_of(state.best)
     status = "best_found" if state.out_of_time else "proved"
-    return _against(problem, won, one.decision, one.chosen, one.read(found), found, state.bound_s, status)
+    return _against(won, one.decision, one.chosen, one.read(found), with_network(problem, found), status, state.bound_s)
 
 
 def _against(
-    problem: Problem,
     won: PlanCost,
     decision: str,
     chosen: str,
     instead: str,
-    found: Decision,
-    bound_s: float,
+    networked: Networked,
     status: Any,
+    bound_s: float | None = None,
 ) -> RunnerUp:
-    networked = with_network(problem, found)
+    """``bound_s`` None: nothing is faster than what was found."""
     found, lost = networked.decision, networked.cost
     step_s, own_s = lost.cost.step_s, won.cost.step_s
     return RunnerUp(
@@ -163,7 +162,7 @@ def _against(
         step_s=step_s,
         difference_s=step_s - own_s,
         difference_fraction=(step_s - own_s) / own_s,
-        bound_s=bound_s,
+        bound_s=step_s if bound_s is None else bound_s,
         status=status,
         reason=why_slower(won, lost),
         alternative=found.model_copy(update={"placement": lost.placement}),
@@ -187,8 +186,7 @@ def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> It
             return RunnerUp(decision=name, chosen=chosen, status="none", reason="there is no other placement")
         other = Placement(axis_order=found.axis_order, fill=shares(found.fill))
         placed = decision.model_copy(update={"placement": other})
-        step_s = with_network(problem, placed).cost.cost.step_s
-        return _against(problem, won, name, chosen, read(found), placed, step_s, "proved")
+        return _against(won, name, chosen, read(found), with_network(problem, placed), "proved")
 
     yield rival(
         "axis order", order, lambda p: _order(p.axis_order, decision) != order, lambda p: _order(p.axis_order, decision)

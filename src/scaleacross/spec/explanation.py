@@ -25,13 +25,18 @@ class RunnerUp(Spec):
     difference_s: float | None = Field(default=None, description="its step time less the plan's")
     difference_fraction: float | None = Field(default=None, description="difference_s over the plan's step time")
     probability_plan_faster: float | None = Field(
-        default=None, ge=0, le=1, description="that the plan is measured faster than it; their errors are correlated"
+        default=None,
+        ge=0,
+        le=1,
+        description="that the plan is measured faster than it; their errors are correlated. None where best_found",
     )
     bound_s: float | None = Field(
-        default=None, description="no plan of the space that decides this otherwise is faster"
+        default=None,
+        description="no plan of the space that decides this otherwise is faster; 0: nothing is bounded yet",
     )
     status: RunnerUpStatus = Field(
-        description="proved: none is faster; best_found: within the time limit; none: there is none; not_tried: no time"
+        description="proved: none is faster; best_found: the limit cut the search short, so the true runner-up takes step_s at "
+        "most and bound_s at least; none: there is none; not_tried: no time"
     )
     reason: str = Field(description="component by component against the plan, or why there is none")
     alternative: Decision | None = None
