@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass, field
 from functools import cache
+from html import unescape
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,9 @@ from typer.testing import CliRunner
 import scaleacross as sa
 from instances import plain_job
 from priced import MONEY, two
+from report.conftest import Render
 from scaleacross.cli import app
+from scaleacross.cli.page import page_files
 from scaleacross.report.memory import PARTS
 from scaleacross.report.page import html
 from scaleacross.report.page.chart import Chart, whole_spec
@@ -40,6 +43,7 @@ from scaleacross.report.page.pipeline import actions_of, critical_path, pipeline
 from scaleacross.report.page.site import placement, site_map, trunk_loads
 from scaleacross.report.page.step import memory, waterfall
 from scaleacross.report.page.studies import front_chart, sweep_charts
+from scaleacross.report.terminal import plan_report, section_texts
 from scaleacross.spec.goodput import LongRun
 from scaleacross.spec.placement import BuildingShare, coordinates
 from scaleacross.spec.plan import Decision, Plan
@@ -222,6 +226,16 @@ def test_names_are_escaped_and_nothing_is_fetched(plan: Plan) -> None:
     specs = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', text)
     assert len(specs) == text.count("<figure") > 4
     assert all(json.loads(spec)["width"] == "container" for spec in specs)
+
+
+@pytest.mark.heavy
+@can_draw
+def test_the_page_of_a_plan_holds_every_section_of_its_whole_report(plan: Plan, render: Render) -> None:
+    text = unescape(page_files(lambda: plan_page(plan, NOTHING, None), plan)["report.html"])
+    whole = render(plan_report(plan), 140)
+    assert {"collectives", "proof"} <= section_texts(plan).keys()
+    assert all(line.rstrip() in text for line in whole.splitlines()[1:])
+    assert "<pre class=" not in page("x", [], [], "y")
 
 
 @pytest.mark.slow

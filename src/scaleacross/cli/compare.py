@@ -76,7 +76,7 @@ def compare_command(
             progress=progress,
         )
     contents = cache(lambda: comparison_page(found, summarise(found.plan), timeline_of(found.plan)))
-    written = write_files({**_files(found), **page_files(contents)}, output) if output else []
+    written = write_files({**_files(found), **page_files(contents, found.plan)}, output) if output else []
     write_charts(contents, charts)
     if as_json:
         typer.echo(found.model_dump_json(indent=2))

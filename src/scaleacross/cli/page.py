@@ -22,16 +22,18 @@ Charts = Annotated[
 ]
 
 
-def page_files(contents: Callable[[], Contents]) -> dict[str, str]:
-    """report.html by its name; empty where the charting library is missing, which is said."""
+def page_files(contents: Callable[[], Contents], of: Plan | None = None) -> dict[str, str]:
+    """report.html by its name, with the whole report ``of`` a plan; empty, and said, where the charting library is missing."""
     from importlib.metadata import version
 
     from scaleacross.report.page.html import MISSING, REPORT_FILE, can_draw, page
+    from scaleacross.report.terminal import section_texts
 
     if not can_draw():
         typer.echo(f"no {REPORT_FILE}: {MISSING}", err=True)
         return {}
-    return {REPORT_FILE: page(*contents(), f"scaleacross {version('scaleacross')}")}
+    sections = section_texts(of) if of else {}
+    return {REPORT_FILE: page(*contents(), f"scaleacross {version('scaleacross')}", sections)}
 
 
 def write_charts(contents: Callable[[], Contents], folder: Path | None) -> None:

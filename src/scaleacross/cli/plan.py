@@ -317,7 +317,7 @@ def deliver(
 
     found = cache(lambda: summarise(plan))
     contents = cache(lambda: plan_page(plan, found(), timeline_of(plan)))
-    also = page_files(contents) if directory and targets is None else {}
+    also = page_files(contents, plan) if directory and targets is None else {}
     write_charts(contents, charts)
     bundle = write_bundle(plan, directory, targets, also=also) if directory else None
     show_plan(plan, as_json, view, found, bundle.submit_command(plan.job.target) if bundle else "")

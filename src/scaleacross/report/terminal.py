@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import StringIO
 from typing import Final
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.rule import Rule
 
 from scaleacross.report.cost import alternatives, finalists, notes, proof, step
@@ -34,6 +35,9 @@ SECTIONS: Final[Mapping[str, Callable[[Plan], RenderableType | None]]] = {
 }
 """What a plan's report consists of; None: this plan has nothing to say there."""
 
+PAGE_COLUMNS: Final = 140
+"""Of the text in report.html, which scrolls."""
+
 
 def plan_report(plan: Plan) -> RenderableType:
     """Everything in the plan that a person decides by. Sections without content are left out."""
@@ -43,6 +47,19 @@ def plan_report(plan: Plan) -> RenderableType:
 def plan_sections(plan: Plan, names: Sequence[str]) -> RenderableType:
     """The named sections in the order asked for; one without content says so."""
     return Group(*(SECTIONS[name](plan) or cell(f"{name}: this plan has nothing to say here") for name in names))
+
+
+def section_texts(plan: Plan) -> dict[str, str]:
+    """Every section with content by its name, as plain text of ``PAGE_COLUMNS`` columns."""
+    texts = {}
+    for name, make in SECTIONS.items():
+        part = make(plan)
+        if part is not None:
+            console = Console(file=StringIO(), width=PAGE_COLUMNS, markup=False, emoji=False, highlight=False)
+            with console.capture() as captured:
+                console.print(part)
+            texts[name] = "\n".join(map(str.rstrip, captured.get().splitlines()))
+    return texts
 
 
 def _shown(plan: Plan, names: Sequence[str]) -> Iterator[RenderableType]:

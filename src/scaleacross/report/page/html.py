@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -23,7 +23,13 @@ def can_draw() -> bool:
     return find_spec("vl_convert") is not None
 
 
-def page(title: str, facts: Sequence[tuple[str, str]], charts: Sequence[Chart], made_by: str) -> str:
+def page(
+    title: str,
+    facts: Sequence[tuple[str, str]],
+    charts: Sequence[Chart],
+    made_by: str,
+    sections: Mapping[str, str] | None = None,
+) -> str:
     """The whole file.
 
     Args:
@@ -31,6 +37,7 @@ def page(title: str, facts: Sequence[tuple[str, str]], charts: Sequence[Chart], 
         facts: label and text, the first lines of the report.
         charts: in the order in which they are shown.
         made_by: program and version, for the foot.
+        sections: name and text of what the report says beside the charts.
 
     Raises:
         InputError: the charting library is not installed.
@@ -38,11 +45,15 @@ def page(title: str, facts: Sequence[tuple[str, str]], charts: Sequence[Chart], 
     links = " ".join(f'<a href="#{chart.name}">{escape(chart.title)}</a>' for chart in charts)
     told = "".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in facts)
     figures = "".join(map(_figure, charts))
+    texts = "".join(
+        f'<details><summary>{escape(name)}</summary><pre class="scroll">{escape(text)}</pre></details>'
+        for name, text in (sections or {}).items()
+    )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>\n{_file('report.css')}</style>\n</head>\n<body>\n"
-        f"<h1>{escape(title)}</h1>\n<dl>{told}</dl>\n<nav>{links}</nav>\n{figures}\n"
+        f"<h1>{escape(title)}</h1>\n<dl>{told}</dl>\n<nav>{links}</nav>\n{figures}\n{texts}\n"
         f"<footer>Made by {escape(made_by)}. This file needs no network.</footer>\n"
         f"<script>(() => {{{_library()}}})();</script>\n<script>\n{_file('draw.js')}</script>\n</body>\n</html>\n"
     )
