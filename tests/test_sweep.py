@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import scaleacross as sa
 from instances import plain_job
-from scaleacross.api import refereeing, stated, study_run, sweep_points
+from scaleacross.api import planning, refereeing, stated, study_run, sweep_points
 from scaleacross.api.engines.local import _Worker
 from scaleacross.api.study_store import POINTS_FILE, Store
 from scaleacross.api.sweep_points import key_of, run_point
@@ -127,6 +127,14 @@ def test_figures_are_those_of_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
+def test_points_look_for_no_alternatives_that_nobody_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(planning, "alternatives_to", lambda *_, **__: asked.append(1) or ())
+    loaded, folder = load_study(study())
+    record = run_point(loaded, points_of(loaded, folder)[0])
+    assert "step_s" in record["figures"] and not asked
+
+
 def test_refused_infeasible_and_failed_points_are_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data = study(grid={"global_batch_sequences": [8, "many"], "degrees.tp": [1, 3]})
     result = sa.sweep(data, directory=tmp_path)

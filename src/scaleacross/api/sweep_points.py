@@ -91,7 +91,7 @@ def _run(study: Study, point: Point) -> Plan | RecommendationPlan:
     if point.decision is not None:
         return evaluate((point.job, point.decision))
     limits: dict[str, Any] = {"time_limit_s": study.time_limit_s, "work_limit": study.work_limit}
-    return plan(point.job, seed=study.seed, gap_tolerance=study.gap_tolerance, **limits)
+    return plan(point.job, seed=study.seed, gap_tolerance=study.gap_tolerance, alternatives=False, **limits)
 
 
 def figures_of(found: Plan | RecommendationPlan) -> dict[str, Any]:
