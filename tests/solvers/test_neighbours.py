@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import count
 
 import numpy as np
+import pytest
 
 from instances import plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.candidates import Candidates, concatenate
 from scaleacross.solvers.every_placement import placer_on
+from scaleacross.solvers.fleet_blocks import place_ties
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.neighbours import KIND, PLACED, Climber
-from scaleacross.solvers.place_parallelism import Placer
+from scaleacross.solvers.place_parallelism import Placer, never
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Search
@@ -119,12 +122,23 @@ def test_ties_are_the_best_of_other_kinds_however_little_slower() -> None:
     best = state.best
     assert best is not None
     before, below_s = len(state.pool), 2 * best.step_s
-    climber.place_ties(best, below_s)
+    climber.place_ties(best, below_s, never)
     tied = state.pool[before:]
     kinds = [tuple(int(getattr(one.candidates, name)[0]) for name in KIND) for one in (best, *tied)]
     assert len(tied) > 1 and len(set(kinds)) == len(kinds)
     assert all(best.step_s <= one.step_s < below_s and changes(one.candidates, best.candidates) == 1 for one in tied)
     assert state.best is best
-    state.stopped = lambda: True
-    climber.place_ties(best, below_s)
+    climber.place_ties(best, below_s, lambda: True)
     assert len(state.pool) == before + len(tied)
+
+
+@pytest.mark.parametrize(("each_s", "places"), [(0.0, True), (1.0, True), (101.0, False)])
+def test_ties_take_a_tenth_of_a_limit_beyond_it(each_s: float, places: bool) -> None:
+    """Of a limit of 1,000 s that has passed; every look at the clock takes ``each_s``."""
+    state, _, placer, _ = searching()
+    slowest(state, placer)
+    [best] = state.pool
+    now = count(2000.0, each_s)
+    state.began, state.time_limit_s, state.clock = 0.0, 1000.0, lambda: next(now)
+    place_ties(state, best, 2 * best.step_s)
+    assert (len(state.pool) > 1) is places

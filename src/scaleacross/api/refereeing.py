@@ -70,6 +70,7 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
         number: of finalists at most, incumbents beside; None: the simulation of the best decides.
         planned: the plan of a networked decision, for its simulation.
     """
+    state.tell("simulating", 0)
     first, played = _simulated(planned(best[1]), state.problem)
     asked, won, found = number is not None, Refereed(best, played, ()), [first]
     won, found = _in_other_orders(state, won, found, planned)

@@ -10,7 +10,12 @@ import typer
 
 CpuLimit = Annotated[
     float | None,
-    typer.Option("--cpu-limit", metavar="S", min=0, help="CPU seconds of search at most, in place of --time-limit."),
+    typer.Option(
+        "--cpu-limit",
+        metavar="S",
+        min=0,
+        help="CPU seconds of search at most, in place of --time-limit. Simulating and checking the plan come on top.",
+    ),
 ]
 WorkLimit = Annotated[
     int | None,

@@ -20,6 +20,8 @@ from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Placed, Search, forget
 
+TIES_SHARE: Final = 0.1
+"""Of a limit in seconds what ties may take beyond it: a choice."""
 TIGHT_BLOCK: Final = 16_384
 """Candidates per tight-bound evaluation: large enough for arrays to pay, small enough to stop early."""
 TIGHT_PART: Final = 4096
@@ -96,11 +98,24 @@ def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer]
 
 
 def place_ties(state: Search, best: Placed, below_s: float) -> None:
-    """After a search: candidates of other kinds than the best that stay below ``below_s`` (``Climber.place_ties``)."""
+    """After a search: candidates of other kinds than the best that stay below ``below_s`` (``Climber.place_ties``), as long as
+    what is left of a limit in seconds lasts, or ``TIES_SHARE`` of it.
+    """
     placer = best.placer
     space = narrowed(space_on(state, placer))
-    every = [bases for bases in space.bases(Refusals()) if len(bases) and int(bases.pp[0]) >= placer.least_stages]
-    Climber(state, space, every).place_ties(best, below_s)
+    ends_s = max(state.time_limit_s, state.elapsed_s + TIES_SHARE * state.time_limit_s)
+
+    def late() -> bool:
+        return state.stopped() or (state.work_limit is None and state.elapsed_s > ends_s)
+
+    every: list[Candidates] = []
+    for bases in space.bases(Refusals()):
+        if late():
+            break
+        if len(bases) and int(bases.pp[0]) >= placer.least_stages:
+            every.append(bases)
+    if every:
+        Climber(state, space, every).place_ties(best, below_s, late)
 
 
 def _enumerate(

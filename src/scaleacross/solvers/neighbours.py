@@ -12,7 +12,7 @@ After a search, of any types, neighbours of its best may tie with it: the refere
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -72,15 +72,17 @@ class Climber:
                 found, below_s = (found, below_s) if placed is None else (placed, placed.step_s)
         return found
 
-    def place_ties(self, best: Placed, below_s: float) -> None:
+    def place_ties(self, best: Placed, below_s: float, late: Callable[[], bool]) -> None:
         """Place the neighbours with the least estimates of other kinds than ``best``, one of each, that stay below ``below_s``.
 
+        None is begun once it is ``late``.
         A search drops what is slower than the best known by estimate, however little: so these were not placed.
         """
         kinds = {_kind(best.candidates)}
         for priced in self._neighbours(best, below_s, LOOKED_AT):
             kind = _kind(priced.candidates)
-            if kind not in kinds and len(kinds) <= KINDS_TIED and not self.state.stopped():
+            if kind not in kinds and len(kinds) <= KINDS_TIED and not late():
+                self.state.tell("ties: placing", len(kinds), KINDS_TIED)
                 kinds.add(kind)
                 self.state.place(priced, 0, best.placer.unlimited(), below_s=below_s, left=forget)
 
