@@ -310,3 +310,9 @@ def test_cli_writes_tables_and_says_what_it_left_out(monkeypatch: pytest.MonkeyP
     failed = CliRunner().invoke(app, ["sweep", str(path), "-j", "1", "-o", str(tmp_path / "out")])
     assert failed.exit_code == 1
     assert "2 points met an unexpected error" in failed.stderr
+
+
+@pytest.mark.parametrize("command", [["sweep"], ["pareto"], ["reproduce"], ["compare"], ["plan"], ["testbed", "run"]])
+def test_help_says_of_json_what_every_command_prints(command: list[str]) -> None:
+    shown = " ".join(CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"}).output.split())
+    assert "--json" in shown and "Print the plan as JSON" not in shown

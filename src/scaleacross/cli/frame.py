@@ -32,7 +32,7 @@ def output_folder(text: str) -> Any:
 
 
 Directory = Annotated[Path | None, output_folder("Write plan.json, launch files and report.html to DIR.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the plan as JSON and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print what was found as JSON and nothing else.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(

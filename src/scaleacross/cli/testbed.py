@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from scaleacross.cli.frame import Overrides, answer, guarded, output_folder
+from scaleacross.cli.frame import Json, Overrides, answer, guarded, output_folder
 from scaleacross.errors import InputError
 
 Part = Literal["training", "collectives"]
@@ -155,7 +155,6 @@ JobFile = Annotated[
 ]
 Steps = Annotated[int, typer.Option("--steps", min=2, help="Timed steps of every plan.")]
 Folder = Annotated[Path | None, output_folder("Keep launch files and logs there.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
 def run_command(
@@ -170,7 +169,7 @@ def run_command(
     output: Folder = None,
     overrides: Overrides = None,
     name: TestbedName = "one",
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Train a job in the buildings of its topology: measured beside predicted, our plan beside production's.
 
@@ -196,7 +195,7 @@ def collectives_command(
     quick: Annotated[bool, typer.Option("--quick", help="One rate, no delay, one size.")] = False,
     output: Folder = None,
     name: TestbedName = "one",
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Time every way to run an all-reduce over trunks of 0.1 to 1 Gbit/s, beside the prediction.
 
@@ -217,7 +216,7 @@ def halve_command(
     steps: Steps = 16,
     output: Folder = None,
     name: TestbedName = "one",
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Halve a trunk in mid-run: does the trace name it, and does planning again with the measured rate pay?
 
