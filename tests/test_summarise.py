@@ -43,6 +43,17 @@ def test_as_owned_every_accelerator_of_the_topology_is_paid_for() -> None:
     assert money.owned == pytest.approx(hourly / 3600 * plan.cost.step_s / (plan.job.tokens_per_step / 1e6))
 
 
+@pytest.mark.parametrize("held", [{"b0": 1}, {"b1": 2}])
+def test_hosts_that_are_held_back_are_owned(held: dict[str, int]) -> None:
+    """One host of a building, or all of one."""
+    plan = planned(two(MONEY, **ONE_BUILDING | {"num_accelerators": 4, "spare_hosts": held}))
+    topology = Topology.model_validate(plan.job.topology)
+    hourly = sum((one.accelerator_price_per_hour or 0) * one.num_accelerators for one in topology.buildings)
+    money = sa.summarise(plan).money
+    assert money is not None and money.owned is not None
+    assert money.owned == pytest.approx(hourly / 3600 * plan.cost.step_s / (plan.job.tokens_per_step / 1e6))
+
+
 def test_costs_are_of_the_step_that_the_plan_states() -> None:
     """The objective's value is of the estimate; beside tokens per second of the simulated step stands what these cost."""
     plan = planned(two(MONEY, num_accelerators=16))

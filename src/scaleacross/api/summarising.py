@@ -18,6 +18,7 @@ from scaleacross.spec.explanation import by_what_more_brings
 from scaleacross.spec.job import ObjectiveName
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.summary import PlanSummary, TokenCost
+from scaleacross.spec.topology import Topology
 from scaleacross.workloads.problem import Problem
 
 MILLION = 1e6
@@ -49,12 +50,16 @@ def token_costs(plan: Plan) -> tuple[TokenCost | None, TokenCost | None]:
 
 
 def _money(problem: Problem, plan: Plan) -> TokenCost | None:
-    """What the plan uses, and egress; as owned, every accelerator, building and link of the topology and the same egress."""
+    """What the plan uses, and egress; as owned, every accelerator, building and link of the topology and the same egress.
+
+    Hosts that the job holds back (``spare_hosts``) are owned, too.
+    """
     parts = _parts(problem, plan, "tokens_per_s_per_currency_unit")
     if parts is None:
         return None
-    spending = spending_of(problem.topology, "tokens_per_s_per_currency_unit")
-    whole = sum(one.num_accelerators * spending.rates[one.name].step_per_s for one in problem.topology.buildings)
+    topology = Topology.model_validate(plan.job.topology)
+    spending = spending_of(topology, "tokens_per_s_per_currency_unit")
+    whole = sum(one.num_accelerators * spending.rates[one.name].step_per_s for one in topology.buildings)
     whole += spending.sites.owned_per_s if spending.sites else 0.0
     tokens = plan.job.tokens_per_step / MILLION
     wall_s = plan.cost.step_s / (plan.goodput.goodput_fraction if plan.goodput else 1.0)
@@ -77,7 +82,7 @@ def _energy(problem: Problem, plan: Plan) -> TokenCost | None:
 def _parts(problem: Problem, plan: Plan, name: ObjectiveName) -> dict[str, float] | None:
     """Parts of what a step spends, of useful tokens under failures; None where the topology lacks a figure."""
     try:
-        spending_of(problem.topology, name)
+        spending_of(Topology.model_validate(plan.job.topology), name)
     except InputError:
         return None
     cost: PlanCost = replace(cost_of(problem, plan.decision), cost=plan.cost)  # the step that the plan states

@@ -115,7 +115,7 @@ def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
         *(("settings", note.removeprefix(OF_SETTINGS)) for note in plan.report.notes if note.startswith(OF_SETTINGS)),
         ("proof", proof_words(plan.report)),
         *([("referee", refereed(plan.report.finalists, plan.report.bound_s))] if plan.report.finalists else []),
-        *([("cost", _cost(found.money))] if found.money else []),
+        *([("cost", _cost(found.money) + _unpaid(plan))] if found.money else []),
         *([("energy", _cost(found.energy))] if found.energy else []),
     ]
 
@@ -278,6 +278,11 @@ def proof_words(report: SolveReport) -> str:
     return (
         f"{words}; estimate {large(value.value)} {value.name}, at most {large(value.bound)} (gap {percent(report.gap)})"
     )
+
+
+def _unpaid(plan: Plan) -> str:
+    lacking = plan.goodput.spares_lacking if plan.goodput else 0
+    return f"; without the {plural(lacking, 'spare host')} beyond the fleet" if lacking else ""
 
 
 def _cost(found: TokenCost) -> str:
