@@ -27,7 +27,7 @@ from scaleacross.api.study_store import POINTS_FILE, Store
 from scaleacross.api.sweep_points import key_of, run_point
 from scaleacross.catalogue import load_study, points_of
 from scaleacross.cli import app
-from scaleacross.report.sweep import sweep_report
+from scaleacross.report.sweep import _outcome, sweep_report
 from scaleacross.spec.csv_table import csv_text
 from scaleacross.spec.study import Study
 
@@ -316,3 +316,11 @@ def test_cli_writes_tables_and_says_what_it_left_out(monkeypatch: pytest.MonkeyP
 def test_help_says_of_json_what_every_command_prints(command: list[str]) -> None:
     shown = " ".join(CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"}).output.split())
     assert "--json" in shown and "Print the plan as JSON" not in shown
+
+
+def test_a_reason_that_is_cut_says_so() -> None:
+    outcomes = [
+        _outcome({"status": "refused", "reason": reason}, 5, 0)[-1] for reason in ("too short", "word " * 60, "")
+    ]
+    assert outcomes[0] == "too short" and outcomes[2] == ""
+    assert outcomes[1].endswith("word … (CSV)") and len(outcomes[1]) <= 160

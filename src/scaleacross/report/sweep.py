@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from string import ascii_lowercase
+from textwrap import shorten
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +24,8 @@ from scaleacross.units import human_seconds
 if TYPE_CHECKING:
     from scaleacross.api.sweeping import SweepResult
 
+REASON = 160
+"""Characters of why a point has no plan; the CSV has all."""
 MAX_ROWS = 40
 
 
@@ -90,7 +93,7 @@ def _table(result: SweepResult, rows: Sequence[dict[str, Any]]) -> RenderableTyp
 
 def _outcome(row: dict[str, Any], num_figures: int, num_prices: int) -> tuple[str, ...]:
     if "step_s" not in row:
-        return *("–",) * num_figures, str(row["status"]), str(row["reason"]).splitlines()[0][:120]
+        return *("–",) * num_figures, str(row["status"]), shorten(str(row["reason"]), REASON, placeholder=" … (CSV)")
     if "samples_per_s" in row:
         split = ", ".join(f"{row[name]} {name}" for name in SHARDINGS if row[name])
         groups = f"{row['replica_groups']} groups: " if row["replica_groups"] > 1 else ""
