@@ -21,7 +21,7 @@ def heavy(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.heavy)
 
 
-def mean(model: FaultModel, days: float = 54, draws: int = 60, **options: Any) -> float:
+def mean(model: FaultModel, days: float = 18, draws: int = 180, **options: Any) -> float:
     return long_run(model, days=days, draws=draws, **options).goodput_fraction["mean"]
 
 
@@ -47,7 +47,7 @@ def test_near_the_closed_form_with_spares_and_checkpoints(units: int, spares: in
             "checkpoint_blocking_s": 60.0,
         }
     )
-    assert mean(model, days=360) == pytest.approx(useful_share(model)[0], abs=0.01)
+    assert mean(model, days=120) == pytest.approx(useful_share(model)[0], abs=0.01)
 
 
 REPAIRED: Any = {
@@ -64,7 +64,7 @@ REPAIRED: Any = {
 @pytest.mark.parametrize("idle_hosts_fail", [True, False])
 @pytest.mark.parametrize(
     ("units", "hosts", "between_h", "spares"),
-    [heavy(*values) if at % 2 else values for at, values in enumerate(REPAIRED.values())],
+    [values if at in (0, 2) else heavy(*values) for at, values in enumerate(REPAIRED.values())],
     ids=REPAIRED,
 )
 def test_near_the_closed_form_where_spares_run_out(
