@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,6 +45,13 @@ def study(**changes: Any) -> dict[str, Any]:
     """A study of one plain job on 8 accelerators."""
     job = plain_job(2, **SMALL).model_dump(mode="json", exclude_none=True)
     return {"name": "small", "base": [job], "grid": {"global_batch_sequences": [8, 16]}} | changes
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[sa.SweepResult, Path]:
+    """What ``study`` finds and the folder that keeps it: tests write into copies."""
+    folder = tmp_path_factory.mktemp("swept")
+    return sa.sweep(study(), directory=folder), folder
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
@@ -151,8 +159,11 @@ def test_refused_infeasible_and_failed_points_are_recorded(monkeypatch: pytest.M
     assert mended.rows[0]["status"] == "optimal"
 
 
-def test_a_resumed_sweep_runs_only_what_is_new(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    first = sa.sweep(study(), directory=tmp_path)
+def test_a_resumed_sweep_runs_only_what_is_new(
+    swept: tuple[sa.SweepResult, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = swept[0]
+    shutil.copytree(swept[1], tmp_path, dirs_exist_ok=True)
     wider = study(grid={"global_batch_sequences": [8, 16, 24]})
     with monkeypatch.context() as patched:
         calls: list[int] = []

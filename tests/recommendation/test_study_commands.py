@@ -35,7 +35,9 @@ def test_sweep_has_a_row_per_point_and_says_what_was_refused(tmp_path: Path) -> 
     assert run.exit_code == 0, run.output
     said = " ".join(run.output.split())
     assert "samples/s" in said and "MFU" not in said and "has 128; ask for fewer" in said
-    again = sweep({**STUDY, "grid": {"num_accelerators": [8], "table_precision": ["fp32", "fp16"]}})
+    again = sweep(
+        {**STUDY, "grid": {"num_accelerators": [8], "table_precision": ["fp32", "fp16"]}}, directory=tmp_path / "out"
+    )
     full, half = again.rows
     assert again.best is half and half["samples_per_s"] > full["samples_per_s"]
     assert full["accelerators"] == 8 and full["dense"] + full["fused"] == 55

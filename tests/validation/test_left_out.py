@@ -55,8 +55,12 @@ def made(spread: float = 0.05, offset: float = 0.1, num_sources: int = SOURCES, 
     return Apart(tuple(cases), np.exp(logs), linear, linear.base, np.tile(start["Hopper"], (len(cases), 1)))
 
 
-def test_a_source_is_predicted_without_its_rows() -> None:
-    known = apart(validate_runs(runs()))
+@pytest.fixture(scope="module")
+def known() -> Apart:
+    return apart(validate_runs(runs()))
+
+
+def test_a_source_is_predicted_without_its_rows(known: Apart) -> None:
     own = np.array([row.run.source == "dgxc" for row in known.cases])
     slower = replace(known, measured_s=known.measured_s * np.where(own, 2.0, 1.0), memory={})
     moved = slower.residuals("dgxc") - known.residuals("dgxc")
@@ -67,8 +71,8 @@ def test_a_source_is_predicted_without_its_rows() -> None:
     assert known.residuals("dgxc")[row] == pytest.approx(np.log(known.measured_s[row]) - known.base[row])
 
 
-def test_errors_are_told_by_class() -> None:
-    found = left_out(apart(validate_runs(runs())))
+def test_errors_are_told_by_class(known: Apart) -> None:
+    found = left_out(known)
     classes = {one.name: one.errors.rows for one in found.classes}
     assert classes["dense"] == found.overall.rows == 7
     assert "experts" not in classes
