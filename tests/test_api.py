@@ -171,7 +171,7 @@ def test_overrides_reach_the_topology() -> None:
 
 def test_progress_is_told() -> None:
     seen: list[Progress] = []
-    sa.plan(over(), progress=seen.append, alternatives=False)
+    sa.plan(plain_job(1), progress=seen.append, alternatives=False)
     assert {"enumerating", "pricing", "verifying"} <= {progress.stage for progress in seen}
     last = seen[-1]
     assert last.incumbent_s is not None
@@ -330,10 +330,9 @@ def test_a_plan_goes_through_its_file_into_launch_files(tmp_path: Path) -> None:
     assert all(path.is_file() and path.is_relative_to(tmp_path / "out") for path in written)
 
 
-def test_an_unknown_target(tmp_path: Path) -> None:
-    found = sa.plan(plain_job(1), alternatives=False)
+def test_an_unknown_target(small: Plan, tmp_path: Path) -> None:
     with pytest.raises(sa.InputError, match=r"unknown target 'torchrum': .* did you mean 'torchrun'"):
-        sa.emit(found, "torchrum", tmp_path)
+        sa.emit(small, "torchrum", tmp_path)
 
 
 def test_the_public_names() -> None:

@@ -72,7 +72,8 @@ def test_placements_are_compared_with_all_placements(seed: int) -> None:
 
 
 def test_no_time_is_said_and_not_called_optimal() -> None:
-    rows = sa.explain(sa.plan(plain_job(1), alternatives=False), time_limit_s=0).runner_ups
+    job = plain_job(1, schedules=["1F1B"], recompute=["none"])
+    rows = sa.explain(sa.plan(job, alternatives=False), time_limit_s=0).runner_ups
     assert {row.status for row in rows if row.decision == "pp"} == {"not_tried"}
 
 

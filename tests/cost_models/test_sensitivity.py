@@ -75,7 +75,7 @@ def test_elasticities_add_up_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     change = 0.01
     monkeypatch.setattr(sensitivity, "CHANGE", change)
-    rows, _ = sensitivities(repricer(problem_of(plain_job(2, **PINNED))))
+    rows, _ = sensitivities(repricer(problem_of(plain_job(2, degrees={"tp": 2, "cp": 1, "pp": 2}, **PINNED))))
     total = sum(abs(row.elasticity) for row in rows if row.elasticity is not None)
     curvature = (1 / (1 - change) - 1 / (1 + change)) / (2 * change)
     assert 0.97 <= total <= curvature + 1e-6
@@ -120,13 +120,13 @@ def test_a_far_trunk_binds_by_its_latency() -> None:
 
 
 def test_computation_waits_for_flop_or_memory_and_the_host_for_nothing_else() -> None:
-    _, phases = explained()
+    _, phases = explained(degrees={"tp": 1, "cp": 1, "dp_replicate": 1})
     assert phases["compute"].resource in ("compute", "HBM")
     assert sum(phases["compute"].shares.values()) == pytest.approx(1.0, abs=0.03)
 
 
 def test_memory_says_when_the_decision_would_not_fit() -> None:
-    plan = sa.plan(plain_job(2, degrees={"tp": 1, "pp": 1, "cp": 1}, num_accelerators=8), alternatives=False)
+    plan = sa.plan(plain_job(2, degrees={"tp": 1, "pp": 1, "cp": 1}, num_accelerators=8, **PINNED), alternatives=False)
     used = max(stage.total_bytes for stage in plan.memory)
     job = plan.job.model_dump(mode="json")
     for building in job["topology"]["regions"][0]["buildings"]:

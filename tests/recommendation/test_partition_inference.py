@@ -93,7 +93,7 @@ def test_vectors_that_set_the_rate_are_spread_evenly_without_search() -> None:
 
 
 def test_no_search_begins_when_time_is_over_or_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables, host = drawn_set(3, 18)
+    tables, host = drawn_set(3, 12)
     proved = partition_inference(tables, host)
 
     def searched(*_: object) -> None:

@@ -212,7 +212,8 @@ def test_published_rows_agree_with_their_price() -> None:
 
 
 def test_a_plan_that_states_no_work_is_refused() -> None:
-    plan = small_plans(FEW[:1])[0].model_copy(update={"work": None})
+    found = sa.plan(instances.plain_job(1, schedules=["1F1B"]), gap_tolerance=0.5, alternatives=False, simulated=False)
+    plan = found.model_copy(update={"work": None})
     with pytest.raises(InputError, match="does not state its computation"):
         sa.simulate(plan)
 
@@ -275,7 +276,8 @@ def test_a_window_over_the_round_trip_caps_a_message() -> None:
 
 
 def test_a_short_window_slows_a_plan_that_crosses_buildings() -> None:
-    job = instances.plain_job(2, 2, num_accelerators=16, degrees={"pp": 2, "tp": 2, "dp_replicate": 4}, shard=["none"])
+    degrees = {"pp": 2, "tp": 2, "dp_replicate": 4}
+    job = instances.plain_job(2, 2, num_accelerators=16, degrees=degrees, shard=["none"], schedules=["1F1B"])
     plan = sa.plan(job, time_limit_s=10, alternatives=False)
     assert plan.decision.network
     tiny = [
