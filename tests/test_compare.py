@@ -126,6 +126,7 @@ def test_a_rule_cut_short_names_the_limits_that_there_are(found: Comparison) -> 
     assert "the limit ended its rule; more (--time-limit, --cpu-limit, --work-limit) may find a faster plan" in text
 
 
+@pytest.mark.heavy
 def test_the_stated_clock_measures_our_search_and_every_rule() -> None:
     """``--cpu-limit`` of plan was no option of compare."""
     asked = count()

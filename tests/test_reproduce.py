@@ -170,6 +170,7 @@ def test_each_ablation_changes_its_own_dimension_only(folder: Path, found: Repro
         assert chosen["placement_and_degrees"].network is None
 
 
+@pytest.mark.heavy
 def test_the_best_schedule_is_found_where_there_is_a_pipeline() -> None:
     [point, _] = design_points(load_design_space(SMALL)[0])
     problem = problem_of(point.job, ())

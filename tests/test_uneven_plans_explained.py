@@ -26,7 +26,7 @@ def plan_of(seed: int, schedules: Sequence[str] = SPLIT_TOO) -> Plan:
     return sa.plan(Job.model_validate(data | {"schedules": [*schedules], "num_chunks": [1, 2]}), alternatives=False)
 
 
-@each("seed", (11,), (9, 58), size=1)
+@each("seed", (), (9, 58), size=1, heavy=(11,))
 def test_uneven_layers_get_a_better_order_and_still_verify(seed: int) -> None:
     plan = plan_of(seed)
     assert plan.decision.layers_per_stage is not None
@@ -36,6 +36,7 @@ def test_uneven_layers_get_a_better_order_and_still_verify(seed: int) -> None:
     api.verify(refined)
 
 
+@pytest.mark.heavy
 def test_the_order_of_a_plan_stays_where_it_is_proved() -> None:
     """Two stages that no order of these seconds, those that the price timed, keeps busier than 1F1B."""
     plan = plan_of(2, ["1F1B"])

@@ -87,7 +87,11 @@ def test_replicas_reduce_behind_the_last_pass(busy: float, outlasting: float) ->
 
 
 @pytest.mark.parametrize(
-    ("shard", "schedule"), list(product(["gradients", "parameters"], ["1F1B", "ZBH1", "Interleaved1F1B"]))
+    ("shard", "schedule"),
+    [
+        pytest.param(*pair, marks=pytest.mark.heavy if at % 2 else ())
+        for at, pair in enumerate(product(["gradients", "parameters"], ["1F1B", "ZBH1", "Interleaved1F1B"]))
+    ],
 )
 def test_pipelines_of_such_passes_are_as_long_as_simulated(shard: str, schedule: str) -> None:
     """Eight layers on two stages."""

@@ -69,6 +69,7 @@ def test_changes_are_sorted_and_the_plan_trains_the_same(found: Improvement) -> 
     assert not {fit.target: fit.refused for fit in found.planned.targets}["megatron"]
 
 
+@pytest.mark.heavy
 def test_the_plan_of_good_settings_is_never_slower(found: Improvement, tmp_path: Path) -> None:
     """The arguments of the plan itself: nothing is left to change but communicators, and nothing gets worse."""
     sa.emit(found.planned, "megatron", tmp_path)

@@ -132,6 +132,7 @@ def test_a_report_shows_it(plan: RecommendationPlan) -> None:
     assert compression_section(plan) is not None
 
 
+@pytest.mark.heavy
 def test_an_explanation_keeps_it(plan: RecommendationPlan) -> None:
     assert explain_recommendation(plan, time_limit_s=0.1).plan.compression == plan.compression
 

@@ -196,6 +196,7 @@ def test_buildings_and_cards_that_differ() -> None:
     assert {load.building for load in plan.ranks} == set(problem.sharding.fleet.building)
 
 
+@pytest.mark.heavy
 def test_comparison_is_never_slower() -> None:
     job = load_recommendation_job(JOB, ["cost_model=torchrec"])[0]
     found = compare_recommendation(job, time_limit_s=2, gap_tolerance=0.05)

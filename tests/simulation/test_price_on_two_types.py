@@ -25,7 +25,9 @@ def quick_and_slow(*types: tuple[float, float, float]) -> dict[str, Any]:
     ("component", "degrees", "apart"),
     [
         ("tp", {"tp": 4, "cp": 1, "pp": 2, "dp_shard": 1, "dp_replicate": 2, "ep": 1}, 0.01),
-        ("ep", {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 4, "dp_replicate": 2, "ep": 4}, 0.01),
+        pytest.param(
+            "ep", {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 4, "dp_replicate": 2, "ep": 4}, 0.01, marks=pytest.mark.heavy
+        ),
         ("ep", {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 8, "dp_replicate": 1, "ep": 8}, 0.03),
     ],
     ids=["tp", "ep", "ep_beyond_hosts"],

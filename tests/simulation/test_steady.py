@@ -69,7 +69,11 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     return out
 
 
-@pytest.mark.parametrize(("schedule", "num_chunks", "shard"), REPEATS, ids=str)
+@pytest.mark.parametrize(
+    ("schedule", "num_chunks", "shard"),
+    [pytest.param(*one, marks=pytest.mark.heavy if at % 2 else ()) for at, one in enumerate(REPEATS)],
+    ids=str,
+)
 def test_few_micro_batches_say_what_all_take(
     schedule: ScheduleName, num_chunks: int, shard: ShardLevel, counts: list[int | None]
 ) -> None:

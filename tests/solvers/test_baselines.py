@@ -174,7 +174,8 @@ LIMITS: list[tuple[int, dict[str, LinkLevel]]] = [
 
 
 @pytest.mark.parametrize(
-    ("seed", "farthest"), [LIMITS[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in LIMITS[1:])]
+    ("seed", "farthest"),
+    [pytest.param(*one, marks=pytest.mark.slow if at else pytest.mark.heavy) for at, one in enumerate(LIMITS)],
 )
 def test_tuning_finds_the_fastest_member_of_a_family(seed: int, farthest: dict[str, LinkLevel]) -> None:
     """Against every plan of the family, tried one by one."""

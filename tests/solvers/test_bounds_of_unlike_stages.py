@@ -169,8 +169,9 @@ def any_order_job(seed: int) -> Job:
 @pytest.mark.parametrize(
     ("seed", "job"),
     [
-        *((seed, job) for seed, job in ((300, any_order_job), (3, computing_job))),
-        *(pytest.param(seed, job, marks=pytest.mark.heavy) for seed, job in ((307, any_order_job), (6, computing_job))),
+        (300, any_order_job),
+        pytest.param(307, any_order_job, marks=pytest.mark.heavy),
+        *(pytest.param(seed, computing_job, marks=pytest.mark.heavy) for seed in (3, 6)),
         *(pytest.param(seed, any_order_job, marks=pytest.mark.slow) for seed in (*range(301, 307), *range(308, 312))),
         *(pytest.param(seed, computing_job, marks=pytest.mark.slow) for seed in (0, 1, 2, 4, 5, 7)),
         *(pytest.param(seed, waiting_job, marks=pytest.mark.slow) for seed in range(8)),

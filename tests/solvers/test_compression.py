@@ -145,7 +145,7 @@ def test_evaluate_refuses_what_the_job_does_not_allow() -> None:
         sa.evaluate((two_buildings(0.2, None), plan.decision))
 
 
-@pytest.mark.parametrize("trunk", [0.05, 0.2, 1.0, 5.0])
+@pytest.mark.parametrize("trunk", [0.2, *(pytest.param(rate, marks=pytest.mark.heavy) for rate in (0.05, 1.0, 5.0))])
 def test_the_replay_plays_it(trunk: float) -> None:
     """What codecs save by the price they save by the replay."""
     plain, plan = planned(trunk, None), planned(trunk, 0.02)

@@ -85,7 +85,15 @@ def test_lanes_divide_the_experts_and_dp_shard_lies_behind_them() -> None:
     )
 
 
-@pytest.mark.parametrize("changes", [{}, {"shard": "parameters"}, {"pp": 2}, {"cp": 2, "tp": 2}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        *(pytest.param(one, marks=pytest.mark.heavy) for one in ({"shard": "parameters"}, {"pp": 2})),
+        {"cp": 2, "tp": 2},
+    ],
+    ids=str,
+)
 def test_the_simulation_agrees(changes: dict[str, Any]) -> None:
     degrees = PINNED["degrees"] | {name: value for name, value in changes.items() if name != "shard"}
     shard = {"shard": changes.get("shard", "optimizer")}

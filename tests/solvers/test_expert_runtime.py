@@ -79,7 +79,7 @@ PLACES: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize(
     ("changes", "experts"),
     [
-        pytest.param(place, way, id=f"{place}-{way}", marks=pytest.mark.heavy if (number + at) % 2 else ())
+        pytest.param(place, way, id=f"{place}-{way}", marks=pytest.mark.heavy if (number + at) % 4 else ())
         for number, place in enumerate(PLACES)
         for at, way in enumerate(WAYS)
     ],

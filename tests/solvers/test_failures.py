@@ -178,7 +178,7 @@ def test_where_states_are_sharded_only_whole_groups_survive() -> None:
 @pytest.mark.parametrize(
     ("sizes", "shard_order"),
     [
-        pytest.param(sizes, order, marks=pytest.mark.heavy if (number + at) % 2 else ())
+        pytest.param(sizes, order, marks=pytest.mark.heavy if (number + at) % 4 else ())
         for at, sizes in enumerate([(8, 8), (12, 4)])
         for number, order in enumerate(permutations(("pp", "dp_shard", "dp_replicate")))
     ],

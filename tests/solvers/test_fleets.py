@@ -207,7 +207,9 @@ def test_must_cross_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
     assert (decided > 0) == (len(num_hosts) > 1)
 
 
-@pytest.mark.parametrize("num_hosts", [(4, 4, 4), (5, 4, 3), (6, 1, 5), MANY])
+@pytest.mark.parametrize(
+    "num_hosts", [(4, 4, 4), *(pytest.param(hosts, marks=pytest.mark.heavy) for hosts in ((5, 4, 3), (6, 1, 5))), MANY]
+)
 def test_groups_that_cross_a_border_take_no_more_ways(num_hosts: tuple[int, ...]) -> None:
     """So some way from one building to another has its share of them or more; mostly there is one way."""
     of = fleet(*num_hosts)

@@ -63,7 +63,9 @@ def test_an_interrupt_while_policies_are_chosen_gives_the_best_plan_with_its_gap
 
 
 @pytest.mark.usefixtures("opened")
-@pytest.mark.parametrize("work_limit", [2, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "work_limit", [pytest.param(2, marks=pytest.mark.heavy), pytest.param(6, marks=pytest.mark.slow)]
+)
 def test_a_limit_in_work_gives_the_same_plan_twice(work_limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where an hour passes between two looks at a clock."""
     first = sa.plan(full_job(), work_limit=work_limit, alternatives=False)

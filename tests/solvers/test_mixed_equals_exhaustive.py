@@ -52,7 +52,7 @@ def test_search_equals_brute_force_and_verifies(seed: int) -> None:
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
 
 
-@each("seed", (15,), (1, 10, 11, 12, 32, 37, 44), size=1)
+@each("seed", (), (1, 10, 11, 12, 32, 37, 44), size=1, heavy=(15,))
 def test_every_family_of_schedules_equals_brute_force(seed: int) -> None:
     """Split backwards and stages in a V: 32 is a plan with ZBV on both types, 37 has unequal batches and 44 uneven layers."""
     families = ("ZBVZeroBubble", "DualPipeV", "ZBH1", "ZBH2", "VHalf", "InterleavedZeroBubble")
@@ -83,6 +83,7 @@ def test_instances_are_of_every_kind() -> None:
     assert sum(job.failure_domains is not None for job in jobs) >= 5
 
 
+@pytest.mark.heavy
 def test_no_clock_ends_the_search_with_a_fleet_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is over when the first fleet is to be expanded: the plan is the best of what was sampled on all fleets."""
     problem, now = mixed_instance(44), [0.0]
@@ -139,7 +140,7 @@ def test_search_equals_brute_force_where_computation_decides(seed: int) -> None:
     assert found.bound_s <= found.best.step_s
 
 
-@pytest.mark.parametrize("axis", ["pp", "dp_replicate"])
+@pytest.mark.parametrize("axis", ["pp", pytest.param("dp_replicate", marks=pytest.mark.heavy)])
 def test_balance_beats_equal_shares(axis: str) -> None:
     """Four accelerators of a slow type and four of a fast one, as two stages or as two replicas: who is faster gets more."""
     topology = plain_topology(1, 1)

@@ -57,7 +57,7 @@ def test_buffers_bend_the_step(degrees: dict[str, int]) -> None:
     assert steps[-1] > 1.2 * steps[0], "the smallest budget binds"
 
 
-@pytest.mark.parametrize("name", ["max_queue_pairs", "max_channels"])
+@pytest.mark.parametrize("name", [pytest.param("max_queue_pairs", marks=pytest.mark.heavy), "max_channels"])
 def test_pairs_and_channels_bend_the_step(name: str) -> None:
     """A connection over fewer queue pairs, or driven by fewer channels, before the library's window of 8 MiB."""
     budgets = [64, 32, 16, 8] if name == "max_queue_pairs" else [8, 4, 3, 2]

@@ -40,7 +40,7 @@ def instance(seed: int, objective: str) -> Problem:
     return problem_of(priced(job, seed, objective))
 
 
-@pytest.mark.parametrize("objective", [POWER, MONEY])
+@pytest.mark.parametrize("objective", [pytest.param(POWER, marks=pytest.mark.heavy), MONEY])
 @each("seed", (10,), SEEDS, size=3)
 def test_search_finds_the_best_of_brute_force(seed: int, objective: ObjectiveName) -> None:
     problem = instance(seed, objective)
@@ -57,7 +57,7 @@ def test_search_finds_the_best_of_brute_force(seed: int, objective: ObjectiveNam
     assert not unexpected_notes(plan)
 
 
-@pytest.mark.parametrize("objective", [POWER, MONEY])
+@pytest.mark.parametrize("objective", [pytest.param(POWER, marks=pytest.mark.heavy), MONEY])
 @each("seed", (10,), (4, 41))
 def test_a_first_incumbent_from_a_sample_prunes_by_score(
     seed: int, objective: ObjectiveName, monkeypatch: pytest.MonkeyPatch
@@ -149,7 +149,7 @@ def test_groups_across_buildings_are_those_counted_rank_by_rank(seed: int) -> No
 NARROW: dict[str, Any] = {"schedules": ["1F1B"], "recompute": ["none"]}
 
 
-@pytest.mark.parametrize("objective", [POWER, MONEY])
+@pytest.mark.parametrize("objective", [pytest.param(POWER, marks=pytest.mark.heavy), MONEY])
 def test_the_cheap_building_is_used_and_step_time_pays(objective: str) -> None:
     cheap, fast = planned(two(objective, **NARROW)), planned(two("step_time", **NARROW))
     assert [share.building for share in cheap.placement.fill] == ["b0"]

@@ -96,7 +96,7 @@ def test_hidden_copies_cost_nothing_and_longer_ones_the_rest() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"shard": "gradients"},
+        pytest.param({"shard": "gradients"}, marks=pytest.mark.heavy),
         {"shard": "parameters_once"},
         {"shard": "gradients", "degrees": {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 2, "dp_replicate": 1}},
         {"activation_offload": 0.5},

@@ -58,6 +58,7 @@ def test_of_a_short_limit_it_gets_a_second(monkeypatch: pytest.MonkeyPatch) -> N
     assert given == [0.5, 1.0, 8.0]
 
 
+@pytest.mark.heavy
 def test_it_changes_neither_the_optimum_nor_the_bound() -> None:
     problem = problem_of(plain_job(**over_a_thin_link()))
     with_it, without = (

@@ -83,6 +83,7 @@ def test_no_number_of_layers_per_rank_is_below_any_layers(seed: int) -> None:
     assert 0.8 * min(reached.values()) < bound.step_s <= min(reached.values()) * (1 + 1e-9)
 
 
+@pytest.mark.heavy
 def test_llama_on_32_gives_the_last_stage_fewer_layers() -> None:
     """A pinned pipeline of four stages: the head of 128,256 rows is worth two layers of the last stage."""
     plan = sa.plan("llama3_8b_one_building", time_limit_s=120, overrides=PINNED, alternatives=False)
@@ -157,10 +158,10 @@ def test_unequal_stages_come_before_pools_of_several_types_that_take_all_the_res
 @pytest.mark.parametrize(
     ("changes", "only"),
     [
-        ({"schedules": ["1F1B"]}, ()),
+        pytest.param({"schedules": ["1F1B"]}, (), marks=pytest.mark.heavy),
         ({"schedules": ["1F1B", "Interleaved1F1B"]}, ("equal chunks",)),
         ({"schedules": ["1F1B", "Interleaved1F1B"], "stages": "equal"}, ()),
-        ({"schedules": ["1F1B"], "space": "quick"}, ("--space quick",)),
+        pytest.param({"schedules": ["1F1B"], "space": "quick"}, ("--space quick",), marks=pytest.mark.heavy),
         ({"schedules": ["1F1B"], "objective": "useful_tokens_per_s", "reliability": {}}, ("equal stages",)),
         ({"schedules": ["1F1B"], "objective": "useful_tokens_per_s", "reliability": {}, "stages": "equal"}, ()),
     ],

@@ -44,7 +44,7 @@ def rows(candidates: Candidates) -> set[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("target", ["megatron", "torchtitan"])
-@pytest.mark.parametrize("exchange", ["ring", "gather"])
+@pytest.mark.parametrize("exchange", ["ring", pytest.param("gather", marks=pytest.mark.heavy)])
 def test_the_search_keeps_what_the_words_allow(target: str, exchange: str) -> None:
     """Candidates under a target are those of ``any`` that the same laws, asked one by one, do not refuse."""
     asked = (EVERY_SCHEDULE, f"context_exchange={exchange}")

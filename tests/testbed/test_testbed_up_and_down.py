@@ -79,6 +79,7 @@ def test_trunk_has_the_stated_distance_and_rate_and_can_be_changed_and_cut() -> 
             session.up(testbed.topology, NAME)
 
 
+@pytest.mark.heavy
 def test_buildings_without_a_trunk_of_their_own_meet_over_a_third() -> None:
     with up("three_buildings") as testbed:
         assert 8e-3 < probe(testbed, "east-h00000", "north-h00000", 0.1)["least_round_trip_s"] < 9.9e-3
@@ -174,6 +175,7 @@ except TimeoutError:
 """
 
 
+@pytest.mark.heavy
 def test_a_trunk_loses_the_stated_share_of_its_packets() -> None:
     """400 packets of which a fifth is lost: 320, within five standard deviations of 8; none inside a building."""
     topology = load_topology(EXAMPLES / "two_buildings.yaml")
@@ -197,7 +199,7 @@ def test_a_trunk_loses_the_stated_share_of_its_packets() -> None:
     assert left_over() == []
 
 
-@pytest.mark.parametrize("num_namespaces", [1, 5, 9])
+@pytest.mark.parametrize("num_namespaces", [1, *(pytest.param(number, marks=pytest.mark.heavy) for number in (5, 9))])
 def test_down_after_kill_leaves_nothing(num_namespaces: int) -> None:
     """Killed while it is being made: at the first namespace, in the middle, when all nine are there and trunks are not."""
     words = ["testbed", "up", str(EXAMPLES / "three_buildings.yaml"), "--name", NAME]

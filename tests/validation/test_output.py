@@ -122,6 +122,7 @@ def test_command_refuses_what_is_no_runs_file(tmp_path: Path) -> None:
     assert "column model, gpu, n_gpus, seq, gbs is missing" in done.output
 
 
+@pytest.mark.heavy
 def test_the_page_says_what_a_row_holds_that_ran_and_is_predicted_not_to_fit() -> None:
     stated = replace(run("l1"), tp=1, pp=1, cp=1, vpp=None, dp=64, gbs=256)
     page_of = validate_runs([*runs(), replace(stated, id="big")])

@@ -80,6 +80,7 @@ def test_a_fitted_link_prices_the_runs() -> None:
     assert predict(after[0]).step_s > 1.1 * predict(before[0]).step_s
 
 
+@pytest.mark.heavy
 def test_one_run_moves_the_stated_figures_and_two_move_them_further() -> None:
     own = load_accelerator("h100-sxm")
     ratios = {key: 0.85 * value for key, value in own.training_gemm_ratio.items()}
