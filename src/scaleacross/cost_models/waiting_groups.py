@@ -63,7 +63,7 @@ class RankGroups(NamedTuple):
         return np.stack([figures(group) for group in self.kinds], axis=-1)[..., self.of]
 
 
-def told_apart(extent: Ints | int, largest: Floats | float, ranks: Ints | int) -> Bools:
+def told_apart(extent: Ints | int, largest: Floats | Ints | float, ranks: Ints | int) -> Bools:
     """Whether each of ``ranks`` pipeline ranks waits for its own groups, which reach over ``extent`` positions, with ``largest``
     accelerators of the fullest building; arrays."""
     return np.asarray((np.asarray(ranks) > 1) & (EXTENTS * np.asarray(extent) <= largest))
@@ -97,6 +97,12 @@ def alone_shape(shape: GroupShape, where: Bools, ranks: Ints | int) -> GroupShap
     for name, least in (("fanout", 1.0), ("farthest_fanout", 1.0), ("pairs", 0.0)):
         parts[name] = np.where(nearer, least, getattr(shape, name))
     return replace(shape, **parts)
+
+
+def least_shape(shape: GroupShape, extent: Ints, largest: Ints | int, ranks: Ints) -> GroupShape:
+    """Of shapes (n rows) those of the pipeline ranks that wait least for them; other arguments as of ``told_apart``."""
+    apart = told_apart(extent, largest, ranks)
+    return alone_shape(near_shape(shape, apart), ~apart & (ranks > 1), ranks)
 
 
 def waiting_groups(

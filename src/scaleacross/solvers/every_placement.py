@@ -243,11 +243,12 @@ class EveryPlacement(Placer):
         for axis in (axis for axis in GRID_AXES if axis != "pp"):
             arcs = [(fill, _faster(order, axis)) for fill, order in places]
             shapes = [self._axis_shapes(first, axis, faster, fill) for fill, faster in arcs]
-            stacked = [stacked_shapes(column).take(place) for column in zip(*shapes, strict=True)]
+            each = [stacked_shapes(column) for column in zip(*shapes, strict=True)]
+            stacked = [shape.take(place) for shape in each]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
             least = None
             if axis in WAITED:
-                shape = stacked_shapes(self._least(first, axis, shapes, arcs)).take(place)
+                shape = self._least(first, axis, each[-1], arcs).take(place)
                 least = shape, stacked_links([*whole, *own], np.where(shape.span < CAMPUS, at_own, at))
             terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, network, least))
         return step_times(volumes, terms)

@@ -24,7 +24,7 @@ from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
 from scaleacross.cost_models.replica_kinds import KnownReplicas
 from scaleacross.cost_models.step import exact_shapes
-from scaleacross.cost_models.waiting_groups import alone_shape, near_shape, told_apart
+from scaleacross.cost_models.waiting_groups import least_shape
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fill, Fleet, shares
@@ -68,11 +68,6 @@ class FixedPlacement(Pricing):
         if (degree, stride) not in self._shapes:
             self._shapes[degree, stride] = exact_shape(degree, stride, self.levels)
         return self._shapes[degree, stride]
-
-    def least(self, shape: GroupShape, extent: Ints | int, ranks: Ints) -> GroupShape:
-        """Of shapes (n rows) those of the pipeline ranks that wait least for them."""
-        apart = told_apart(extent, max(count for _, count in self.fill), ranks)
-        return alone_shape(near_shape(shape, apart), ~apart & (ranks > 1), ranks)
 
     def placed(self, candidates: Candidates, row: int, axis_order: Sequence[GridAxis]) -> Decision:
         """One of the candidates with its placement."""
@@ -121,7 +116,8 @@ class FixedPlacement(Pricing):
 
     def _lying(self, candidates: Candidates, degree: Ints, stride: Ints, coarse: bool, waits: bool) -> GroupShape:
         shape = self._exact(degree, stride)
-        return self.least(shape, degree * stride, candidates.pp) if waits else shape
+        largest = max(count for _, count in self.fill)
+        return least_shape(shape, degree * stride, largest, candidates.pp) if waits else shape
 
     def _on(self, accelerator: str, group: Group) -> Group:
         inside = (group.shape.span < CAMPUS).astype(np.int64)

@@ -34,6 +34,7 @@ from scaleacross.cost_models.overlap import windows
 from scaleacross.cost_models.pipeline.unplaced import WAITED
 from scaleacross.cost_models.replica_kinds import KnownReplicas
 from scaleacross.cost_models.step import placement_free_s
+from scaleacross.cost_models.waiting_groups import least_shape
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.arcs import added_s, sets_before
 from scaleacross.solvers.balance import Balance
@@ -241,23 +242,21 @@ class Placer:
         stacked = [stacked_shapes(column) for column in zip(*shapes, strict=True)]
         expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
         network = searched_network(self.pricing.job, self.pricing.accelerators)
-        least = None if axis not in WAITED else (stacked_shapes(self._least(candidates, axis, shapes, places)), links)
+        least = None if axis not in WAITED else (self._least(candidates, axis, stacked[-1], places), links)
         return axis_terms(axis, volumes, stacked[0], links, expert, ep, network=network, least=least)
 
     def _least(
         self,
         candidates: Candidates,
         axis: GridAxis,
-        shapes: Sequence[Sequence[GroupShape]],
+        shapes: GroupShape,
         places: Sequence[tuple[Fill, frozenset[GridAxis]]],
-    ) -> list[GroupShape]:
-        """Of ``_axis_shapes`` in every place those that the pipeline waits for, as they are on the rank that waits least."""
-        degree, pp = int(getattr(candidates, "ep" if axis == "dp_shard" else axis)[0]), candidates.pp[0]
-        strides = (int(stride_behind(candidates, faster)[0]) for _, faster in places)
-        return [
-            self.on(fill).least(each[-1], degree * stride, pp)
-            for each, stride, (fill, _) in zip(shapes, strides, places, strict=True)
-        ]
+    ) -> GroupShape:
+        """Of the groups that the pipeline waits for, one row per place, those of the ranks that wait least."""
+        degree = int(getattr(candidates, "ep" if axis == "dp_shard" else axis)[0])
+        strides = np.array([int(stride_behind(candidates, faster)[0]) for _, faster in places])
+        largest = np.array([max(count for _, count in fill) for fill, _ in places])
+        return least_shape(shapes, degree * strides, largest, np.repeat(candidates.pp, len(places)))
 
     def _axis_shapes(
         self, candidates: Candidates, axis: GridAxis, faster: frozenset[GridAxis], fill: Fill
