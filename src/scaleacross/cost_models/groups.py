@@ -94,109 +94,36 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
     """Shape of the groups of an axis, counted on the device list of ``levels``.
 
     Groups that start in the same aligned unit lie alike, so one of them is counted for all; neighbouring ranks that share
-    an aligned unit are counted as one. Cost: O(positions / unit · levels).
+    an aligned unit are counted as one. Cost: O(positions / unit · levels) of machine code.
 
     Raises:
         ValueError: the axis does not tile the device list.
     """
+    from scaleacross.cost_models.group_loop import count  # late: it brings the compiler
+
     extent = degree * stride
     if levels.num_positions % extent:
         raise ValueError(f"degree {degree} with stride {stride} does not tile {levels.num_positions} positions")
     unit = math.gcd(stride, levels.alignment)
     together = math.gcd(extent, levels.alignment) // stride if unit == stride else 1
     together = together if together * stride in (extent, levels.alignment) else 1
-    grid = (levels.num_positions // extent, degree // together, stride // unit)
-    children = levels.children(unit * together).reshape(-1, *grid).transpose(0, 1, 3, 2)
-    every = _apart(children.reshape(len(children), -1, grid[1]))
-    first = np.append(True, (every[:, 1:] != every[:, :-1]).any(axis=(0, 2)))  # of groups in a row that lie alike
-    apart = every[:, first]
-    leaving, exchanged = np.ones(NUM_LEVELS), np.zeros(NUM_LEVELS)
+    counted = count(levels.children(unit * together), degree // together, stride // unit)
+    exchanged, leaving = np.zeros(NUM_LEVELS), np.maximum(1.0, counted.leaving * unit)
     exchanged[SCALE_UP] = (degree - 1) / degree
-    tail, far = float(degree), apart[REGION] if apart[REGION].any() else apart[CAMPUS]
-    for level in range(RACK, NUM_LEVELS):
-        crossed = (apart[level] & ~apart[level + 1]).any(axis=1)
-        if crossed.any():
-            of_all = crossed[np.cumsum(first) - 1]
-            leaving[level] = _busiest_child(children[level - 1].reshape(-1, grid[1]), every[level], of_all) * unit
-    for level in range(RACK, CAMPUS):
-        exchanged[level] = _most_leaving(children[level - 1], every[level], together, degree) * unit
+    exchanged[RACK:CAMPUS] = counted.sent[RACK:CAMPUS] * float(together**2) / degree * unit
     crossing = leaving.copy()
-    if apart[CAMPUS].any():
-        ways = busiest_ways(*children[CAMPUS - 1 :].reshape(2, -1, grid[1]))
-        crossing[CAMPUS:] = np.maximum(1.0, ways[:, 0] * unit)
-        exchanged[CAMPUS:] = levels.routes.fullest(_between(children[CAMPUS - 1], grid[1], together, degree) * unit)
-    fanout, members = farthest = _fanout_and_members(apart, together)
-    outer = _farthest(apart)
-    if not outer.all():
-        farthest = _fanout_and_members(apart[:, outer], together)
-    if far.any():
-        tail = degree - (1 + np.flatnonzero(far.any(axis=0))[-1]) * float(together)
-    pairs = _farthest_pairs(apart)
-    pairs[SCALE_UP] += (together - 1) * grid[1]
-    measures = (np.array(float(degree)), fanout, members, crossing, pairs)
-    spacing = np.array(max(1.0, _largest_gap(far) * together))
+    if counted.ways.any():
+        crossing[CAMPUS:] = np.maximum(1.0, counted.ways * unit)
+        exchanged[CAMPUS:] = levels.routes.fullest(counted.between[1:, 1:] * float(together**2) / degree * unit)
+    counted.children[:, SCALE_UP] *= together
+    members = counted.fewest * float(together)
+    members[:, SCALE_UP] = 1.0
+    counted.pairs[SCALE_UP] += (together - 1) * (degree // together)
+    tail = degree - (1 + counted.boundary) * float(together)
+    fanout, farthest = zip(counted.children, members, strict=True)
+    measures = (np.array(float(degree)), *fanout, crossing, counted.pairs)
+    spacing = np.array(max(1.0, counted.gap * float(together)))
     return GroupShape(*measures, np.array(tail), spacing, exchanged, leaving, *farthest)
-
-
-def _fanout_and_members(apart: Bools, together: int) -> tuple[Floats, Floats]:
-    """``fanout`` and ``members`` of some groups."""
-    fanout, members = np.ones((2, NUM_LEVELS))
-    runs, ranks = [_runs(steps) for steps in apart[RACK:]], apart.shape[2] + 1
-    fanout[SCALE_UP] = runs[0][1].max() * together  # most ranks of a group in one domain
-    for level, (starts, lengths) in enumerate(runs[:-1], RACK):
-        crossed = (apart[level] & ~apart[level + 1]).any(axis=1)
-        if crossed.any():
-            lengths = lengths[crossed[starts // ranks]]
-            fanout[level] = _largest_fanout(apart[level] & ~apart[level + 1], runs[level + 1 - RACK][0])
-        members[level] = lengths.min() * together
-    return fanout, members
-
-
-def _apart(children: Ints) -> Bools:
-    """Whether neighbours of a group sit in different children, (NUM_LEVELS + 1, groups, ranks − 1), from ids of levels ≥ 1."""
-    apart = np.ones((NUM_LEVELS + 1, children.shape[1], children.shape[2] - 1), dtype=bool)
-    np.not_equal(children[:, :, 1:], children[:, :, :-1], out=apart[1:NUM_LEVELS])
-    apart[NUM_LEVELS] = False
-    return apart
-
-
-def _farthest(apart: Bools) -> Bools:
-    """Which groups cross the outermost level that any does, (groups,)."""
-    crossed = np.asarray(apart[:-1].any(axis=2))
-    outermost = np.flatnonzero(crossed.any(axis=1))
-    return crossed[outermost[-1]] if len(outermost) else np.ones(crossed.shape[1], dtype=bool)
-
-
-def _farthest_pairs(apart: Bools) -> Floats:
-    """Neighbour pairs per level of the group with most pairs on the outermost level; ties by the next level inwards."""
-    per_level = np.count_nonzero(apart[:-1] & ~apart[1:], axis=2)
-    worst = np.lexsort(per_level)[-1]
-    return per_level[:, worst].astype(np.float64)
-
-
-def _runs(steps: Bools) -> tuple[Ints, Ints]:
-    """First ranks and lengths of the stretches without a step, over all groups one after another."""
-    edges = np.ones((steps.shape[0], steps.shape[1] + 1), dtype=bool)
-    edges[:, 1:] = steps
-    starts = np.flatnonzero(edges)
-    lengths = np.empty_like(starts)
-    np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
-    lengths[-1] = edges.size - starts[-1]
-    return starts, lengths
-
-
-def _largest_fanout(steps: Bools, parents: Ints) -> float:
-    """Most children that one group touches inside one parent: most ``steps`` to another child between the starts of parents."""
-    inside = np.zeros((steps.shape[0], steps.shape[1] + 1), dtype=np.int64)
-    inside[:, 1:] = steps
-    return float(np.add.reduceat(inside.reshape(-1), parents).max()) + 1.0
-
-
-def _busiest_child(child: Ints, steps: Bools, crossed: Bools) -> float:
-    """Most groups that cross and have a rank in one child."""
-    first = np.ones(child.shape, dtype=bool)
-    first[:, 1:] = steps
-    return float(np.bincount(child[first & crossed[:, None]]).max())
 
 
 def busiest_ways(building: Ints, region: Ints, kind: Ints | int = 0, kinds: int = 1) -> Floats:
@@ -214,34 +141,6 @@ def busiest_ways(building: Ints, region: Ints, kind: Ints | int = 0, kinds: int 
         counts = np.bincount(way[steps], minlength=kinds * width * width)
         out[level] = counts.reshape(kinds, -1).max(axis=1)
     return out
-
-
-def _most_leaving(child: Ints, steps: Bools, together: int, degree: int) -> float:
-    """Σ m·(d−m)/d over the groups, of the child with most."""
-    if not steps.any():
-        return 0.0
-    starts, lengths = _runs(steps)
-    inside = lengths * float(together)
-    return float(np.bincount(child.reshape(-1)[starts], inside * (degree - inside)).max()) / degree
-
-
-def _between(child: Ints, ranks: int, together: int, degree: int) -> Floats:
-    """Σ m·m'/d over the groups, for every pair of children, (children, children)."""
-    number = child.reshape(-1, ranks) - child.min()
-    num_children = int(number.max()) + 1
-    own = np.arange(len(number))[:, None] * num_children + number
-    members = np.bincount(own.reshape(-1), minlength=len(number) * num_children).reshape(-1, num_children) * float(
-        together
-    )
-    out: Floats = members.T @ members / degree
-    return out
-
-
-def _largest_gap(far: Bools) -> float:
-    """Largest distance between consecutive far boundaries of one group, 0 when no group has two."""
-    row, boundary = np.nonzero(far)
-    same = np.diff(row) == 0
-    return float(np.diff(boundary)[same].max(initial=0))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,169 @@
+"""The count of ``groups.exact_shape``, compiled: one group after another, rank by rank."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.candidates import Floats, Ints
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, REGION, SCALE_UP
+from scaleacross.machine_code import compiled
+
+NEVER: Final = 1 << 62
+"""More ranks than any group has."""
+
+
+class Counted(NamedTuple):
+    """What the groups of an axis have; ranks that share an aligned unit count as one.
+
+    Attributes:
+        children: most children of a level in one child of the next, of all groups and of those that cross farthest,
+            (2, NUM_LEVELS).
+        fewest: fewest ranks in one child, of the groups that cross the level, of all where none does, likewise.
+        leaving: most groups that cross a level with a rank in one child, (NUM_LEVELS,).
+        sent: most Σ m·(ranks − m) over the groups of one child, m ranks of a group in it, (NUM_LEVELS,).
+        pairs: neighbours whose link is of a level, of the group with most of them farthest out, (NUM_LEVELS,).
+        ways: rings from one building to the same other one, in its region and beyond, the most of any two, (2,).
+        between: Σ m·m' over the groups for every two buildings, (buildings, buildings).
+        boundary: the last rank before a region boundary, or a building's where no group crosses regions; −1 without.
+        gap: most ranks between two of these in one group.
+    """
+
+    children: Floats
+    fewest: Ints
+    leaving: Floats
+    sent: Floats
+    pairs: Floats
+    ways: Floats
+    between: Floats
+    boundary: int
+    gap: int
+
+
+def count(child: Ints, ranks: int, offsets: int) -> Counted:
+    """Counts of all groups of an axis.
+
+    Args:
+        child: of every level from rack outwards, of every position, (NUM_LEVELS − 1, positions); a group has so many ``ranks``,
+            each ``offsets`` positions behind the one before.
+    """
+    num_children, buildings = int(child.max()) + 1, int(child[CAMPUS - 1, -1]) + 1
+    most, fewest = np.ones((2, NUM_LEVELS)), np.full((2, 2, NUM_LEVELS), NEVER)  # fewest: of all, of those that cross
+    leaving, sent = np.zeros((2, NUM_LEVELS, num_children))
+    ways, members, between = np.zeros((2, buildings, buildings)), np.zeros(buildings), np.zeros((buildings, buildings))
+    pairs, step = np.zeros((2, NUM_LEVELS)), np.full(ranks, NUM_LEVELS)  # the end of a group ends every stretch
+    boundary, gap = _play(child, offsets, step, most, fewest, leaving, sent, pairs, ways, members, between)
+    crossed = np.where(fewest[1] < NEVER, fewest[1], fewest[0])
+    busiest = leaving.max(axis=1), sent.max(axis=1)
+    return Counted(most, crossed, *busiest, pairs[0], ways.max(axis=(1, 2)), between, boundary, gap)
+
+
+@compiled
+def _play(
+    child: Ints,
+    offsets: int,
+    step: Ints,
+    most: Floats,
+    fewest: Ints,
+    leaving: Floats,
+    sent: Floats,
+    pairs: Floats,
+    ways: Floats,
+    members: Floats,
+    between: Floats,
+) -> tuple[int, int]:
+    """``boundary`` and ``gap`` of ``Counted``; fills the tables, ``pairs`` with the farthest known and those of a group."""
+    ranks, groups = len(step), child.shape[1] // len(step)
+    outermost, boundary, gap = -1, -1, 0
+    for group in range(groups if ranks > 1 else 0):
+        start = group // offsets * offsets * ranks + group % offsets
+        outermost = max(outermost, _step(child, start, start + (ranks - 1) * offsets))
+    for group in range(groups):
+        start, before = group // offsets * offsets * ranks + group % offsets, -1
+        for level in range(NUM_LEVELS):
+            pairs[1, level] = 0.0
+        for rank in range(ranks - 1):
+            step[rank] = _step(child, start + rank * offsets, start + (rank + 1) * offsets)
+            pairs[1, step[rank]] += 1.0
+            if step[rank] >= max(CAMPUS, outermost):
+                gap = max(gap, rank - before) if before >= 0 else gap
+                boundary, before = max(boundary, rank), rank
+        _keep_farther(pairs)
+        farthest = outermost < 0 or pairs[1, outermost] > 0
+        for level in range(RACK, NUM_LEVELS):
+            _stretches(child, start, offsets, step, level, pairs[1, level] > 0, farthest, most, fewest, leaving, sent)
+        if outermost >= CAMPUS:
+            _buildings(child, start, offsets, ranks, ways, members, between)
+    return boundary, gap
+
+
+@compiled
+def _step(child: Ints, here: int, there: int) -> int:
+    """Outermost level on which two positions sit in different children, 0 where that is within a scale-up domain."""
+    level = REGION
+    while level > SCALE_UP and child[level - 1, here] == child[level - 1, there]:
+        level -= 1
+    return level
+
+
+@compiled
+def _keep_farther(pairs: Floats) -> None:
+    """Keep the group's pairs where they are more than the known ones on the outermost level that they differ on."""
+    level = NUM_LEVELS - 1
+    while level > SCALE_UP and pairs[0, level] == pairs[1, level]:
+        level -= 1
+    if pairs[1, level] > pairs[0, level]:
+        for each in range(NUM_LEVELS):
+            pairs[0, each] = pairs[1, each]
+
+
+@compiled
+def _stretches(
+    child: Ints,
+    start: int,
+    offsets: int,
+    step: Ints,
+    level: int,
+    crosses: bool,
+    farthest: bool,
+    most: Floats,
+    fewest: Ints,
+    leaving: Floats,
+    sent: Floats,
+) -> None:
+    """Count the stretches of one group that lie in one child of a level each."""
+    begins, children, ranks = 0, 1, len(step)
+    for rank in range(ranks):
+        if step[rank] < level:
+            continue
+        inside, at = rank + 1 - begins, child[level - 1, start + begins * offsets]
+        sent[level, at] += inside * (ranks - inside)
+        leaving[level, at] += crosses
+        for kind in range(2 if farthest else 1):
+            if level == RACK:
+                most[kind, SCALE_UP] = max(most[kind, SCALE_UP], inside)
+            most[kind, level] = max(most[kind, level], children)
+            fewest[0, kind, level] = min(fewest[0, kind, level], inside)
+            if crosses:
+                fewest[1, kind, level] = min(fewest[1, kind, level], inside)
+        begins, children = rank + 1, children + 1 if step[rank] == level else 1
+
+
+@compiled
+def _buildings(
+    child: Ints, start: int, offsets: int, ranks: int, ways: Floats, members: Floats, between: Floats
+) -> None:
+    """Count what the ring of one group, and its all-to-all, has between buildings."""
+    for rank in range(ranks):
+        here, there = start + rank * offsets, start + (rank + 1) % ranks * offsets
+        one, other = child[CAMPUS - 1, here], child[CAMPUS - 1, there]
+        if one != other:
+            ways[int(child[REGION - 1, here] != child[REGION - 1, there]), one, other] += 1
+    for building in range(len(members)):
+        members[building] = 0.0
+    for rank in range(ranks):
+        members[child[CAMPUS - 1, start + rank * offsets]] += 1.0
+    for building in range(len(members)):
+        for peer in range(len(members)):
+            between[building, peer] += members[building] * members[peer]
