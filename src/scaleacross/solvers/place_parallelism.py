@@ -45,8 +45,8 @@ from scaleacross.solvers.fleets import Fill, Fleet
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import axis_orders
 
-FILL_BLOCK: Final = 16
-"""Fills whose orders are bounded together: all of them for two or three buildings."""
+FILL_BLOCK: Final = 128
+"""Fills whose orders are bounded together: all of them for up to four buildings."""
 ORDERS_FIRST: Final = 8
 """Orders that are tried before the others: enough to hold a good one, and few of 120. A choice."""
 
