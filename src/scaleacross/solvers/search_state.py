@@ -73,6 +73,8 @@ class Search:
     headroom_bound_s: float = np.inf
     """Least bound of any of them."""
     num_pruned: int = 0
+    num_timed: int = 0
+    """Exact step times computed."""
     open_bound_s: float = np.inf
     free_bound_s: float = np.inf
     any_layers_s: float | None = None
@@ -204,6 +206,7 @@ class Search:
             """Asked before every exact price, which is work."""
             over = in_time and self.is_over()
             if not over:
+                self.num_timed += 1
                 count_one(self.clock)
             return over
 
