@@ -87,3 +87,11 @@ def test_down_projections_of_latents_end_no_feed_forward() -> None:
     assert pruned.full_recompute_fraction == pytest.approx(1 - gemms["mlp_down"].flop_per_token / whole)
     lean = block(with_lean_activations(profile, narrow=False))
     assert dense.activations["none"].sharded - lean.activations["none"].sharded == 2 * 18_432
+
+
+def test_blocks_of_equal_layers_share_one_in_every_variant() -> None:
+    profile = catalogue.load_workload("gpt-oss-120b").profile()
+    assert len(profile.blocks) == len(profile.of_blocks) == 36
+    for variant in (profile, with_separate_projections(profile), with_unfused_attention(profile)):
+        assert [variant.layers[number] for number in variant.of_blocks] == [layer for layer, _ in variant.blocks]
+        assert len(variant.layers) == 2

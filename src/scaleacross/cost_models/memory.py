@@ -34,7 +34,7 @@ from scaleacross.cost_models.offloading import (
     state_share,
 )
 from scaleacross.cost_models.pipeline.timed_bounds import max_in_flight
-from scaleacross.cost_models.recomputation import kept_bytes, layers_again, rerun_bytes
+from scaleacross.cost_models.recomputation import kept_by_block, kept_bytes, layers_again, rerun_bytes
 from scaleacross.cost_models.sharding import pass_gathers, reduced_every_pass
 from scaleacross.cost_models.stages import RankClasses, spread
 from scaleacross.spec.accelerator import Accelerator
@@ -76,10 +76,7 @@ def held_parameters(
     profile: ModelProfile, candidates: Candidates, classes: RankClasses, *, frozen: bool = False
 ) -> Held:
     """Trainable parameters on one rank of every class; with ``frozen`` all of them."""
-    dense = np.stack([_dense(layer, candidates.tp, frozen=frozen) for layer, _ in profile.blocks])
-    expert = np.stack(
-        [_expert(layer, frozen=frozen) / (candidates.tp * candidates.experts_over) for layer, _ in profile.blocks]
-    )
+    dense, expert = _of_blocks(profile, candidates, frozen=frozen)
     embedding, head = (_dense(end, candidates.tp, frozen=frozen) for end in (profile.embedding, profile.head))
     held = spread(dense, classes, embedding, head)
     if profile.num_prediction_layers:  # they look up tokens where the head is
@@ -89,12 +86,16 @@ def held_parameters(
 
 def _layers_hold(profile: ModelProfile, candidates: Candidates, classes: RankClasses) -> Floats:
     """Parameters of the layers between embedding and head on one rank, frozen ones too, norms and routers among them."""
-    held = [
-        _dense(layer, candidates.tp, frozen=True)
-        + _expert(layer, frozen=True) / (candidates.tp * candidates.experts_over)
-        for layer, _ in profile.blocks
-    ]
-    return spread(np.stack(held), classes)
+    dense, expert = _of_blocks(profile, candidates, frozen=True)
+    return spread(dense + expert, classes)
+
+
+def _of_blocks(profile: ModelProfile, candidates: Candidates, *, frozen: bool) -> tuple[Floats, Floats]:
+    """Dense and expert parameters of a layer of every block on one rank, (blocks, n) each."""
+    dense = np.stack([_dense(layer, candidates.tp, frozen=frozen) for layer in profile.layers])
+    expert = np.array([_expert(layer, frozen=frozen) for layer in profile.layers])[:, None]
+    of = profile.of_blocks
+    return dense[of], (expert / (candidates.tp * candidates.experts_over))[of]
 
 
 def _converted_weights(profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses) -> Floats:
@@ -180,7 +181,7 @@ def _activations(
     profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses, in_flight: Ints | None
 ) -> Floats:
     """Kept activations: bytes per token · tokens · micro-batches in flight; the head's for one micro-batch only."""
-    per_layer = np.stack([kept_bytes(layer, candidates) for layer, _ in profile.blocks])
+    per_layer = kept_by_block(profile, candidates)
     embedding = kept_bytes(profile.embedding, candidates)
     kept = spread(per_layer * (1 - most_activation_share(job, candidates)), classes, embedding) / candidates.num_chunks
     held = _held_chunks(job, candidates, classes, in_flight)
@@ -192,7 +193,7 @@ def host_bytes(
     profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses, in_flight: Ints | None = None
 ) -> Floats:
     """Host memory that one accelerator of every rank class fills, (classes, n): layers' activations, states and gradients."""
-    per_layer = np.stack([kept_bytes(layer, candidates) for layer, _ in profile.blocks])
+    per_layer = kept_by_block(profile, candidates)
     flight = _held_chunks(job, candidates, classes, in_flight)
     layers = spread(per_layer * activation_share(candidates), classes) / candidates.num_chunks * flight
     updated = held_parameters(profile, candidates, classes).sharded(candidates) * state_share(candidates)

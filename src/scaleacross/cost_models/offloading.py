@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from scaleacross.cost_models.candidates import Candidates, Floats
-from scaleacross.cost_models.recomputation import kept_bytes
+from scaleacross.cost_models.recomputation import kept_by_block
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.offloading import MILLIONTHS
@@ -71,7 +71,7 @@ def paced(
     if accelerator.host is None or not candidates.activation_offload.any():
         return times
     tokens = candidates.micro_batch * (job.sequence_length / candidates.cp)
-    kept = np.stack([kept_bytes(layer, candidates) for layer, _ in profile.blocks] + [np.zeros(len(candidates))] * 2)
+    kept = np.concatenate([kept_by_block(profile, candidates), np.zeros((2, len(candidates)))])
     copied_s = kept * tokens * activation_share(candidates) / accelerator.host.link_bandwidth_bytes_per_s
     return replace(
         times,
@@ -96,7 +96,9 @@ def host_update_s(job: Job, accelerator: Accelerator, candidates: Candidates, up
 
 def on_the_way_bytes(profile: ModelProfile, candidates: Candidates, tokens: Floats) -> Floats:
     """Activations of the largest layer that are being copied, in the accelerator's memory, (n,)."""
-    largest = np.max([kept_bytes(layer, candidates) for layer, _ in profile.blocks], axis=0)
+    if not candidates.activation_offload.any():
+        return np.zeros(len(candidates))
+    largest = kept_by_block(profile, candidates).max(axis=0)
     return ON_THE_WAY * largest * tokens * (candidates.activation_offload > 0)
 
 

@@ -81,9 +81,8 @@ class LayerGathers(NamedTuple):
     @classmethod
     def of(cls, profile: ModelProfile, candidates: Candidates) -> LayerGathers:
         """Of these candidates."""
-        blocks = [block for block, _ in profile.blocks]
-        once, again = (np.stack([of(block, candidates) for block in blocks]) for of in (gathers_once, gathers_again))
-        return cls(once, again)
+        laws, of = (gathers_once, gathers_again), profile.of_blocks
+        return cls(*(np.stack([law(layer, candidates) for layer in profile.layers])[of] for law in laws))
 
 
 def layer_counts(
@@ -105,8 +104,8 @@ def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], c
     """Share of the passes through all layers that is element-wise, of the accelerator type that has most of it, (n,); where the
     recompute policy is still to be chosen at most."""
     counts = np.array(block_counts(profile))
-    again = np.stack([elementwise_again(block, candidates) for block, _ in profile.blocks]) + candidates.rerun_open
-    passes = 1.0 + again + ELEMENTWISE_BACKWARD_RATIO
+    again = np.stack([elementwise_again(layer, candidates) for layer in profile.layers]) + candidates.rerun_open
+    passes = 1.0 + again[profile.of_blocks] + ELEMENTWISE_BACKWARD_RATIO
     shares = [
         (counts @ (each.elementwise_s[:-2] * passes)) / (counts @ layer_pass_s(each, candidates)[:-2]) for each in times
     ]

@@ -7,12 +7,13 @@ the least of all, and holds nothing while it runs again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, fields, replace
+from dataclasses import fields, replace
 from typing import Final
 
 import numpy as np
 
 from scaleacross.cost_models.candidates import ANY_POLICY, Bools, Candidates, Floats, Ints
+from scaleacross.cost_models.columns import columns_of
 from scaleacross.spec.framework import KeptBy
 from scaleacross.spec.recomputation import (
     BY_STAGE,
@@ -90,13 +91,17 @@ def _rows_looked_up(codes: Ints, values: Callable[[str], Sequence[float]], numbe
 
 def kept_bytes(layer: LayerProfile, candidates: Candidates) -> Floats:
     """Activation bytes per token that one layer holds for its backward pass, (n,)."""
-
-    parts = _rows_looked_up(candidates.recompute, lambda policy: astuple(layer.kept(policy)), len(_KEPT))
+    parts = _rows_looked_up(candidates.recompute, lambda policy: columns_of(layer.kept(policy)), len(_KEPT))
     if (later := candidates.rerun_open).any():
-        parts = np.where(later, np.array(astuple(layer.least_kept))[:, None], parts)
+        parts = np.where(later, np.array(columns_of(layer.least_kept))[:, None], parts)
     sharded, replicated, of_context, of_tp, of_experts = parts
     divided = sharded + of_context * (candidates.cp - 1) + of_tp * (candidates.tp > 1)
     return (divided + of_experts * (candidates.expert_ranks > 1)) / candidates.tp + replicated
+
+
+def kept_by_block(profile: ModelProfile, candidates: Candidates) -> Floats:
+    """``kept_bytes`` of a layer of every block, (blocks, n)."""
+    return np.stack([kept_bytes(layer, candidates) for layer in profile.layers])[profile.of_blocks]
 
 
 def rerun_bytes(layer: LayerProfile, candidates: Candidates) -> Floats:

@@ -22,7 +22,7 @@ def with_fine_tuning(profile: ModelProfile, request: FineTuning) -> ModelProfile
     """The profile with frozen parts and adapters marked; itself where everything is trained."""
     if not request.partial:
         return profile
-    known = {id(layer): _layer(layer, request) for layer, _ in profile.blocks}
+    known = {id(layer): _layer(layer, request) for layer in profile.layers}
     blocks = tuple((known[id(layer)], count) for layer, count in profile.blocks)
     everything = request.lora is not None
     embedding, head = everything or "embedding" in request.frozen, everything or "head" in request.frozen

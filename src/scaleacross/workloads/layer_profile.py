@@ -333,6 +333,16 @@ class ModelProfile:
         """Transformer layers, those that predict further tokens too, without embedding and head."""
         return sum(count for _, count in self.blocks)
 
+    @cached_property
+    def layers(self) -> tuple[LayerProfile, ...]:
+        """The layers of all blocks, each once: blocks of equal layers share theirs."""
+        return tuple({id(layer): layer for layer, _ in self.blocks}.values())
+
+    @cached_property
+    def of_blocks(self) -> list[int]:
+        """Which of ``layers`` every block has."""
+        return [next(i for i, layer in enumerate(self.layers) if layer is of) for of, _ in self.blocks]
+
     @property
     def empty_ends(self) -> int:
         """Virtual stages that may be without layers. Prediction layers stay with the head: then there are none."""

@@ -32,7 +32,8 @@ FUSED_ACTIVATION_BYTES: Final = 6.0
 
 
 def _each_block(profile: ModelProfile, change: Callable[[LayerProfile], LayerProfile]) -> ModelProfile:
-    return replace(profile, blocks=tuple((change(block), count) for block, count in profile.blocks))
+    known = {id(layer): change(layer) for layer in profile.layers}  # equal runs share a layer
+    return replace(profile, blocks=tuple((known[id(layer)], count) for layer, count in profile.blocks))
 
 
 def _changed(block: LayerProfile, *names: Module, **by: float) -> Mapping[Module, ModuleShare]:
