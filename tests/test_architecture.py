@@ -52,7 +52,7 @@ ROOMS = {
     "cost_models": _room(f"{MODELS} samples machine_code", "numpy networkx"),
     "simulation": _room(f"{MODELS} step machine_code", "numpy"),
     "verification": _room(COSTS, "numpy"),
-    "solvers": _room(f"{COSTS} verification samples", "numpy networkx ortools threadpoolctl"),
+    "solvers": _room(f"{COSTS} verification samples machine_code", "numpy networkx ortools threadpoolctl"),
     "emitters": _room(f"{MODELS} targets", "numpy networkx google"),  # protobuf: Chakra traces
     "readers": _room(f"{MODELS} targets emitters"),
     "calibration": _room(COSTS, "numpy"),

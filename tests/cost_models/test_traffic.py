@@ -25,8 +25,8 @@ from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.dense_transformer import DenseTransformer
 from scaleacross.workloads.equal_copies import EVERY_COPY
-from scaleacross.workloads.layer_profile import Workload
 from scaleacross.workloads.variants import without_sequence_parallelism
+from scaleacross.workloads.workload import Workload
 
 ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 

@@ -25,7 +25,7 @@ from scaleacross.spec.plan import CostBreakdown, Decision, Plan, PredictedCollec
 from scaleacross.spec.recomputation import Recompute
 from scaleacross.spec.topology import Building, BuildingLinks, Region, Topology
 from scaleacross.workloads.dense_transformer import DenseTransformer
-from scaleacross.workloads.layer_profile import Workload
+from scaleacross.workloads.workload import Workload
 
 TITAN_ORDER: tuple[GridAxis, ...] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 ACCELERATORS_PER_HOST = 4

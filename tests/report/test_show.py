@@ -12,7 +12,8 @@ from scaleacross.report.workload import workload_report
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.network import NetworkTechnology
 from scaleacross.spec.topology import Topology
-from scaleacross.workloads.layer_profile import Gemm, LayerProfile, ModelProfile, Workload
+from scaleacross.workloads.layer_profile import Gemm, LayerProfile, ModelProfile
+from scaleacross.workloads.workload import Workload
 
 Render = Callable[..., str]
 

@@ -17,7 +17,7 @@ from scaleacross.spec.plan import Decision, Plan
 from scaleacross.targets import refused_by, refused_job
 from scaleacross.targets.torchtitan_models import find_flavor
 from scaleacross.workloads.huggingface import from_hf_config
-from scaleacross.workloads.layer_profile import Workload
+from scaleacross.workloads.workload import Workload
 
 LENGTH = 4096
 

@@ -23,8 +23,8 @@ from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.reliability import Recovery
 from scaleacross.spec.slurm import Slurm
 from scaleacross.spec.topology import Building, Topology
-from scaleacross.workloads.layer_profile import Workload
 from scaleacross.workloads.problem import Problem, assembled
+from scaleacross.workloads.workload import Workload
 
 FEW_ACCELERATORS: Final = 1024
 """Up to so many accelerators the step time is what a job wants, even where its failures are known."""

@@ -22,7 +22,7 @@ from scaleacross.spec.network import NetworkTechnology
 from scaleacross.spec.topology import Building, Topology, expand_building_defaults
 from scaleacross.workloads import FAMILIES
 from scaleacross.workloads.huggingface import READ_AS, from_hf_config
-from scaleacross.workloads.layer_profile import Workload
+from scaleacross.workloads.workload import Workload
 
 Reference = str | Path | Mapping[str, Any]
 M = TypeVar("M", bound=BaseModel)

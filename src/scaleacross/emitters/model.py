@@ -6,7 +6,7 @@ from scaleacross.errors import EmitError, InputError
 from scaleacross.spec.plan import Plan
 from scaleacross.targets import refused_by
 from scaleacross.workloads import problem
-from scaleacross.workloads.layer_profile import Workload
+from scaleacross.workloads.workload import Workload
 
 
 def workload_of(plan: Plan) -> Workload:

@@ -14,7 +14,7 @@ from scaleacross.emitters.megatron_model import decoder_arguments
 from scaleacross.errors import InputError
 from scaleacross.readers.megatron_options import MODEL
 from scaleacross.workloads.decoder import Decoder
-from scaleacross.workloads.layer_profile import MAX_LAYERS
+from scaleacross.workloads.workload import MAX_LAYERS
 
 Options = Mapping[str, Sequence[str]]
 Figure = int | bool | str | tuple[int, ...]

@@ -8,7 +8,8 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 
 from scaleacross.report.format import add, columns, count, grid, interval, large, percent, section
-from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile, Workload
+from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
+from scaleacross.workloads.workload import Workload
 
 MANY_RUNS: Final = 8
 """Alternating layers make a run each: beyond so many runs the table has a row per kind instead."""

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
+from scaleacross.machine_code import without_compiling
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import shares
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, Wanted, never
@@ -87,6 +88,7 @@ class Search:
     """What the searched space, and so its bound, does not hold, and how to have it searched."""
 
     def __post_init__(self) -> None:
+        self.clock = without_compiling(self.clock)
         self.began = self.clock()
 
     @property

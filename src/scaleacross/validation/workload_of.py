@@ -11,8 +11,9 @@ from scaleacross.catalogue.find import names
 from scaleacross.errors import InputError
 from scaleacross.validation.runs import Run
 from scaleacross.workloads.dense_transformer import DenseTransformer
-from scaleacross.workloads.layer_profile import LayerProfile, Workload
+from scaleacross.workloads.layer_profile import LayerProfile
 from scaleacross.workloads.moe_transformer import GroupedQueryAttention, LatentAttention, MoeTransformer
+from scaleacross.workloads.workload import Workload
 
 # The columns hold heads and head_dim only; every published MLA model of this size has the latent widths of DeepSeek-V3
 # (arXiv 2412.19437 §4.2; Kimi-K2's config.json states the same).

@@ -8,8 +8,8 @@ from typing import Any, Final
 from scaleacross.plugins import Plugin, Registry, guarded
 from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.dense_transformer import DenseTransformer
-from scaleacross.workloads.layer_profile import Workload
 from scaleacross.workloads.moe_transformer import MoeTransformer
+from scaleacross.workloads.workload import Workload
 
 _BUNDLED: Final[Mapping[str, type[Workload]]] = {
     "dense_transformer": DenseTransformer,

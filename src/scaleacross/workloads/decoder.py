@@ -13,7 +13,8 @@ from scaleacross.spec.base import Name
 from scaleacross.workloads import transformer_parts as parts
 from scaleacross.workloads.identity import Multipliers
 from scaleacross.workloads.layer_kinds import Experts, LayerKind
-from scaleacross.workloads.layer_profile import MAX_LAYERS, ActivationBytes, LayerProfile, ModelProfile, Workload
+from scaleacross.workloads.layer_profile import ActivationBytes, LayerProfile, ModelProfile
+from scaleacross.workloads.workload import MAX_LAYERS, Workload
 
 
 class Decoder(Workload):

@@ -10,7 +10,8 @@ from scaleacross.workloads import transformer_parts as parts
 from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.identity import Rope
 from scaleacross.workloads.layer_kinds import Attention, LayerKind, Mlp
-from scaleacross.workloads.layer_profile import MAX_LAYERS, ModelProfile, Workload
+from scaleacross.workloads.layer_profile import ModelProfile
+from scaleacross.workloads.workload import MAX_LAYERS, Workload
 
 
 class DenseTransformer(Workload):

@@ -12,7 +12,7 @@ from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.hf_defaults import CLASS_DEFAULTS
 from scaleacross.workloads.hf_keys import Config, Keys
 from scaleacross.workloads.hf_types import EPSILON_KEYS, FLAT, NESTED, NOT_DESCRIBED, TIED, TYPES
-from scaleacross.workloads.layer_profile import MAX_LAYERS
+from scaleacross.workloads.workload import MAX_LAYERS
 
 LAYER_KEYS: Final = ("num_hidden_layers", "n_layer")
 LANGUAGE_HEADS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")

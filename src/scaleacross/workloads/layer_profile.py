@@ -9,15 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from scaleacross.errors import InputError
-from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.parallelism import EMPTY_ENDS
 from scaleacross.spec.recomputation import BY_STAGE, MODULES, PARTS, PLAIN, RECOMPUTES, Module, modules_of, rerun_share
-
-if TYPE_CHECKING:  # a decoder is a workload itself
-    from scaleacross.workloads.decoder import Decoder
 
 # column: output features divided by tp; row: input features divided by tp; none: replicated;
 # expert_*: the same inside a routed expert, whose weights are also divided by ep; folded experts are not divided by tp.
@@ -280,33 +275,6 @@ def _blend(kept: ActivationBytes, rerun: ActivationBytes, share: float) -> Activ
     """The mean layer where a share of them is rerun."""
     names = (field.name for field in fields(ActivationBytes))
     return ActivationBytes(*(getattr(kept, n) * (1 - share) + getattr(rerun, n) * share for n in names))
-
-
-MAX_LAYERS = 10_000
-"""Far beyond any model; what lies above is a misprint, and tables of layers would not fit."""
-
-
-class Workload(Spec):
-    """Base of every model family. A family file subclasses it with a literal ``family`` and implements ``profile``."""
-
-    name: Name
-    family: str
-
-    def decoder(self) -> Decoder:
-        """The model as layer kinds, from which targets are written.
-
-        Raises:
-            InputError: the family says its costs only (``profile``).
-        """
-        raise InputError(f"workload '{self.name}' of family '{self.family}' does not say its layer kinds")
-
-    def remarks(self) -> tuple[tuple[str, str], ...]:
-        """(what, sentence) about the published model that the plan leaves out."""
-        return ()
-
-    def profile(self) -> ModelProfile:
-        """The model as layers. Every family implements it."""
-        raise NotImplementedError(f"{type(self).__name__} has no profile()")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from scaleacross.spec.base import Spec
 from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.identity import Rope, Router
 from scaleacross.workloads.layer_kinds import Attention, Experts, Latent, LayerKind, Mlp
-from scaleacross.workloads.layer_profile import MAX_LAYERS, ModelProfile, Workload
+from scaleacross.workloads.layer_profile import ModelProfile
+from scaleacross.workloads.workload import MAX_LAYERS, Workload
 
 
 class GroupedQueryAttention(Spec):

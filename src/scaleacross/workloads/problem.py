@@ -13,7 +13,7 @@ from scaleacross.spec.topology import Topology, with_host_shares, without_spares
 from scaleacross.workloads import FAMILIES
 from scaleacross.workloads.fine_tuning import with_fine_tuning
 from scaleacross.workloads.layer_kinds import Attention, Latent
-from scaleacross.workloads.layer_profile import ModelProfile, Workload
+from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.space import widened
 from scaleacross.workloads.variants import (
     with_autocast,
@@ -23,6 +23,7 @@ from scaleacross.workloads.variants import (
     with_pytorch_tensors,
     with_separate_projections,
 )
+from scaleacross.workloads.workload import Workload
 
 
 @dataclass(frozen=True)

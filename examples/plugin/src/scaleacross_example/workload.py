@@ -6,7 +6,8 @@ from pydantic import Field, PositiveInt
 
 from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.dense_transformer import DenseTransformer
-from scaleacross.workloads.layer_profile import ModelProfile, Workload
+from scaleacross.workloads.layer_profile import ModelProfile
+from scaleacross.workloads.workload import Workload
 
 
 class ClassicTransformer(Workload):

@@ -1,0 +1,33 @@
+"""Loops as machine code: what making them costs no search."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from numba import njit
+
+from scaleacross.machine_code import CLOCKS, compiled, without_compiling
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_clock_stands_still_while_a_loop_is_compiled(clock: Callable[[], float]) -> None:
+    """A function that nothing has compiled yet, nor kept: with a call of another one, which is compiled inside."""
+    compiled(abs_of)
+    inner = njit(lambda number: number * 3 + 1)
+    outer = njit(lambda number: inner(number) if number > 2 else inner(-number))
+    still = without_compiling(clock)
+    own, all_in = still(), clock()
+    outer(5)
+    took, spent = still() - own, clock() - all_in
+    assert spent > 0.02
+    assert 0 <= took < spent / 2
+
+
+def test_other_clocks_are_left_alone() -> None:
+    assert without_compiling(time.monotonic) is time.monotonic
+
+
+def abs_of(number: float) -> float:
+    return abs(number)
