@@ -86,6 +86,36 @@ def test_what_a_condition_fills_is_named_and_branches_must_agree() -> None:
         arguments("if [ $1 ]; then\n  N=4\nelse\n  N=8\nfi\ntorchrun p.py --num-layers $N", "x")
 
 
+@pytest.mark.parametrize(
+    ("asked", "option"),
+    [
+        ('[ "$FP8" = 1 ] && MORE+=(--fp8-format hybrid)', "--fp8-format"),
+        ('[ "$FP8" = 1 ] &&\n  MORE+=(--fp8-format hybrid)', "--fp8-format"),
+        ('[ -n "$WIDE" ] || MORE+=(--grad-reduce-in-bf16)', "--grad-reduce-in-bf16"),
+        ('if [ $TP -gt 1 ]; then ALL="$ALL --sequence-parallel"; fi', "--sequence-parallel"),
+        ('if [ $TP -gt 1 ]; then ALL+=" --sequence-parallel"; fi', "--sequence-parallel"),
+        ('[[ $TP == 1 ]] || NONE="--sequence-parallel"', "--sequence-parallel"),
+    ],
+)
+def test_what_one_line_adds_under_a_condition_is_named(asked: str, option: str) -> None:
+    text = f'NONE=""\nALL="--num-layers 32 {BATCH}"\nMORE=(--seed 1)\n{asked}\n'
+    text += 'cd /opt && torchrun p.py $ALL $NONE "${MORE[@]}" || exit'
+    read_it = arguments(text, "x")
+    assert option in read_it.found
+    assert read_it.notes == (f"the script states these under a condition, which is taken to hold: {option}",)
+    assert arguments(text.replace(asked, ""), "x").notes == ()
+
+
+@pytest.mark.parametrize("more", ["", 'SIZE+=" --bf16"', 'SIZE="$SIZE --bf16"'])
+def test_a_string_of_several_branches_is_not_told(more: str) -> None:
+    text = f'if [ $B ]; then SIZE="--num-layers 4"; else SIZE="--num-layers 8"; fi\n{more}\ntorchrun p.py --seq-length 1 $SIZE'
+    with pytest.raises(sa.InputError, match=r"\$SIZE needs a shell"):
+        arguments(text + " --tensor-model-parallel-size 1 $SIZE", "x")
+    number = "N=1\n[ $BIG ] && N=16\ntorchrun p.py --num-layers $N"
+    with pytest.raises(sa.InputError, match=r"--num-layers \$N needs a shell"):
+        arguments(number, "x")
+
+
 def test_values_of_options_that_are_not_read_may_need_a_shell() -> None:
     text = 'torchrun p.py --num-layers 4 --data-path ${DATA} --save "$(date +%s)/x" --lr `cat lr`'
     assert arguments(text, "x").found["--num-layers"] == ["4"]

@@ -22,6 +22,8 @@ _DEFAULTED = re.compile(r"\$\{\w+(?!\[[@*]\]\})[^\w}]")
 _INNER_ARRAY = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 _DECLARING = frozenset({"export", "local", "readonly", "declare", "typeset", "-a", "-x", "-r", "-ax", "-gx"})
 _OPENING, _CLOSING = frozenset({"if", "case", "for", "while", "until"}), frozenset({"fi", "esac", "done"})
+_CHAINING = ("&&", "||")
+"""What runs behind one hangs on the command before it."""
 _BRACKETS = {"(": ")", "{": "}"}
 _HERE_DOCUMENT = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)(\w+)\1[^\n]*\n.*?^[ \t]*\2[ \t]*$", re.S | re.M)
 _MOST = 1_000_000
@@ -35,7 +37,7 @@ class Script:
     Attributes:
         arrays, strings: words of every array, text of every string, as they are at the end of the file.
         commands: words of every command, expanded; whether it runs under a condition.
-        conditional: names of arrays that are filled under a condition; all of its branches are in them.
+        conditional: words that arrays, and strings by adding, get under a condition; all of its branches are in them.
     """
 
     arrays: dict[str, list[str]] = field(default_factory=dict)
@@ -45,7 +47,8 @@ class Script:
 
     def add(self, command: list[str], depth: int) -> None:
         """One command or assignment, ``depth`` conditions deep."""
-        while command and (command[0] in _DECLARING or command[0] in ("then", "do", "else")):
+        while command and (command[0] in _DECLARING or command[0] in ("then", "do", "else", *_CHAINING)):
+            depth += command[0] in _CHAINING
             command = command[1:]
         assigned = [_ASSIGNMENT.fullmatch(word) for word in command]
         if not command or not all(assigned):
@@ -64,11 +67,17 @@ class Script:
                 self.conditional.setdefault(name, []).extend(filled)
             self.arrays[name] = [*(self.arrays.get(name, []) if appended or depth else []), *filled]
             return
-        text = " ".join(self._expand(value, split=False))
-        if depth and name in self.strings and self.strings[name] != text:
-            self.strings[name] = None  # one of several branches
-        else:
-            self.strings[name] = (self.strings.get(name) or "") * appended + text
+        before = self.strings.get(name)
+        text = (before or "") * appended + " ".join(self._expand(value, split=False))
+        if before is None and name in self.strings and (depth or appended):
+            return
+        if depth and before is not None and before != text:
+            added = text.removeprefix(before).lstrip()
+            if not (text.startswith(before) and added.startswith("--")):
+                self.strings[name] = None  # one of several branches
+                return
+            self.conditional.setdefault(name, []).append(added)
+        self.strings[name] = text
 
     def expanded(self, raw: list[str]) -> list[str]:
         """Words without quotes, in place of names what they stand for."""
@@ -134,9 +143,11 @@ def _commands(text: str, name: str) -> Iterator[list[str]]:
         if here in " \t\r\n;&|" or (here in "()" and not re.fullmatch(r"\w+\+?=", word)):
             words += [word] if word else []
             word = ""
-            if here not in " \t\r" and words:
+            if here not in " \t\r" and words and words[-1] not in _CHAINING:
                 yield words
                 words = []
+            if text[at : at + 2] in _CHAINING:
+                words, at = [text[at : at + 2]], at + 1
         elif here == "#" and not word:
             at = end - 1 if (end := text.find("\n", at)) >= 0 else len(text) - 1
         else:
