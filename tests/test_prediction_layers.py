@@ -210,3 +210,11 @@ def test_a_last_chunk_without_the_prediction_layer_does_not_verify(plan: Plan) -
     )
     with pytest.raises(sa.VerificationError, match="prediction layers run beside the head"):
         sa.verify(empty)
+
+
+@pytest.mark.heavy
+def test_the_plan_that_improves_settings_trains_the_layers_that_they_train(tmp_path: Path) -> None:
+    arguments = "--num-layers 8 --micro-batch-size 1 --global-batch-size 16 --seq-length 2048 --bf16 --use-distributed-optimizer"
+    (tmp_path / "args.sh").write_text(f"torchrun pretrain_gpt.py {arguments} --pipeline-model-parallel-size 4")
+    found = sa.improve_settings("megatron", tmp_path / "args.sh", job(), world=8, time_limit_s=5, alternatives=False)
+    assert (found.present.job.prediction_layers, found.planned.job.prediction_layers) == (0, 0)

@@ -23,7 +23,7 @@ from scaleacross.spec.parallelism import PipelineChoice, has_chunks
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.workloads.problem import Problem
 
-KEPT = ("sequence_length", "global_batch_sequences", "precision", "optimizer.")
+KEPT = ("sequence_length", "global_batch_sequences", "precision", "prediction_layers", "optimizer.")
 """Fields of a job that say what is trained, and in which numbers: the plan keeps them as the settings have them."""
 
 
