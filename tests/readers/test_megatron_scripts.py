@@ -242,8 +242,25 @@ def test_the_precision_aware_optimizer_states_bytes(more: str, fields: dict[str,
         for key, value in job.items()
         if key.endswith(("state_bytes", "gradient_bytes"))
     }
-    assert stated == {"gradient_bytes": 4.0} | fields
+    assert stated == {"gradient_bytes": 4.0, "state_bytes": 12.0} | fields
     assert job["optimizer.reduce_bytes"] == stated["gradient_bytes"]
+
+
+@pytest.mark.parametrize(("more", "held"), [("", 12.0), (" --optimizer sgd", 8.0)])
+def test_what_arguments_leave_out_is_megatrons_default_not_the_jobs(more: str, held: float, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"torchrun p.py --num-layers 32 {BATCH} --use-distributed-optimizer{more}")
+    (tmp_path / "job.yaml").write_text(
+        "name: j\nworkload: llama3.1-8b\ntopology: one_building\nsequence_length: 4096\nglobal_batch_sequences: 64\n"
+        "optimizer: {state_bytes: 6}\noverlap: {bucket_parameters: 4000000}\n"
+    )
+    found = evaluate_settings("megatron", tmp_path / "run.sh", tmp_path / "job.yaml", world=16).job
+    assert (found.optimizer.state_bytes, found.overlap.bucket_parameters) == (held, None)
+
+
+@pytest.mark.parametrize("size", ["", "many", "0"])
+def test_a_bucket_of_no_size_is_refused(size: str) -> None:
+    with pytest.raises(sa.InputError, match=r"--ddp-bucket-size .*a whole number ≥ 1 is needed"):
+        read(plain(f"--ddp-bucket-size {size}"), "x", 16, 32)
 
 
 def test_moe_layer_recompute_is_the_module_moe() -> None:

@@ -123,6 +123,19 @@ def test_settings_of_16_bit_are_priced_so_whatever_the_job_says() -> None:
     assert reading().job["precision"] == "bf16"
 
 
+def test_bytes_are_torchtitans_whatever_the_job_says(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(
+        TOML.format(more="").replace("pipeline_parallel_degree = 4", "").replace("= 16", "= 1")
+    )
+    (tmp_path / "job.yaml").write_text(
+        "name: j\nworkload: llama3.1-8b\ntopology: one_building\nsequence_length: 4096\nglobal_batch_sequences: 64\n"
+        "optimizer: {gradient_bytes: 2, reduce_bytes: 2, name: sgd, state_bytes: 8}\n"
+    )
+    found = evaluate_settings("torchtitan", tmp_path / "x.toml", tmp_path / "job.yaml", world=64).job.optimizer
+    assert (found.name, found.parameter_bytes, found.gradient_bytes, found.state_bytes) == ("adam", 2, 4, 12)
+    assert found.reduce_bytes == 4
+
+
 def test_the_flavor_is_the_jobs_model(tmp_path: Path) -> None:
     text = TOML.format(more="").replace("pipeline_parallel_degree = 4", "").replace("= 16", "= 1")
     for flavor, message in (("8B", ""), ("70B", "num_layers 80 is another model than the job's 'llama3.1-8b' with 32")):

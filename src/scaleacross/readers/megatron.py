@@ -23,6 +23,7 @@ from scaleacross.spec.conversion import RECIPE_PRECISION, Recipe
 from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, Degrees, PipelineChoice, ShardLevel, has_chunks
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute, spelled
+from scaleacross.targets.megatron_bytes import PARAMETER_BYTES
 
 SHARES: Final = {
     "--tp-comm-overlap": "overlap.tp_fraction",
@@ -258,6 +259,7 @@ def _job(found: dict[str, list[str]], name: str) -> dict[str, Any]:
         "conversion.recipe": "null",
         "conversion.narrow_parameters": bool(narrow and {"--fp8-param-gather", "--fp4-param-gather"} & found.keys()),
         "optimizer.name": (found.get("--optimizer") or ["adam"])[0],
+        "optimizer.parameter_bytes": PARAMETER_BYTES,
         "optimizer.gradient_bytes": 4.0 if held_in_fp32 else 2.0,
         "optimizer.reduce_bytes": 4.0 if reduced_in_fp32 else 2.0,
         "optimizer.fused_accumulation": "--no-gradient-accumulation-fusion" not in found,
@@ -269,8 +271,10 @@ def _job(found: dict[str, list[str]], name: str) -> dict[str, Any]:
     if narrow:
         out["conversion.recipe"] = _recipe(found, name)
         out["precision"] = RECIPE_PRECISION[out["conversion.recipe"]]
-    if "--ddp-bucket-size" in found:
-        out["overlap.bucket_parameters"] = int(found["--ddp-bucket-size"][0])
+    bucket = " ".join(found.get("--ddp-bucket-size", ["null"]))
+    if bucket != "null" and (not bucket.isdigit() or bucket == "0"):
+        raise InputError(f"{name}: --ddp-bucket-size {bucket or 'is empty'}: a whole number ≥ 1 is needed")
+    out["overlap.bucket_parameters"] = bucket
     return out
 
 

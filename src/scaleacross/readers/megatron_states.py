@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from scaleacross.errors import InputError
+from scaleacross.targets.megatron_bytes import WHOLE_STATES
 
 SWITCH: Final = "--use-precision-aware-optimizer"
 _BYTES: Final = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
@@ -23,7 +24,7 @@ _KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def state_bytes(found: Mapping[str, Sequence[str]], name: str) -> dict[str, float]:
-    """Fields of the job's optimizer that the switch and its types state; none without it.
+    """Fields of the job's optimizer that the switch and its types state, those of fp32 without it; none of an unknown optimizer.
 
     Raises:
         InputError: a type that Megatron-LM does not take, or takes with the switch only, or that is not modelled beside others.
@@ -33,15 +34,17 @@ def state_bytes(found: Mapping[str, Sequence[str]], name: str) -> dict[str, floa
         if word not in _KNOWN[option]:
             raise InputError(f"{name}: {option} {word}: one of {', '.join(_KNOWN[option])} is needed")
     narrow = [f"{option} {word}" for option, word in types.items() if word != "fp32"]
+    optimizer = (found.get("--optimizer") or ["adam"])[0]
+    whole = {"optimizer.state_bytes": WHOLE_STATES[optimizer]} if optimizer in WHOLE_STATES else {}
     if SWITCH not in found:
         if narrow:
             raise InputError(f"{name}: {narrow[0]} acts with {SWITCH} only: state both or none")
-        return {}
-    if "--optimizer-cpu-offload" in found:  # needs the switch, and keeps states as the job says
+        return whole
+    if "--optimizer-cpu-offload" in found:  # needs the switch, and keeps whole states
         if narrow:
             raise InputError(f"{name}: {narrow[0]} with --optimizer-cpu-offload is not modelled: states of fp32 are")
-        return {}
-    if found.get("--optimizer", ["adam"]) != ["adam"]:
+        return whole
+    if optimizer != "adam":
         raise InputError(f"{name}: {SWITCH} works with --optimizer adam only: leave it out")
     moments = _BYTES[types["--exp-avg-dtype"]] + _BYTES[types["--exp-avg-sq-dtype"]]
     out = {"optimizer.state_bytes": _master(found, types, name) + moments}

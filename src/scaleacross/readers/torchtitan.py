@@ -16,9 +16,17 @@ from scaleacross.spec.conversion import RECIPE_PRECISION
 from scaleacross.spec.parallelism import Degrees, ShardLevel
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute
-from scaleacross.targets.torchtitan import ALWAYS
+from scaleacross.targets.torchtitan import ALWAYS, FULL_SHARDS
 
 RUNS: Final[Mapping[str, Any]] = {
+    "optimizer.name": "adam",
+    **dict(
+        zip(
+            ("optimizer.parameter_bytes", "optimizer.gradient_bytes", "optimizer.state_bytes"), FULL_SHARDS, strict=True
+        )
+    ),
+    "optimizer.reduce_bytes": 4.0,
+    "conversion.narrow_parameters": False,
     "overlap.tp_fraction": 0.0,
     "overlap.bucket_parameters": "null",
     **{f"overlap.{name}": True for name in ALWAYS},
