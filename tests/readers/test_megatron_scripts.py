@@ -164,6 +164,30 @@ def test_options_that_change_memory_or_work_are_refused_by_name(more: str, messa
         read(plain(more), "x", 16, 32)
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--overlap-param-gather", "--overlap-param-gather without --overlap-grad-reduce, and Megatron-LM stops"),
+        ("--fp4-param-gather", "--fp4-param-gather without --fp4-format"),
+        ("--recompute-granularity full", "without --recompute-method and --recompute-num-layers"),
+        ("--recompute-granularity full --recompute-method uniform", "recomputation without --recompute-num-layers"),
+        (
+            "--recompute-granularity selective --recompute-method uniform",
+            "selective recomputation with --recompute-method",
+        ),
+        ("--recompute-activations --recompute-num-layers 1", "selective recomputation with --recompute-method or"),
+        ("--fp16", "--bf16 and --fp16: Megatron-LM takes one of them"),
+        (
+            "--use-megatron-fsdp --data-parallel-sharding-strategy full",
+            "sharding-strategy full: one of no_shard, optim, ",
+        ),
+    ],
+)
+def test_options_at_which_megatron_stops_are_refused(more: str, message: str) -> None:
+    with pytest.raises(sa.InputError, match=message):
+        read(plain(more), "x", 16, 32)
+
+
 def test_tp_without_sequence_parallelism_is_refused() -> None:
     with pytest.raises(sa.InputError, match="tp 2 without --sequence-parallel"):
         read(plain("", tp=2), "x", 16, 32)

@@ -57,7 +57,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
             f"{name}: tp {tp} without --sequence-parallel, which keeps norms and residuals whole on every rank, is not modelled: "
             "state --sequence-parallel, which computes the same with less memory"
         )
-    shard = _shard(found)
+    shard = _shard(found, name)
     ep, lanes, divided = number("--expert-model-parallel-size", 1), 1, number("--expert-tensor-parallel-size", tp)
     if divided not in (1, tp):
         raise InputError(f"{name}: --expert-tensor-parallel-size {divided} is not modelled: 1 and tp {tp} are")
@@ -147,21 +147,35 @@ def _context(found: dict[str, list[str]], name: str) -> ContextExchange:
     return known[kinds[0]]
 
 
-def _shard(found: dict[str, list[str]]) -> ShardLevel:
+def _shard(found: dict[str, list[str]], name: str) -> ShardLevel:
+    """Raises InputError: a strategy that Megatron-FSDP does not have."""
     if "--use-megatron-fsdp" in found:
         strategy = (found.get("--data-parallel-sharding-strategy") or ["optim_grads_params"])[0]
-        level = next((level for level, word in FSDP_STRATEGIES.items() if word == strategy), None)
-        return level or ("none" if strategy == "no_shard" else "optimizer")
+        levels: dict[ShardLevel, str] = {"none": "no_shard", "optimizer": "optim", **FSDP_STRATEGIES}
+        for level, word in levels.items():
+            if word == strategy:
+                return level
+        raise InputError(
+            f"{name}: --data-parallel-sharding-strategy {strategy}: one of {', '.join(levels.values())} is needed"
+        )
     return "optimizer" if "--use-distributed-optimizer" in found else "none"
 
 
 def _recompute(found: dict[str, list[str]], name: str, chunk: int) -> Recompute:
     """The policy in chunks of ``chunk`` layers; 0: they are unequal."""
-    granularity = (found.get("--recompute-granularity") or ["none"])[0]
+    stated = (found.get("--recompute-granularity") or ["none"])[0]
+    granularity = "selective" if "--recompute-activations" in found else stated
     whole_moe = ["moe"] if "--moe-layer-recompute" in found else []
     if whole_moe and granularity == "full":
         raise InputError(f"{name}: --moe-layer-recompute with full recomputation: leave one of them out")
-    if granularity == "selective" or whole_moe or "--recompute-activations" in found:
+    missing = [option for option in ("--recompute-method", "--recompute-num-layers") if option not in found]
+    if granularity == "full" and missing:
+        raise InputError(f"{name}: full recomputation without {' and '.join(missing)}, and Megatron-LM stops")
+    if granularity == "selective" and len(missing) < 2:
+        raise InputError(
+            f"{name}: selective recomputation with --recompute-method or --recompute-num-layers, and Megatron-LM stops"
+        )
+    if granularity == "selective" or whole_moe:
         modules = list(dict.fromkeys([*found.get("--recompute-modules", ["core_attn"]), *whole_moe]))
         try:
             return spelled("+".join(modules))
@@ -247,6 +261,8 @@ def _job(found: dict[str, list[str]], name: str) -> dict[str, Any]:
         raise InputError(
             f"{name}: neither --bf16 nor --fp16: Megatron-LM trains in 32 bit, which is not modelled; state one of them"
         )
+    if {"--bf16", "--fp16"} <= found.keys():
+        raise InputError(f"{name}: --bf16 and --fp16: Megatron-LM takes one of them; leave the other out")
     half, narrow = "--fp16" in found, "--fp8-format" in found or "--fp4-format" in found
     in_fp32 = "--accumulate-allreduce-grads-in-fp32" in found if half else "--grad-reduce-in-bf16" not in found
     in_fp32 = in_fp32 and found.get("--main-grads-dtype", ["fp32"]) == ["fp32"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from scaleacross.errors import InputError
-from scaleacross.readers.megatron_options import COMMUNICATORS, HARMLESS, READ, REFUSED, REMARKS, is_silent
+from scaleacross.readers.megatron_options import COMMUNICATORS, HARMLESS, NEEDS, READ, REFUSED, REMARKS, is_silent
 from scaleacross.readers.shell import Script, read_script
 from scaleacross.readers.shell_values import plain
 
@@ -99,6 +99,9 @@ def _refuse(found: Options, name: str) -> None:
     for option, why in REFUSED.items():
         if option in found:
             raise InputError(f"{name}: {option}: {why}")
+    for option, needed in NEEDS.items():
+        if option in found and not found.keys() & set(needed):
+            raise InputError(f"{name}: {option} without {' or '.join(needed)}, and Megatron-LM stops")
     for option, (values, why) in HARMLESS.items():
         if option in found and (len(found[option]) != 1 or found[option][0] not in values):
             raise InputError(f"{name}: {' '.join([option, *found[option]])}: {why}")

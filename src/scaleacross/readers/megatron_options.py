@@ -60,6 +60,13 @@ REFUSED: Final[Mapping[str, str]] = {
 }
 """Options that no plan can say, and the way out."""
 
+NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "--overlap-param-gather": ("--overlap-grad-reduce",),
+    "--fp8-param-gather": ("--use-distributed-optimizer", "--use-megatron-fsdp"),
+    "--fp4-param-gather": ("--fp4-format",),
+}
+"""Options without one of which Megatron-LM stops."""
+
 HARMLESS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "--transformer-impl": (
         ("transformer_engine",),
