@@ -188,6 +188,14 @@ def test_options_at_which_megatron_stops_are_refused(more: str, message: str) ->
         read(plain(more), "x", 16, 32)
 
 
+@pytest.mark.parametrize(("more", "checked"), [("", False), ("--loss-scale 1024", True)])
+def test_gradients_of_fp16_are_checked_under_a_fixed_loss_scale_alone(more: str, checked: bool) -> None:
+    job = read(plain(more).replace("--bf16", "--fp16"), "x", 16, 32).job
+    assert job["optimizer.checked_gradients"] is checked
+    same = sa.load_job(JOB).model_copy(update={"target": "megatron", "precision": "fp16"})
+    assert (same.checks_gradients, same.model_copy(update={"precision": "bf16"}).checks_gradients) == (False, True)
+
+
 def test_tp_without_sequence_parallelism_is_refused() -> None:
     with pytest.raises(sa.InputError, match="tp 2 without --sequence-parallel"):
         read(plain("", tp=2), "x", 16, 32)

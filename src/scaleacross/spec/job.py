@@ -323,9 +323,10 @@ class Job(Spec):
 
     @property
     def checks_gradients(self) -> bool:
-        """Whether gradients are read for NaN before they are reduced. Graphs of whole iterations run without."""
-        stated = self.optimizer.checked_gradients
-        return (self.target == "megatron" if stated is None else stated) and self.experts.graphs != "full"
+        """Whether gradients are read for NaN before they are reduced. Graphs of whole iterations run without, as does fp16, whose
+        loss scale is found too large by a NaN, unless it is told otherwise."""
+        stated, usual = self.optimizer.checked_gradients, self.target == "megatron" and self.precision != "fp16"
+        return (usual if stated is None else stated) and self.experts.graphs != "full"
 
     @property
     def recipe(self) -> Recipe | None:
