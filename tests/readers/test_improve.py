@@ -115,3 +115,15 @@ def test_half_a_question_is_refused(words: list[str], message: str) -> None:
     done = CliRunner().invoke(app, ["plan", JOB, *words], env={"COLUMNS": "300", "TERM": "dumb"})
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
+
+
+def test_hosts_are_read_with_slots_and_a_list_of_hosts_is_no_list_of_ranks(args: Path, tmp_path: Path) -> None:
+    building = sa.load_topology("one_building").buildings[0]
+    hosts = [building.host_name(index) for index in range(8)]
+    (tmp_path / "hosts.txt").write_text("".join(f"{host} slots=8  # of MPI\n" for host in hosts))
+    found = evaluate_settings("megatron", args, JOB, hosts=tmp_path / "hosts.txt")
+    (tmp_path / "hosts.txt").write_text("".join(f"{host} 8\n" for host in hosts))
+    assert found.decision == evaluate_settings("megatron", args, JOB, hosts=tmp_path / "hosts.txt").decision
+    (tmp_path / "hosts.txt").write_text("\n".join(hosts))
+    with pytest.raises(sa.InputError, match=f"8 hosts, each on one line, .* as '{hosts[0]} 8'"):
+        evaluate_settings("megatron", args, JOB, hosts=tmp_path / "hosts.txt")

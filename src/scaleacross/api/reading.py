@@ -11,7 +11,7 @@ from scaleacross.api.problems import problem_of
 from scaleacross.api.stated import noted, stated
 from scaleacross.errors import InputError, unreadable
 from scaleacross.readers import READERS
-from scaleacross.readers.hosts import placement_of, read_hosts
+from scaleacross.readers.hosts import check_whole, placement_of, read_hosts
 from scaleacross.readers.megatron_model import check_model
 from scaleacross.readers.settings import Reading
 from scaleacross.solvers.network_of_plan import with_network
@@ -90,7 +90,10 @@ def present_settings(
     size = len(listed) if listed else world or 0
     if world is not None and listed and world != size:
         raise InputError(f"{hosts} lists {size:,} processes; --world says {world:,}")
-    profile = problem_of(job, ()).profile
+    given = problem_of(job, ())
+    profile = given.profile
+    if listed:
+        check_whole(listed, str(hosts), given.topology)
     num_layers = profile.num_layers - profile.num_prediction_layers  # settings say whether they train these
     reading = READERS[framework](_text(settings), str(settings), size, num_layers)
     stated_there = {"prediction_layers": 0, **reading.job}

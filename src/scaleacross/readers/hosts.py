@@ -16,14 +16,14 @@ from scaleacross.spec.topology import Topology
 def read_hosts(text: str, name: str) -> list[str]:
     """Host of every rank, as the topology names it: hosts.txt (a block of ranks a line) or slurm_hostfile (a rank a line).
 
-    A line of hosts.txt has the host, its processes and, where the host has another name in the topology, that name.
+    A line of hosts.txt has the host, its processes (8, slots=8) and, where the topology names the host otherwise, that name.
 
     Raises:
         InputError: a line of another form, or no host.
     """
     out: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        fields = line.split("#")[0].split()
+        fields = line.split("#")[0].replace("slots=", "", 1).split()
         if len(fields) == 1:
             out.append(fields[0])
         elif len(fields) in (2, 3) and fields[1].isdigit() and int(fields[1]) > 0:
@@ -35,6 +35,16 @@ def read_hosts(text: str, name: str) -> list[str]:
     if not out:
         raise InputError(f"{name}: no host")
     return out
+
+
+def check_whole(hosts: Sequence[str], name: str, topology: Topology) -> None:
+    """Raise InputError where every host has one process and more accelerators: a list of hosts, not of ranks."""
+    least = min(one.accelerators_per_host for one in topology.buildings)
+    if least > 1 and len(set(hosts)) == len(hosts):
+        raise InputError(
+            f"{name}: {len(hosts)} hosts, each on one line, which stands for one process: write the processes of a host "
+            f"behind it, as '{hosts[0]} {least}'"
+        )
 
 
 def placement_of(
