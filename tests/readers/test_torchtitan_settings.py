@@ -113,6 +113,23 @@ def test_other_settings_are_named_in_notes_and_harmless_ones_are_not() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("tensor_parallel_degree = 0", "parallelism.tensor_parallel_degree = 0: a whole number ≥ 1 is needed"),
+        ("context_parallel_degree = -2", "= -2: a whole number ≥ 1 is needed"),
+        ("data_parallel_shard_degree = 0", "= 0: a whole number ≥ 1, or -1 for all that is left, is needed"),
+        ("pipeline_parallel_first_stage_less_layers = -1", "= -1: a whole number ≥ 0 is needed"),
+    ],
+)
+def test_numbers_that_count_nothing_are_refused(line: str, message: str) -> None:
+    with pytest.raises(sa.InputError, match=message):
+        reading(line)
+    assert reading("data_parallel_shard_degree = -1").decision.degrees.dp == 4
+    with pytest.raises(sa.InputError, match=r"training.local_batch_size = -1: a whole number ≥ 1 is needed"):
+        reading(training="local_batch_size = -1")
+
+
 def test_the_compiler_of_an_older_file_is_read() -> None:
     assert reading("[compile]", "enable = true").job["kept.compiled"] == ["model", "loss"]
     assert reading("[compile]", "enable = true", 'components = ["loss"]').job["kept.compiled"] == ["loss"]

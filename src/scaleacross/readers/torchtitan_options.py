@@ -61,6 +61,8 @@ HARMLESS: Final[Mapping[tuple[str, str], tuple[tuple[Any, ...], str]]] = {
 
 WORDS: Final = ("fsdp_reshard_after_forward", "pipeline_parallel_schedule", "module_fqns_per_model_part")
 """What is read and is no number."""
+LEFT: Final = {"data_parallel_shard_degree": "all that is left", "global_batch_size": "one local batch each"}
+"""Numbers of which -1 leaves the choice to torchtitan."""
 RESHARD: Final = ("parallelism", "fsdp_reshard_after_forward")
 SILENT: Final = ("job", "profiling", "metrics", "lr_scheduler", "checkpoint", "comm", "memory_estimation", "validation",
                  "experimental", "debug", "quantize")  # fmt: skip
@@ -87,13 +89,11 @@ def check(parts: Mapping[str, Mapping[str, Any]], name: str) -> tuple[str, ...]:
     for (part, key), value in stated.items():
         if value is UNKNOWN and ((part, key) in READ or (part, key) in HARMLESS):
             raise InputError(f"{name}: {part}.{key} is no literal; write the value itself")
-        if (
-            (part, key) in READ
-            and part in ("parallelism", "training")
-            and key not in WORDS
-            and not isinstance(value, int)
-        ):
-            raise InputError(f"{name}: {part}.{key} = {value!r}: a whole number is needed")
+        if (part, key) in READ and part in ("parallelism", "training") and key not in WORDS:
+            least = 0 if key.endswith("_less_layers") else 1
+            if not isinstance(value, int) or (value < least and (key not in LEFT or value != -1)):
+                or_left = f", or -1 for {LEFT[key]}," if key in LEFT else ""
+                raise InputError(f"{name}: {part}.{key} = {value!r}: a whole number ≥ {least}{or_left} is needed")
         able, why = HARMLESS.get((part, key), ((value,), ""))
         if value not in able:
             raise InputError(f"{name}: {part}.{key} = {value!r}: {why}")
