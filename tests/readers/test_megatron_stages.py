@@ -65,6 +65,11 @@ def test_cuts_that_megatron_refuses_are_named(layers: int, more: str, message: s
         read(words(layers, 4, more), "x", 8, layers)
 
 
+def test_an_empty_layout_is_refused() -> None:
+    with pytest.raises(sa.InputError, match="--pipeline-model-parallel-layout is empty"):
+        read(words(8, 2, "--pipeline-model-parallel-layout --overlap-grad-reduce"), "x", 2, 8)
+
+
 def test_ends_without_a_pipeline_are_refused() -> None:
     with pytest.raises(sa.InputError, match=f"{LAST} on pp 1"):
         read(words(32, 1, f"{LAST} 32"), "x", 8, 32)

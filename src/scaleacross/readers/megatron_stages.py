@@ -39,6 +39,8 @@ def layers_of_stages(
             elsewhere.
     """
     if LAYOUT in found:
+        if not found[LAYOUT]:
+            raise InputError(f"{name}: {LAYOUT} is empty: the stages of the pipeline are needed, as Et*4|t*4L")
         letters = expand(found[LAYOUT][0])
         if not letters.count("m") == letters.rpartition("|")[2].count("m") == predicted:
             raise InputError(
