@@ -18,7 +18,7 @@ from scaleacross.emitters.step_trace import step_trace_json
 from scaleacross.errors import InputError
 from scaleacross.report.page import html
 from scaleacross.report.simulation import chart_line
-from scaleacross.simulation.what_if import disturbance_of
+from scaleacross.simulation.what_if import disturbance_of, notes_on
 from scaleacross.spec.plan import COMPONENTS, Plan
 from scaleacross.spec.topology import Topology
 from scaleacross.units import human_bytes
@@ -207,6 +207,10 @@ def test_replicas_that_meet_rarely_send_a_part_of_their_gradients(plan: Plan) ->
     (note,) = sa.simulate(plan, what_if=["sync-every=50"]).notes
     held = max(stage.optimizer_bytes for stage in plan.memory) / plan.job.optimizer.state_bytes
     assert "replicas drift apart" in note and f"keep up to {human_bytes(8 * held)} more" in note
+    on_host = plan.model_copy(
+        update={"memory": tuple(stage.model_copy(update={"optimizer_bytes": 0.0}) for stage in plan.memory)}
+    )
+    assert "more" not in notes_on(["sync-every=50"], on_host)[0]
     with pytest.raises(InputError, match="is of one step"):
         simulate_weeks(plan, days=1, what_if=["sync-every=50"])
 

@@ -8,8 +8,8 @@
 * ``lost-plane=building``           one of the planes that the topology states for a level is lost
 * ``lost-rack=building-a:3``        fault units with an accelerator in the rack (from 0) stop, the others take over their
                                     micro-batches; of several racks, all of their units
-* ``sync-every=50:4``               replicas average their parameters in every 50 steps, a part in each, as 4 bits each (without
-                                    ``:4`` as wide as their gradients are): DiLoCo in place of synchronous training
+* ``sync-every=50:4``               replicas average their parameters once in 50 steps, a part in each step, in 4 bits a
+                                    parameter (without ``:4`` in as many as gradients take): DiLoCo, not synchronous training
 
 Options add up: a level that is slow and lacks a plane has the product of both shares. The same one stated twice is refused.
 """
@@ -35,8 +35,8 @@ from scaleacross.units import human_bytes
 
 Ints = npt.NDArray[np.int_]
 
-OPTIONS: Final = ("jitter", "host-jitter", "seed", "straggler", "slow", "lost-plane", "lost-rack", "sync-every")
 SYNC: Final = "sync-every"
+OPTIONS: Final = ("jitter", "host-jitter", "seed", "straggler", "slow", "lost-plane", "lost-rack", SYNC)
 OUTER_BYTES: Final = 8
 """Per parameter, beside the optimizer's: its value at the last synchronization and the momentum of the outer step, in fp32."""
 OF_TABLES: Final = ("straggler", "slow", "lost-plane")
@@ -97,9 +97,9 @@ def notes_on(options: Sequence[str], plan: Plan) -> tuple[str, ...]:
     note = (
         "between synchronizations replicas drift apart (DiLoCo): not the training that the plan describes, nor its loss"
     )
-    each = plan.job.optimizer.state_bytes
-    if each:
-        more = max(stage.optimizer_bytes for stage in plan.memory) / each * OUTER_BYTES
+    held, each = max(stage.optimizer_bytes for stage in plan.memory), plan.job.optimizer.state_bytes
+    if held and each:  # states on the host do not say how many parameters an accelerator updates
+        more = held / each * OUTER_BYTES
         note += f"; accelerators keep up to {human_bytes(more)} more ({OUTER_BYTES} bytes a parameter, not in the plan's memory)"
     return (note,)
 
