@@ -148,6 +148,17 @@ def test_a_group_that_straddles_buildings_makes_the_step_of_coarse_classes_too(
     assert folded.step_s == pytest.approx(whole.step_s, rel=1e-2)
 
 
+def test_seconds_are_those_of_the_replica_that_others_wait_for() -> None:
+    """One of two pipelines has a stage 50 ms away: its messages make the step, not the all-reduce where the other waits."""
+    topology = instances.plain_topology(3, 1)
+    topology["trunks"][0]["one_way_latency_us"] = 5e4
+    job = instances.plain_job(topology=topology)
+    plan = sa.evaluate((job, laid((3, 1), "tp cp pp dp_shard dp_replicate", tp=4, pp=2, dp_replicate=2)))
+    near = sa.evaluate((instances.plain_job(3, 1), plan.decision))
+    assert plan.cost.component("pp") > 0.5 * (plan.cost.step_s - near.cost.step_s) > 0.25 * plan.cost.step_s
+    assert plan.cost.component("dp") < plan.cost.component("pp")
+
+
 def num_calls(schedule: str, shard: str, op: str) -> int:
     """Calls of ``op`` that gather parameters or reduce gradients in a step of two stages."""
     job = instances.plain_job(2, schedules=schedule, shard=shard, sequence_length=8192, global_batch_sequences=32)

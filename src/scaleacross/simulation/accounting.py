@@ -52,15 +52,9 @@ def _inside(start: float, end: float, window: Window) -> float:
     return max(0.0, min(end, window[1]) - max(start, window[0]))
 
 
-def on_critical_path(
-    nodes: Collection[int],
-    timeline: Timeline,
-    waits_of: Callable[[int], Sequence[int]],
-    window: Window = (0.0, math.inf),
-) -> float:
-    """Seconds of the critical path that pass in ``nodes`` and in ``window``; ``waits_of`` as for ``critical_path``."""
-    path = [node for node in critical_path(timeline, waits_of) if node in nodes]
-    return sum(_inside(float(timeline.start_s[node]), float(timeline.arrival_s[node]), window) for node in path)
+def seconds_of(nodes: Collection[int], timeline: Timeline, window: Window = (0.0, math.inf)) -> float:
+    """Seconds that pass in ``nodes``, from start to arrival, and in ``window``."""
+    return sum(_inside(float(timeline.start_s[node]), float(timeline.arrival_s[node]), window) for node in nodes)
 
 
 def critical_path(timeline: Timeline, waits_of: Callable[[int], Sequence[int]]) -> list[int]:

@@ -31,7 +31,7 @@ from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan, PredictedCollective
 from scaleacross.spec.recomputation import policy_on, regathers_keys, tokens_again
 from scaleacross.spec.step_work import PipelineWork
-from scaleacross.step.graph import StepGraph
+from scaleacross.step.graph import Computation, StepGraph
 from scaleacross.step.program import build
 from scaleacross.step.setting import SHAPES, Op, RankWork, Setting
 from scaleacross.workloads.equal_copies import equal_copies
@@ -98,9 +98,20 @@ class Replay:
         return {who: accounting.components(self.graph.course(who), self.nodes) for who in self.graph.ranks}
 
     @cached_property
+    def critical_path(self) -> list[int]:
+        """``accounting.critical_path``: nodes, the last first."""
+        return accounting.critical_path(self.nodes, self.graph.waits_of)
+
+    @cached_property
     def busiest(self) -> int:
-        """The class whose seconds are those of the step."""
-        return _busiest(self.by_class, self.graph.ranks)
+        """The class whose seconds are those of the step: the busiest of those whose computation nobody could shorten.
+
+        Others may compute as much, and wait at the end in a collective for a replica that is late: their seconds say that a
+        collective takes long, and hide why.
+        """
+        kinds = (self.graph.node(node) for node in self.critical_path)
+        late = {kind.rank_class for kind in kinds if isinstance(kind, Computation) and kind.component == "compute"}
+        return _busiest(self.by_class, {who: rank for who, rank in self.graph.ranks.items() if not late or who in late})
 
     @cached_property
     def components_s(self) -> dict[str, float]:
@@ -111,7 +122,8 @@ class Replay:
         """``components_s`` of what passes in a window; waiting is split into what messages cost and the bubble."""
         spent = accounting.components(self.graph.course(self.busiest), self.nodes, window)
         idle = spent.get(accounting.IDLE, 0.0)
-        saved = accounting.on_critical_path(set(self.graph.messages.values()), self.nodes, self.graph.waits_of, window)
+        messages = set(self.graph.messages.values())
+        saved = accounting.seconds_of([node for node in self.critical_path if node in messages], self.nodes, window)
         waited = min(saved, idle)
         own = {name: spent.get(name, 0.0) for name in ("compute", "tp", "cp", "ep", "dp", "optimizer")}
         return {**own, "bubble": idle - waited, "pp": spent.get("pp", 0.0) + waited}

@@ -24,7 +24,7 @@ def simulated_step(
     """The facts of a replay; ``timeline`` keeps every span and every change of a link's rate."""
     machine, graph = played.machine, played.graph
     row_of = {who: number for number, who in enumerate(graph.ranks)}
-    critical = set(accounting.critical_path(played.nodes, graph.waits_of)) if timeline else set()
+    critical = set(played.critical_path) if timeline else set()
     sent = {node: number for number, node in enumerate(graph.messages.values())} if timeline else {}
 
     def story_of(who: int) -> tuple[Span, ...]:
