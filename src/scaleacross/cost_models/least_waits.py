@@ -212,14 +212,21 @@ def _carried_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
 
     The first message follows forwards of the first chunk; the last one is followed by those of the last chunk at least, and by
     the backward of its micro-batch through all stages (where that is whole; otherwise the messages alone count).
+
+    Where the way back passes the link, too, the first message up follows the forward of a first chunk on all ranks, and the last
+    one down is followed by the backward of one (where that is whole).
     """
     candidates, work = volumes.candidates, volumes.work
-    m, v = candidates.num_micro_batches, candidates.num_chunks
+    m, v, whole = candidates.num_micro_batches, candidates.num_chunks, among(candidates.schedule, WHOLE)
     across, once = delays.total_s(candidates.pp), np.asarray(delays.occupancy_s)
     carried = m * v * once
     passes = np.maximum(work.round_forward_s + work.every_backward_s, work.round_backward_s + work.every_forward_s)
     delayed = (1 + v) * across - once + (v - 1) * np.asarray(delays.loop_s)
-    return np.asarray(carried + np.where(among(candidates.schedule, WHOLE), passes + delayed, 0.0))
+    one_way = carried + np.where(whole, passes + delayed, 0.0)
+    every = messages_one_way(volumes, np.asarray(delays.back))
+    ends = np.maximum(work.round_forward_s, np.where(whole, work.round_backward_s, 0.0)) + across
+    both = m * every * once + ends + np.asarray(delays.slow_s) - once
+    return np.asarray(np.where(every > v, np.maximum(one_way, both), one_way))
 
 
 def _passed_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
@@ -256,7 +263,22 @@ def boundary_delays(message: Boundary) -> BoundaryDelays:
         slow_spacing=message.spacing.astype(np.int64),
         loop_s=slow,
         occupancy_s=np.where(crosses, message.busiest_s, message.near_occupancy_s),
+        back=np.where(crosses, message.back, 0.0),
     )
+
+
+def messages_one_way(volumes: Volumes, back: Floats) -> Floats:
+    """Messages of a micro-batch that pass a slow boundary's link in one direction, (n,): one for every chunk (``DualPipe``, whose
+    chunks are copies: one), and where the way ``back`` passes it one for every chunk but the first.
+
+    Down the pipeline go forwards over the boundary and backwards from rank 0 back to rank p−1. Where a sender waits until its
+    message has arrived, either of these has the link to itself.
+    """
+    candidates = volumes.candidates
+    twice = candidates.schedule == BOTH_WAYS  # its chunks are two copies of the model
+    loops = (back > 0) & ~folded(candidates.schedule) & ~twice & volumes.job.overlap.messages(chunked=True)
+    v = np.where(twice, 1, candidates.num_chunks)
+    return np.asarray(v + np.where(loops, v - 1, 0), dtype=np.float64)
 
 
 def _alike_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:

@@ -32,6 +32,8 @@ class Links(NamedTuple):
 
     ``curves`` are tables (tables, operations, group sizes, sizes) of measured collectives inside a domain, if any, and
     ``curve`` (...) says which one holds. ``in_switch`` (...): whether the switches of domains add up what passes.
+
+    ``two_buildings``: in bounds, whether there are no more than these.
     """
 
     bandwidth: Floats
@@ -50,6 +52,7 @@ class Links(NamedTuple):
     ring_share: Floats | None = None
     drives: Drives | None = None
     in_switch: Bools | bool = False
+    two_buildings: Bools | bool = False
 
     def without_others(self, shape: GroupShape) -> Links:
         """Of a group that no other stands in the way of on trunks and on its way there; of a relaxed shape, which may cross

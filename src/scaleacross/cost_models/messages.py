@@ -18,7 +18,8 @@ class Boundary(NamedTuple):
 
     ``*_latency_s`` passes without occupying the link, ``*_occupancy_s`` is bytes over bandwidth. ``num_far`` boundaries
     of a pipeline are far; ``tail`` ranks lie behind the last of them, ``spacing`` between two of them. ``num_between``
-    others are in between.
+    others are in between. ``back`` is 1 where pipelines cross once at most, for certain: messages from the last rank back to the
+    first pass the same inter-building link.
     """
 
     near_latency_s: Floats
@@ -31,6 +32,7 @@ class Boundary(NamedTuple):
     num_far: Floats
     tail: Floats
     spacing: Floats
+    back: Floats
 
     @property
     def slowest_s(self) -> Floats:
@@ -66,6 +68,8 @@ def neighbour_messages(size_bytes: Floats, shape: GroupShape, links: Links) -> B
         name: np.where(beyond, part[..., REGION], part[..., CAMPUS])
         for name, part in (("latency", latency), ("occupancy", occupancy), ("pairs", shape.pairs))
     }
+    between = np.where(beyond, shape.pairs[..., CAMPUS], 0.0)
+    back = links.two_buildings if isinstance(shape, RelaxedShape) else far["pairs"] + between <= 1
     return Boundary(
         latency[..., near].max(axis=-1),
         occupancy[..., near].max(axis=-1),
@@ -73,14 +77,15 @@ def neighbour_messages(size_bytes: Floats, shape: GroupShape, links: Links) -> B
         np.where(beyond, occupancy[..., CAMPUS], 0.0),
         far["latency"],
         far["occupancy"],
-        np.where(beyond, shape.pairs[..., CAMPUS], 0.0),
+        between,
         far["pairs"],
         shape.tail,
         shape.spacing,
+        np.broadcast_to(np.where(back, 1.0, 0.0), shape.tail.shape),
     )
 
 
-NO_DELAYS: Final = (*(0.0,) * 8, 1.0, 1.0)
+NO_DELAYS: Final = (*(0.0,) * 8, 1.0, 1.0, 0.0)
 """A ``Boundary`` that costs nothing."""
 
 
@@ -98,7 +103,7 @@ def boundary_times(pp: int, boundary: tuple[float, ...]) -> tuple[Floats, Floats
 
 def boundary_kinds(pp: int, boundary: tuple[float, ...]) -> Ints:
     """Of each of these boundaries 0 where it is near for all pipelines, 1 between, 2 far, (pp,)."""
-    num_between, num_far, tail, spacing = boundary[6:]
+    num_between, num_far, tail, spacing = boundary[6:10]
     positions = [pp - 1 - int(tail) - int(spacing) * index for index in range(int(num_far))]
     kind = np.zeros(pp, dtype=np.int64)
     kind[[max(0, position) for position in positions]] = 2

@@ -132,7 +132,7 @@ class Crossing(Pricing):
         egress = np.where(
             np.isfinite(capacity), self.links.capacity if self.links.egress is None else self.links.egress, np.inf
         )
-        return Links(bandwidth, capacity, latency, egress=egress)
+        return Links(bandwidth, capacity, latency, egress=egress, two_buildings=self.links.two_buildings)
 
 
 def _far_figures(fleet: Fleet, links: Links) -> tuple[Ints, Floats]:

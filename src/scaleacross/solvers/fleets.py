@@ -137,6 +137,7 @@ class Fleet:
             np.where(exists, np.minimum.accumulate(latency[::-1])[::-1], 0.0),
             None if curves is None else curves[None],
             egress=np.where(exists, np.maximum.accumulate(egress[::-1])[::-1], 1.0),
+            two_buildings=len(self.buildings) == 2,
         )
 
     def _widest_cut(self) -> float:

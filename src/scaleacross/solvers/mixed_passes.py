@@ -16,7 +16,8 @@ Symbols       as in ``mixed_fleets``; i  replica class with m_i micro-batches (s
 4 path        Where the backward is whole, every micro-batch passes all layers of the model forward, then backward, and the
               messages between all stages twice; no layer is faster than on its fastest type.
 5 trunk       A pipeline with ranks in two buildings sends, in either direction, a message or more for every micro-batch and chunk
-              (``DualPipe``, whose chunks are copies: for every micro-batch). So a trunk is busy for as long as all pipelines that
+              (``DualPipe``, whose chunks are copies: for every micro-batch); where there are only two, those from the last rank
+              back to the first, too (``least_waits.messages_one_way``). So a trunk is busy for as long as all pipelines that
               cross take turns on it.
 """
 
@@ -31,7 +32,7 @@ import numpy as np
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.layer_seconds import StackedTimes, recomputed_s
 from scaleacross.cost_models.least_passes import Travel
-from scaleacross.cost_models.least_waits import boundary_delays
+from scaleacross.cost_models.least_waits import boundary_delays, messages_one_way
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import Held
@@ -71,10 +72,10 @@ def trunk_messages_s(fleet: Fleet, links: Links, volumes: Volumes, strides: Ints
     pipelines = candidates.world_size // candidates.pp
     crossing = fleet.must_cross(np.broadcast_to(candidates.pp, strides.shape), strides, candidates.world_size)[..., 0]
     batches = np.where(crossing >= pipelines, candidates.num_micro_batches, fewest)
-    chunks = np.where(among(candidates.schedule, ("DualPipe",)), 1, candidates.num_chunks)
     ways = max(1, len(fleet.buildings) - 1)
+    every = messages_one_way(volumes, np.full(len(candidates), float(links.two_buildings)))
     message = volumes.hidden_bytes / candidates.tp
-    busy: Floats = np.ceil(crossing / ways) * batches * chunks * message / links.capacity[CAMPUS:].max()
+    busy: Floats = np.ceil(crossing / ways) * batches * every * message / links.capacity[CAMPUS:].max()
     return busy
 
 

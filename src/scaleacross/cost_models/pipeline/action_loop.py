@@ -1,4 +1,4 @@
-"""The play of ``timing`` where every rank has its links to itself, compiled: one action after another."""
+"""The plays of ``timing`` without links that collectives share, compiled: one action after another."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def play(
     num_ranks: int,
     num_slots: int,
 ) -> tuple[Floats, Floats]:
-    """Start of every action and arrival of its message, s; columns as of ``sharing_loop.Actions``.
+    """Start of every action and arrival of its message where every rank has its links to itself, s.
 
     Args:
+        rank, needs, fills, link, lasts_s, occupied_s, travel_s: columns as of ``sharing_loop.Actions``.
         num_slots: messages, and two more (``CompiledSchedule``).
     """
     rank_free, link_free, arrived = np.zeros(num_ranks), np.zeros(num_ranks * num_ranks), np.zeros(num_slots)
@@ -33,4 +34,53 @@ def play(
         rank_free[own] = start[action] + lasts_s[action]
         link_free[lane] = max(rank_free[own], link_free[lane]) + occupied_s[action]
         arrival[action] = arrived[fills[action]] = link_free[lane] + travel_s[action]
+    return start, arrival
+
+
+@compiled
+def play_queued(
+    rank: Ints,
+    needs: Ints,
+    fills: Ints,
+    lane: Ints,
+    lasts_s: Floats,
+    occupied_s: Floats,
+    travel_s: Floats,
+    row: Ints,
+    first: Ints,
+    num_lanes: int,
+    num_slots: int,
+) -> tuple[Floats, Floats]:
+    """The same where messages of several ranks pass one ``lane``, in the order in which they are ready.
+
+    Of all ranks' next actions the one that ends first is over: what its message lets begin ends later.
+
+    Args:
+        row, first: as of ``sharing_loop.Actions``.
+    """
+    ranks = len(first) - 1
+    at, rank_free, ends = first[:-1].copy(), np.zeros(ranks), np.full(ranks, np.inf)
+    lane_free, arrived = np.zeros(num_lanes), np.zeros(num_slots)
+    start, arrival = np.empty(len(rank)), np.empty(len(rank))
+    for slot in fills:
+        arrived[slot] = np.inf
+    for own in range(ranks):
+        ends[own] = arrived[needs[row[at[own]]]] + lasts_s[row[at[own]]]
+    for _ in range(len(rank)):
+        own = 0
+        for other in range(1, ranks):
+            if ends[other] < ends[own]:
+                own = other
+        action, end = row[at[own]], ends[own]
+        start[action] = max(rank_free[own], arrived[needs[action]])
+        rank_free[own] = end
+        lane_free[lane[action]] = max(end, lane_free[lane[action]]) + occupied_s[action]
+        arrival[action] = arrived[fills[action]] = lane_free[lane[action]] + travel_s[action]
+        at[own] += 1
+        for other in range(ranks):
+            if at[other] == first[other + 1]:
+                ends[other] = np.inf
+            elif other == own or needs[row[at[other]]] == fills[action]:
+                following = row[at[other]]
+                ends[other] = max(rank_free[other], arrived[needs[following]]) + lasts_s[following]
     return start, arrival

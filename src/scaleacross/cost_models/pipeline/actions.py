@@ -29,6 +29,7 @@ class Actions:
             ``weight_s``: weight gradients, part of ``backward_s``.
         outer_s: what the first forward and the last backward wait for beyond that, (2, p·v).
         latency_s, occupancy_s: of messages between rank r and r + 1; with several chunks the last entry is the loop-back.
+        crossing: whether these cross buildings, likewise; None: none does.
         link_s: for which F, B, I and W keep links busy that all ranks share, (4, p·v); None: they have these to themselves.
         states: gradients and parameters that share these links, if any; ``waits``: layers that wait for messages on them.
     """
@@ -45,6 +46,7 @@ class Actions:
     outer_s: Floats
     latency_s: Floats
     occupancy_s: Floats
+    crossing: Bools | None = None
     link_s: Floats | None = None
     states: States | None = None
     waits: MessageWaits | None = None
@@ -76,7 +78,15 @@ class Actions:
     def _key(self) -> tuple[object, ...]:
         """What tells pipelines apart."""
         messages, links = (self.latency_s, self.occupancy_s), () if self.link_s is None else (self.link_s,)
-        arrays = *self.seconds, self.outer_s, *messages, *links, *(self.states or ()), *(self.waits or ())
+        arrays = (
+            *self.seconds,
+            self.outer_s,
+            *messages,
+            self.crosses(),
+            *links,
+            *(self.states or ()),
+            *(self.waits or ()),
+        )
         shape = self.schedule, self.num_ranks, self.num_microbatches, self.num_chunks, self.order
         return *shape, len(links), len(self.states or ()), *(each.tobytes() for each in arrays)
 
@@ -86,13 +96,17 @@ class Actions:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Actions) and self._key == other._key
 
-    def behind(self, waits: MessageWaits | None, crossing: Bools) -> MessageWaits | None:
-        """``waits`` for these messages; ``crossing``: whether those of a boundary between ranks cross buildings, (p,)."""
-        if waits is None or not crossing.any():
+    def behind(self, waits: MessageWaits | None) -> MessageWaits | None:
+        """``waits`` for these messages."""
+        if waits is None or self.crossing is None:
             return None
+        return waits.behind(self.between_stages()[1], self.crosses())
+
+    def crosses(self) -> Bools:
+        """Whether messages between consecutive virtual stages cross buildings, (p·v − 1,)."""
         shape = self.num_ranks, self.num_chunks, SCHEDULES[self.schedule].placement
-        crosses = virtual_boundaries("crossing", crossing[: len(self.occupancy_s)], *shape) > 0
-        return waits.behind(self.between_stages()[1], crosses)
+        none = np.zeros(len(self.occupancy_s), dtype=bool)
+        return virtual_boundaries("crossing", none if self.crossing is None else self.crossing, *shape) > 0
 
     def between_stages(self) -> tuple[Floats, Floats]:
         """Latency and occupancy of messages between consecutive virtual stages, (p·v − 1,) each."""
@@ -106,4 +120,5 @@ class Actions:
 def _ends(of: Actions) -> StageEnds:
     choice = PipelineChoice(schedule=of.schedule, num_chunks=of.num_chunks, order=of.order)
     seconds, messages = (*of.seconds, *of.outer_s), (of.latency_s, of.occupancy_s)
-    return exact_ends(choice, of.num_ranks, of.num_microbatches, seconds, *messages, of.link_s, of.states, of.waits)
+    size = of.num_ranks, of.num_microbatches
+    return exact_ends(choice, *size, seconds, *messages, of.link_s, of.states, of.waits, of.crossing)

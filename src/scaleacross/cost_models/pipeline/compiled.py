@@ -33,6 +33,17 @@ class CompiledSchedule:
     boundary: NDArray[np.int64]
     link: NDArray[np.int64]
 
+    @property
+    def num_slots(self) -> int:
+        """Messages, and two more."""
+        return 2 * self.schedule.num_virtual_stages * self.schedule.num_microbatches + 2
+
+    @property
+    def by_rank(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Actions of rank 0, of rank 1 ..., and where each rank's begin, (ranks + 1,)."""
+        count = np.bincount(self.rank, minlength=self.schedule.num_ranks)
+        return np.argsort(self.rank, kind="stable"), np.append(0, np.cumsum(count))
+
 
 def compile_schedule(schedule: PipelineSchedule) -> CompiledSchedule:
     """Flatten ``schedule`` for ``time_schedule``.

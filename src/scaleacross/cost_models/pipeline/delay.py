@@ -44,6 +44,7 @@ class BoundaryDelays:
         slow_tail: ranks behind the last slow boundary, ≥ 1 (p/2 when half of the ranks sit behind it). Ignored where
             there is none.
         slow_spacing: ranks between consecutive slow boundaries, ≥ 1. Unequal spacings: the largest keeps the bound.
+        back: 1 where messages from rank p−1 back to rank 0 pass the link of the slow boundary (``least_waits``); 0 elsewhere.
     """
 
     inner_s: ArrayLike
@@ -53,6 +54,7 @@ class BoundaryDelays:
     num_slow: ArrayLike = 0
     slow_tail: ArrayLike = 1
     slow_spacing: ArrayLike = 1
+    back: ArrayLike = 0
 
     def total_s(self, num_ranks: ArrayLike) -> Floats:
         """P: sum over the p−1 boundaries, without the loop-back."""

@@ -21,6 +21,7 @@ from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 MAX_ACTIONS = 4_000_000  # actions timed one by one at most, a few seconds
 _DIRECT_ACTIONS = 60_000  # up to here timing all of them is quicker than looking for a steady state
@@ -43,6 +44,7 @@ def exact_ends(
     link_s: Floats | None = None,
     states: States | None = None,
     waits: MessageWaits | None = None,
+    crossing: Bools | None = None,
 ) -> StageEnds:
     """When every stage of a schedule begins and ends, exact for ranks and boundaries of any kind.
 
@@ -53,7 +55,7 @@ def exact_ends(
             every virtual stage (``pipeline.timing.time_schedule``), (p·v,) in model order.
         boundary_latency_s, boundary_occupancy_s: per boundary between rank r and r+1, shape (p−1,) or scalar; with v > 1 shape
             (p,), the last entry for the loop-back from rank p−1 to rank 0. ``pipeline.timing`` defines both.
-        link_s, states, waits: as of ``pipeline.timing.time_schedule``.
+        link_s, states, waits: as of ``pipeline.timing.time_schedule``; crossing: likewise, of the boundaries between ranks.
 
     Raises:
         InputError: the shape is refused by the schedule, an array has the wrong shape or a negative entry, or the run has more
@@ -61,6 +63,9 @@ def exact_ends(
     """
     forward, backward, alone, weight, first, last = seconds
     shared: dict[str, Any] = {"link_s": link_s, "states": states, "waits": waits, "outer_s": np.stack([first, last])}
+    if crossing is not None:
+        shape = num_ranks, choice.num_chunks, SCHEDULES[choice.schedule].placement
+        shared["crossing"] = virtual_boundaries("crossing", crossing, *shape) > 0
     messages = boundary_latency_s, boundary_occupancy_s
     timed = _timer(choice, num_ranks, forward, backward, *messages, weight_s=weight, input_s=alone, **shared)
     played, skipped_s = _without_repeats(timed, choice, num_ranks, num_microbatches)

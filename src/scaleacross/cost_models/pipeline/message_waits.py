@@ -41,20 +41,18 @@ class MessageWaits(NamedTuple):
     Attributes:
         layers: of an action, 0 where none of its calls crosses buildings.
         ahead_s, hidden_s, more_s: a, h and b·N/n of each.
-        crossing: whether messages between consecutive virtual stages cross buildings, (p·v − 1,).
     """
 
     layers: Ints
     ahead_s: Floats
     hidden_s: Floats
     more_s: Floats
-    crossing: Bools
 
     def behind(self, occupancy_s: Floats, crossing: Bools) -> MessageWaits | None:
-        """With the messages that cross, which keep a trunk busy for ``occupancy_s`` each; None where no layer may wait."""
+        """These; None where no layer may wait for messages, of which those that cross keep a trunk busy for ``occupancy_s``."""
         longest = float(np.where(crossing, occupancy_s, 0.0).max(initial=0.0))
         may_wait = (self.layers > 0) & (longest > self.ahead_s + self.hidden_s) & (self.more_s > self.hidden_s)
-        return self._replace(crossing=crossing) if may_wait.any() else None
+        return self if may_wait.any() else None
 
 
 def message_waits(
@@ -83,7 +81,7 @@ def message_waits(
             total[:3] += here * own
     if not layers.any():
         return None
-    return MessageWaits(layers.astype(np.int64), ahead_s, hidden_s, more_s, np.zeros(0, dtype=bool))
+    return MessageWaits(layers.astype(np.int64), ahead_s, hidden_s, more_s)
 
 
 def _keys(volumes: Volumes, work: StageWork, group: Group, messages: float) -> tuple[Floats, Floats, Floats]:

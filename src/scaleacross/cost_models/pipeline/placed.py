@@ -88,6 +88,7 @@ class StageSeconds:
             forward = forward + np.append(delay, 0.0)
             backward, alone = backward + np.append(0.0, delay), alone + np.append(0.0, delay)
             latency = occupancy = np.zeros_like(latency)
+        crossing = boundary_kinds(p, boundary)[: len(occupancy)] > 0
         return Actions(
             name,
             p,
@@ -101,6 +102,7 @@ class StageSeconds:
             np.stack([first, last]),
             latency,
             occupancy,
+            crossing if occupancy[crossing].any() else None,
         )
 
     @property
@@ -330,7 +332,7 @@ def _timed(
     near = tuple(float(np.broadcast_to(part, 1)[0]) for part in message)
     blocking = not volumes.job.overlap.messages(chunked=choice.num_chunks > 1)
     delayed = seconds.actions(choice, p, m, near, blocking) if any(near[:6]) else alone
-    behind = delayed.behind(waits, boundary_kinds(p, near) > 0)
+    behind = delayed.behind(waits)
     passes = replace(delayed, link_s=links if links.any() else None, waits=behind)
     timed = TimedPipeline(*busiest, replicas, rank, passes, delayed, alone, replicated_s=replicated_s)
     if behind is None and not is_crowded(delayed.seconds, links, ranks):

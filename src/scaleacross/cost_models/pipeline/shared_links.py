@@ -31,6 +31,8 @@ Call = tuple[int, int, float, float, int, bool]
 _FORWARD: Final = KINDS[Kind.F]
 _GRADIENTS: Final = (KINDS[Kind.B], KINDS[Kind.W])
 _NONE: Final = -1
+NO_WAY: Final = -1
+"""Of a message that stays in its building."""
 
 
 class States(NamedTuple):
@@ -67,40 +69,40 @@ def run_sharing(
     occupancy: Floats,
     states: States | None = None,
     waits: MessageWaits | None = None,
+    crossing: Bools | None = None,
 ) -> tuple[Floats, Floats, Floats, float]:
     """Start and end of every action and arrival of its message, in the compiled order, and the end of the last of ``states``.
 
     Args:
         seconds, busy_s: d and b of every action; ``latency``, ``occupancy``: of its message.
         waits: layers that wait while messages pass these links.
+        crossing: of ``ways``; None: no messages pass them.
     """
     from scaleacross.cost_models.pipeline import sharing_loop as loop  # late: it brings the compiler
 
-    schedule, count = compiled.schedule, len(compiled.rank)
-    begins = np.append(0, np.cumsum(np.bincount(compiled.rank, minlength=schedule.num_ranks)))
+    count = len(compiled.rank)
     parts = _Parts.of(compiled, states)
     waiting = _Waiting.of(compiled, parts, waits)
+    crosses = np.full(count, NO_WAY) if crossing is None else ways(compiled, crossing)
     actions = loop.Actions(
         compiled.rank,
         compiled.needs,
         compiled.fills,
         compiled.link,
-        np.argsort(compiled.rank, kind="stable"),
-        begins,
+        *compiled.by_rank,
         seconds,
         _asked(seconds, busy_s),
         latency,
         occupancy,
         waiting.number,
         *parts[2:],
-        waiting.crosses,
-        *waiting[2:],
+        crosses,
+        *waiting[1:],
     )
     kinds = (np.int64, np.int64, np.float64, np.float64, np.int64, np.bool_)
     calls = loop.Calls(*(np.array([call[at] for call in parts.calls], dtype=kind) for at, kind in enumerate(kinds)))
     start, end, arrival, calls_end = *np.zeros((3, count)), np.zeros(1)
-    num_slots = 2 * schedule.num_virtual_stages * schedule.num_microbatches + 2
-    loop.play(actions, calls, num_slots, loop.Played(start, end, arrival, calls_end))
+    loop.play(actions, calls, compiled.num_slots, loop.Played(start, end, arrival, calls_end))
     return start, end, arrival, float(calls_end[0])
 
 
@@ -147,7 +149,6 @@ class _Waiting(NamedTuple):
     """Parts of actions, and which wait for messages: columns of ``sharing_loop.Actions``."""
 
     number: Ints
-    crosses: Ints
     ahead_s: Floats
     hidden_s: Floats
     more_s: Floats
@@ -157,24 +158,27 @@ class _Waiting(NamedTuple):
         """Every layer whose calls may wait is a part, but of actions that are in parts for gradients or parameters already."""
         none = np.zeros(len(compiled.rank))
         if waits is None:
-            return cls(parts.number, np.full(len(none), _NONE), none, none, none)
+            return cls(parts.number, none, none, none)
         of = compiled.kind, compiled.stage
         layers, whole = waits.layers[of], (parts.call == _NONE) & (parts.gated == 0)
         number = np.where(whole, np.maximum(1, layers), parts.number)
-        return cls(number, _ways(compiled, waits.crossing), waits.ahead_s[of], waits.hidden_s[of], waits.more_s[of])
+        return cls(number, waits.ahead_s[of], waits.hidden_s[of], waits.more_s[of])
 
 
-def _ways(compiled: CompiledSchedule, crossing: Bools) -> Ints:
-    """Number of the way on which an action's message crosses buildings, those on one queue; NONE where it does not.
+def ways(compiled: CompiledSchedule, crossing: Bools) -> Ints:
+    """Number of the way on which an action's message crosses buildings, those on one queue; ``NO_WAY`` where it does not.
 
     Between two buildings all messages in a direction share a trunk, those from the last rank back to the first included.
     Pipelines through more buildings have one for every pair of ranks.
+
+    Args:
+        crossing: whether messages between consecutive virtual stages cross buildings, (p·v − 1,).
     """
     crosses = np.append(crossing, False)[compiled.boundary]
     receiver = compiled.link % compiled.schedule.num_ranks
     borders = np.minimum(compiled.rank, receiver)[crosses & (np.abs(compiled.rank - receiver) == 1)]
     way = receiver < compiled.rank if len(np.unique(borders)) == 1 else np.unique(compiled.link, return_inverse=True)[1]
-    return np.where(crosses, way, _NONE)
+    return np.where(crosses, way, NO_WAY)
 
 
 def _outermost(compiled: CompiledSchedule) -> tuple[Mapping[int, int], Mapping[int, int]]:
