@@ -58,9 +58,19 @@ def test_a_region_takes_in_over_the_trunks_that_lead_to_others() -> None:
     wires = [trunk("a", "b", bandwidth_bytes_per_s=90 * GB), trunk("a", "c", 5e-3), trunk("b", "c", 7e-3)]
     whole = topology([building("a", 2), building("b", 2)], [building("c", 2)], trunks=wires)
     found, level = least_s("all_gather", S, tiling(whole, 24), None)
-    assert (found, level) == (pytest.approx(S * 2 / 3 / (10 * GB) + 6e-3), REGION), "into c; b is 6 ms away"
+    assert (found, level) == (pytest.approx(S * 2 / 3 / (10 * GB) + 5e-3), REGION), "into c; a is 5 ms away"
     found, level = least_s("all_reduce", S, tiling(whole, 24), None)
-    assert (found, level) == (pytest.approx(2 * S / (20 * GB) + 6e-3), REGION)
+    assert (found, level) == (pytest.approx(2 * S / (20 * GB) + 5e-3), REGION)
+    found, _ = least_s("all_gather", 1.0, tiling(whole, 24), None)
+    assert found == pytest.approx(6e-3, rel=1e-6), "one byte from b to c goes by a"
+
+
+def test_bytes_of_far_ranks_travel_while_those_of_near_ones_come_in() -> None:
+    """A chain a – b – c: b's 4 parts of 9 keep the link into c busy until a's have come 2 ms further."""
+    wires = [trunk("a", "b", 2e-3), trunk("b", "c", 1e-3)]
+    whole = topology([building(name, 1) for name in "abc"], trunks=wires)
+    found, _ = least_s("all_gather", S, tiling(whole, 12), None)
+    assert found == pytest.approx(S * 8 / 12 / (5 * GB) + 2e-3), "into a; into c 1 ms less"
 
 
 def test_a_group_of_one_waits_for_nothing_and_a_curve_is_believed() -> None:

@@ -10,8 +10,9 @@ each group runs over S bytes there must come in, from outside,
 
 All of it passes what leads into the unit. For an accelerator that is its link into the scale-up domain and its network
 adapter; for other units the adapters of their accelerators or, where that is less, the uplink of a domain, rack or zone, or all
-trunks of a building or region. So no schedule takes less than the bytes of all groups over that rate, in any unit. One message
-from the farthest rank adds its latency, over the buildings on the way of least latency.
+trunks of a building or region. So no schedule takes less than the bytes of all groups over that rate, in any unit, after the
+least latency of what leads into it: bytes of ranks farther away may travel while those of nearer ones come in. Nor does any take
+less than one message from the farthest rank, over the buildings on the way of least latency.
 
 A measured curve of a group inside one scale-up domain is taken as it is, where it is below all this.
 """
@@ -26,7 +27,7 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, SCALE_UP, Levels
-from scaleacross.spec.network import LINK_LEVELS, CurveOp
+from scaleacross.spec.network import LINK_LEVELS, CurveOp, Trunk
 from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.topology import Building, Topology, attainable_trunk_bytes_per_s
 from scaleacross.spec.trunk_paths import TrunkPaths
@@ -68,7 +69,7 @@ def least_s(op: CurveOp, size_bytes: float, tiling: Tiling, measured_s: float | 
         return 0.0, None
     needs = [(_level_s(op, size_bytes, tiling, level, measured_s is not None), level) for level in range(NUM_LEVELS)]
     busiest_s, busiest = max(needs)
-    seconds = busiest_s + _farthest_s(tiling)
+    seconds = max(busiest_s, _farthest_s(tiling))
     outermost = max(level for level in range(NUM_LEVELS) if len(_apart(tiling, level)))
     if outermost == SCALE_UP and measured_s is not None:
         seconds = min(seconds, measured_s)
@@ -82,9 +83,9 @@ def _apart(tiling: Tiling, level: int) -> Ints:
 
 
 def _level_s(op: CurveOp, size_bytes: float, tiling: Tiling, level: int, curves: bool) -> float:
-    """The longest that a unit below a level takes to let in what its groups need."""
+    """The longest that a unit below a level takes to let in what its groups need; 0 where none needs anything."""
     units, groups = tiling.units(level), tiling.groups
-    rates = _rates(tiling, level)
+    rates, first_s = _rates(tiling, level), _first_s(tiling, level)
     group = np.repeat(np.arange(len(groups)), tiling.degree)
     pair, members = np.unique(group * len(rates) + units[groups.ravel()], return_counts=True)
     of_group, unit = np.divmod(pair, len(rates))
@@ -96,12 +97,14 @@ def _level_s(op: CurveOp, size_bytes: float, tiling: Tiling, level: int, curves:
     elif op == "all_reduce" and not adds_up:
         share = np.where(outside > 0, 1.0, 0.0)
     entering = np.bincount(unit, share, len(rates)) * size_bytes
-    seconds = float(np.divide(entering, rates, out=np.zeros(len(rates)), where=entering > 0).max())
+    busy_s = np.divide(entering, rates, out=np.zeros(len(rates)), where=entering > 0)
+    seconds = float((busy_s + np.where(entering > 0, first_s, 0.0)).max())
     if op == "all_reduce" and not adds_up:
         touched = np.bincount(of_group)
         crossing = np.unique(unit[touched[of_group] > 1])
         whole = 2 * float((touched - 1).sum()) * size_bytes
-        seconds = max(seconds, whole / float(rates[crossing].sum())) if len(crossing) else seconds
+        if len(crossing):
+            seconds = max(seconds, whole / float(rates[crossing].sum()) + float(first_s[crossing].min()))
     return seconds
 
 
@@ -119,10 +122,30 @@ def _rates(tiling: Tiling, level: int) -> Floats:
     first = np.unique(units, return_index=True)[1]
     if level < CAMPUS:
         return np.minimum(rates, np.array([_uplink_bytes_per_s(building, level) for building in used])[owner[first]])
-    inside: list[set[str]] = [set() for _ in rates]
-    for unit, building in {*zip(units.tolist(), owner.tolist(), strict=True)}:
-        inside[unit].add(used[building].name)
-    return np.minimum(rates, [_trunks_bytes_per_s(topology, names) for names in inside])
+    trunks = [sum(attainable_trunk_bytes_per_s(topology, one) for one in into) for into in _trunks_into(tiling, level)]
+    return np.minimum(rates, trunks)
+
+
+def _first_s(tiling: Tiling, level: int) -> Floats:
+    """The least latency of a message into each unit below a level, (units,)."""
+    owner = np.repeat(np.arange(len(tiling.fill)), [share.num_accelerators for share in tiling.fill])
+    used = [tiling.topology.building(share.building) for share in tiling.fill]
+    near = [
+        min((getattr(one.links, name).one_way_latency_s for name in LINK_LEVELS[level:CAMPUS]), default=np.inf)
+        for one in used
+    ]
+    first = np.unique(tiling.units(level), return_index=True)[1]
+    far = [min((one.one_way_latency_s for one in into), default=np.inf) for into in _trunks_into(tiling, level)]
+    return np.minimum(np.array(near)[owner[first]], far)
+
+
+def _trunks_into(tiling: Tiling, level: int) -> list[list[Trunk]]:
+    """Trunks between the buildings of each unit below a level (the one that holds it) and all others, (units,)."""
+    pairs = {*zip(tiling.units(level).tolist(), tiling.units(CAMPUS).tolist(), strict=True)}
+    inside: dict[int, set[str]] = {}
+    for unit, building in sorted(pairs):
+        inside.setdefault(unit, set()).add(tiling.fill[building].building)
+    return [[one for one in tiling.topology.trunks if len(names & set(one.between)) == 1] for names in inside.values()]
 
 
 def _bytes_per_s(building: Building, level: str) -> float:
@@ -139,12 +162,6 @@ def _uplink_bytes_per_s(building: Building, level: int) -> float:
     link, below = getattr(building.links, LINK_LEVELS[level]), LINK_LEVELS[level - 1]
     size = building.accelerators_per(below)
     return _bytes_per_s(building, LINK_LEVELS[level]) * size / float(link.oversubscription_ratio)
-
-
-def _trunks_bytes_per_s(topology: Topology, inside: set[str]) -> float:
-    """What all trunks between some buildings and the others carry one way."""
-    cut = (trunk for trunk in topology.trunks if len(inside & set(trunk.between)) == 1)
-    return sum(attainable_trunk_bytes_per_s(topology, trunk) for trunk in cut)
 
 
 def _farthest_s(tiling: Tiling) -> float:
