@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import combinations, pairwise
+from typing import Final
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import GB, LATENCIES, RATES, building, fill, topology, trunk
 
@@ -12,10 +15,17 @@ from scaleacross.cost_models.levels import BUILDING, CAMPUS, REGION, SCALE_UP, b
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.network.collective_bound import Tiling, least_s
 from scaleacross.cost_models.network.options import options
+from scaleacross.simulation.calls import Calls
+from scaleacross.simulation.connections import Way
+from scaleacross.simulation.machine import Machine, build_machine
+from scaleacross.simulation.segments import Segment
 from scaleacross.spec.network import CURVE_OPS, CurveOp
+from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.placement import Placement
 from scaleacross.spec.topology import Topology
 
 S = 12e9
+REDUCTIONS: Final[tuple[CurveOp, ...]] = ("all_gather", "reduce_scatter", "all_reduce")
 
 
 def tiling(whole: Topology, degree: int, stride: int = 1) -> Tiling:
@@ -111,3 +121,62 @@ def test_no_option_beats_the_bound(drawn: Tiling, op: CurveOp, size: float) -> N
     seconds, _ = least_s(op, size, drawn, None)
     found = options(op, size, exact_shape(drawn.degree, drawn.stride, drawn.levels), links_of(drawn.levels), 0.0)
     assert not found or found[0].time_s >= seconds * (1 - 1e-9)
+
+
+@st.composite
+def trees(draw: st.DrawFn, most: int = 5) -> Tiling:
+    """One group over unequal shares of buildings in up to three regions, on a tree of links of one width, now and then more."""
+    count = draw(st.integers(1, most))
+    ratios = st.sampled_from((1, 2, 8))
+    uplinks = (1, draw(ratios), draw(ratios), draw(ratios))
+    buildings = [building(name, draw(st.integers(1, 12)), oversubscription=uplinks) for name in "abcde"[:count]]
+    pairs = [(draw(st.integers(0, index - 1)), index) for index in range(1, count)]
+    pairs += [pair for pair in combinations(range(count), 2) if pair not in pairs and draw(st.integers(0, 5)) == 5]
+    width = draw(st.sampled_from((0.5, 5, 500)))
+    wires = [trunk("abcde"[a], "abcde"[b], 1e-5, bandwidth_bytes_per_s=width * GB) for a, b in pairs]
+    cuts = [0, *sorted(draw(st.sets(st.integers(1, max(1, count - 1)), max_size=2))), count]
+    whole = topology(*(buildings[a:b] for a, b in pairwise(cuts) if a < b), trunks=wires)
+    stride = draw(st.sampled_from((1, 1, 2, 4)))
+    used = fill(*((one.name, draw(st.integers(1, one.num_accelerators // stride)) * stride) for one in buildings))
+    num_ranks = sum(share.num_accelerators for share in used) // stride
+    return Tiling(whole, used, build_levels(whole, used), num_ranks, stride)
+
+
+@pytest.mark.heavy
+@settings(max_examples=400)
+@given(trees(), st.sampled_from(REDUCTIONS), st.floats(1e5, 1e11))
+def test_no_option_of_unequal_children_beats_the_bound(drawn: Tiling, op: CurveOp, size: float) -> None:
+    seconds, _ = least_s(op, size, drawn, None)
+    found = options(op, size, exact_shape(drawn.degree, drawn.stride, drawn.levels), links_of(drawn.levels), 0.0)
+    assert not found or found[0].time_s >= seconds * (1 - 1e-9)
+
+
+@pytest.mark.heavy
+@settings(max_examples=150)
+@given(trees(), st.sampled_from(REDUCTIONS), st.sampled_from((1, 32)))
+def test_no_simulated_collective_of_unequal_children_beats_the_bound(
+    drawn: Tiling, op: CurveOp, num_chunks: int
+) -> None:
+    degrees, order = Degrees(tp=drawn.stride, dp_shard=drawn.degree), ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+    placement = Placement(axis_order=order, fill=tuple(drawn.fill))
+    machine = build_machine(drawn.topology, placement, degrees, {"dp_shard": ["hierarchical"]}, width=1)
+    group, way = machine.group_of("dp_shard", machine.block_classes[0]), Way("hierarchical", num_chunks=num_chunks)
+    segments = Calls(machine, 0.0).of("dp_shard", group, (op,), (way,), S) if drawn.degree > 1 else ()
+    simulated_s = sum(one.fixed_s + max(one.moving_s, _own_s(machine, one)) for one in segments)
+    assert simulated_s >= least_s(op, S, drawn, None)[0] * (1 - 1e-9)
+
+
+def _own_s(machine: Machine, one: Segment) -> float:
+    return one.amount * max((weight / float(machine.capacities[link]) for link, weight in one.load), default=0.0)
+
+
+def test_a_building_behind_another_takes_in_what_two_levels_bring() -> None:
+    """a of one region, b and c of another, 4, 4 and 1 ranks on a chain: c takes in 8/9 over its one link."""
+    wires = [trunk(*pair, 1e-5, bandwidth_bytes_per_s=0.5 * GB) for pair in (("a", "b"), ("b", "c"))]
+    whole = topology([building("a", 1)], [building("b", 1), building("c", 1)], trunks=wires)
+    levels = build_levels(whole, fill(("a", 4), ("b", 4), ("c", 1)))
+    shape = exact_shape(9, 1, levels)
+    assert shape.taken_in(by_rank=True)[[CAMPUS, REGION]].tolist() == [4 / 5, 5 / 9]
+    ways = options("all_gather", GB, shape, links_of(levels), 0.0)
+    layered = min(way.time_s for way in ways if way.algorithm == "hierarchical")
+    assert layered == pytest.approx((31 / 32 * 8 / 9 + (4 / 5 + 5 / 9) / 32) / 0.5, rel=1e-3), "in 32 chunks"

@@ -34,8 +34,9 @@ def even(fanouts: dict[int, int], crossing: float = 1.0) -> GroupShape:
     crosses = np.where(fanout > 1, crossing, 1.0)
     crosses[SCALE_UP] = 1.0
     exchanged = np.where(fanout > 1, crosses * members * (degree - members) / degree, 0.0)  # all over one trunk
-    own = np.array(float(degree))
-    return GroupShape(own, fanout, members, crosses, pairs, own, np.array(1.0), exchanged, crosses, fanout, members)
+    own, taken = np.array(float(degree)), (fanout - 1) / fanout
+    farthest = fanout, members, taken, taken, np.array(0.0)
+    return GroupShape(own, fanout, members, crosses, pairs, own, np.array(1.0), exchanged, crosses, *farthest)
 
 
 def links(bandwidth: dict[int, float], capacity: dict[int, float], latency: dict[int, float]) -> Links:

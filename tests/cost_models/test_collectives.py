@@ -66,8 +66,10 @@ def test_ring_over_buildings_with_ranks_in_order() -> None:
 def test_a_ring_leaves_a_building_over_one_scale_up_domain() -> None:
     """Groups of 16 ranks in each of two buildings, 2 to a domain: 2 lanes across for a ring, 16 for a hierarchical exchange."""
     fanout, members = [2.0, 8.0, 1.0, 1.0, 2.0, 1.0], [1.0, 2.0, 16.0, 16.0, 16.0, 32.0]
+    taken = [1 - 1 / f for f in fanout]
     shape = GroupShape(*(np.array(one) for one in (
         32.0, fanout, members, [1.0] * 6, [16.0, 14.0, 0.0, 0.0, 1.0, 0.0], 16.0, 1.0, [0.0] * 6, [1.0] * 6, fanout, members,
+        taken, taken, 0.0,
     )))  # fmt: skip
     links = Links(np.full(6, B), np.full(6, 1e15), np.zeros(6))
     assert ring_bandwidth(shape, links)[[0, 1, 4]].tolist() == [B, 2 * B, 2 * B]

@@ -31,6 +31,8 @@ FIELDS = (
     "spacing",
     "farthest_fanout",
     "farthest_members",
+    "taken",
+    "farthest_taken",
 )
 
 
@@ -46,7 +48,7 @@ def literal(levels: LinkLevels, degree: int, stride: int) -> dict[str, object]:
     ]
     outer = [group for group, level in zip(groups, reach, strict=True) if level == max(reach)]
     out: dict[str, list[float]] = {"fanout": [], "members": [], "leaving": []}
-    out |= {"farthest_fanout": [], "farthest_members": []}
+    out |= {"farthest_fanout": [], "farthest_members": [], "taken": [], "farthest_taken": []}
     for level in range(NUM_LEVELS):
         each = [Counter(home[p][level] for p in group) for group in outer]
         inside = [Counter({home[p][level]: home[p][level + 1] for p in group}.values()) for group in outer]
@@ -54,6 +56,13 @@ def literal(levels: LinkLevels, degree: int, stride: int) -> dict[str, object]:
         of = [min(one.values()) for one, far in zip(each, crossing, strict=True) if far or not any(crossing)]
         out["farthest_fanout"].append(max(max(one.values()) for one in inside))
         out["farthest_members"].append(min(of))
+        lacks = []
+        for group in groups:
+            own, parent = (Counter(home[p][one] for p in group) for one in (level, level + 1))
+            pairs = {(home[p][level], home[p][level + 1]) for p in group}
+            lacks.append(max((parent[of] - own[child]) / parent[of] for child, of in pairs))
+        out["taken"].append(max(lacks))
+        out["farthest_taken"].append(max(lack for lack, level in zip(lacks, reach, strict=True) if level == max(reach)))
         touched, runs, busy = 1, {True: [], False: []}, Counter[int]()
         for group in groups:
             children = Counter(home[p][level] for p in group)
@@ -123,6 +132,30 @@ def test_exact_shape_equals_two_literal_counts(axis: tuple[Topology, tuple[Build
     for field in FIELDS:
         assert getattr(shape, field).tolist() == expected[field], field
         assert getattr(shape, field).tolist() == getattr(walked, field).tolist(), field
+
+
+@settings(max_examples=100)
+@given(axes())
+def test_a_gather_enters_a_building_over_all_of_its_links(
+    axis: tuple[Topology, tuple[BuildingShare, ...], int, int],
+) -> None:
+    """(d−m)/d of every group with m ranks there, over one or two equal links of a chain, where others are in its region."""
+    fleet, shares, degree, stride = axis
+    levels = build_levels(fleet, shares)
+    homes = [int((levels.cuts[CAMPUS] <= p).sum()) - 1 for p in range(levels.num_positions)]
+    lacking = [0.0] * len(shares)
+    for base in range(0, levels.num_positions, degree * stride):
+        for first in range(base, base + stride):
+            inside = Counter(homes[p] for p in range(first, first + degree * stride, stride))
+            for place, ranks in inside.items():
+                lacking[place] += (degree - ranks) / degree
+    leading = [sum(share.building in wire.between for wire in fleet.trunks) for share in shares]
+    own = [fleet.region_of(share.building) for share in shares]
+    alone = [own[max(0, i - 1) : i + 2].count(region) == 1 for i, region in enumerate(own)]
+    each = [0.0 if one else lack / links for lack, links, one in zip(lacking, leading, alone, strict=True) if links]
+    walked = count_groups(places_of(fleet, Placement(axis_order=ORDER, fill=shares)), degree, stride, levels.routes)
+    assert exact_shape(degree, stride, levels).entering == pytest.approx(max(each, default=0.0))
+    assert walked.entering == pytest.approx(max(each, default=0.0))
 
 
 @settings(max_examples=100)

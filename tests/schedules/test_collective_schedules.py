@@ -155,8 +155,9 @@ def test_cost_model_counts_the_bytes_of_the_schedule(algorithm: str, slow: int) 
     members, crossing, pairs = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.zeros(NUM_LEVELS)
     members[[1, 2, 4]] = 4, 4, 12
     exchanged = members * (24 - members) / 24
-    loads = np.array(1.0), exchanged, crossing
-    shape = GroupShape(np.array(24.0), fanout, members, crossing, pairs, np.array(24.0), *loads, fanout, members)
+    loads, taken = (np.array(1.0), exchanged, crossing), (fanout - 1) / fanout
+    farthest = fanout, members, taken, taken, np.array(0.0)
+    shape = GroupShape(np.array(24.0), fanout, members, crossing, pairs, np.array(24.0), *loads, *farthest)
     bandwidth = np.full(NUM_LEVELS, np.inf)
     bandwidth[slow] = 1.0
     links = Links(bandwidth, np.full(NUM_LEVELS, np.inf), np.zeros(NUM_LEVELS))

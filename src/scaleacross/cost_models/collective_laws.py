@@ -9,8 +9,8 @@ per accelerator, m_l of them in a child.
                  faster one (``_walks``)
 * tree           2 · S / min_l R_l + 2 · Σ_l ⌈log2 f_l⌉ · α_l
 * hierarchical   A = Σ steps_l · α_l        steps f_l − 1 of a ring, log2 f_l of halving and doubling (powers of two)
-                 in B and M, of a gather or scatter, (d−m_l)/d of the outermost level in place of (f_l−1)/f_l where its children
-                 hold unequally many ranks
+                 in B and M, of a gather or scatter, the largest (n−m)/n in place of (f_l−1)/f_l, where a child has m of its
+                 parent's n ranks; neither is less than what a building takes in over all links that lead there
                  B = Σ (f_l−1)/f_l / W_l    one level after the other
                  M = the busiest resource: the scale-up domain's links, each level's uplink or trunk with all that passes it on
                      its way farther out, or the adapter, Σ_{l > scale-up} (f_l−1)/f_l / (m_l·b_l)
@@ -107,7 +107,7 @@ def laws(
     steps = fewest_steps(shape.fanout) if steps is None else steps
     overhead = np.zeros(()) if links.message_overhead is None else links.message_overhead
     far = _outermost(shape, counted, steps, links.latency, each)
-    return Laws(
+    found = Laws(
         (shape.degree - 1) / shape.degree / thinnest,
         *_walks(shape, links, thinnest),
         each.sum(axis=-1),
@@ -120,6 +120,18 @@ def laws(
         2 * (np.ceil(np.log2(shape.fanout)) * links.latency).sum(axis=-1),
         *_busy(shape, links, counted, moved, each.sum(axis=-1), busiest),
     )
+    return _entered(found, shape, links) if by_rank else found
+
+
+def _entered(found: Laws, shape: GroupShape, links: Links) -> Laws:
+    """With B and M no less than what every building takes in has over all links that lead there, farther levels' bytes too."""
+    reached = links.capacity[..., CAMPUS]
+    if links.ratio is not None:  # what enters may be shortened as on either level
+        ratio = np.broadcast_to(links.ratio, np.shape(links.capacity))[..., CAMPUS:]
+        reached = reached * ratio.max(axis=-1) / ratio[..., 0]
+    least = shape.entering / reached
+    names = "hierarchical_s_per_byte", "busiest_s_per_byte", "busy_s_per_byte", "busy_busiest_s_per_byte"
+    return found._replace(**{name: np.maximum(getattr(found, name), least) for name in names})
 
 
 def _busy(

@@ -44,7 +44,7 @@ def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Level
         inside = between[0] & ~between[1], between[1]
         stays = np.ones(ranks, dtype=bool)
         stays[rank] = False
-        for name in ("fanout", "members"):  # ranks whose groups stay in buildings
+        for name in ("fanout", "members", "taken"):  # ranks whose groups stay in buildings
             rows[f"farthest_{name}"][stays] = rows[name][stays]
         farthest = _farthest(between[1].any(axis=1), rank, ranks)
         for level, child, steps in zip((CAMPUS, REGION), (building, region), inside, strict=True):
@@ -58,6 +58,8 @@ def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Level
         for one in range(ranks):
             own = members[rank == one]
             rows["exchanged"][one, CAMPUS:] = levels.routes.fullest(own.T @ own / degree * unit)
+            taken = np.where(own > 0, (degree - own) / degree, 0.0).sum(axis=0)
+            rows["entering"][one] = levels.routes.slowest_entry(taken * unit)
     return GroupShape(**rows)
 
 
@@ -81,8 +83,8 @@ def slowest_apart(groups: Mapping[str, Group], axes: Mapping[str, Axis], levels:
     def slowest(group: Group) -> Group:
         shape = group.shape
         row = np.lexsort((*shape.crossing[:, CAMPUS:].T, *shape.farthest_fanout[:, CAMPUS:].T))[-1:]
-        most = replace(shape.take(row), exchanged=shape.exchanged.max(axis=0, keepdims=True))
-        return replace(group, shape=most)
+        most = {name: getattr(shape, name).max(axis=0, keepdims=True) for name in ("exchanged", "entering")}
+        return replace(group, shape=replace(shape.take(row), **most))
 
     own = apart(groups, axes, levels, ("tp", "ep", *SHARD_COMMUNICATORS))
     kept = {name: ("slowest", axes[name], axes["pp"]) for name in own}

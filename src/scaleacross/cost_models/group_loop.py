@@ -21,22 +21,26 @@ class Counted(NamedTuple):
         children: most children of a level in one child of the next, of all groups and of those that cross farthest,
             (2, NUM_LEVELS).
         fewest: fewest ranks in one child, of the groups that cross the level, of all where none does, likewise.
+        taken: largest share of a group's ranks in one child of the next level that one child in it has not, likewise.
         leaving: most groups that cross a level with a rank in one child, (NUM_LEVELS,).
         sent: most Σ m·(ranks − m) over the groups of one child, m ranks of a group in it, (NUM_LEVELS,).
         pairs: neighbours whose link is of a level, of the group with most of them farthest out, (NUM_LEVELS,).
         ways: rings from one building to the same other one, in its region and beyond, the most of any two, (2,).
         between: Σ m·m' over the groups for every two buildings, (buildings, buildings).
+        entering: Σ (ranks − m)/ranks over the groups with a rank in a building, (buildings,).
         boundary: the last rank before a region boundary, or a building's where no group crosses regions; −1 without.
         gap: most ranks between two of these in one group.
     """
 
     children: Floats
     fewest: Ints
+    taken: Floats
     leaving: Floats
     sent: Floats
     pairs: Floats
     ways: Floats
     between: Floats
+    entering: Floats
     boundary: int
     gap: int
 
@@ -50,13 +54,15 @@ def count(child: Ints, ranks: int, offsets: int) -> Counted:
     """
     num_children, buildings = int(child.max()) + 1, int(child[CAMPUS - 1, -1]) + 1
     most, fewest = np.ones((2, NUM_LEVELS)), np.full((2, 2, NUM_LEVELS), NEVER)  # fewest: of all, of those that cross
+    taken, entering = np.zeros((2, NUM_LEVELS)), np.zeros(buildings)
     leaving, sent = np.zeros((2, NUM_LEVELS, num_children))
     ways, members, between = np.zeros((2, buildings, buildings)), np.zeros(buildings), np.zeros((buildings, buildings))
     pairs, step = np.zeros((2, NUM_LEVELS)), np.full(ranks, NUM_LEVELS)  # the end of a group ends every stretch
-    boundary, gap = _play(child, offsets, step, most, fewest, leaving, sent, pairs, ways, members, between)
+    found = most, fewest, taken, leaving, sent, pairs, ways, members, between, entering
+    boundary, gap = _play(child, offsets, step, *found)
     crossed = np.where(fewest[1] < NEVER, fewest[1], fewest[0])
     busiest = leaving.max(axis=1), sent.max(axis=1)
-    return Counted(most, crossed, *busiest, pairs[0], ways.max(axis=(1, 2)), between, boundary, gap)
+    return Counted(most, crossed, taken, *busiest, pairs[0], ways.max(axis=(1, 2)), between, entering, boundary, gap)
 
 
 @compiled
@@ -66,12 +72,14 @@ def _play(
     step: Ints,
     most: Floats,
     fewest: Ints,
+    taken: Floats,
     leaving: Floats,
     sent: Floats,
     pairs: Floats,
     ways: Floats,
     members: Floats,
     between: Floats,
+    entering: Floats,
 ) -> tuple[int, int]:
     """``boundary`` and ``gap`` of ``Counted``; fills the tables, ``pairs`` with the farthest known and those of a group."""
     ranks, groups = len(step), child.shape[1] // len(step)
@@ -92,9 +100,10 @@ def _play(
         _keep_farther(pairs)
         farthest = outermost < 0 or pairs[1, outermost] > 0
         for level in range(RACK, NUM_LEVELS):
-            _stretches(child, start, offsets, step, level, pairs[1, level] > 0, farthest, most, fewest, leaving, sent)
+            crosses = pairs[1, level] > 0
+            _stretches(child, start, offsets, step, level, crosses, farthest, most, fewest, taken, leaving, sent)
         if outermost >= CAMPUS:
-            _buildings(child, start, offsets, ranks, ways, members, between)
+            _buildings(child, start, offsets, ranks, ways, members, between, entering)
     return boundary, gap
 
 
@@ -129,11 +138,13 @@ def _stretches(
     farthest: bool,
     most: Floats,
     fewest: Ints,
+    taken: Floats,
     leaving: Floats,
     sent: Floats,
 ) -> None:
     """Count the stretches of one group that lie in one child of a level each."""
     begins, children, ranks = 0, 1, len(step)
+    parent, smallest = 0, NEVER
     for rank in range(ranks):
         if step[rank] < level:
             continue
@@ -147,14 +158,28 @@ def _stretches(
             fewest[0, kind, level] = min(fewest[0, kind, level], inside)
             if crosses:
                 fewest[1, kind, level] = min(fewest[1, kind, level], inside)
+        smallest = min(smallest, inside)
+        if step[rank] > level:
+            if children > 1:
+                share = (rank + 1 - parent - smallest) / (rank + 1 - parent)
+                for kind in range(2 if farthest else 1):
+                    taken[kind, level] = max(taken[kind, level], share)
+            parent, smallest = rank + 1, NEVER
         begins, children = rank + 1, children + 1 if step[rank] == level else 1
 
 
 @compiled
 def _buildings(
-    child: Ints, start: int, offsets: int, ranks: int, ways: Floats, members: Floats, between: Floats
+    child: Ints,
+    start: int,
+    offsets: int,
+    ranks: int,
+    ways: Floats,
+    members: Floats,
+    between: Floats,
+    entering: Floats,
 ) -> None:
-    """Count what the ring of one group, and its all-to-all, has between buildings."""
+    """Count what the ring of one group, its all-to-all and its gather have between buildings."""
     for rank in range(ranks):
         here, there = start + rank * offsets, start + (rank + 1) % ranks * offsets
         one, other = child[CAMPUS - 1, here], child[CAMPUS - 1, there]
@@ -165,5 +190,6 @@ def _buildings(
     for rank in range(ranks):
         members[child[CAMPUS - 1, start + rank * offsets]] += 1.0
     for building in range(len(members)):
+        entering[building] += (ranks - members[building]) / ranks if members[building] > 0 else 0.0
         for peer in range(len(members)):
             between[building, peer] += members[building] * members[peer]

@@ -17,8 +17,13 @@ For every level l (see ``levels``):
               of a group's ranks in a child Σ m·(d−m)/d over all groups; beyond buildings Σ m·m'/d over the groups and the pairs
               of buildings whose way a trunk is on, as if it were the thinnest of its level (``trunk_routes``)
 * spacing     ranks between two consecutive such boundaries, the largest over groups (1 when there are not two)
-* farthest_fanout[l], farthest_members[l]   fanout and members of those groups alone that cross the outermost level that any
-              crosses; members where none of them crosses level l are all ranks that one has in a child
+* taken[l]    share of what a group gathers in a child of level l+1 that a child of level l in it takes in: (n−m)/n where m of
+              the n ranks there are its own, the largest over children and groups; (f−1)/f where all are equal
+* farthest_fanout[l], farthest_members[l], farthest_taken[l]   fanout, members and taken of those groups alone that cross the
+              outermost level that any crosses; members where none of them crosses level l are all ranks that one has in a child
+* entering    what gathers of all groups bring into a building with others in its region, over what one rank gathers in all:
+              Σ (d−m)/d with m of a group's ranks in it, over all links that lead there, as if these were the thinnest one of
+              campus level; of the building that takes longest (``trunk_routes``)
 
 Two ways to get them: ``exact_shape`` counts on the device list; ``relaxed_shape`` bounds them in closed form, over
 arrays, whatever the alignment.
@@ -40,7 +45,7 @@ from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, REGION, SCA
 
 @dataclass(frozen=True)
 class GroupShape:
-    """Shape arrays (..., NUM_LEVELS) and ``degree``, ``tail`` (...), broadcastable against candidates."""
+    """Shape arrays (..., NUM_LEVELS) and degree, tail, spacing, entering (...), broadcastable against candidates."""
 
     degree: Floats
     fanout: Floats
@@ -53,12 +58,15 @@ class GroupShape:
     leaving: Floats
     farthest_fanout: Floats
     farthest_members: Floats
+    taken: Floats
+    farthest_taken: Floats
+    entering: Floats
 
     @cached_property
     def farthest(self) -> GroupShape:
-        """With fanout and members of the groups that cross farthest alone. A collective is taken to last as long as theirs:
-        links farther out are slower (assumed)."""
-        return replace(self, fanout=self.farthest_fanout, members=self.farthest_members)
+        """With fanout, members and taken of the groups that cross farthest alone. A collective is assumed to last as long as
+        theirs: links farther out are slower."""
+        return replace(self, fanout=self.farthest_fanout, members=self.farthest_members, taken=self.farthest_taken)
 
     @cached_property
     def span(self) -> Ints:
@@ -70,15 +78,12 @@ class GroupShape:
     def taken_in(self, *, by_rank: bool) -> Floats:
         """Share of a tensor that a child of each level takes in, (..., NUM_LEVELS): (f−1)/f, its children's parts being equal.
 
-        ``by_rank``: parts belong to ranks (gather, scatter); then the child of the outermost level with the fewest ranks takes in
-        (d−m)/d, which is more where children are unequal.
+        ``by_rank``: parts belong to ranks (gather, scatter); then the child with the smallest share of its parent's ranks takes
+        in ``taken``, which is more where children are unequal. A child's own parts and all that it takes in, level by level
+        outwards, are the whole: 1 − m/d, of m of d ranks, is (n−m)/n of its parent and m/n of what that takes in.
         """
         equal = (self.fanout - 1) / self.fanout
-        if not by_rank:
-            return equal
-        degree = self.degree[..., None]
-        outermost = np.arange(NUM_LEVELS) == self.span[..., None]
-        return np.where(outermost, np.maximum(equal, (degree - self.members) / degree), equal)
+        return np.where(self.fanout > 1, self.taken, 0.0) if by_rank else equal
 
     def take(self, row: int | Ints) -> GroupShape:
         """One of several rows, or some of them."""
@@ -108,22 +113,26 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
     together = math.gcd(extent, levels.alignment) // stride if unit == stride else 1
     together = together if together * stride in (extent, levels.alignment) else 1
     counted = count(levels.children(unit * together), degree // together, stride // unit)
-    exchanged, leaving = np.zeros(NUM_LEVELS), np.maximum(1.0, counted.leaving * unit)
+    exchanged, leaving, entering = np.zeros(NUM_LEVELS), np.maximum(1.0, counted.leaving * unit), 0.0
     exchanged[SCALE_UP] = (degree - 1) / degree
     exchanged[RACK:CAMPUS] = counted.sent[RACK:CAMPUS] * float(together**2) / degree * unit
     crossing = leaving.copy()
     if counted.ways.any():
         crossing[CAMPUS:] = np.maximum(1.0, counted.ways * unit)
         exchanged[CAMPUS:] = levels.routes.fullest(counted.between[1:, 1:] * float(together**2) / degree * unit)
+        entering = levels.routes.slowest_entry(counted.entering[1:] * unit)
     counted.children[:, SCALE_UP] *= together
     members = counted.fewest * float(together)
     members[:, SCALE_UP] = 1.0
     counted.pairs[SCALE_UP] += (together - 1) * (degree // together)
     tail = degree - (1 + counted.boundary) * float(together)
-    fanout, farthest = zip(counted.children, members, strict=True)
-    measures = (np.array(float(degree)), *fanout, crossing, counted.pairs)
+    counted.taken[:, SCALE_UP] = (counted.children[:, SCALE_UP] - 1) / counted.children[:, SCALE_UP]
+    (fanout, members, taken), farthest = zip(counted.children, members, counted.taken, strict=True)
+    measures = (np.array(float(degree)), fanout, members, crossing, counted.pairs)
     spacing = np.array(max(1.0, counted.gap * float(together)))
-    return GroupShape(*measures, np.array(tail), spacing, exchanged, leaving, *farthest)
+    return GroupShape(
+        *measures, np.array(tail), spacing, exchanged, leaving, *farthest[:2], taken, farthest[2], np.array(entering)
+    )
 
 
 def busiest_ways(building: Ints, region: Ints, kind: Ints | int = 0, kinds: int = 1) -> Floats:
@@ -213,8 +222,9 @@ def relaxed_shape(
     spacing = np.maximum(1.0, d[..., 0] - 1)
     known = host % (d * s)[..., 0] == 0
     exchanged = np.where(fanout > 1, (d - 1) / d * leaving, 0.0)  # m·(d−m) ≥ d−1 for any m of d
-    loads = tail, spacing, exchanged, leaving
-    return RelaxedShape(d[..., 0], fanout, members, crossing, pairs, *loads, fanout, members, known)
+    loads, taken = (tail, spacing, exchanged, leaving), (fanout - 1) / fanout
+    farthest = fanout, members, taken, taken, np.zeros_like(tail)
+    return RelaxedShape(d[..., 0], fanout, members, crossing, pairs, *loads, *farthest, known)
 
 
 def largest_children(levels: Levels) -> Floats:

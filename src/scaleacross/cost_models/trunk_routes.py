@@ -47,6 +47,21 @@ class Routes:
                 out[level] = self.thinnest[level] * busy[of_level].max()
         return out
 
+    def slowest_entry(self, taken: Floats) -> float:
+        """What enters a building with others in its region, of what every one takes in, (b,), as if all trunks that lead there
+        were the thinnest of campus level; of the building that takes longest. None takes less, whichever trunks it enters by."""
+        return float((taken * self._entries).max())
+
+    @cached_property
+    def _entries(self) -> Floats:
+        """The thinnest trunk of campus level over all trunks into each building with others in its region, else 0, (b,)."""
+        topology, out = self.paths.topology, np.zeros(len(self.buildings))
+        for index, (name, run) in enumerate(zip(self.buildings, self.runs, strict=True)):
+            if self.runs.count(run) > 1:
+                leading = (trunk for trunk in topology.trunks if name in trunk.between)
+                out[index] = self.thinnest[0] / sum(attainable_trunk_bytes_per_s(topology, trunk) for trunk in leading)
+        return out
+
     @cached_property
     def _pairs(self) -> Ints:
         """(2, pairs)"""

@@ -30,6 +30,8 @@ EXTENTS: Final = 4
 """Extents of an axis for which a building has room, so that its ranks are told apart."""
 WAITED_GROUPS: Final = ("tp", "cp", "cp_inner", "cp_outer", "ep")
 """Communicators of which a stage waits for its own group alone."""
+FAR_LOADS: Final = ("crossing", "leaving", "exchanged", "entering")
+"""Figures of links between buildings that count all groups there, of a rank that has these links to itself its own alone."""
 
 
 class RankGroups(NamedTuple):
@@ -72,7 +74,7 @@ def told_apart(extent: Ints | int, largest: Floats | Ints | float, ranks: Ints |
 def near_shape(shape: GroupShape, where: Bools) -> GroupShape:
     """The shapes (n rows), of those that cross buildings, where asked, as for ranks whose groups stay in one."""
     inside, where = np.arange(NUM_LEVELS) < CAMPUS, where & (shape.span >= CAMPUS)
-    every = replace(shape, farthest_fanout=shape.fanout, farthest_members=shape.members)
+    every = replace(shape, farthest_fanout=shape.fanout, farthest_members=shape.members, farthest_taken=shape.taken)
     pairs = zip(columns_of(shape), columns_of(_crossing_only(every, np.where(inside, shape.fanout, 1.0))), strict=True)
     return GroupShape(
         *(np.where(where[..., None] if own.ndim > where.ndim else where, near, own) for own, near in pairs)
@@ -83,7 +85,8 @@ def alone_shape(shape: GroupShape, where: Bools, ranks: Ints | int) -> GroupShap
     """The shapes (n rows), where asked, as any of ``ranks`` pipeline ranks whose groups cross farthest has them at least.
 
     Such a rank has links between buildings to itself (``far_shapes.slowest_apart``); of what all-to-alls of all ranks put on a
-    link, some rank puts its share there or more. Relaxed shapes may cross these links in place of any other.
+    link, or gathers bring into a building, some rank has its share or more. Relaxed shapes may cross these links in place of
+    any other.
     """
     relaxed, far = isinstance(shape, RelaxedShape), np.arange(NUM_LEVELS) >= CAMPUS
     where = np.asarray(where & (relaxed | (shape.span >= CAMPUS)))
@@ -92,6 +95,7 @@ def alone_shape(shape: GroupShape, where: Bools, ranks: Ints | int) -> GroupShap
     own = where[..., None] & (far | relaxed)
     parts = {name: np.where(own, 1.0, getattr(shape, name)) for name in ("crossing", "leaving")}
     parts["exchanged"] = np.where(own, shape.exchanged / np.asarray(ranks)[..., None], shape.exchanged)
+    parts["entering"] = np.where(where, shape.entering / np.asarray(ranks), shape.entering)
     # groups that leave a region may step inside regions less often than others do
     nearer = own & (np.arange(NUM_LEVELS) == CAMPUS) & (shape.fanout[..., REGION:] > 1)
     for name, least in (("fanout", 1.0), ("farthest_fanout", 1.0), ("pairs", 0.0)):
@@ -132,7 +136,7 @@ def _of_ranks(group: Group, axis: Axis, pipeline: Axis, levels: Levels) -> RankG
     kinds = [near_shape(group.shape, np.ones(1, dtype=bool))]
     for number, one in enumerate(fanout):
         alike = own.take(np.flatnonzero(of.reshape(-1) == number))
-        alone = {name: getattr(alike, name).max(axis=0, keepdims=True) for name in ("crossing", "leaving", "exchanged")}
+        alone = {name: getattr(alike, name).max(axis=0, keepdims=True) for name in FAR_LOADS}
         kinds.append(_crossing_only(replace(group.shape, **alone), one[None]))
     return RankGroups(tuple(_lying(group, shape, levels) for shape in kinds), 1 + of.reshape(-1))
 
@@ -164,5 +168,6 @@ def _crossing_only(shape: GroupShape, fanout: Floats) -> GroupShape:
             ("exchanged", 0.0),
         ):
             parts[name][..., level] = np.where(stays, value, parts[name][..., level])
-    tail = np.where((fanout[..., CAMPUS:] > 1).any(axis=-1), parts["tail"], parts["degree"])
-    return GroupShape(**(parts | {"tail": tail}))
+    far = (fanout[..., CAMPUS:] > 1).any(axis=-1)
+    parts |= {"tail": np.where(far, parts["tail"], parts["degree"]), "entering": np.where(far, parts["entering"], 0.0)}
+    return GroupShape(**parts)

@@ -35,9 +35,10 @@ WAITED: Final = ("tp", "cp", "cp_inner", "cp_outer", "ep")
 
 
 class Children(NamedTuple):
-    """What a group touches of one level: per child its blocks there, and the children of its parent, itself among them."""
+    """What a group touches of one level: per child its blocks there, and of its parent all blocks and the children touched."""
 
     blocks: Ints
+    together: Ints
     siblings: Ints
 
 
@@ -125,7 +126,8 @@ class Machine:
             count = int(own.max()) + 1
             child, blocks = np.unique(parents * count + own, return_counts=True)
             _, of, siblings = np.unique(child // count, return_inverse=True, return_counts=True)
-            self._children[key] = Children(blocks, siblings[of])
+            together = np.bincount(of, blocks)[of]
+            self._children[key] = Children(blocks, together, siblings[of])
         return self._children[key]
 
     def load(self, key: PatternKey, thing: int) -> Load:
@@ -248,14 +250,14 @@ def fewest_members(machine: Machine, shape: str, row: int, level: int) -> int:
 def taken_in(machine: Machine, shape: str, row: int, *, by_rank: bool) -> list[tuple[int, float]]:
     """(level, share of a tensor that a child takes in) of the levels of ``outer_levels``, in that order.
 
-    Parts of equal children are equal. ``by_rank``: they belong to ranks (gather, scatter), and the child of the outermost level
-    with the fewest of them takes in most.
+    Parts of equal children are equal. ``by_rank``: they belong to ranks (gather, scatter), and the child with the smallest share
+    of its parent's takes in most.
     """
-    out = [(level, (fanout - 1) / fanout) for level, fanout in outer_levels(machine, shape, row)]
-    if by_rank and out:
-        (level, equal), degree = out[0], machine.shapes[shape].degree
-        out[0] = (level, max(equal, 1 - fewest_members(machine, shape, row, level) / degree))
-    return out
+    levels = outer_levels(machine, shape, row)
+    if not by_rank:
+        return [(level, (fanout - 1) / fanout) for level, fanout in levels]
+    every = [(level, machine.children(shape, row, level)) for level, _ in levels]
+    return [(level, float(((one.together - one.blocks) / one.together).max())) for level, one in every]
 
 
 def depth_latency_s(machine: Machine, shape: str, row: int, level: int) -> float:

@@ -330,7 +330,7 @@ def count_groups(places: Places, degree: int, stride: int, routes: Routes) -> Gr
     """Shape of the groups of an axis: the definition of ``GroupShape``, literally, from the set of children of each group."""
     ranks = np.arange(len(places)).reshape(-1, degree, stride).transpose(0, 2, 1).reshape(-1, degree)
     members, leaving, fanout = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
-    exchanged, farthest = np.zeros(NUM_LEVELS), np.ones((2, NUM_LEVELS))
+    exchanged, farthest, taken = np.zeros(NUM_LEVELS), np.ones((2, NUM_LEVELS)), np.zeros((2, NUM_LEVELS))
     apart = (places[ranks] != places[ranks[:, :1]]).any(axis=1).T  # which groups touch two children, (levels, groups)
     outer = apart[np.flatnonzero(apart.any(axis=1)).max(initial=-1)] | ~apart.any()
     for level in range(NUM_LEVELS):
@@ -341,9 +341,11 @@ def count_groups(places: Places, degree: int, stride: int, routes: Routes) -> Gr
         crosses[group] = np.bincount(group, weights=spread[owner] > 1)[group] > 0
         fanout[level] = spread.max()
         members[level] = sizes[crosses[group]].min() if crosses.any() else sizes.min()
+        whole = np.bincount(owner, weights=sizes)[owner]
+        lacks = (whole - sizes) / whole
+        taken[:, level] = lacks.max(), lacks[outer[group]].max()
         farthest[0, level] = spread[outer[pair // (parent.max() + 1)]].max()
-        own = outer & (crosses if crosses[outer].any() else True)
-        farthest[1, level] = sizes[own[group]].min()
+        farthest[1, level] = sizes[(outer & (crosses if crosses[outer].any() else True))[group]].min()
         if crosses.any():
             leaving[level] = np.bincount(child[crosses[group]]).max()
         if level < CAMPUS:
@@ -365,6 +367,9 @@ def count_groups(places: Places, degree: int, stride: int, routes: Routes) -> Gr
         leaving=leaving,
         farthest_fanout=farthest[0],
         farthest_members=farthest[1],
+        taken=taken[0],
+        farthest_taken=taken[1],
+        entering=np.array(routes.slowest_entry((1 - in_building / degree).sum(axis=1, where=in_building > 0))),
     )
 
 
@@ -379,8 +384,7 @@ def _touched(children: Places, parents: Places) -> tuple[Places, Places, Places,
 
 def _changes(children: Places) -> NDArray[np.bool_]:
     """Where neighbours of a group, (groups, ranks), sit in different children."""
-    changes: NDArray[np.bool_] = children[:, 1:] != children[:, :-1]
-    return changes
+    return np.asarray(children[:, 1:] != children[:, :-1])
 
 
 def _pairs(places: Places) -> NDArray[np.float64]:
