@@ -81,15 +81,21 @@ class Counted:
     def degree(self, name: str) -> int:
         return int(self.config.get(f"{name}_degree", 1))
 
+    @property
+    def typed(self) -> bool:
+        """Under spmd_types, where the oracle leaves out FSDP."""
+        return self.config.get("spmd_backend") == "spmd_types"
+
 
 COUNTED = {
     one["config"]["name"]: Counted(**one) for one in map(json.loads, GOLDEN.read_text(encoding="utf-8").splitlines())
 }
 LIVE = (
     "fsdp 8, chunked loss", "tp 2, fsdp 4", "deepseek 16B, fsdp 8, ep 4", "pp 2, fsdp 4, last stage",
-    "tp 2, fsdp 4, selective", "deepseek 16B, fsdp 8, ep 4, selective",
+    "tp 2, fsdp 4, selective", "deepseek 16B, fsdp 8, ep 4, selective", "spmd_types, tp 2, selective",
+    "spmd_types, qwen3 30B-A3B, tp 4, ep 4, selective",
 )  # fmt: skip
-"""Counted anew in CI: about 30 s of one core."""
+"""Counted anew in CI: about 40 s of one core."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +119,16 @@ def planned(config: dict[str, Any]) -> Planned:
     workload |= {} if "layers" in workload else {"num_layers": config["layers"] * pp}
     job = behaving(plain_job(
         1, workload=workload, sequence_length=config["seq"], global_batch_sequences=m * shard * replicate, target="torchtitan",
-        context_exchange="gather", kept={"loss_chunks": 8 if config.get("loss") == "chunked" else 1},
+        context_exchange="gather", kept={
+            "loss_chunks": 8 if config.get("loss") == "chunked" else 1,
+            "spmd_backend": config.get("spmd_backend", "partial_dtensor"),
+        },
     ))  # fmt: skip
     profile, recompute = problem_of(job).profile, config.get("recompute", "none")
+    lanes = min(tp, degree("expert_parallel"))
     rows = candidates(
-        tp=tp, cp=cp, pp=pp, ep=degree("expert_parallel"), dp_shard=shard, dp_replicate=replicate, micro_batch=1,
+        tp=tp, cp=cp, pp=pp, ep=degree("expert_parallel") // lanes, expert_lanes=lanes,
+        dp_shard=shard, dp_replicate=replicate, micro_batch=1,
         num_micro_batches=m, shard="optimizer" if pp > 1 else "parameters", recompute=recompute, schedule="1F1B", num_chunks=1,
     )  # fmt: skip
     ((classes, _),) = pipeline_groups(profile, rows)
@@ -143,12 +154,15 @@ def planned(config: dict[str, Any]) -> Planned:
 @pytest.mark.parametrize("name", COUNTED)
 def test_flop_are_pytorch_s(name: str) -> None:
     """PyTorch counts attention whole and its backward pass 2.5 (latent: 2.6) times its forward pass; the plan's models its causal
-    half, backward twice. Products of experts are grouped ones."""
+    half, backward twice. Products of experts are grouped ones. Where tp divides experts every rank of it routes all tokens, 0.5 %
+    of the FLOP here, and the plan's a share of them."""
     one, ours = COUNTED[name], planned(COUNTED[name].config)
     of = Counter[str]()
     for key, flop in one.flop.items():
         of[key.partition(" ")[0]] += flop
-    assert ours.gemm_flop == pytest.approx(of["mm"] + of["grouped"], rel=1e-3)
+    experts = "num_experts" in MODELS[tuple(one.config["model"])]
+    whole = experts and one.degree("tensor_parallel") > one.degree("expert_parallel")
+    assert ours.gemm_flop == pytest.approx(of["mm"] + of["grouped"], rel=1e-2 if whole else 1e-3)
     if "attention forward" in one.flop:
         passes = 4 if one.config.get("recompute") == "full" else 3
         assert ours.attention_flop == pytest.approx(one.flop["attention forward"] / 2 * passes, rel=1e-3)
@@ -163,7 +177,7 @@ def test_bytes_and_calls_are_pytorch_s(name: str) -> None:
     Two calls differ by design: FSDP units of embedding and of norm and head are calls of their own, which the plan's models
     spread over those of the layers; keys and values are a call each, and one in the plan. The loss and norms reduce a few kB, and
     experts exchange their counts. A chunked loss gathers the head once more. Over tp SelectiveAC repeats gathers alone, of which
-    the plan makes half as many pairs of gather and scatter: both are counted together.
+    the plan makes half as many pairs of gather and scatter: both are counted together. Under spmd_types it repeats both.
     """
     one, ours = COUNTED[name], planned(COUNTED[name].config)
     found, calls = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
@@ -181,6 +195,8 @@ def test_bytes_and_calls_are_pytorch_s(name: str) -> None:
         if flow.shape == "expert":
             ranks = one.degree("data_parallel_shard") // one.degree("expert_parallel")
         axis = flow.shape if not states or flow.axis == "dp_replicate" else "states"
+        if axis == "states" and one.typed:
+            continue
         expected[axis, flow.op] += sent(flow.op, ranks, flow.size_bytes) * flow.per_step
         times[axis, flow.op] += round(flow.per_step)
     if one.config.get("loss") == "chunked":
@@ -191,7 +207,7 @@ def test_bytes_and_calls_are_pytorch_s(name: str) -> None:
         )
         shard = one.degree("data_parallel_shard")
         expected["states", "all_gather"] += sent("all_gather", shard, head / one.degree("tensor_parallel"))
-    if one.config.get("recompute") == "selective":
+    if one.config.get("recompute") == "selective" and not one.typed:
         for counter in (found, calls, expected, times):
             counter["tp", "both"] = sum(counter.pop(("tp", op), 0) for op in ("all_gather", "reduce_scatter"))
     assert set(found) == set(expected)
@@ -215,6 +231,9 @@ def test_memory_is_pytorch_s(name: str) -> None:
         assert sum(ours.values()) == pytest.approx(peak["total"], rel=5e-2)
         return
     kept = one.memory["forward"]["act"]
+    if one.typed:
+        assert ours["activations"] == pytest.approx(kept, rel=5e-2)
+        return
     resident = end["param"] + peak["opt"] + peak["buffer"] + kept
     assert ours["parameters"] == pytest.approx(end["param"], rel=5e-2)
     assert ours["optimizer"] == pytest.approx(peak["opt"], rel=5e-2)

@@ -132,6 +132,15 @@ def test_drivers_go_to_every_file_that_has_a_place_for_them() -> None:
     assert hints["dp_shard"]["ncclx::allgatherAlgo"] == "ctwin"
     assert group_options(engines)["fsdp"]["cta_policy"] == 2
     assert "cta_policy" not in group_options(kernels)["fsdp"]
+    kept = engines.job.kept.model_copy(update={"spmd_backend": "spmd_types"})
+    typed = engines.model_copy(update={"job": engines.job.model_copy(update={"kept": kept})})
+    assert group_options(typed)["dp_shard"] == group_options(engines)["fsdp"]
+    assert "fsdp" not in group_options(typed)
+    decision = typed.decision.model_copy(update={"degrees": typed.degrees.model_copy(update={"cp": 2})})
+    with pytest.raises(
+        EmitError, match=r"cp 2 with kept\.spmd_backend spmd_types: no options of NCCL \(.*cta_policy.*\) reach"
+    ):
+        group_options(typed.model_copy(update={"decision": decision}))
     host = EMITTERS["nccl"](driven("host"))
     assert "NCCL_CTA_POLICY" not in environment(host["nccl.env"])
     assert "dp_shard all_gather of parameters: driven by the host. No setting" in host["nccl_explain.md"]

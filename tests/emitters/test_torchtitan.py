@@ -90,6 +90,11 @@ print(json.dumps({{
             {"shard": "parameters", "recompute": "selective"},
             {"spmd_backend": "partial_dtensor", "recompute": "SelectiveAC.Config"},
         ),
+        (
+            Degrees(tp=4, dp_shard=2),
+            {"shard": "parameters", "recompute": "selective", "kept": {"spmd_backend": "spmd_types"}},
+            {"spmd_backend": "spmd_types", "recompute": "SelectiveAC.Config"},
+        ),
     ],
 )  # fmt: skip
 def test_torchtitan_parses_the_module(

@@ -6,7 +6,8 @@
 Runs in an interpreter that has torch 2.13.0, torchtitan 0.3.0 and triton. FLOP, collectives with their bytes and ranks, and
 memory by kind are PyTorch's; ``attention``, ``Norm`` and the count of tokens per expert stand in for kernels that only a GPU has.
 Every configuration is a mapping: ``model`` (package, flavor), ``layers``, ``seq``, ``world``, degrees by torchtitan's names,
-``recompute`` (none, selective or full), ``loss`` (plain or chunked), ``micro_batches``, ``stage`` (of a pipeline cut by hand).
+``recompute`` (none, selective or full), ``loss`` (plain or chunked), ``micro_batches``, ``stage`` (of a pipeline cut by hand),
+``spmd_backend`` (partial_dtensor, or spmd_types without FSDP).
 """
 
 from __future__ import annotations
@@ -103,9 +104,14 @@ class Counter(TorchDispatchMode):
             for t in tree_leaves(args[:2] if "backward" in name else out):
                 self.calls[self.phase, operator, _ranks(args), t.nbytes] += 1
         elif func.namespace in COMMUNICATION and "wait" not in name:
-            size = max((t.nbytes for t in tree_leaves((args, out)) if isinstance(t, torch.Tensor)), default=0)
+            size = max(map(_bytes, (*args, out)))
             self.calls[self.phase, _operator(name), _ranks(args), size] += 1
         return out
+
+
+def _bytes(value: Any) -> int:
+    """Of a tensor, or of all in a list: an all-to-all may have one tensor a rank."""
+    return sum(t.nbytes for t in tree_leaves(value) if isinstance(t, torch.Tensor))
 
 
 def _operator(name: str) -> str:
@@ -200,10 +206,18 @@ def _balance(config: dict[str, Any], top_k: int) -> None:
     from torchtitan.models.common.token_dispatcher import AllToAllTokenDispatcher
 
     ep = config.get("expert_parallel_degree", 1)
-    each = config["seq"] * top_k // ep
+    each = config["seq"] // config.get("tensor_parallel_degree", 1) * top_k // ep
     AllToAllTokenDispatcher._sync_token_count_exchange = lambda self, local, remote, group: (
         remote.reshape(-1), [each] * ep, [each] * ep,
     )  # fmt: skip
+
+
+def _leave_out_fsdp(package: str) -> None:
+    """fully_shard of torch 2.13.0 takes no parameters of spmd_types: they stay whole, in the 16 bit that it would gather."""
+    module = importlib.import_module(f"torchtitan.models.{package}.parallelize")
+    for name in dir(module):
+        if name.startswith("apply_fsdp"):
+            setattr(module, name, lambda model, *_, **__: model.to(torch.bfloat16))
 
 
 class Step:
@@ -218,11 +232,12 @@ class Step:
         m = self.config.get("micro_batches", 1)
         for micro in range(m):
             self.counter.phase = "forward"
-            loss, _ = self.loss(self.model(self.tokens), self.tokens)
-            if snap and micro == m - 1:
-                self.snaps["forward"] = self.memory.get_tracker_snapshot()
-            self.counter.phase = "backward"
-            loss.backward()
+            with titan.get_spmd_context(parallel_dims=self.dims)():
+                loss, _ = self.loss(self.model(self.tokens), self.tokens)
+                if snap and micro == m - 1:
+                    self.snaps["forward"] = self.memory.get_tracker_snapshot()
+                self.counter.phase = "backward"
+                loss.backward()
             del loss
         if snap:
             self.snaps["backward"] = self.memory.get_tracker_snapshot()
@@ -286,9 +301,8 @@ def count(config: dict[str, Any]) -> dict[str, Any]:
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     torch.autograd.set_multithreading_enabled(False)
     degrees = {name: config[name] for name in DEGREES if name in config}
-    par = ParallelismConfig(
-        spmd_backend="partial_dtensor", fsdp_reshard_after_forward="never" if pp > 1 else "always", **degrees
-    )
+    backend = config.get("spmd_backend", "partial_dtensor")
+    par = ParallelismConfig(spmd_backend=backend, fsdp_reshard_after_forward="never" if pp > 1 else "always", **degrees)
     dims = pd.ParallelDims.from_config(par, world)
     titan.set_spmd_backend(par.spmd_backend)
     dims.build_mesh()  # before the fake mode: it reads ranks out of tensors
@@ -303,6 +317,8 @@ def count(config: dict[str, Any]) -> dict[str, Any]:
             model.tok_embeddings = None
         if config["stage"] < pp - 1:
             model.norm = model.lm_head = None
+    if backend == "spmd_types":
+        _leave_out_fsdp(config["model"][0])
     model = spec.parallelize_fn(
         model, parallel_dims=dims, training=TrainingConfig(local_batch_size=1, seq_len=config["seq"]), parallelism=par,
         compile_config=CompileConfig(), dump_folder="",

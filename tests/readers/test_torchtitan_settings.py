@@ -248,7 +248,13 @@ def test_compiled_converters_may_not_hide_other_settings_of_the_compiler() -> No
         ("", "", "selective"),  # torchtitan's default
         (", activation_checkpoint=SelectiveAC.Config()", "", "selective"),
         ("", "tensor_parallel_degree=2, spmd_backend='partial_dtensor'", "selective"),
-        ("", "tensor_parallel_degree=2", "under spmd_backend 'spmd_types' repeats every collective of tp and ep"),
+        ("", "tensor_parallel_degree=2", "selective"),
+        (
+            "",
+            "tensor_parallel_degree=2, spmd_backend='full_dtensor'",
+            "'full_dtensor': which .* state spmd_backend",
+        ),
+        ("", "spmd_backend=BACKEND", "parallelism.spmd_backend is no literal"),
         (", activation_checkpoint=FullAC.Config()", "tensor_parallel_degree=2", "full"),
         (
             ", activation_checkpoint=SelectiveAC.Config(force_recompute_mm_shapes_by_fqns=['wo'])",
@@ -264,6 +270,19 @@ def test_activation_checkpointing_by_operator_is_read(stated: str, parallel: str
         return
     with pytest.raises(sa.InputError, match=expected):
         read(text, "x.py", 8, 36)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "expected"),
+    [
+        ("", "spmd_types"),  # torchtitan's default
+        ("spmd_backend='spmd_types'", "spmd_types"),
+        ("spmd_backend='partial_dtensor'", "partial_dtensor"),
+        ("spmd_backend='full_dtensor'", None),  # nothing is repeated, nothing is said
+    ],
+)
+def test_the_backend_that_runs_is_read(parallel: str, expected: str | None) -> None:
+    assert read(MODULE.format(training="", parallel=parallel), "x.py", 8, 36).job.get("kept.spmd_backend") == expected
 
 
 REGISTRY = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaleacross import catalogue
+from scaleacross.spec.framework import Kept
 from scaleacross.workloads.dense_transformer import DenseTransformer
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 from scaleacross.workloads.variants import (
@@ -54,12 +55,12 @@ def rerun_share(layer: LayerProfile) -> float:
 
 
 def test_operator_recompute_repeats_every_second_product() -> None:
-    after = block(with_operator_recompute(with_separate_projections(model())))
+    after = block(with_operator_recompute(with_separate_projections(model()), Kept()))
     # q, k, v, output, gate, up, down: k, output and up are repeated
     repeated = 4096 * 1024 + 4096 * 4096 + 4096 * 14336
     total = 2 * 4096 * 1024 + 2 * 4096 * 4096 + 3 * 4096 * 14336
     assert rerun_share(after) == pytest.approx(repeated / total)
-    plain = block(with_operator_recompute(with_separate_projections(model(gated=False))))
+    plain = block(with_operator_recompute(with_separate_projections(model(gated=False)), Kept()))
     # q, k, v, output, up, down: k, output and down
     assert rerun_share(plain) == pytest.approx(
         (4096 * 1024 + 4096 * 4096 + 4096 * 14336) / (2 * 4096 * 1024 + 2 * 4096 * 4096 + 2 * 4096 * 14336)

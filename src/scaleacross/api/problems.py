@@ -40,6 +40,7 @@ def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
         f"kept.loss_chunks {job.kept.loss_chunks}": job.kept.loss_chunks > 1,
         f"kept.compiled {list(job.kept.compiled)}": bool(job.kept.compiled),
         "kept.autocast": job.kept.autocast,
+        f"kept.spmd_backend {job.kept.spmd_backend}": job.kept.spmd_backend != "partial_dtensor",
     }
     if job.kept.by != "pytorch" and any(of_pytorch.values()):
         raise InputError(

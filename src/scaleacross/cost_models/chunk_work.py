@@ -90,7 +90,7 @@ def stage_work(timed: TimedLayers, split: Split) -> dict[str, StageWork]:
             tp_forward=counts["tp_forward"],
             tp_backward=counts["tp_gathers"] / 2 - counts["tp_forward"],
             keys_again=keys_again(profile, candidates),
-            tokens_again=tokens_again(candidates),
+            tokens_again=tokens_again(profile, candidates),
             dense_parameters=held.dense[:, 0],
             expert_parameters=held.expert[:, 0],
         )

@@ -23,7 +23,6 @@ from scaleacross.spec.recomputation import (
     rerun_period,
     rerun_share,
 )
-from scaleacross.spec.recomputation import tokens_again as tokens_again_of
 from scaleacross.workloads.layer_profile import ActivationBytes, LayerProfile, ModelProfile
 
 _PERIODS: Final = np.array([*map(rerun_period, RECOMPUTES), 1])  # ANY_POLICY is last
@@ -38,7 +37,6 @@ def _table(value: Callable[[str], float]) -> Floats:
 
 _PARTLY: Final = _table(lambda policy: float(policy != "none" and not rerun_share(policy)))
 _WHOLE: Final = _table(rerun_share)
-_TOKENS: Final = _table(tokens_again_of)
 _RERUN: Final = _table(lambda policy: RECOMPUTES.index(of_rerun_layer(policy))).astype(np.int64)
 
 
@@ -147,10 +145,9 @@ def regathers(candidates: Candidates, by: KeptBy) -> Floats:
     return _looked_up(candidates.recompute, lambda policy: float(regathers_keys(policy, by)))
 
 
-def tokens_again(candidates: Candidates) -> Floats:
+def tokens_again(profile: ModelProfile, candidates: Candidates) -> Floats:
     """How often dispatch and combine run once more in the backward pass, (n,)."""
-    out: Floats = _TOKENS[candidates.recompute]
-    return out
+    return _looked_up(candidates.recompute, profile.tokens_again)
 
 
 def elementwise_again(layer: LayerProfile, candidates: Candidates) -> Floats:

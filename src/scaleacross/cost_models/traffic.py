@@ -151,7 +151,7 @@ class Volumes:
     @property
     def tokens_again(self) -> Floats:
         """1 where the backward pass repeats dispatch and combine, else 0, (n,)."""
-        return tokens_again(self.candidates)
+        return tokens_again(self.profile, self.candidates)
 
     @property
     def replica_gradient_bytes(self) -> Floats:

@@ -46,8 +46,6 @@ CHECKPOINTING: Final[Mapping[Recompute, str]] = {
     "full": "FullAC.Config()",
 }
 """Recompute policy -> activation_checkpoint (torchtitan/distributed/activation_checkpoint.py)."""
-# The default of 0.3.0, spmd_types, stops in fully_shard of torch 2.13.0 and has no save list for tp and ep collectives.
-SPMD_BACKEND: Final = "partial_dtensor"
 
 
 def render(plan: Plan) -> dict[str, str]:
@@ -183,7 +181,7 @@ def _parallelism(plan: Plan) -> Mapping[str, Any]:
     degrees = plan.degrees
     replicate, shard, reshard = _data_parallel(plan)
     out: dict[str, Any] = {
-        "spmd_backend": SPMD_BACKEND,
+        "spmd_backend": plan.job.kept.spmd_backend,
         "data_parallel_replicate_degree": replicate,
         "data_parallel_shard_degree": shard,
         "fsdp_reshard_after_forward": reshard,

@@ -12,12 +12,17 @@ from scaleacross.emitters.crossed_levels import axes_over_sockets
 from scaleacross.emitters.filling import filled
 from scaleacross.emitters.group_settings import SOCKETS, most_channels, traffic_classes, zero_cta
 from scaleacross.emitters.nccl_variables import ZERO_CTA
+from scaleacross.errors import EmitError
 from scaleacross.spec.plan import Plan
-from scaleacross.targets.torchtitan import MESHES
+from scaleacross.targets.torchtitan import MESHES, TYPED_SHARDS
 
 
 def group_options(plan: Plan) -> dict[str, dict[str, int | str]]:
-    """Mesh axis -> fields of ``ncclConfig_t`` as torch names them. Empty where nothing was decided and no trunk is TCP."""
+    """Mesh axis -> fields of ``ncclConfig_t`` as torch names them. Empty where nothing was decided and no trunk is TCP.
+
+    Raises:
+        EmitError: options for a group that fully_shard makes by itself.
+    """
     channels, classes, sockets = most_channels(plan), traffic_classes(plan), axes_over_sockets(plan)
     engines = zero_cta(plan)
     meshes: dict[str, dict[str, int | str]] = {}
@@ -33,6 +38,13 @@ def group_options(plan: Plan) -> dict[str, dict[str, int | str]]:
             options["net_name"] = SOCKETS
     if "cp" in sockets and plan.degrees.cp > 1:
         meshes["fsdp"]["net_name"] = SOCKETS  # torchtitan folds cp into the axis fsdp
+    if plan.job.kept.spmd_backend == "spmd_types" and (options := meshes.pop("fsdp")):
+        if plan.degrees.cp > 1:
+            raise EmitError(
+                f"cp {plan.degrees.cp} with kept.spmd_backend spmd_types: no options of NCCL ({', '.join(options)}) reach "
+                "the group over dp_shard and cp; set kept.spmd_backend: partial_dtensor, or network.settings: library"
+            )
+        meshes[TYPED_SHARDS] = options
     return {mesh: options for mesh, options in meshes.items() if options}
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from scaleacross.emitters.torchtitan import CHECKPOINTING, CONVERTERS, SPMD_BACKEND, TORCHTITAN_ORDER
+from scaleacross.emitters.torchtitan import CHECKPOINTING, CONVERTERS, TORCHTITAN_ORDER
 from scaleacross.errors import InputError
 from scaleacross.readers.settings import Reading, data_parallel, folded
 from scaleacross.readers.torchtitan_options import UNKNOWN, check, shape
 from scaleacross.readers.torchtitan_stages import DEFAULT_BATCH, check_accumulation, pipeline
 from scaleacross.spec.conversion import RECIPE_PRECISION
+from scaleacross.spec.framework import SpmdBackend
 from scaleacross.spec.parallelism import Degrees, ShardLevel
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute
@@ -70,14 +71,19 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     if ep > 1:  # its experts lie on all axes but pp, none of them divided
         ep, lanes = folded(name, ep, tp * cp, sharded)
     degrees = Degrees(tp=tp, cp=cp, pp=pp, dp_shard=sharded, dp_replicate=replicate, ep=ep, expert_lanes=lanes)
-    _check_backend(parallel, parts["recompute"], degrees, name)
+    backend = _backend(parallel, parts["recompute"], degrees, name)
     shard: ShardLevel = "none" if sharded * cp == 1 else "optimizer" if pp > 1 else _without_pipeline(parallel)
     choice, layers = pipeline(parallel, training, name, pp, num_layers)
     decision = Decision(
         degrees=degrees, pipeline=choice, recompute=parts["recompute"], shard=shard,
         context_exchange="gather" if cp > 1 else "ring", layers_per_stage=layers,
     )  # fmt: skip
-    job: dict[str, Any] = {"sequence_length": _stated(training, "seq_len", name), **parts["quantized"], **RUNS}
+    job: dict[str, Any] = {
+        "sequence_length": _stated(training, "seq_len", name),
+        **parts["quantized"],
+        **backend,
+        **RUNS,
+    }
     batch = training.get("global_batch_size", -1)
     batch = batch if batch > 0 else training.get("local_batch_size", DEFAULT_BATCH) * dp
     check_accumulation(training, name, pp, dp, batch)
@@ -122,15 +128,18 @@ def _checkpointing(calls: Sequence[ast.Call], name: str) -> Recompute:
     return policy
 
 
-def _check_backend(parallel: dict[str, Any], recompute: Recompute, degrees: Degrees, name: str) -> None:
-    """Raises InputError: operators that SelectiveAC finds under functional collectives alone."""
-    backend = parallel.get("spmd_backend", "spmd_types")
-    if recompute == "selective" and max(degrees.tp, degrees.expert_ranks) > 1 and backend != SPMD_BACKEND:
+def _backend(parallel: dict[str, Any], recompute: Recompute, degrees: Degrees, name: str) -> dict[str, Any]:
+    """Whose collectives run, where the job has a word for it. Raises InputError: SelectiveAC would ask, and it has none."""
+    backend = parallel.get("spmd_backend", "partial_dtensor" if name.endswith(".toml") else "spmd_types")
+    if backend in get_args(SpmdBackend):
+        return {"kept.spmd_backend": backend}
+    if recompute == "selective" and max(degrees.tp, degrees.expert_ranks) > 1:
         raise InputError(
             f"{name}: SelectiveAC with tp {degrees.tp} and experts over {degrees.expert_ranks} ranks under spmd_backend "
-            f"{backend!r} repeats every collective of tp and ep, which is not modelled; state spmd_backend={SPMD_BACKEND!r}, "
-            "or activation_checkpoint FullAC or None"
+            f"{backend!r}: which collectives it repeats is not modelled; state spmd_backend "
+            f"{' or '.join(get_args(SpmdBackend))}, or activation_checkpoint FullAC or None"
         )
+    return {}
 
 
 def _module(text: str, name: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _READ: Final[Mapping[str, str]] = {
         data_parallel_replicate_degree data_parallel_shard_degree fsdp_reshard_after_forward tensor_parallel_degree
         context_parallel_degree pipeline_parallel_degree expert_parallel_degree pipeline_parallel_schedule
         pipeline_parallel_microbatch_size module_fqns_per_model_part pipeline_parallel_first_stage_less_layers
-        pipeline_parallel_last_stage_less_layers pipeline_parallel_layers_per_stage
+        pipeline_parallel_last_stage_less_layers pipeline_parallel_layers_per_stage spmd_backend
     """,
     "training": "local_batch_size global_batch_size seq_len",
     "activation_checkpoint": "mode",
@@ -59,7 +59,9 @@ HARMLESS: Final[Mapping[tuple[str, str], tuple[tuple[Any, ...], str]]] = {
 }  # fmt: skip
 """Settings with the values that no plan needs to say, and the way out of all others."""
 
-WORDS: Final = ("fsdp_reshard_after_forward", "pipeline_parallel_schedule", "module_fqns_per_model_part")
+WORDS: Final = (
+    "fsdp_reshard_after_forward", "pipeline_parallel_schedule", "module_fqns_per_model_part", "spmd_backend",
+)  # fmt: skip
 """What is read and is no number."""
 LEFT: Final = {"data_parallel_shard_degree": "all that is left", "global_batch_size": "one local batch each"}
 """Numbers of which -1 leaves the choice to torchtitan."""
@@ -68,7 +70,7 @@ SILENT: Final = ("job", "profiling", "metrics", "lr_scheduler", "checkpoint", "c
                  "experimental", "debug", "quantize")  # fmt: skip
 """Tables of data, checkpoints and logs; ``quantize`` acts with model.converters, which are refused."""
 _SILENT: Final[Mapping[str, str]] = {
-    "parallelism": "spmd_backend full_dtensor context_parallel_load_balancer",
+    "parallelism": "full_dtensor context_parallel_load_balancer",
     "training": "dataset dataset_path max_norm steps gc_freq gc_debug seed deterministic disable_cuda_graphs",
     "activation_checkpoint": "selective_ac_option per_op_sac_force_recompute_mm_shapes_by_fqns early_stop memory_budget",
     "model": "hf_assets_path tokenizer_path print_after_conversion",

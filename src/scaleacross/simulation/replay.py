@@ -29,7 +29,7 @@ from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.parallelism import REDUCED_EVERY_PASS
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan, PredictedCollective
-from scaleacross.spec.recomputation import policy_on, regathers_keys, tokens_again
+from scaleacross.spec.recomputation import policy_on, regathers_keys
 from scaleacross.spec.step_work import PipelineWork
 from scaleacross.step.graph import Computation, StepGraph
 from scaleacross.step.program import build
@@ -279,7 +279,7 @@ def _setting(plan: Plan, profile: ModelProfile) -> Setting:
     whole = ("tp", "all_reduce") in sizes
     chosen = plan.decision
     policies = [policy_on(rank, chosen.recompute, chosen.stage_recompute) for rank in range(plan.degrees.pp)]
-    keys, tokens = tuple(map(profile.keys_again, policies)), tuple(map(tokens_again, policies))
+    keys, tokens = tuple(map(profile.keys_again, policies)), tuple(map(profile.tokens_again, policies))
     gathered = tuple(regathers_keys(policy, plan.job.kept.by) for policy in policies)
     return Setting(plan.job, plan.degrees, chosen.shard, chosen.context_exchange, sizes, whole, keys, tokens, gathered)
 

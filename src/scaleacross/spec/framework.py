@@ -35,6 +35,7 @@ class Optimizer(Spec):
 
 
 KeptBy = Literal["megatron", "pytorch"]
+SpmdBackend = Literal["partial_dtensor", "spmd_types"]
 Compiled = Literal["model", "loss"]
 
 
@@ -59,6 +60,21 @@ class Kept(Spec):
         description="parameters and the tensor between layers are whole and in fp32, and autocast converts what products read "
         "(pytorch without FSDP)",
     )
+    spmd_backend: SpmdBackend = Field(
+        default="partial_dtensor",
+        description="whose collectives tp and experts have (pytorch; torchtitan's ParallelismConfig, its default is spmd_types): "
+        "SelectiveAC keeps what scatters and all-to-alls of partial_dtensor return, and sends those of spmd_types again, "
+        "except where layers are compiled",
+    )
+
+    @property
+    def functional_collectives(self) -> bool:
+        """Whether SelectiveAC finds scatters over tp and all-to-alls of experts in its list: it names ``_c10d_functional``.
+
+        Compiled layers of spmd_types have these too, and no ``c10d`` calls (torchtitan/models/common/token_dispatcher.py; counted
+        over tp and experts in the graphs that AOT autograd makes of llama3 and deepseek_v3).
+        """
+        return self.spmd_backend == "partial_dtensor" or "model" in self.compiled
 
 
 MEGATRON_OVERLAP: Final = {"unchunked_messages": False}

@@ -357,8 +357,10 @@ def _details(subject: Subject, decision: Decision) -> list[str]:
     return out
 
 
-# torch/distributed/device_mesh.py describes a group as mesh_<axis>; partial_dtensor shards over the mesh axis fsdp.
 MESHES: Final = {"tp": "tp", "cp": "cp", "pp": "pp", "dp_shard": "fsdp", "dp_replicate": "dp_replicate", "ep": "ep"}
+"""Mesh axes of partial_dtensor: torch/distributed/device_mesh.py describes a group as mesh_<axis>."""
+TYPED_SHARDS: Final = "dp_shard"
+"""The axis that spmd_types has for fsdp. With cp, fully_shard makes a group of both by itself."""
 
 TARGET: Final = Target(
     "torchtitan",
@@ -377,5 +379,6 @@ TARGET: Final = Target(
         "kept.by": "pytorch",
         "kept.autocast": False,  # fully_shard converts parameters, of one rank too
     },
-    groups={axis: (f"mesh_{name}",) for axis, name in MESHES.items()},
+    groups={axis: (f"mesh_{name}",) for axis, name in MESHES.items()}
+    | {"dp_shard": (f"mesh_{MESHES['dp_shard']}", f"mesh_{TYPED_SHARDS}")},
 )

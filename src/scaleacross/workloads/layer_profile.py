@@ -12,7 +12,17 @@ from functools import cached_property
 from typing import Literal
 
 from scaleacross.spec.parallelism import EMPTY_ENDS
-from scaleacross.spec.recomputation import BY_STAGE, MODULES, PARTS, PLAIN, RECOMPUTES, Module, modules_of, rerun_share
+from scaleacross.spec.recomputation import (
+    BY_STAGE,
+    MODULES,
+    PARTS,
+    PLAIN,
+    RECOMPUTES,
+    Module,
+    modules_of,
+    rerun_share,
+    tokens_again,
+)
 
 # column: output features divided by tp; row: input features divided by tp; none: replicated;
 # expert_*: the same inside a routed expert, whose weights are also divided by ep; folded experts are not divided by tp.
@@ -161,7 +171,8 @@ class LayerProfile:
         stream_activation_bytes: part of the held activations there: both are divided by tp only with sequence parallelism.
         replicated_elementwise_bytes: part of ``elementwise_bytes`` that tp does not divide.
         autograd_bytes: activation bytes per token held beyond these where operators run one by one.
-        by_operator: selective recomputation keeps results operator by operator (``variants.with_operator_recompute``).
+        by_operator: selective recomputation keeps results operator by operator (``variants.with_operator_recompute``), and
+        sends_again: none of a scatter over tp or of an all-to-all of experts.
         full_recompute_fraction: share of the forward time that full recomputation repeats.
         kv_features: features of key and value together that cp exchanges per token (0 without attention).
         modules: what recomputing a module of the layer frees and repeats; those that the layer has not do nothing.
@@ -187,6 +198,7 @@ class LayerProfile:
     replicated_elementwise_bytes: float = 0.0
     autograd_bytes: float = 0.0
     by_operator: bool = False
+    sends_again: bool = False
     full_recompute_fraction: float = 1.0
     recurrence: Recurrence | None = None
     modules: Mapping[Module, ModuleShare] = field(default_factory=dict)
@@ -223,7 +235,7 @@ class LayerProfile:
     def gathers_again(self, policy: str) -> float:
         """Gathers (= scatters) over tp that a policy repeats in the backward pass; a gather alone is half of such a pair."""
         if policy == "selective" and self.by_operator:
-            return self.tp_gathers / 2
+            return self.tp_gathers * (1.0 if self.sends_again else 0.5)
         if policy in PLAIN or policy in PARTS:
             return self.tp_gathers * rerun_share(policy)
         return sum(share.tp_gathers for share in self.recomputed(policy))
@@ -340,6 +352,10 @@ class ModelProfile:
         layers = [(layer, count) for layer, count in self.blocks if layer.exchanges_over_cp]
         again = sum(count for layer, count in layers if any(one.attention for one in layer.recomputed(policy)))
         return again / max(1, sum(count for _, count in layers))
+
+    def tokens_again(self, policy: str) -> float:
+        """How often experts' dispatch and combine run once more in the backward pass, in the mean over layers."""
+        return 1.0 if policy == "selective" and self.layers[0].sends_again else tokens_again(policy)
 
     @property
     def trainable_parameters(self) -> int:

@@ -110,7 +110,7 @@ def with_policies(job: Job, profile: ModelProfile) -> Job:
 def as_pytorch_keeps(profile: ModelProfile, how: Kept, *, separate: bool = False) -> ModelProfile:
     """The profile with what autograd keeps, under every policy that torchtitan has; query, key and value also ``separate``."""
     profile = with_pytorch_tensors(profile, how)
-    profile = with_operator_recompute(with_separate_projections(profile) if separate else profile)
+    profile = with_operator_recompute(with_separate_projections(profile) if separate else profile, how)
     return with_autocast(profile, how) if how.autocast else profile
 
 

@@ -191,14 +191,15 @@ def with_separate_projections(profile: ModelProfile) -> ModelProfile:
     return _each_block(profile, change)
 
 
-def with_operator_recompute(profile: ModelProfile) -> ModelProfile:
+def with_operator_recompute(profile: ModelProfile, how: Kept) -> ModelProfile:
     """``selective`` as torchtitan's SelectiveAC, operator by operator (torchtitan/distributed/activation_checkpoint.py, 0.3.0).
 
     It keeps the block's input and what these return: attention (2 bytes per feature of its output, 4 per head), every second
     product from the first (q, k, v as the profile has them, output, gate, up, down; gate and up are products of their own), every
-    product with a bias (addmm), scatters over tp, and all-to-alls of experts. All else runs again: the other products, those of
-    routed experts, the router, recurrences, element-wise work, gathers over tp and of keys and values over cp. What a
-    row-parallel product returns is a part of the sum over all tokens, and no rank of tp has a share of it.
+    product with a bias (addmm), and, of functional collectives, scatters over tp and all-to-alls of experts. All else runs
+    again: the other products, those of routed experts, the router, recurrences, element-wise work, gathers over tp and of keys
+    and values over cp. What a row-parallel product returns is a part of the sum over all tokens, and no rank of tp has a share
+    of it.
     """
 
     def change(block: LayerProfile) -> LayerProfile:
@@ -222,12 +223,13 @@ def with_operator_recompute(profile: ModelProfile) -> ModelProfile:
             gemms.append(replace(gemm, selective=again))
         if block.attention is not None:
             sharded += block.attention.num_heads * (2.0 * block.attention.v_head_dim + 4.0)
-        kept = ActivationBytes(
-            sharded, replicated, of_tp=hidden * block.tp_gathers, of_experts=2 * hidden * block.routed_tokens
-        )
+        kept = ActivationBytes(sharded, replicated)
+        if how.functional_collectives:
+            kept = replace(kept, of_tp=hidden * block.tp_gathers, of_experts=2 * hidden * block.routed_tokens)
         return replace(
-            block, gemms=tuple(gemms), by_operator=True, activations={**block.activations, "selective": kept}
-        )
+            block, gemms=tuple(gemms), by_operator=True, sends_again=not how.functional_collectives,
+            activations={**block.activations, "selective": kept},
+        )  # fmt: skip
 
     return _each_block(profile, change)
 

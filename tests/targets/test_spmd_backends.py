@@ -1,0 +1,104 @@
+"""SelectiveAC under torchtitan's backends: what a backward pass sends again, in plan, search, replay, verification and files."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+import scaleacross as sa
+from cases import each
+from decisions import DENSE, QWEN, Case, decision_of, job_of
+from instances import random_job
+from oracles.exhaustive import exhaustive
+from scaleacross.api.evaluation import evaluated
+from scaleacross.api.problems import problem_of as read
+from scaleacross.emitters.torchtitan import config_module
+from scaleacross.solvers.joint import search
+from scaleacross.spec.job import Job
+from scaleacross.spec.plan import Plan
+from scaleacross.spec.recomputation import RECOMPUTES
+from scaleacross.workloads.problem import problem_of
+
+TYPED = "kept.spmd_backend=spmd_types"
+HEADS = 2
+"""Gathers over tp beside the layers': of the head, in either pass."""
+
+
+@cache
+def priced(job: str, degrees: str, policy: str, *overrides: str, shard: str = "parameters") -> Plan:
+    case = Case({"dense": DENSE, "qwen": QWEN}[job], degrees, "1F1B", policy, shard, exchange="gather")
+    stated = ("target=torchtitan", "network.settings=library", "global_batch_sequences=128", *overrides)
+    return evaluated(read(Job.model_validate(job_of(case)), stated), decision_of(case))
+
+
+def per_step(plan: Plan, axis: str, op: str) -> float:
+    return sum(one.per_step for one in plan.collectives if (one.axis, one.op) == (axis, op))
+
+
+@pytest.mark.parametrize(
+    ("job", "degrees", "layers", "op", "ends", "times"),
+    [
+        ("dense", "tp4 dp8", 32, ("tp", "all_gather"), HEADS, (4, 6, 5, 6, 5)),
+        ("dense", "tp4 dp8", 32, ("tp", "reduce_scatter"), HEADS, (4, 6, 5, 6, 5)),
+        ("qwen", "dp64 ep32", 94, ("ep", "all_to_all"), 0, (4, 6, 4, 6, 4)),
+        ("qwen", "tp4 dp64 ep16 lanes4", 94, ("ep", "all_to_all"), 0, (4, 6, 4, 6, 4)),
+        ("qwen", "tp4 dp64 ep16 lanes4", 94, ("tp", "all_gather"), HEADS, (2, 3, 2.5, 3, 2.5)),
+    ],
+)
+def test_spmd_types_repeats_every_collective_of_tp_and_experts(
+    job: str, degrees: str, layers: int, op: tuple[str, str], ends: int, times: tuple[float, ...]
+) -> None:
+    """Per layer and micro-batch: none, full, and selective by functional collectives, by others, and by others in compiled
+    layers. A gather alone counts as half a pair of gather and scatter (tests/golden/torch_counts.jsonl has both)."""
+    plans = [
+        priced(job, degrees, "none"),
+        priced(job, degrees, "full"),
+        priced(job, degrees, "selective"),
+        priced(job, degrees, "selective", TYPED),
+        priced(job, degrees, "selective", TYPED, "kept.compiled=[model]"),
+    ]
+    micro_batches = 128 / int(degrees.partition("dp")[2].split()[0])
+    assert [per_step(plan, *op) / micro_batches - ends for plan in plans] == [layers * n for n in times]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("job", "degrees"),
+    [("dense", "tp4 pp2 dp4"), ("dense", "tp2 pp4 dp4"), ("qwen", "tp4 pp2 dp32 ep8 lanes4")],
+)
+def test_the_replay_sends_again_what_the_price_has(job: str, degrees: str) -> None:
+    """Both take longer for it, and activations that no collective returned are less. ``verify`` recomputes the figures."""
+    kept, again = (priced(job, degrees, "selective", *of, shard="optimizer") for of in ((), (TYPED,)))
+    replays = [sa.simulate(plan) for plan in (kept, again)]
+    for plan, step in zip((kept, again), replays, strict=True):
+        sa.verify(plan)
+        assert abs(step.difference) < 0.05, (plan.cost.step_s, step.step_s)
+    more = again.cost.step_s - kept.cost.step_s
+    assert more > 0
+    assert replays[1].step_s - replays[0].step_s == pytest.approx(more, rel=0.25)
+    assert max(s.activations_bytes for s in again.memory) < max(s.activations_bytes for s in kept.memory)
+
+
+@each("seed", (), (23, 58), heavy=(30, 44))
+def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
+    """Which is SelectiveAC over tp, and in 30 over experts too."""
+    data = random_job(seed).model_dump(mode="json", exclude_none=True)
+    data |= {"recompute": ["none", "selective"], "kept": {"by": "pytorch", "spmd_backend": "spmd_types"}}
+    problem = problem_of(Job.model_validate(data))
+    oracle, found = exhaustive(problem), search(problem, time_limit_s=600, gap_tolerance=0.0)
+    assert found.bound_violation_s <= 1e-12
+    assert found.best is not None
+    assert found.best.candidates.recompute[0] == RECOMPUTES.index("selective")
+    assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+    assert found.bound_s <= found.best.step_s
+
+
+def test_the_backend_that_was_priced_is_written() -> None:
+    for overrides, backend in (((), "partial_dtensor"), ((TYPED,), "spmd_types")):
+        assert f"spmd_backend='{backend}'," in config_module(priced("dense", "tp4 dp8", "selective", *overrides))
+
+
+def test_a_backend_of_torchtitan_says_nothing_of_megatron() -> None:
+    with pytest.raises(sa.InputError, match=r"has kept\.spmd_backend spmd_types, which is PyTorch's alone"):
+        read(Job.model_validate(job_of(Case(DENSE, "tp4 dp8"))), ("target=megatron", TYPED))
