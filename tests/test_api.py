@@ -145,9 +145,8 @@ def test_a_far_trunk_is_answered_by_fewer_crossings(plan: Plan, far: Plan) -> No
     before, after = old.estimated, far.estimated  # a simulated rank that idles does not tell the bubble from messages
     assert before.component("pp") - after.component("pp") > before.step_s - after.step_s > 0
     assert before.component("pp") > 2 * plan.estimated.component("pp")
-    assert old.cost.component("pp") > old.cost.component(
-        "dp"
-    )  # nor is it the all-reduce in which other replicas wait for it
+    simulated = old.cost  # other replicas wait for these messages in their all-reduce, which is not what takes long
+    assert simulated.component("pp") > simulated.component("dp")
     across = [a for a in far.report.alternatives if a.label.endswith("across the buildings")]
     assert across
     for alternative in across:

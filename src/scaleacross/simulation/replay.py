@@ -104,14 +104,15 @@ class Replay:
 
     @cached_property
     def busiest(self) -> int:
-        """The class whose seconds are those of the step: the busiest of those whose computation nobody could shorten.
+        """The class whose seconds are those of the step: the busiest of those that compute on the critical path.
 
-        Others may compute as much, and wait at the end in a collective for a replica that is late: their seconds say that a
-        collective takes long, and hide why.
+        Another class may compute as much and wait in a collective for a replica that is late. Its seconds would blame the
+        collective.
         """
         kinds = (self.graph.node(node) for node in self.critical_path)
-        late = {kind.rank_class for kind in kinds if isinstance(kind, Computation) and kind.component == "compute"}
-        return _busiest(self.by_class, {who: rank for who, rank in self.graph.ranks.items() if not late or who in late})
+        awaited = {kind.rank_class for kind in kinds if isinstance(kind, Computation) and kind.component == "compute"}
+        ranks = self.graph.ranks
+        return _busiest(self.by_class, {who: ranks[who] for who in ranks if not awaited or who in awaited})
 
     @cached_property
     def components_s(self) -> dict[str, float]:
