@@ -297,10 +297,11 @@ def layered_s(size: Floats, chunks: Floats | int, law: Laws, passes: int, inner:
     return seconds
 
 
-def stated_chunks(size: Floats, choice: CommunicatorChoice) -> Floats:
-    """``num_pieces`` of every size."""
-    pieces = [num_pieces(one, choice.num_chunks, choice.chunk_bytes) for one in size.ravel().tolist()]
-    return np.array(pieces, dtype=np.float64).reshape(size.shape)
+def stated_chunks(size: Floats, *choices: CommunicatorChoice) -> Floats:
+    """``num_pieces`` of every size by a choice, or of one size by each of several."""
+    every = [(one, choice) for choice in choices for one in size.ravel().tolist()]
+    pieces = [num_pieces(one, choice.num_chunks, choice.chunk_bytes) for one, choice in every]
+    return np.array(pieces, dtype=np.float64).reshape(size.shape if len(choices) == 1 else len(every))
 
 
 def best_layered_s(size: Floats, law: Laws, passes: int, inner: Inner | None = None) -> Floats:

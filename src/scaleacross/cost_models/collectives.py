@@ -106,6 +106,7 @@ class Group:
 
     ``rows`` (n,), if given, names the row of ``shape`` that each of n sizes meets: many candidates share few groups. ``by_type``:
     those inside buildings, on the links of each accelerator type; empty where they are all alike or cross buildings.
+    ``choices`` (n,), if there are several: n ways to run one collective, a row each, instead of the one of ``network``.
     """
 
     shape: GroupShape
@@ -114,6 +115,7 @@ class Group:
     rows: Ints | None = None
     network: Network = "best"
     by_type: Mapping[str, Group] = field(default_factory=dict)
+    choices: tuple[CommunicatorChoice, ...] = ()
     _connections: dict[Hashable, Connections] = field(default_factory=dict, init=False, repr=False, compare=False)
     _kept: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _reduced: dict[Hashable, Timed] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -124,9 +126,13 @@ class Group:
             self._kept[key] = make()
         return cast("Known", self._kept[key])
 
-    def running(self, choice: CommunicatorChoice) -> Group:
-        """The groups under one choice; what several choices of the same connections and steps share is worked out once."""
-        out = replace(self, network={(choice.op, choice.payload): choice})
+    def running(self, choice: CommunicatorChoice, *others: CommunicatorChoice) -> Group:
+        """The groups under one choice, or one after another under several that differ in connections, steps and chunks alone.
+
+        What choices of the same connections and steps share is worked out once.
+        """
+        several = (choice, *others) if others else ()
+        out = replace(self, network={(choice.op, choice.payload): choice}, choices=several)
         object.__setattr__(out, "_connections", self._connections)
         return out
 
@@ -221,7 +227,7 @@ class Group:
                 if choice is None:
                     seconds = free_s = best_layered_s(size, law, passes, inner)
                 else:
-                    cut, both = stated_chunks(size, choice), (law, law.without_windows)
+                    cut, both = stated_chunks(size, *(self.choices or (choice,))), (law, law.without_windows)
                     seconds, free_s = (layered_s(size, cut, one, passes, inner) for one in both)
                 if library and protocol_s is not None:
                     seconds = np.maximum(seconds, library.layered_s(protocol_s) - self.launch_s)
@@ -374,10 +380,12 @@ class Group:
         """The groups on their links as the settings of the connections leave these."""
         if choice is None:
             return self._default_connections
-        key = choice.connections, choice.num_channels, choice.steps, choice.compression
+        every = self.choices or (choice,)
+        key = tuple((one.connections, one.num_channels, one.steps, one.compression) for one in every)
         if key not in self._connections:
-            links = connected(self.links, self.shape, stated_settings(choice))
-            self._connections[key] = Connections(self.shape, links, self._each, choice.steps, choice.compression)
+            links = connected(self.links, self.shape, stated_settings(*every))
+            steps = [one.steps for one in every]
+            self._connections[key] = Connections(self.shape, links, self._each, steps, choice.compression)
         return self._connections[key]
 
     @cached_property

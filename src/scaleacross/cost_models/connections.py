@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from scaleacross.cost_models.candidates import Bools, Floats
 from scaleacross.cost_models.collective_laws import OUTER_LEVELS, Laws, laws, steps_of
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
@@ -19,27 +21,32 @@ from scaleacross.spec.network_choice import Compression, LevelStep
 class Connections:
     """Groups of ``shape`` on ``links``; ``each`` spreads values of the shapes over sizes.
 
-    ``steps`` are those of their hierarchical collectives (None: as few as any algorithm needs), and ``compression`` is how their
-    messages travel.
+    ``steps`` are those of their hierarchical collectives, of every choice if there are several (None: as few as any algorithm
+    needs), and ``compression`` is how their messages travel.
     """
 
     shape: GroupShape
     links: Links
     each: Callable[[Floats], Floats]
-    steps: Sequence[LevelStep] | None = None
+    steps: Sequence[Sequence[LevelStep]] | None = None
     compression: Compression | None = None
 
     def laws(self, counted: Bools, *, by_rank: bool) -> Laws:
         """Of reductions, for every size; ``counted``: OUTER_LEVELS or ALL_LEVELS, ``by_rank``: of a gather or scatter."""
         key = counted is OUTER_LEVELS, by_rank
         if key not in self._found:
-            steps = None if self.steps is None else steps_of(self.steps, self.shape.farthest_fanout)
+            steps = None if self.steps is None else self._of_levels(self.steps)
             if self.compression is None:
                 found = laws(self.shape, self.links, counted, steps, by_rank=by_rank)
             else:
                 found = coded_laws(self.shape, self.links, counted, self.compression, steps, by_rank=by_rank)
             self._found[key] = spread_laws(found, self.each)
         return self._found[key]
+
+    def _of_levels(self, steps: Sequence[Sequence[LevelStep]]) -> Floats:
+        """Messages one after another on each level; of several choices, whose groups are one row, a row each."""
+        every = [steps_of(one, self.shape.farthest_fanout) for one in steps]
+        return every[0] if len(every) == 1 else np.concatenate(every)
 
     @cached_property
     def protocols(self) -> ProtocolTimes | None:

@@ -112,7 +112,9 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
     unit = math.gcd(stride, levels.alignment)
     together = math.gcd(extent, levels.alignment) // stride if unit == stride else 1
     together = together if together * stride in (extent, levels.alignment) else 1
-    counted = count(levels.children(unit * together), degree // together, stride // unit)
+    alike = together == degree  # each group in one unit: the first is counted for all
+    child = levels.children(levels.num_positions if alike else unit * together)
+    counted = count(child, degree // together, stride // unit)
     exchanged, leaving, entering = np.zeros(NUM_LEVELS), np.maximum(1.0, counted.leaving * unit), 0.0
     exchanged[SCALE_UP] = (degree - 1) / degree
     exchanged[RACK:CAMPUS] = counted.sent[RACK:CAMPUS] * float(together**2) / degree * unit

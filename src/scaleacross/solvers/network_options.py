@@ -17,6 +17,7 @@ paced connections with less in flight, over fewer queue pairs, on half as many c
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -144,8 +145,8 @@ def flow_options(flow: Flow, wire: Wire, *, waited: bool) -> list[FlowOption]:
     Args:
         waited: whether the step waits for it (its traffic class).
     """
-    out = []
     beyond = crossed_beyond(wire.shape)
+    choices: list[CommunicatorChoice] = []
     for connections, channels in _settings(wire, beyond):
         bare = CommunicatorChoice(
             communicator=flow.shape,
@@ -157,8 +158,9 @@ def flow_options(flow: Flow, wire: Wire, *, waited: bool) -> list[FlowOption]:
             connections=connections,
             traffic_class=None if not beyond else WAITED_CLASS if waited else HIDDEN_CLASS,
         )
-        for choice, seconds, busy in _ways(flow, bare, wire):
-            out.append(FlowOption(choice, seconds, busy, held(choice, wire.shape)))
+        choices += _ways(flow, bare, wire)
+    timed = zip(choices, _seconds(flow, choices, wire), strict=True)
+    out = [FlowOption(choice, *seconds, held(choice, wire.shape)) for choice, seconds in timed]
     if flow.op in MOVES:
         out += [by for option in out for by in _otherwise_driven(flow, option, wire)]
     return sorted(out, key=lambda option: option.time_s)
@@ -219,36 +221,46 @@ def _on_wires(
         for wire in asked
     ]
     every = {key: option for options in known for key, option in options.items()}
+    seconds = []
+    for options, wire in zip(known, wires, strict=True):
+        own = {key: (option.time_s, option.busy_s) for key, option in options.items()}
+        missing = [key for key in every if key not in own]
+        own |= zip(missing, _seconds(flow, [every[key].choice for key in missing], wire), strict=True)
+        seconds.append(own)
     for key, option in every.items():
-        own = zip((options.get(key) for options in known), wires, strict=True)
-        yield option, [(one.time_s, one.busy_s) if one else _seconds(flow, option.choice, wire) for one, wire in own]
+        yield option, [own[key] for own in seconds]
 
 
-def _seconds(flow: Flow, choice: CommunicatorChoice, wire: Wire) -> Seconds:
-    timed = priced(flow, choice, wire)
-    return float(timed.time_s[0]), float(timed.busy_s[0])
+def _seconds(flow: Flow, choices: Sequence[CommunicatorChoice], wire: Wire) -> list[Seconds]:
+    """Of every choice, as a plan prices it; those that differ in connections, steps and chunks alone together."""
+    alike: defaultdict[object, list[int]] = defaultdict(list)
+    for row, choice in enumerate(choices):
+        alike[choice.algorithm, choice.compression].append(row)
+    out: dict[int, Seconds] = {}
+    for rows in alike.values():
+        timed = time_of(flow, wire.group.running(*(choices[row] for row in rows)), wire.equal_copies)
+        time, busy, _ = np.broadcast_arrays(timed.time_s, timed.busy_s, rows)
+        out |= zip(rows, zip(time.tolist(), busy.tolist(), strict=True), strict=True)
+    return [out[row] for row in range(len(choices))]
 
 
-def _ways(flow: Flow, bare: CommunicatorChoice, wire: Wire) -> Iterator[tuple[CommunicatorChoice, float, float]]:
-    """``bare`` with every algorithm that the flow can run, its seconds, and those of a busy network."""
+def _ways(flow: Flow, bare: CommunicatorChoice, wire: Wire) -> Iterator[CommunicatorChoice]:
+    """``bare`` with every algorithm that the flow can run, what is not encoded first."""
     if flow.op == "send" or flow.op == "all_to_all":
         inside = not crossed_beyond(wire.shape)
         plain: Algorithm = "point_to_point" if flow.op == "send" else "library" if inside else "pairwise"
-        choice = bare.model_copy(update={"algorithm": plain})
-        yield choice, *_seconds(flow, choice, wire)
+        yield bare.model_copy(update={"algorithm": plain})
         return
     for offer in (None, *(wire.offers if is_encodable(flow.op, flow.what) else ())):
         if offer is not None and not crosses(wire.shape, offer.levels):
             continue
-        found = []
         for way in ways(flow.op, flow.size_bytes, wire.shape, wire.links, offer):
             choice = _choice(bare, way)
             if offer is not None:
                 choice = _encoded(choice, offer, wire.shape)
                 if choice.compression and choice.compression.relative_error > wire.max_relative_error:
                     continue
-            found.append((choice, *_seconds(flow, choice, wire)))
-        yield from sorted(found, key=lambda one: one[1])
+            yield choice
 
 
 def _encoded(choice: CommunicatorChoice, offer: Compression, shape: GroupShape) -> CommunicatorChoice:

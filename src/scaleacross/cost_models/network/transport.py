@@ -78,8 +78,11 @@ def library_settings(links: Links) -> Settings:
     return Settings(channels, channels, window, np.zeros(NUM_LEVELS, dtype=bool))
 
 
-def stated_settings(choice: CommunicatorChoice) -> Settings:
-    """The settings of a choice; levels without a connection are not limited."""
+def stated_settings(*choices: CommunicatorChoice) -> Settings:
+    """The settings of a choice, or of several, a row each; levels without a connection are not limited."""
+    if len(choices) > 1:
+        return Settings(*map(np.stack, zip(*map(stated_settings, choices), strict=True)))
+    [choice] = choices
     pairs, window, sprayed = np.ones(NUM_LEVELS), np.full(NUM_LEVELS, np.inf), np.ones(NUM_LEVELS, dtype=bool)
     for one in choice.connections:
         level = LINK_LEVELS.index(one.level)
