@@ -140,6 +140,7 @@ def step_seconds(
     known: KnownReplicas | None = None,
     limit_s: float = np.inf,
     behind_s: float = 0.0,
+    layout: Layout | None = None,
 ) -> float:
     """The step time of ``plan_cost`` alone, s: for searches and fits, which price many decisions on few placements.
 
@@ -148,10 +149,12 @@ def step_seconds(
         known: remembers what placements and networks of one decision share.
         limit_s: the step is inf where it shows early that it takes as long, how much longer is not worked out; ``behind_s`` of it
             come after the pipelines at least.
+        layout: replica classes of the placement; None reads them from the topology.
     """
     placement = _placement(decision)
     levels = levels or build_levels(topology, placement.fill)
-    layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
+    if layout is None:
+        layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
     given = _given(job, profile, levels, decision, layout)
     return (known or KnownReplicas()).of(given).placed(placement, groups, levels).step_s(limit_s, behind_s)
 

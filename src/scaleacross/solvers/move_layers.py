@@ -20,6 +20,7 @@ from itertools import permutations
 from typing import Final
 
 from scaleacross.cost_models.axes import network_of
+from scaleacross.cost_models.layout import layout_of
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.plan_cost import groups_of, plan_cost, step_seconds
 from scaleacross.cost_models.step import exact_shapes
@@ -126,8 +127,10 @@ def with_moved_layers(problem: Problem, found: Networked, seed: int, allowed: Al
 def _climbed(problem: Problem, found: Networked, allowed: Allowance) -> Split | None:
     """The layout that moves lead to on the network of a decision, each to the fastest neighbour that fits; None: it stays."""
     job, profile, topology = problem.job, problem.profile, problem.topology
-    levels = build_levels(topology, found.cost.placement.fill)
-    shapes = exact_shapes(found.decision.degrees, found.cost.placement.axis_order, levels)
+    placement, degrees = found.cost.placement, found.decision.degrees
+    levels = build_levels(topology, placement.fill)
+    layout = layout_of(topology, placement.fill, degrees, placement.axis_order)
+    shapes = exact_shapes(degrees, placement.axis_order, levels)
     groups, cost, split = groups_of(shapes, levels, network_of(found.decision)), found.cost, None
     while True:
         least_s, timed = cost.cost.step_s * (1 - TOLERANCE), list[tuple[float, Decision]]()
@@ -140,10 +143,10 @@ def _climbed(problem: Problem, found: Networked, allowed: Allowance) -> Split | 
                     break
                 allowed.take()
                 one = found.decision.model_copy(update={"layers_per_stage": other})
-                step_s = step_seconds(job, profile, topology, one, groups, levels, limit_s=least_s)
+                step_s = step_seconds(job, profile, topology, one, groups, levels, limit_s=least_s, layout=layout)
                 timed.append((step_s, one))
         faster = (one for step_s, one in sorted(timed, key=lambda pair: pair[0]) if step_s < least_s)
-        costs = (plan_cost(job, profile, topology, one, shapes=shapes, levels=levels) for one in faster)
+        costs = (plan_cost(job, profile, topology, one, shapes=shapes, levels=levels, layout=layout) for one in faster)
         fitting = next((one for one in costs if all(stage.fits for stage in one.memory)), None)
         if fitting is None:
             return split
