@@ -76,6 +76,12 @@ class BesideLayers(NamedTuple):
     endless: frozenset[int] = frozenset()
     shapes: Mapping[str, GroupShape] = MappingProxyType({})
 
+    def later(self, longer_s: Floats) -> BesideLayers:
+        """With a pipeline that gradients and parameters make so much longer, (2, ranks), where that is more (``late_passes``)."""
+        slowed_s = self.slowed_s.copy()
+        slowed_s[: len(longer_s)] = np.maximum(slowed_s[: len(longer_s)], longer_s)
+        return self._replace(slowed_s=slowed_s)
+
     def behind_chunks(self, gradients: ChunkWindows) -> BesideLayers:
         """With gradients that come apart from the rest of a backward pass: chunks hide no more of them than their window."""
         return self._in_chunks({GRADIENTS: gradients})

@@ -16,6 +16,7 @@ from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.far_gradients import FarTraffic, Ranks, is_far, near_gradients
 from scaleacross.cost_models.far_shapes import slowest_apart
 from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.late_passes import later_s
 from scaleacross.cost_models.layer_seconds import TimedLayers
 from scaleacross.cost_models.layout import Axis, Layout
 from scaleacross.cost_models.levels import Levels
@@ -226,6 +227,10 @@ class PlacedReplicas:
         far = None if crossing is None else crossing.exposed(timed.total_s)
         terms = _terms(own, traffic if far is None else far.traffic)
         beside = beside_layers(own, groups, exchanges, decision.pipeline)
+        if timed.actions and not timed.actions.splits:
+            over = beside.on(windows(own.candidates, own.work, placed=True))
+            parts, ranks = [part for term in terms for part in term.traffic_s], self._ranks(own, timed.actions)
+            beside = beside.later(later_s(ranks, over, parts, crossing is not None and crossing.gathers))
         if far is not None:
             beside = beside.behind_trunks(far)
         elif timed.replicated_s is not None:

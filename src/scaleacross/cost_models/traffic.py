@@ -163,7 +163,13 @@ class Volumes:
 
     @property
     def received_beside_bytes(self) -> Floats:
-        """Bytes of gradients and parameters that one rank receives in a step beside computation, (n,).
+        """Bytes of gradients and parameters that one rank receives in a step beside computation, (n,)."""
+        gradients, parameters, each = self.received_by_kind
+        return gradients + parameters + each
+
+    @property
+    def received_by_kind(self) -> tuple[Floats, Floats, Floats]:
+        """Of these the gradients and the parameters that travel once in a step, and what travels with every pass, (n,) each.
 
         (d−1)/d of a gather or reduction over d ranks, twice that of an all-reduce; how often, ``sharding`` says.
         What ``job.overlap`` does not run beside computation is left out.
@@ -176,11 +182,10 @@ class Volumes:
         reduced, gathered = optimizer.reduce_bytes * states, self.job.gathered_bytes * states
         beside = hidden_reductions(overlap, candidates)
         once = beside * (1.0 + whole) * ~sharded * reduced
-        once = once + overlap.parameter_gather * gathered_once(candidates) * gathered
+        parameters = overlap.parameter_gather * gathered_once(candidates) * gathered
         each = overlap.shard_prefetch * (pass_gathers(candidates) * gathered + sharded * reduced)
         replicas = beside * 2.0 * (1 - 1 / candidates.dp_replicate) * self.replica_gradient_bytes
-        received: Floats = candidates.num_micro_batches * each + once + replicas
-        return received
+        return once + replicas, parameters, candidates.num_micro_batches * each
 
 
 @dataclass(frozen=True)

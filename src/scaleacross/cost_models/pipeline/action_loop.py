@@ -38,6 +38,47 @@ def play(
 
 
 @compiled
+def play_beside(
+    rank: Ints,
+    needs: Ints,
+    fills: Ints,
+    link: Ints,
+    lasts_s: Floats,
+    occupied_s: Floats,
+    travel_s: Floats,
+    due_s: Floats,
+    within: Floats,
+    begins_s: Floats,
+    ends_s: Floats,
+    loss: Floats,
+    left: Floats,
+    num_slots: int,
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """``play`` where ranks have traffic of their own meanwhile (``own_traffic``): also ends of actions and of all traffic.
+
+    Args:
+        due_s: of gradients that an action leaves, N; within: share of them and of it, 1 − 1/n, that may run concurrently.
+        begins_s, ends_s: of parameters that may be left when an action begins, and for its last 1/n.
+        loss: ρ; left: seconds of every rank's parameters, which change.
+    """
+    ranks = len(left)
+    rank_free, link_free, arrived = np.zeros(ranks), np.zeros(ranks * ranks), np.zeros(num_slots)
+    start, end, arrival = np.empty(len(rank)), np.empty(len(rank)), np.empty(len(rank))
+    for action in range(len(rank)):
+        own, lane, alone_s, due = rank[action], link[action], lasts_s[action], due_s[action]
+        ready = max(rank_free[own], arrived[needs[action]])
+        start[action] = max(ready, rank_free[own] + left[own] - begins_s[action])
+        left[own] = max(0.0, left[own] - (start[action] - rank_free[own]))
+        hidden = min(alone_s, left[own] + within[action] * min(due, alone_s))
+        waited = max(0.0, left[own] - ends_s[action] - within[action] * alone_s)
+        left[own] = max(0.0, left[own] + due - hidden - waited)
+        rank_free[own] = end[action] = start[action] + alone_s + loss[action] * hidden + waited
+        link_free[lane] = max(end[action], link_free[lane]) + occupied_s[action]
+        arrival[action] = arrived[fills[action]] = link_free[lane] + travel_s[action]
+    return start, end, arrival, rank_free + left
+
+
+@compiled
 def play_queued(
     rank: Ints,
     needs: Ints,

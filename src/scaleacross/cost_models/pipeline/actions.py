@@ -10,6 +10,7 @@ import numpy as np
 from scaleacross.cost_models.candidates import Bools, Floats
 from scaleacross.cost_models.pipeline.exact import exact_ends, virtual_boundaries
 from scaleacross.cost_models.pipeline.message_waits import MessageWaits
+from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic
 from scaleacross.cost_models.pipeline.shared_links import States
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, chained_ends
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
@@ -32,6 +33,7 @@ class Actions:
         crossing: whether these cross buildings, likewise; None: none does.
         link_s: for which F, B, I and W keep links busy that all ranks share, (4, p·v); None: they have these to themselves.
         states: gradients and parameters that share these links, if any; ``waits``: layers that wait for messages on them.
+        beside: traffic over links of each rank's own, if any.
     """
 
     schedule: ScheduleName
@@ -50,6 +52,7 @@ class Actions:
     link_s: Floats | None = None
     states: States | None = None
     waits: MessageWaits | None = None
+    beside: OwnTraffic | None = None
 
     @property
     def total_s(self) -> float:
@@ -60,7 +63,7 @@ class Actions:
     def ends(self) -> StageEnds:
         """When its stages need their parameters and have their gradients: as timed, or at the earliest and at the latest where
         every rank has one chunk. Raises InputError as ``exact_ends``."""
-        if self.num_chunks > 1 or self.splits or self.order is not None or self.link_s is not None:
+        if self.num_chunks > 1 or self.splits or self.order is not None or self.link_s is not None or self.beside:
             return _ends(self)
         return chained_ends(self.forward_s, self.backward_s, np.sum(self.between_stages(), axis=0))
 
@@ -86,9 +89,10 @@ class Actions:
             *links,
             *(self.states or ()),
             *(self.waits or ()),
+            *(self.beside or ()),
         )
         shape = self.schedule, self.num_ranks, self.num_microbatches, self.num_chunks, self.order
-        return *shape, len(links), len(self.states or ()), *(each.tobytes() for each in arrays)
+        return *shape, len(links), len(self.states or ()), len(self.beside or ()), *(each.tobytes() for each in arrays)
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -121,4 +125,4 @@ def _ends(of: Actions) -> StageEnds:
     choice = PipelineChoice(schedule=of.schedule, num_chunks=of.num_chunks, order=of.order)
     seconds, messages = (*of.seconds, *of.outer_s), (of.latency_s, of.occupancy_s)
     size = of.num_ranks, of.num_microbatches
-    return exact_ends(choice, *size, seconds, *messages, of.link_s, of.states, of.waits, of.crossing)
+    return exact_ends(choice, *size, seconds, *messages, of.link_s, of.states, of.waits, of.crossing, of.beside)

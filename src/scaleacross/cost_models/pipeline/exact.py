@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scaleacross.cost_models.pipeline.compiled import CompiledSchedule, compile_schedule
 from scaleacross.cost_models.pipeline.delay import microbatches_per_round
 from scaleacross.cost_models.pipeline.message_waits import MessageWaits
+from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic
 from scaleacross.cost_models.pipeline.shared_links import States
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, stage_ends
 from scaleacross.cost_models.pipeline.timing import PipelineTimes, time_schedule
@@ -45,6 +46,7 @@ def exact_ends(
     states: States | None = None,
     waits: MessageWaits | None = None,
     crossing: Bools | None = None,
+    beside: OwnTraffic | None = None,
 ) -> StageEnds:
     """When every stage of a schedule begins and ends, exact for ranks and boundaries of any kind.
 
@@ -55,14 +57,16 @@ def exact_ends(
             every virtual stage (``pipeline.timing.time_schedule``), (p·v,) in model order.
         boundary_latency_s, boundary_occupancy_s: per boundary between rank r and r+1, shape (p−1,) or scalar; with v > 1 shape
             (p,), the last entry for the loop-back from rank p−1 to rank 0. ``pipeline.timing`` defines both.
-        link_s, states, waits: as of ``pipeline.timing.time_schedule``; crossing: likewise, of the boundaries between ranks.
+        link_s, states, waits, beside: as of ``pipeline.timing.time_schedule``.
+        crossing: likewise, of the boundaries between ranks.
 
     Raises:
         InputError: the shape is refused by the schedule, an array has the wrong shape or a negative entry, or the run has more
             than ``MAX_ACTIONS`` actions and does not become periodic.
     """
     forward, backward, alone, weight, first, last = seconds
-    shared: dict[str, Any] = {"link_s": link_s, "states": states, "waits": waits, "outer_s": np.stack([first, last])}
+    shared: dict[str, Any] = {"link_s": link_s, "states": states, "waits": waits, "beside": beside}
+    shared["outer_s"] = np.stack([first, last])
     if crossing is not None:
         shape = num_ranks, choice.num_chunks, SCHEDULES[choice.schedule].placement
         shared["crossing"] = virtual_boundaries("crossing", crossing, *shape) > 0

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scaleacross.cost_models.pipeline.compiled import KINDS, CompiledSchedule, compile_schedule
 from scaleacross.cost_models.pipeline.message_waits import MessageWaits
+from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic, run_beside
 from scaleacross.cost_models.pipeline.shared_links import NO_WAY, States, run_sharing, ways
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import Kind, PipelineSchedule
@@ -38,7 +39,7 @@ class PipelineTimes:
         total_s: end of the last action of any rank.
         start_s, finish_s: [rank] -> array over the actions of that rank in schedule order.
         arrival_s: the same, when the action's message is at its receiver; its end if it sends none.
-        states_s: end of the last call of ``States``.
+        states_s: end of the last call of ``States``; ``own_s``: of every rank's ``OwnTraffic``, (p,); 0 without.
     """
 
     total_s: float
@@ -46,6 +47,7 @@ class PipelineTimes:
     finish_s: tuple[Floats, ...]
     arrival_s: tuple[Floats, ...]
     states_s: float = 0.0
+    own_s: Floats | float = 0.0
 
 
 def time_schedule(
@@ -62,6 +64,7 @@ def time_schedule(
     states: States | None = None,
     waits: MessageWaits | None = None,
     crossing: Bools | None = None,
+    beside: OwnTraffic | None = None,
 ) -> PipelineTimes:
     """Start and finish of every action.
 
@@ -81,6 +84,7 @@ def time_schedule(
             links are shared.
         states: what else these links carry; waits: layers that wait for messages on them; only with ``link_s``.
         crossing: whether messages cross buildings, per boundary between virtual stages, (p·v−1,); None: none does.
+        beside: traffic that passes over links of each rank's own, which slows it down; only without ``link_s``.
 
     Raises:
         InputError: wrong shape, a negative or non-finite time, or a split backward without ``weight_s``.
@@ -104,11 +108,14 @@ def time_schedule(
     seconds = duration[compiled.kind, compiled.stage] + _outermost(compiled, _times("outer_s", outer_s, 2, num_stages))
     p, message = compiled.schedule.num_ranks, ((compiled.kind != _F).astype(np.int64), compiled.boundary)
     travel, busy = latency[message], occupancy[message]
-    if link_s is None:
+    states_s, own_s = 0.0, np.zeros(())
+    if beside is not None:
+        start, finish, arrival, own_s = run_beside(compiled, seconds, travel, busy, beside)
+    elif link_s is None:
         start, arrival = _run(compiled, seconds, travel, busy)
         if crossing is not None:
             start, arrival = _queued(compiled, seconds, travel, busy, ways(compiled, crossing), start, arrival)
-        finish, states_s = start + seconds, 0.0
+        finish = start + seconds
     else:
         shared = link_s[compiled.kind, compiled.stage]
         start, finish, arrival, states_s = run_sharing(compiled, seconds, shared, travel, busy, states, waits, crossing)
@@ -120,6 +127,7 @@ def time_schedule(
         finish_s=tuple(np.split(finish[by_rank], ends)),
         arrival_s=tuple(np.split(arrival[by_rank], ends)),
         states_s=states_s,
+        own_s=own_s,
     )
 
 

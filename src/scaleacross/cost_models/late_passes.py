@@ -1,0 +1,50 @@
+"""What gradients and parameters cost a pipeline: passes that they delay follow one another.
+
+While they travel, they take multiprocessors from products and links from calls (``overlap``, ``beside_layers``). That is one
+rank's loss. But the last micro-batch goes back through one stage after another, each of them late already, and the first one
+comes to stages that wait for their parameters. So the pipeline takes longer than any rank alone would make it. It is played once
+more with what each of its ranks sends (``pipeline.own_traffic``). Only computation loses multiprocessors, not what it waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from scaleacross.cost_models.candidates import Floats
+from scaleacross.cost_models.far_gradients import TINY_S, Ranks
+from scaleacross.cost_models.overlap import CALLS, FREE, GRADIENTS, PARAMETERS, Window, together_s
+from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic
+
+
+def later_s(of: Ranks, over: Sequence[Window], traffic: Sequence[Floats], far_parameters: bool) -> Floats:
+    """By which gradients and parameters make the pipeline longer, beyond one bucket and what they take from each rank's
+    computation, (2, ranks).
+
+    Args:
+        of: with whole backward passes.
+        over: the windows that hide them.
+        traffic: of all communicators, each (TRAFFIC_ROWS, ranks).
+        far_parameters: parameters cross buildings; what they delay, ``far_gradients`` says.
+    """
+    work, every, longer = of.volumes.work, sum(traffic[1:], start=traffic[0]), np.zeros((2, len(of.volumes.candidates)))
+    within = of.volumes.job.overlap.reduces_within(pipelined=True)
+    passes, stages, rank = of.passes, of.stages, of.stages.rank
+    alone = replace(passes, crossing=None, link_s=None, states=None, waits=None)
+    for window in (GRADIENTS, PARAMETERS):
+        pace_s, one = together_s(traffic, work.buckets)[window], over[window]
+        if not pace_s.any() or (window == PARAMETERS and far_parameters):
+            continue
+        taken_s = one.taken_fraction * (every[CALLS] - every[FREE])[window]
+        taken_s = taken_s + work.hbm_s_per_byte * of.volumes.received_by_kind[window]
+        whole_s = (passes.backward_s, passes.forward_s)[window]
+        computed = np.minimum(1.0, (stages.backward_s, stages.forward_s)[window] / np.maximum(whole_s, TINY_S))
+        lost_s = (one.slowed_s[rank] + computed * taken_s[rank]) / np.maximum(1 - one.first_fraction[rank], TINY_S)
+        pieces = of.pieces if within or window == PARAMETERS else np.ones_like(of.pieces)
+        loss, gathered = lost_s / np.maximum(pace_s[rank], TINY_S), np.array([window == PARAMETERS])
+        own = OwnTraffic(of.share * pace_s[rank], pieces, loss, gathered)
+        ends = replace(alone, beside=own).ends
+        longer[window] = np.maximum(ends.total_s, ends.own_s) - alone.total_s - taken_s - one.first_fraction * pace_s
+    return longer
