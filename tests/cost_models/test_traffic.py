@@ -15,16 +15,18 @@ from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.plan_traffic import time_of
+from scaleacross.cost_models.recomputation import gathers_again, gathers_once
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.window_traffic import windows_of
 from scaleacross.cost_models.work import work_of
-from scaleacross.spec.framework import Overlap
+from scaleacross.spec.framework import Kept, KeptBy, Overlap
 from scaleacross.spec.parallelism import SHARD_LEVELS, Degrees, PipelineChoice, ShardLevel
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.dense_transformer import DenseTransformer
 from scaleacross.workloads.equal_copies import EVERY_COPY
+from scaleacross.workloads.problem import as_pytorch_keeps
 from scaleacross.workloads.variants import without_sequence_parallelism
 from scaleacross.workloads.workload import Workload
 
@@ -221,3 +223,22 @@ def test_utilisation_is_bytes_over_what_the_step_could_carry() -> None:
         total = sum(level.bytes_per_step.values())
         assert level.utilisation == pytest.approx(total / level.capacity_bytes_per_s / cost.cost.step_s)
     assert np.isfinite([level.utilisation for level in cost.traffic]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "by", "whole", "divided"),
+    [
+        ("mixtral-8x7b", "megatron", 1, 3),
+        ("mixtral-8x7b", "pytorch", 1, 2),
+        ("deepseek-v3", "megatron", 2, 10),
+        ("deepseek-v3", "pytorch", 2, 2.5),
+        ("llama3.1-8b", "megatron", 2, 2),
+    ],
+)
+def test_gathers_over_tp_by_where_experts_lie(name: str, by: KeptBy, whole: float, divided: float) -> None:
+    """Attention and shared experts gather once each. Routed ones that tp divides gather every copy of a token; torchtitan's
+    gather tokens, in common with shared ones, and scatter results of their own (models/common/moe_sharding.py)."""
+    profile = load_workload(name).profile()
+    layer = (as_pytorch_keeps(profile, Kept(by="pytorch")) if by == "pytorch" else profile).blocks[-1][0]
+    rows = candidates(tp=2, expert_lanes=[2, 1], dp_shard=2, recompute="full", num_micro_batches=1, micro_batch=1)
+    assert gathers_once(layer, rows).tolist() == gathers_again(layer, rows).tolist() == [whole, divided]

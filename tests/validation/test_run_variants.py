@@ -68,11 +68,6 @@ def _block(profile: ModelProfile) -> LayerProfile:
     return profile.blocks[-1][0]
 
 
-def test_whole_experts_gather_for_attention_only() -> None:
-    assert (_block(MIXTRAL).tp_gathers, _block(MIXTRAL).folded.tp_gathers) == (2, 1)
-    assert _block(LLAMA).folded == _block(LLAMA)
-
-
 def test_biases_of_experts_are_added_by_kernels_of_their_own_where_a_model_has_them() -> None:
     plain = catalogue.load_workload("gpt-oss-120b").profile()
     biased = variants.with_separate_expert_bias(plain)

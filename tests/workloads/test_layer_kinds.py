@@ -77,7 +77,7 @@ def test_delta_net_core_by_hand() -> None:
 
 
 def test_layers_of_one_half_gather_once() -> None:
-    made = layers("Nemotron-3-Nano-30B")
+    made = layers("Nemotron-3-Nano-30B")  # its experts have shared ones
     assert {name: layer.tp_gathers for name, layer in made.items()} == {"mamba": 1, "moe": 1, "attention": 1}
     assert [name for name, layer in made.items() if layer.exchanges_over_cp] == ["mamba", "attention"]
     assert made["moe"].routed_tokens == 6

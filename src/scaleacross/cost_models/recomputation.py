@@ -124,15 +124,20 @@ def layers_again(candidates: Candidates) -> Floats:
 
 def gathers_once(layer: LayerProfile, candidates: Candidates) -> Floats:
     """Gathers (= scatters) over tp of one forward pass of a layer, (n,)."""
-    return np.where(candidates.expert_lanes > 1, layer.folded.tp_gathers, layer.tp_gathers).astype(np.float64)
+    return layer.tp_gathers + _routed_gathers(layer, candidates)
+
+
+def _routed_gathers(layer: LayerProfile, candidates: Candidates) -> Floats:
+    """Those of its routed experts, (n,): none where these lie on the lanes of tp."""
+    return np.where(candidates.expert_lanes > 1, 0.0, layer.routed_gathers)
 
 
 def gathers_again(layer: LayerProfile, candidates: Candidates) -> Floats:
     """Gathers (= scatters) over tp that a backward pass repeats in one layer, (n,)."""
     again = _looked_up(candidates.recompute, layer.gathers_again)
-    if not layer.routed_tokens or not (candidates.expert_lanes > 1).any():
+    if not layer.routed_tokens:
         return again
-    return np.where(candidates.expert_lanes > 1, _looked_up(candidates.recompute, layer.folded.gathers_again), again)
+    return again + _routed_gathers(layer, candidates) * _looked_up(candidates.recompute, layer.routed_again)
 
 
 def keys_again(profile: ModelProfile, candidates: Candidates) -> Floats:

@@ -137,7 +137,7 @@ class ModuleShare:
         freed_bytes: activation bytes per token that need not be kept.
         elementwise_bytes: HBM bytes per token that its element-wise kernels move again.
         stream_freed_bytes, stream_elementwise_bytes: parts of both on the tensor between layers.
-        tp_gathers: gathers (= scatters) of the tokens × hidden tensor over tp that run again.
+        tp_gathers: gathers (= scatters) of the tokens × hidden tensor over tp that run again, without those of routed experts.
         attention: attention runs again, and what cp exchanges for it.
         experts: dispatch and combine run again.
     """
@@ -166,7 +166,10 @@ class LayerProfile:
         elementwise_bytes: HBM bytes per token read and written by norms, activation, residuals, rotary embedding, loss (forward).
         activations: policy -> bytes per token held for the backward pass (keys none, selective, full).
         hidden_size: features of the tensor between layers (tp collectives, pipeline messages).
-        tp_gathers: gathers (= scatters) of the tokens × hidden tensor over tp in one forward pass; the backward pass has as many.
+        tp_gathers: gathers (= scatters) of the tokens × hidden tensor over tp in one forward pass, without those of routed
+            experts; the backward pass has as many.
+        routed_gathers: those of routed experts that tp divides, in such tensors. Whole experts on the lanes of tp have none:
+            tokens, divided by sequence parallelism already, go straight to them.
         stream_bytes: part of ``elementwise_bytes`` on the tensor between layers, and
         stream_activation_bytes: part of the held activations there: both are divided by tp only with sequence parallelism.
         replicated_elementwise_bytes: part of ``elementwise_bytes`` that tp does not divide.
@@ -190,7 +193,8 @@ class LayerProfile:
     elementwise_bytes: float
     activations: dict[str, ActivationBytes]
     hidden_size: int
-    tp_gathers: int
+    tp_gathers: float
+    routed_gathers: float = 0.0
     kv_features: int = 0
     routed_tokens: int = 0
     stream_bytes: float = 0.0
@@ -233,12 +237,18 @@ class LayerProfile:
         return tuple(self.modules[module] for module in modules_of(policy) if module in self.modules)
 
     def gathers_again(self, policy: str) -> float:
-        """Gathers (= scatters) over tp that a policy repeats in the backward pass; a gather alone is half of such a pair."""
+        """Of ``tp_gathers`` those that a policy repeats in the backward pass; a gather alone is half of such a pair."""
         if policy == "selective" and self.by_operator:
             return self.tp_gathers * (1.0 if self.sends_again else 0.5)
         if policy in PLAIN or policy in PARTS:
             return self.tp_gathers * rerun_share(policy)
         return sum(share.tp_gathers for share in self.recomputed(policy))
+
+    def routed_again(self, policy: str) -> float:
+        """Share of ``routed_gathers`` that a policy repeats, as ``gathers_again``."""
+        if policy == "selective" and self.by_operator:
+            return 1.0 if self.sends_again else 0.5
+        return tokens_again(policy)
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -259,17 +269,6 @@ class LayerProfile:
             of_heads = self.attention.num_heads + self.attention.num_kv_heads
             features += of_heads * (self.attention.qk_head_dim + self.attention.v_head_dim)
         return features
-
-    @cached_property
-    def folded(self) -> LayerProfile:
-        """The layer with its experts on the lanes of tp: tokens, divided by sequence parallelism already, go straight to them,
-        so that the gather and the scatter around the experts fall away; those of attention stay."""
-        if not self.routed_tokens:
-            return self
-        modules = dict(self.modules)
-        if "moe" in modules:
-            modules["moe"] = replace(modules["moe"], tp_gathers=max(0.0, modules["moe"].tp_gathers - 1.0))
-        return replace(self, tp_gathers=max(1, self.tp_gathers - 1), modules=modules)
 
     @property
     def total_parameters(self) -> int:

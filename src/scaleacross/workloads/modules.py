@@ -10,7 +10,7 @@ multi_latent_attention.py, moe/moe_layer.py):
 * mlp              a dense feed-forward with its norm; one gather and scatter over tp
 * moe_act          the activation of routed experts
 * shared_experts   shared experts; one gather and scatter over tp
-* moe              router, experts and shared experts; dispatch and combine, one gather and scatter over tp
+* moe              router, experts and shared experts; dispatch and combine, and what both gather and scatter over tp
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # parts are made there, with what is said here
     from scaleacross.workloads.transformer_parts import Part
 
 NORM_OUTPUT: Final = "norm output"
-FEED_FORWARDS: Final[frozenset[Module]] = frozenset({"mlp", "shared_experts", "moe"})
-"""Modules between a gather over tp and a scatter."""
+FEED_FORWARDS: Final[frozenset[Module]] = frozenset({"mlp", "shared_experts"})
+"""Modules between a gather over tp and a scatter of their own."""
 
 
 def recomputed_by(part: Part, module: Module, *names: str) -> Part:
@@ -54,7 +54,7 @@ def module_shares(parts: Sequence[Part], hidden_size: int) -> Mapping[Module, Mo
 def _share(module: Module, parts: Sequence[Part], hidden_size: int) -> ModuleShare:
     again = [part for part in parts if module in part.modules]
     freed = [(part, t.num_bytes) for part in parts for t in part.held if t.name in part.frees.get(module, ())]
-    gathers = 1.0 if module in FEED_FORWARDS else 0.0
+    gathers = float(any(module == one or one in part.modules for part in again for one in FEED_FORWARDS))
     if module == "mla_up_proj":  # gathers latents alone, and scatters nothing
         gathers = sum(gemm.in_features for part in again for gemm in part.gemms) / hidden_size / 2
     return ModuleShare(

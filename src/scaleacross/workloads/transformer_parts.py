@@ -310,8 +310,10 @@ def shared_gate(hidden_size: int) -> Part:
 
 
 def block(name: str, hidden_size: int, parts: Iterable[Part], sub_layers: int = 2) -> LayerProfile:
-    """The parts as one block: each of its sub-layers gathers and scatters the hidden tensor over tp once."""
+    """The parts as one block: each sub-layer gathers and scatters the hidden tensor over tp once, shared experts too, and routed
+    ones every copy of a token (d98e8a64: megatron/core/transformer/moe, shared_experts.py and MoEAlltoAllTokenDispatcher)."""
     parts = tuple(parts)
+    copies = sum(part.routed_tokens for part in parts)
     held = [tensor for part in parts for tensor in part.held]
     return LayerProfile(
         name=name,
@@ -330,9 +332,10 @@ def block(name: str, hidden_size: int, parts: Iterable[Part], sub_layers: int = 
             "full": ActivationBytes(BF16 * hidden_size),
         },
         hidden_size=hidden_size,
-        tp_gathers=sub_layers,
+        tp_gathers=sub_layers - (copies > 0) + any("shared_experts" in part.modules for part in parts),
+        routed_gathers=copies,
         kv_features=sum(part.kv_features for part in parts),
-        routed_tokens=sum(part.routed_tokens for part in parts),
+        routed_tokens=copies,
         modules=module_shares(parts, hidden_size),
         autograd_bytes=sum(part.autograd_bytes for part in parts),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -225,7 +226,8 @@ def with_operator_recompute(profile: ModelProfile, how: Kept) -> ModelProfile:
             sharded += block.attention.num_heads * (2.0 * block.attention.v_head_dim + 4.0)
         kept = ActivationBytes(sharded, replicated)
         if how.functional_collectives:
-            kept = replace(kept, of_tp=hidden * block.tp_gathers, of_experts=2 * hidden * block.routed_tokens)
+            scatters = math.ceil(block.tp_gathers + block.routed_gathers)
+            kept = replace(kept, of_tp=hidden * scatters, of_experts=2 * hidden * block.routed_tokens)
         return replace(
             block, gemms=tuple(gemms), by_operator=True, sends_again=not how.functional_collectives,
             activations={**block.activations, "selective": kept},
@@ -269,6 +271,8 @@ def with_pytorch_tensors(profile: ModelProfile, how: Kept) -> ModelProfile:
     """What autograd keeps of torchtitan's models, where Megatron-Core with Transformer Engine keeps less or more.
 
     * A projection that gathers its input over tp keeps the gathered tensor, and no norm output: 2d undivided, per gather.
+    * Routed experts that tp divides gather tokens, not copies, in common with shared ones if there are any, and scatter results
+      of their own (models/common/moe_sharding.py).
     * Expert outputs are converted to fp32 before their weighted sum and kept: 4d per copy of a token.
     * Operators that nothing fuses keep what they read: those of sinks and of clamped activations (``autograd_bytes``).
     * A value of latent attention is a view of the up-projection, which stays whole: 2 bytes per feature of k beside it.
@@ -282,7 +286,8 @@ def with_pytorch_tensors(profile: ModelProfile, how: Kept) -> ModelProfile:
     """
 
     def change(block: LayerProfile) -> LayerProfile:
-        gathered = 2.0 * block.hidden_size * block.tp_gathers
+        routed = (0.5 if "shared_experts" in block.modules else 1.0) * (block.routed_tokens > 0)
+        gathered = 2.0 * block.hidden_size * math.floor(block.tp_gathers + routed)
         more = 4.0 * block.hidden_size * block.routed_tokens + block.autograd_bytes
         if block.attention is not None:
             values = block.attention.num_heads * block.attention.v_head_dim
@@ -291,7 +296,7 @@ def with_pytorch_tensors(profile: ModelProfile, how: Kept) -> ModelProfile:
             more -= sum(2.0 * gemm.in_features for gemm in block.gemms if _is_gated_end(gemm, block))
         none = block.activations["none"]
         kept = ActivationBytes(none.sharded + more - gathered, none.replicated + gathered, 2.0 * block.kv_features)
-        return replace(block, activations={**block.activations, "none": kept})
+        return replace(block, routed_gathers=routed, activations={**block.activations, "none": kept})
 
     head, hidden = profile.head, 2.0 * profile.head.hidden_size
     whole = head.activations["none"]
