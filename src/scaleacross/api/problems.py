@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +10,35 @@ from scaleacross import catalogue
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import PASS_GATHERS
-from scaleacross.targets import behaving, refused_job
+from scaleacross.targets import TARGETS, behaving, refused_job
 from scaleacross.workloads.problem import Problem, profile_of
+
+
+def written_for(job: Job | str, overrides: Sequence[str], names: Iterable[str]) -> tuple[Job | str, Sequence[str]]:
+    """A job and its overrides for launch files of these ``names``: a framework among them is its target, if it states none.
+
+    Raises:
+        InputError: as ``problem_of``; or several frameworks are named, or another than its target, and one cannot run the job.
+    """
+    frameworks = [name for name in names if name in TARGETS]
+    if not frameworks:
+        return job, overrides
+    loaded = catalogue.load_job(job, overrides)
+    if loaded.target == "any" and len(frameworks) == 1:
+        return loaded.model_copy(update={"target": frameworks[0]}), ()
+    for name in frameworks:
+        _require(catalogue.resolve(loaded.model_copy(update={"target": name})))
+    return loaded, ()
+
+
+def _require(problem: Problem) -> None:
+    """Raises InputError where the job's target cannot run it, whatever is decided."""
+    refused = refused_job(problem.job, problem.profile)
+    if refused:
+        raise InputError(
+            f"job '{problem.job.name}' has target {problem.job.target}, which cannot run it:\n"
+            + "\n".join(f"- {line}" for line in refused)
+        )
 
 
 def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
@@ -29,12 +56,7 @@ def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
                 f"job '{problem.job.name}': precision {problem.job.precision} is not stated for {building.accelerator.name} "
                 f"in building '{building.name}'; it has {known}"
             )
-    refused = refused_job(problem.job, problem.profile)
-    if refused:
-        raise InputError(
-            f"job '{problem.job.name}' has target {problem.job.target}, which cannot run it:\n"
-            + "\n".join(f"- {line}" for line in refused)
-        )
+    _require(problem)
     job = behaving(problem.job)
     of_pytorch = {
         f"kept.loss_chunks {job.kept.loss_chunks}": job.kept.loss_chunks > 1,

@@ -41,7 +41,11 @@ Overrides = Annotated[
 ]
 Targets = Annotated[
     str | None,
-    typer.Option("--emit", metavar="TARGET,...", help="With -o: only these, and fail if one cannot be made."),
+    typer.Option(
+        "--emit",
+        metavar="TARGET,...",
+        help="With -o: only these, and fail if one cannot be made. megatron or torchtitan is the target of a job without one.",
+    ),
 ]
 
 

@@ -141,6 +141,7 @@ def plan_command(
       scaleacross plan examples/recommendation/six_cards.yaml      # inference cards: queries/s under a latency bound
       scaleacross plan job.yaml --improve megatron_args.sh --from megatron --hosts hosts.txt   # what would you change?
     """
+    from scaleacross.api.problems import written_for
     from scaleacross.cli.recommendation import plan_tables_command
 
     shown, allowed_s = (full, sections, quiet), (time_limit_s, cpu_limit_s)
@@ -152,7 +153,8 @@ def plan_command(
     asked = job_or_start(job, model, gpus, trunk, km, tokens, sequence, target, topology)
     refuse_together(refine_s, improve, referee, work_limit)
     source = candidate_of(improve, framework, hosts, world)
-    search: dict[str, Any] = {"seed": seed, "gap_tolerance": gap, "overrides": changes}
+    asked, overridden = written_for(asked, changes, targets or ())
+    search: dict[str, Any] = {"seed": seed, "gap_tolerance": gap, "overrides": overridden}
     search["referee"] = 1 if refine_s and referee is None else referee  # orders are refined by estimates
     search |= limits(time_limit_s, cpu_limit_s, work_limit)
     if source:
