@@ -196,8 +196,6 @@ def _spec(config: dict[str, Any], parallelism: Any) -> Any:
             layer.attention.inner_attention = ScaledDotProductAttention.Config()
         if getattr(layer.attention, "rope", None) is not None:
             layer.attention.rope.max_seq_len = config["seq"]
-        if getattr(layer, "moe", None) is not None:
-            layer.moe.router._debug_force_load_balance = True
     spec.model.update_from_config(config=types.SimpleNamespace(parallelism=parallelism))
     return spec
 

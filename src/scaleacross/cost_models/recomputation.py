@@ -92,8 +92,9 @@ def kept_bytes(layer: LayerProfile, candidates: Candidates) -> Floats:
     parts = _rows_looked_up(candidates.recompute, lambda policy: columns_of(layer.kept(policy)), len(_KEPT))
     if (later := candidates.rerun_open).any():
         parts = np.where(later, np.array(columns_of(layer.least_kept))[:, None], parts)
-    sharded, replicated, of_context, of_tp, of_experts = parts
+    sharded, replicated, of_context, of_tp, of_experts, of_divided = parts
     divided = sharded + of_context * (candidates.cp - 1) + of_tp * (candidates.tp > 1)
+    divided = divided + of_divided * (candidates.tp - 1) * (candidates.expert_lanes == 1)
     return (divided + of_experts * (candidates.expert_ranks > 1)) / candidates.tp + replicated
 
 

@@ -286,4 +286,5 @@ def _kept(layer: LayerProfile, policy: str, degrees: Degrees) -> float:
     divided = kept.sharded + kept.of_context * (degrees.cp - 1)
     divided += kept.of_tp if degrees.tp > 1 else 0.0
     divided += kept.of_experts if degrees.expert_ranks > 1 else 0.0
+    divided += kept.of_divided * (degrees.tp - 1) if degrees.expert_lanes == 1 else 0.0
     return divided / degrees.tp + kept.replicated

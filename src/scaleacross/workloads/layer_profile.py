@@ -119,7 +119,8 @@ class ActivationBytes:
     ``sharded`` is divided by tp (sequence parallelism divides norms and residuals too, token copies in experts likewise),
     ``replicated`` is not. ``of_context`` is held, divided by tp, for every further rank of context parallelism: of its tokens.
     ``of_tp`` is held, divided by tp, where tp is above 1, and ``of_experts`` where experts lie on several ranks: results of
-    collectives that there are only then.
+    collectives that there are only then. ``of_divided`` is held, divided by tp, for every further rank of tp where it divides
+    routed experts: each of them has all token copies.
     """
 
     sharded: float
@@ -127,6 +128,7 @@ class ActivationBytes:
     of_context: float = 0.0
     of_tp: float = 0.0
     of_experts: float = 0.0
+    of_divided: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,9 @@ class LayerProfile:
             return _blend(whole, self.activations["full"], rerun_share(policy))
         freed = sum(share.freed_bytes for share in shares)
         stream = sum(share.stream_freed_bytes for share in shares) if self.replicated_elementwise_bytes else 0.0
-        return replace(whole, sharded=whole.sharded - (freed - stream), replicated=whole.replicated - stream)
+        copies = 0.0 if any(share.experts for share in shares) else whole.of_divided
+        changes = {"sharded": whole.sharded - (freed - stream), "replicated": whole.replicated - stream}
+        return replace(whole, **changes, of_divided=copies)
 
     @cached_property
     def least_kept(self) -> ActivationBytes:

@@ -315,6 +315,7 @@ def block(name: str, hidden_size: int, parts: Iterable[Part], sub_layers: int = 
     parts = tuple(parts)
     copies = sum(part.routed_tokens for part in parts)
     held = [tensor for part in parts for tensor in part.held]
+    gathered = BF16 * hidden_size * copies
     return LayerProfile(
         name=name,
         gemms=tuple(replace(gemm, modules=part.modules) for part in parts for gemm in part.gemms),
@@ -327,8 +328,8 @@ def block(name: str, hidden_size: int, parts: Iterable[Part], sub_layers: int = 
         stream_bytes=sum(part.elementwise_bytes for part in parts if part.on_stream),
         stream_activation_bytes=sum(tensor.num_bytes for part in parts if part.on_stream for tensor in part.held),
         activations={
-            "none": ActivationBytes(sum(tensor.num_bytes for tensor in held)),
-            "selective": ActivationBytes(sum(tensor.num_bytes for tensor in held if not tensor.recomputed)),
+            "none": ActivationBytes(sum(one.num_bytes for one in held), of_divided=gathered),
+            "selective": ActivationBytes(sum(one.num_bytes for one in held if not one.recomputed), of_divided=gathered),
             "full": ActivationBytes(BF16 * hidden_size),
         },
         hidden_size=hidden_size,

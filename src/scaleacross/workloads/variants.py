@@ -55,7 +55,11 @@ def without_sequence_parallelism(profile: ModelProfile) -> ModelProfile:
     def change(block: LayerProfile) -> LayerProfile:
         stream = block.stream_activation_bytes
         kept = {
-            policy: ActivationBytes(max(0.0, held.sharded - stream), held.replicated + min(stream, held.sharded))
+            policy: replace(
+                held,
+                sharded=max(0.0, held.sharded - stream),
+                replicated=held.replicated + min(stream, held.sharded),
+            )
             for policy, held in block.activations.items()
         }
         return replace(block, replicated_elementwise_bytes=block.stream_bytes, activations=kept)
@@ -273,7 +277,8 @@ def with_pytorch_tensors(profile: ModelProfile, how: Kept) -> ModelProfile:
     * A projection that gathers its input over tp keeps the gathered tensor, and no norm output: 2d undivided, per gather.
     * Routed experts that tp divides gather tokens, not copies, in common with shared ones if there are any, and scatter results
       of their own (models/common/moe_sharding.py).
-    * Expert outputs are converted to fp32 before their weighted sum and kept: 4d per copy of a token.
+    * Expert outputs are converted to fp32 before their weighted sum and kept: 4d per copy of a token, on every rank of tp that
+      divides experts.
     * Operators that nothing fuses keep what they read: those of sinks and of clamped activations (``autograd_bytes``).
     * A value of latent attention is a view of the up-projection, which stays whole: 2 bytes per feature of k beside it.
     * Keys and values gathered over cp are kept, 2 bytes per feature and rank, and not gathered again.
@@ -288,14 +293,18 @@ def with_pytorch_tensors(profile: ModelProfile, how: Kept) -> ModelProfile:
     def change(block: LayerProfile) -> LayerProfile:
         routed = (0.5 if "shared_experts" in block.modules else 1.0) * (block.routed_tokens > 0)
         gathered = 2.0 * block.hidden_size * math.floor(block.tp_gathers + routed)
-        more = 4.0 * block.hidden_size * block.routed_tokens + block.autograd_bytes
+        results = 4.0 * block.hidden_size * block.routed_tokens
+        more = results + block.autograd_bytes
         if block.attention is not None:
             values = block.attention.num_heads * block.attention.v_head_dim
             more += sum(2.0 * (gemm.out_features - values) for gemm in block.gemms if gemm.name == "kv_up")
         if "model" in how.compiled and not block.routed_tokens:
             more -= sum(2.0 * gemm.in_features for gemm in block.gemms if _is_gated_end(gemm, block))
         none = block.activations["none"]
-        kept = ActivationBytes(none.sharded + more - gathered, none.replicated + gathered, 2.0 * block.kv_features)
+        kept = ActivationBytes(
+            none.sharded + more - gathered, none.replicated + gathered, 2.0 * block.kv_features,
+            of_divided=none.of_divided + results,
+        )  # fmt: skip
         return replace(block, routed_gathers=routed, activations={**block.activations, "none": kept})
 
     head, hidden = profile.head, 2.0 * profile.head.hidden_size
