@@ -15,7 +15,7 @@ from start_runs import launch, on_this_host, run_ranks
 from scaleacross.errors import InputError
 from scaleacross.runtime.agreement import Look, Pass, Publish, Take, Token, ring_agreement
 from scaleacross.runtime.faults import CollectiveTimeoutError
-from scaleacross.runtime.launch_file import launch_digest
+from scaleacross.runtime.launch_file import launch_digest, require_world_size
 from scaleacross.runtime.start import open_store, start
 from scaleacross.spec.launch import LaunchConfig, Rendezvous
 
@@ -138,3 +138,15 @@ def test_another_number_of_processes_is_an_error_at_once(monkeypatch: pytest.Mon
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match=r"2 processes, and a launch file for 4 ranks.*num_accelerators=2"):
         start(on_this_host(launch(2, 2)), 0, timeout_s=5)
+
+
+def test_other_hosts_than_the_plan_s_are_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many processes as the plan has ranks, on other hosts: rank 1 would take its link to rank 0 for one inside a host."""
+    for name, value in {"WORLD_SIZE": "4", "RANK": "1", "LOCAL_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    config = launch(2, 2, num_hosts=2)
+    with pytest.raises(InputError, match=r"rank 1 is one of 1 processes .* has 2 on .*--nnodes=2 --nproc-per-node=2"):
+        start(config, 1, timeout_s=5)
+    for local in ("2", "4"):  # on its host, and all on this machine
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+        require_world_size(config)

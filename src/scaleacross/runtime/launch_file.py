@@ -51,10 +51,21 @@ def launch_digest(config: LaunchConfig) -> str:
 
 
 def require_world_size(config: LaunchConfig) -> None:
-    """Raises InputError where the launcher has started another number of processes than the plan has ranks."""
+    """Raises InputError where the launcher has started another number of processes than the plan has ranks, in all or on the host
+    of this one. All of them on one machine are a trial of the plan (``scaleacross run --local``)."""
     world = int(os.environ.get("WORLD_SIZE", config.world_size))
     if world != config.world_size:
         raise InputError(
-            f"{world} processes, and a launch file for {config.world_size} ranks: start as many as the plan has ranks, "
-            f"or plan for {world} (--set num_accelerators={world})"
+            f"{world} processes, and a launch file for {config.world_size} ranks on {len(config.hosts)} hosts: start as many as "
+            f"the plan has ranks, or plan for {world} (--set num_accelerators={world})"
+        )
+    rank, here = os.environ.get("RANK", ""), os.environ.get("LOCAL_WORLD_SIZE", "")
+    if not (rank.isdecimal() and here.isdecimal()) or int(here) == world or int(rank) >= world:
+        return
+    host, hosts = config.host(int(rank)), len(config.hosts)
+    if int(here) != host.num_ranks:
+        raise InputError(
+            f"rank {rank} is one of {here} processes on its host; the launch file has {host.num_ranks} on {host.name}, one of "
+            f"{hosts} hosts: start torchrun there with --nnodes={hosts} --nproc-per-node={host.num_ranks} "
+            "(`scaleacross run LAUNCH.json --dry-run -- PROGRAM` prints every host's command)"
         )
