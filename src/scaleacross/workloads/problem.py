@@ -134,7 +134,9 @@ def profile_of(job: Job, workload: Workload) -> ModelProfile:
     else:
         profile = with_lean_activations(profile, narrow=job.recipe is not None)
     if not job.eager_operators:
-        return profile
+        compiled = "model" in job.kept.compiled or job.recipe is not None  # converters ask for compiled layers
+        eager = job.target == "torchtitan" and not compiled
+        return with_eager_operators(profile, fused_norms=True) if eager else profile
     decoder = workload.decoder()
     ordinary = all(isinstance(kind.mixer, Attention | Latent) for kind in decoder.kinds.values())
     gated = all(kind.feed_forward is not None and kind.feed_forward.gated for kind in decoder.kinds.values())
