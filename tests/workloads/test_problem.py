@@ -22,6 +22,23 @@ def test_a_job_may_run_operators_one_by_one() -> None:
     assert profile_of(EAGER.model_copy(update={"eager_operators": False}), llama) == kept
 
 
+@pytest.mark.parametrize(
+    ("name", "precision", "more"),
+    [("gpt-oss-120b", "bf16", (28 + 40) / 3), ("gpt-oss-120b", "fp8", (28 + 40) / 3 + 8), ("mixtral-8x7b", "fp8", 8)],
+)
+def test_plans_move_what_experts_of_megatron_core_move(name: str, precision: str, more: float) -> None:
+    """Bytes per feature and copy of a token, as in rows of measured runs: biases added by kernels of their own, and copies into
+    padded batches and out of them for 8-bit products."""
+    job, workload = catalogue.load_job("llama3_405b_two_buildings"), catalogue.load_workload(name)
+    plain, found = (
+        one.blocks[-1][0]
+        for one in (workload.profile(), profile_of(job.model_copy(update={"precision": precision}), workload))
+    )
+    assert found.elementwise_bytes - plain.elementwise_bytes == pytest.approx(
+        more * plain.hidden_size * plain.routed_tokens
+    )
+
+
 @pytest.mark.parametrize(("precision", "expected"), [("bf16", 139_392), ("fp8", 120_960)])
 def test_plans_hold_what_transformer_engine_holds(precision: str, expected: int) -> None:
     """Per token and layer of Llama 3 8B without recomputation, by hand; h 4096, k, v 1024 each, f 14336, 32 heads.

@@ -20,7 +20,9 @@ from scaleacross.workloads.variants import (
     with_eager_operators,
     with_lean_activations,
     with_operator_recompute,
+    with_padded_experts,
     with_pytorch_tensors,
+    with_separate_expert_bias,
     with_separate_projections,
 )
 from scaleacross.workloads.workload import Workload
@@ -132,7 +134,8 @@ def profile_of(job: Job, workload: Workload) -> ModelProfile:
     if job.kept.by == "pytorch":
         profile = as_pytorch_keeps(profile, job.kept)
     else:
-        profile = with_lean_activations(profile, narrow=job.recipe is not None)
+        profile = with_separate_expert_bias(with_lean_activations(profile, narrow=job.recipe is not None))
+        profile = with_padded_experts(profile) if job.recipe is not None else profile
     if not job.eager_operators:
         compiled = "model" in job.kept.compiled or job.recipe is not None  # converters ask for compiled layers
         eager = job.target == "torchtitan" and not compiled
