@@ -127,10 +127,8 @@ class Group:
         return cast("Known", self._kept[key])
 
     def running(self, choice: CommunicatorChoice, *others: CommunicatorChoice) -> Group:
-        """The groups under one choice, or one after another under several that differ in connections, steps and chunks alone.
-
-        What choices of the same connections and steps share is worked out once.
-        """
+        """The groups under one choice, or each under one of several that differ in connections, steps and chunks alone; what
+        groups of the same connections and steps share is worked out once."""
         several = (choice, *others) if others else ()
         out = replace(self, network={(choice.op, choice.payload): choice}, choices=several)
         object.__setattr__(out, "_connections", self._connections)
@@ -315,7 +313,7 @@ class Group:
     def _timed(self, op: CurveOp, size: Floats, across: Callable[[Bools], Timed]) -> Timed:
         """The curve of ``op`` inside a domain, ``across`` the outer levels beyond it, all levels without a curve."""
         links, degree = self.links, self.degree
-        if self._are_alone:
+        if (self.shape.degree <= 1).all():  # ranks that send nothing
             nothing = np.zeros(np.broadcast_shapes(size.shape, degree.shape))
             return Timed(nothing, np.full(nothing.shape, NONE), nothing)
         if links.curves is None:
@@ -366,11 +364,6 @@ class Group:
         return crosses if self.rows is None else crosses[self.rows]
 
     @cached_property
-    def _are_alone(self) -> bool:
-        """Whether all groups are of one rank, which sends nothing."""
-        return bool((self.shape.degree <= 1).all())
-
-    @cached_property
     def _moves_inside(self) -> bool:
         """Whether some group that leaves its scale-up domain has several ranks there."""
         inside, beyond = self.shape.fanout[..., SCALE_UP] > 1, np.any(self.shape.fanout[..., RACK:] > 1, axis=-1)
@@ -381,10 +374,9 @@ class Group:
         if choice is None:
             return self._default_connections
         every = self.choices or (choice,)
-        key = tuple((one.connections, one.num_channels, one.steps, one.compression) for one in every)
+        key = choice.compression, *((one.connections, one.num_channels, one.steps) for one in every)
         if key not in self._connections:
-            links = connected(self.links, self.shape, stated_settings(*every))
-            steps = [one.steps for one in every]
+            links, steps = connected(self.links, self.shape, stated_settings(*every)), [one.steps for one in every]
             self._connections[key] = Connections(self.shape, links, self._each, steps, choice.compression)
         return self._connections[key]
 
