@@ -50,6 +50,10 @@ MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
     "crowded inter-building links": ((f"{COSTS}pipeline.placed.is_crowded", lambda *_: False),),
     "pipeline ranks' turns on them": ((f"{COSTS}replica_kinds.slowest_apart", lambda *_: {}),),
     "gradients' turns on them": ((f"{COSTS}far_gradients.FarTraffic.states", None),),
+    "passes that gradients delay": (
+        (f"{COSTS}replica_kinds.later_s", lambda of, *_: np.zeros((2, len(of.volumes.candidates)))),
+    ),
+    "messages that queue on one trunk": ((f"{COSTS}pipeline.timing._queued", lambda *given: given[-2:]),),
     "shards of every stage": ((f"{COSTS}pipeline.unplaced.UnplacedPipelines.stage_volumes", property(_all_fullest)),),
     "multiprocessors held by collectives": (
         (f"{COSTS}work.taken_fraction", lambda _: 0.0),
