@@ -10,6 +10,8 @@ has kept the seconds of the simulation (``--simulated``).
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from scaleacross.api.evaluation import cost_of
 from scaleacross.api.problems import problem_of
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.plan_cost import groups_of, placed_shapes
+from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision
 
 MOVED, LEAST_SHARE = 0.005, 0.02
@@ -62,21 +65,13 @@ MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
 }
 
 
-def without(name: str, full: list[Row]) -> list[Row]:
-    """The rows with one mechanism switched off."""
-    out, switched = [], [mock.patch(where, new) for where, new in MECHANISMS[name]]
-    for one in switched:
-        one.start()
-    try:
-        by_number = {number: (row, job) for number, row, job in decisions()}
-        for row in full:  # without the checks of ``evaluate``: messages are cut as they are with everything on
-            drawn, job = by_number[row.number]
-            found = cost_of(problem_of(job, ()), Decision(**drawn["decision"]))
-            out.append(row._replace(step_s=found.cost.step_s))
-    finally:
-        for one in switched:
-            one.stop()
-    return out
+def without(name: str, full: Iterable[tuple[Row, Job]]) -> list[Row]:
+    """The rows, each with its job, with one mechanism switched off."""
+    with ExitStack() as switched:
+        for where, new in MECHANISMS[name]:
+            switched.enter_context(mock.patch(where, new))
+        # without the checks of ``evaluate``: messages are cut as they are with everything on
+        return [row._replace(step_s=cost_of(problem_of(job, ()), row.decision).cost.step_s) for row, job in full]
 
 
 def unlike_groups() -> str:
@@ -103,9 +98,10 @@ def main() -> None:
     parser.add_argument("--simulated", type=Path)
     options = parser.parse_args()
     full = list(rows(options.kind, options.simulated))
+    jobs = {number: job for number, _, job in decisions()}
     print(f"everything on: {summary(full)}", flush=True)
     for name in options.names or MECHANISMS:
-        off = without(name, full)
+        off = without(name, [(row, jobs[row.number]) for row in full])
         moved = np.abs([a.step_s / b.step_s - 1 for a, b in zip(off, full, strict=True)]) > MOVED
         verdict = "earns its lines" if moved.mean() >= LEAST_SHARE else "does not earn its lines"
         print(

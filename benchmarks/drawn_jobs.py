@@ -16,9 +16,8 @@ import random
 import sys
 from collections.abc import Iterator
 from typing import Final
-from unittest import mock
 
-from ablation import MECHANISMS
+from ablation import without
 from agreement import Row, farthest, summary
 
 import scaleacross as sa
@@ -72,18 +71,6 @@ def finalists(seed: int, number: int, work: int) -> Iterator[tuple[Row, Job]]:
                 row = Row(planned, "finalist", point, one.decision, cost.step_s, cost.compute_s, one.replayed_s, 0, 0)
                 print(f"{planned:4d} {row.off:+8.1%}  {', '.join(point.values())}", file=sys.stderr, flush=True)
                 yield row, job
-
-
-def without(name: str, full: list[tuple[Row, Job]]) -> list[Row]:
-    """The estimates with one mechanism switched off."""
-    switched = [mock.patch(where, new) for where, new in MECHANISMS[name]]
-    for one in switched:
-        one.start()
-    try:
-        return [row._replace(step_s=cost_of(problem_of(job, ()), row.decision).cost.step_s) for row, job in full]
-    finally:
-        for one in switched:
-            one.stop()
 
 
 def main() -> None:

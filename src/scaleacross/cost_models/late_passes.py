@@ -3,7 +3,11 @@
 While they travel, they take multiprocessors from products and links from calls (``overlap``, ``beside_layers``). That is one
 rank's loss. But the last micro-batch goes back through one stage after another, each of them late already, and the first one
 comes to stages that wait for their parameters. So the pipeline takes longer than any rank alone would make it. It is played once
-more with what each of its ranks sends (``pipeline.own_traffic``). Only computation loses multiprocessors, not what it waits for.
+more with what each of its ranks sends (``pipeline.own_traffic``). A pass loses multiprocessors while it computes, not during its
+calls.
+
+Not where layers wait for inter-building links that ranks share (``Actions.link_s``): a rank that waits for these lets its traffic
+pass, and the pipeline that is played does not wait for them.
 """
 
 from __future__ import annotations
@@ -20,8 +24,8 @@ from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic
 
 
 def later_s(of: Ranks, over: Sequence[Window], traffic: Sequence[Floats], far_parameters: bool) -> Floats:
-    """By which gradients and parameters make the pipeline longer, beyond one bucket and what they take from each rank's
-    computation, (2, ranks).
+    """Seconds by which gradients and parameters make the pipeline longer, beyond one bucket and what they take from each rank's
+    computation, (2, ranks); 0 where ``link_s`` is given.
 
     Args:
         of: with whole backward passes.
@@ -32,7 +36,9 @@ def later_s(of: Ranks, over: Sequence[Window], traffic: Sequence[Floats], far_pa
     work, every, longer = of.volumes.work, sum(traffic[1:], start=traffic[0]), np.zeros((2, len(of.volumes.candidates)))
     within = of.volumes.job.overlap.reduces_within(pipelined=True)
     passes, stages, rank = of.passes, of.stages, of.stages.rank
-    alone = replace(passes, crossing=None, link_s=None, states=None, waits=None)
+    if passes.link_s is not None:
+        return longer
+    alone = replace(passes, crossing=None)
     for window in (GRADIENTS, PARAMETERS):
         pace_s, one = together_s(traffic, work.buckets)[window], over[window]
         if not pace_s.any() or (window == PARAMETERS and far_parameters):

@@ -227,9 +227,7 @@ class PlacedReplicas:
         far = None if crossing is None else crossing.exposed(timed.total_s)
         terms = _terms(own, traffic if far is None else far.traffic)
         beside = beside_layers(own, groups, exchanges, decision.pipeline)
-        if (
-            timed.actions and not timed.actions.splits and timed.actions.link_s is None
-        ):  # ranks that wait for trunks let it pass
+        if timed.actions and not timed.actions.splits:
             over = beside.on(windows(own.candidates, own.work, placed=True))
             parts, ranks = [part for term in terms for part in term.traffic_s], self._ranks(own, timed.actions)
             beside = beside.later(later_s(ranks, over, parts, crossing is not None and crossing.gathers))
