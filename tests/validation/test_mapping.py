@@ -167,7 +167,6 @@ def test_every_machine_builds_a_topology(name: str) -> None:
         ("InfiniBand NDR, 8 x 400G", "infiniband-ndr400"),
         ("800G per GPU", "roce-800g"),
         ("a process of its own", "infiniband-ndr400"),
-        ("7x NDR", "infiniband-ndr400"),  # 350 Gb/s each: no entry, so the machine's own
         ("RoCE 400G, 1:7 oversubscription above pods; batch 16", "roce-400g"),
     ],
 )
@@ -175,6 +174,12 @@ def test_a_text_states_ports(text: str, port: str) -> None:
     machine = machine_of(replace(run("l1"), gpu="H100-80GB", notes=text))
     assert machine == machine_named("H100", text)
     assert machine.port == port
+
+
+@pytest.mark.parametrize(("text", "rate"), [("7x NDR", 350), ("4x 100G RoCE per node", 50), ("4x 100G Omni-Path", 50)])
+def test_ports_of_no_catalogue_entry_have_the_stated_rate(text: str, rate: int) -> None:
+    building = topology_of(machine_named("H100", text), 16).buildings[0]
+    assert building.links.rack.technology.bandwidth_gbit_per_s == rate
 
 
 def test_what_no_column_can_say_comes_from_the_catalogue_where_all_columns_agree() -> None:
@@ -202,3 +207,39 @@ def test_a_row_may_name_a_workload_of_the_catalogue_in_place_of_dimensions(name:
     assert bool(case.profile.num_experts) == (arch == "moe")
     with pytest.raises(InputError, match=r"'my-own' is no workload of the catalogue .*llama3.1-8b.*not stated: layers"):
         case_of(replace(named, model="my-own"))
+
+
+def test_notes_name_the_attention_kernel() -> None:
+    """Half the speed for FlashAttention of 2022, and 1/1.6 for its second version where constants come from the third."""
+
+    def ratio(gpu: str, notes: str) -> float:
+        core = case_of(replace(run("l1"), gpu=gpu, notes=notes)).profile.blocks[0][0].attention
+        assert core is not None
+        return core.rate_ratio
+
+    assert ratio("A100-80GB", "SDPA FlashAttention-2") == ratio("H100-80GB", "flash attention of cuDNN") == 1.0
+    assert ratio("H100-80GB", "flash-attn 2.5") == pytest.approx(1 / 1.6)
+    assert ratio("A100-80GB", "Triton FlashAttention") == 0.5
+
+
+def test_megatron_lm_sends_copies_unless_a_row_names_another_dispatcher() -> None:
+    """Experts over two hosts: recipes of NVIDIA use its flex dispatcher there, for Megatron-LM it is an option."""
+    row = replace(
+        run("l1"), arch="moe", experts=16, topk=2, moe_ffn=28672, tp=1, cp=1, pp=4, dp=16, ep=16, etp=1, vpp=None
+    )
+
+    def dispatch(framework: str, notes: str = "") -> str:
+        return case_of(replace(row, framework=framework, notes=notes)).job.experts.dispatch
+
+    assert dispatch("Megatron-Bridge") == dispatch("Megatron-LM", "with DeepEP") == "deduplicated"
+    assert dispatch("Megatron-LM") == dispatch("Megatron-Bridge", "NCCL all-to-all") == "copies"
+
+
+def test_modules_that_are_computed_again_are_read_by_megatron_s_names_and_short_ones() -> None:
+    row = replace(run("l1"), arch="moe", experts=16, topk=2, moe_ffn=28672, ep=2, vpp=5)
+
+    def policies(words: str) -> set[str]:
+        return {decision.recompute for decision in case_of(replace(row, recompute=words)).decisions}
+
+    assert policies("modules (norm, act)") == policies("moe_act layernorm") == {"moe_act+layernorm"}
+    assert policies("norm, act, whatever else") == {"none", "selective", "full"}

@@ -93,8 +93,13 @@ def test_pruned_recomputation_leaves_out_the_last_product() -> None:
 
 
 def test_eager_operators_move_more_bytes_than_fused_ones() -> None:
-    more = _block(variants.with_eager_operators(LLAMA)).elementwise_bytes - _block(LLAMA).elementwise_bytes
+    more = (
+        _block(variants.with_eager_operators(LLAMA, variants.Uncompiled())).elementwise_bytes
+        - _block(LLAMA).elementwise_bytes
+    )
     assert more == 2 * 30 * 8192 + 16 * (64 + 8) * 128 + 4 * 28672
+    one_kernel = variants.Uncompiled(norms=False, rotary=False, gates=False)
+    assert variants.with_eager_operators(LLAMA, one_kernel) == LLAMA
 
 
 def test_lean_activations_hold_what_the_backward_pass_reads() -> None:

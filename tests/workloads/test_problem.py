@@ -9,7 +9,7 @@ from scaleacross import catalogue
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
 from scaleacross.workloads.huggingface import from_hf_config
-from scaleacross.workloads.problem import profile_of
+from scaleacross.workloads.problem import profile_of, uncompiled
 from scaleacross.workloads.variants import with_eager_operators, with_lean_activations
 
 EAGER = catalogue.load_job("llama3_405b_two_buildings").model_copy(update={"eager_operators": True})
@@ -18,7 +18,7 @@ EAGER = catalogue.load_job("llama3_405b_two_buildings").model_copy(update={"eage
 def test_a_job_may_run_operators_one_by_one() -> None:
     llama = catalogue.load_workload("llama3.1-405b")
     kept = with_lean_activations(llama.profile(), narrow=False)
-    assert profile_of(EAGER, llama) == with_eager_operators(kept)
+    assert profile_of(EAGER, llama) == with_eager_operators(kept, uncompiled(llama))
     assert profile_of(EAGER.model_copy(update={"eager_operators": False}), llama) == kept
 
 
@@ -62,6 +62,13 @@ def test_nothing_is_saved_of_an_activation_without_a_gate() -> None:
     assert with_lean_activations(nano, narrow=False) == nano
 
 
-def test_operators_of_other_blocks_are_not_known_one_by_one() -> None:
-    with pytest.raises(InputError, match="has layernorm and a plain MLP"):
-        profile_of(EAGER, catalogue.load_workload("gpt3-175b"))
+def test_one_kernel_operators_stay_as_they_are_without_compilation() -> None:
+    """GPT-3 has LayerNorm, learned positions and GELU: PyTorch runs one kernel each, compiled or not."""
+    gpt = catalogue.load_workload("gpt3-175b")
+    assert profile_of(EAGER, gpt) == profile_of(EAGER.model_copy(update={"eager_operators": False}), gpt)
+
+
+def test_operators_of_other_mixers_are_not_known_one_by_one() -> None:
+    nano = from_hf_config(CONFIGS["Nemotron-3-Nano-30B"], "nano")
+    with pytest.raises(InputError, match=r"known for softmax attention; .* other mixers: .*mamba2"):
+        profile_of(EAGER, nano)

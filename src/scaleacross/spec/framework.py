@@ -140,10 +140,13 @@ def default_bucket(replicas: int) -> int:
     return max(LEAST_BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_REPLICA * replicas)
 
 
+Dispatch = Literal["copies", "deduplicated"]
+
+
 class ExpertRuntime(Spec):
     """How the framework runs routed experts. The defaults are Megatron-Core's all-to-all dispatcher with eager kernels."""
 
-    dispatch: Literal["copies", "deduplicated"] = Field(
+    dispatch: Dispatch = Field(
         default="copies",
         description="copies: a token is sent once per expert; deduplicated: once per accelerator, and over a slower level "
         "once per child of it, and results are summed there before they return (DeepEP, HybridEP)",

@@ -157,8 +157,8 @@ class Job(Spec):
     eager_operators: bool = Field(
         default=False,
         description="norms, rotary embeddings and activations run operator by operator (PyTorch without compilation), not fused "
-        "into a kernel each; for blocks with RMSNorm and a gated MLP. With target torchtitan all but norms do unless "
-        "kept.compiled has model",
+        "into a kernel each; LayerNorm and activations without a gate are one kernel anyhow. With target torchtitan all but "
+        "norms do unless kept.compiled has model",
     )
     space: SpaceName = Field(
         default="quick",

@@ -26,6 +26,7 @@ class Machine:
     Attributes:
         accelerator, scale_up, port: catalogue entries; ``port`` is what one accelerator has to the outside.
         accelerators_per_host, hosts_per_rack: counts; a rack is a scale-up domain of its own where ``rack_domain``.
+        port_gbit_per_s: rate of the port where no catalogue entry of its family has it.
     """
 
     accelerator: str
@@ -34,6 +35,7 @@ class Machine:
     accelerators_per_host: int = 8
     hosts_per_rack: int = 4
     rack_domain: bool = False
+    port_gbit_per_s: int | None = None
 
 
 # An NVL72 rack has 18 hosts of 4; jobs of powers of two take 16 of them, so that groups never straddle racks.
@@ -100,8 +102,8 @@ PORTS: Final = {
     ("roce", 800): "roce-800g",
 }  # fmt: skip
 """Catalogue entry by family and Gb/s of an accelerator."""
-FAMILIES: Final = (("roce", r"\broce"), ("infiniband", r"\binfiniband|\b[ehnx]dr\d*\b"))
-"""And the words that mean it."""
+FAMILIES: Final = (("roce", r"\broce"), ("infiniband", r"\binfiniband|\bomni-?path|\b[ehnx]dr\d*\b"))
+"""And the words that mean it; Omni-Path has credits as InfiniBand does."""
 GENERATIONS: Final = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
 """Gb/s of a port of four lanes."""
 
@@ -128,10 +130,13 @@ def machine_named(gpu: str, fabric: str) -> Machine:
         InputError: no machine is known for it.
     """
     machine, words = _known(gpu), fabric.lower()
-    return replace(machine, port=_port(machine, words))
+    port, rate = _port(machine, words)
+    return replace(machine, port=port, port_gbit_per_s=rate)
 
 
-def _port(machine: Machine, words: str) -> str:
+def _port(machine: Machine, words: str) -> tuple[str, int | None]:
+    """Catalogue entry of the ports, and their rate where the entry has another: of its family the fastest that is no faster, or
+    the slowest."""
     own_family, own_rate = next((key for key, port in PORTS.items() if port == machine.port))
     families = [name for name, word in FAMILIES if re.search(word, words)] or [own_family, "infiniband", "roce"]
     found = sorted(_RATE.finditer(words), key=lambda each: each["count"] is None)  # a counted port says most
@@ -140,13 +145,20 @@ def _port(machine: Machine, words: str) -> str:
         first = found[0]
         rate = int(first["lanes"] or first["gigabit"] or GENERATIONS[first["generation"]])
         rate = rate * int(first["count"]) // machine.accelerators_per_host if first["count"] else rate
-    return next((PORTS[each, rate] for each in families if (each, rate) in PORTS), machine.port)
+    exact = next((PORTS[each, rate] for each in families if (each, rate) in PORTS), None)
+    if exact is not None:
+        return exact, None
+    rates = sorted(known for family, known in PORTS if family == families[0])
+    nearest = max((known for known in rates if known <= rate), default=rates[0])
+    return PORTS[families[0], nearest], rate
 
 
 @lru_cache(maxsize=256)
 def topology_of(machine: Machine, num_accelerators: int) -> Topology:
     """``num_accelerators`` of a machine, whole hosts, in one building."""
     port = catalogue.load_network(machine.port)
+    if machine.port_gbit_per_s is not None:
+        port = port.model_copy(update={"bandwidth_gbit_per_s": float(machine.port_gbit_per_s)})
     per_host = machine.accelerators_per_host
     hosts = math.ceil(num_accelerators / per_host)
     building = Building(

@@ -6,8 +6,8 @@ What a row does not state is filled by rules that never look at a measured value
   (MEGATRON_PAPER_CHUNKS for Megatron-LM of 2021 and 2022); of those that fit in memory and are not much slower than the
   fastest the middle one counts (``predict.TUNED``)
 * recompute blank or unknown: none, and of selective and full, in this order, as many layers as memory asks for
-* experts: tokens are sent once to each accelerator where experts spread over several scale-up domains or a domain is a rack;
-  there CUDA graphs also hold all but the experts (``_experts``)
+* experts: tokens are sent once to each accelerator where a scale-up domain is a rack, or where experts spread over several
+  (Megatron-LM by itself: copies); in racks CUDA graphs also hold all but the experts (``_experts``)
 * states: ``fsdp`` > 1 shards parameters; otherwise FRAMEWORK_STATES says what the framework of that time did
 * ranks: tp fastest, then cp, dp, pp, which is both Megatron's order (tp-cp-ep-dp-pp) and torchtitan's ([pp, dp, cp, tp]);
   Meta's Llama 3 runs tp, cp, pp, dp (META_*)
@@ -47,14 +47,16 @@ from scaleacross.spec.parallelism import (
 )
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision
-from scaleacross.spec.recomputation import PLAIN, Recompute
+from scaleacross.spec.recomputation import MODULE_SETS, MODULES, PLAIN, Recompute
 from scaleacross.spec.topology import Topology
 from scaleacross.validation.machines import machine_of, topology_of
+from scaleacross.validation.notes import attention_ratio, is_eager, stated_dispatch
 from scaleacross.validation.runs import Run
 from scaleacross.validation.workload_of import workload_of
 from scaleacross.workloads.layer_profile import ModelProfile
-from scaleacross.workloads.problem import as_pytorch_keeps
+from scaleacross.workloads.problem import as_pytorch_keeps, uncompiled
 from scaleacross.workloads.variants import (
+    Uncompiled,
     with_attention_rate,
     with_eager_operators,
     with_lean_activations,
@@ -85,9 +87,8 @@ FSDP2: Final = Optimizer(
 # Gradients in fp32: arXiv 2407.21783, section 3.3.2.
 META_FSDP: Final = Optimizer(name="adam-fsdp", fused_accumulation=False)
 
-# FlashAttention-2, which PyTorch's scaled_dot_product_attention runs, against the kernels of Transformer Engine and
-# FlashAttention-3 on Hopper: 1.5 to 2.0 times slower forward, 1.5 to 1.75 backward (arXiv 2407.08608, abstract and §4).
-FLASH2_RATIO: Final = 1 / 1.6
+MODULE_WORDS: Final = {"norm": "layernorm", "act": "moe_act", "up_proj": "mla_up_proj"}
+"""How tables shorten Megatron-LM's names of modules that are computed again."""
 
 # Recipes of rows that state one. "fp8" alone is delayed scaling in NVIDIA's software, Megatron's default and NeMo's
 # bf16_with_fp8_mixed; torchtitan's guide of that time sets one scale per tensor, found anew, and gathers parameters in 8 bit, as
@@ -139,9 +140,10 @@ def case_of(run: Run) -> Case:
     """
     if run.exclude_from_fit:
         raise InputError("excluded by the file (exclude_from_fit = 1)")
-    profile = workload_of(run).profile()
+    workload = workload_of(run)
+    profile = workload.profile()
     run = run if run.arch else replace(run, arch="moe" if profile.num_experts else "dense")
-    profile = _as_run(run, profile)
+    profile = _as_run(run, profile, uncompiled(workload))
     if profile.num_experts and _precision(run) in ("fp8", "nvfp4"):
         profile = with_padded_experts(profile)
     degrees = _degrees(run)
@@ -158,10 +160,10 @@ def case_of(run: Run) -> Case:
         conversion=_conversion(run),
         optimizer=optimizer,
         overlap=_overlap(run),
-        experts=_experts(degrees, topology),
+        experts=_experts(run, degrees, topology),
         kept=_kept(run),
         context_exchange=(exchange,),
-        eager_operators=_is_eager(run),
+        eager_operators=is_eager(run),
     )
     accelerator = topology.buildings[0].accelerator
     if job.precision not in accelerator.peak_flop_per_s:
@@ -170,7 +172,7 @@ def case_of(run: Run) -> Case:
         axis_order=META_AXIS_ORDER if "Meta" in run.framework else AXIS_ORDER,
         fill=(BuildingShare(building="building", num_accelerators=run.n_gpus),),
     )
-    recomputes = _recomputes(run)
+    recomputes = _recomputes(run, profile)
     decisions = tuple(
         Decision(
             degrees=degrees,
@@ -187,7 +189,7 @@ def case_of(run: Run) -> Case:
     return Case(run, job, profile, topology, decisions, (*filled, *(["recompute"] if len(recomputes) > 1 else [])))
 
 
-def _as_run(run: Run, profile: ModelProfile) -> ModelProfile:
+def _as_run(run: Run, profile: ModelProfile, operators: Uncompiled) -> ModelProfile:
     """The profile as the framework of the row runs it.
 
     Megatron before 2023 and Megatron-DeepSpeed have no fused attention; they and DeepSpeed have sequence parallelism only
@@ -205,11 +207,11 @@ def _as_run(run: Run, profile: ModelProfile) -> ModelProfile:
         profile = with_lean_activations(profile, narrow=_precision(run) in ("fp8", "nvfp4"))
     if "torchtitan" in run.framework or "MaxText" in run.framework:
         profile = with_pruned_recompute(profile)
-    if _is_eager(run):
-        profile = with_eager_operators(profile)
+    if is_eager(run):
+        profile = with_eager_operators(profile, operators)
     if "torchtitan" in run.framework:
-        profile = with_attention_rate(as_pytorch_keeps(profile, _kept(run), separate=True), FLASH2_RATIO)
-    return profile
+        profile = as_pytorch_keeps(profile, _kept(run), separate=True)
+    return with_attention_rate(profile, attention_ratio(run))
 
 
 def _kept(run: Run) -> Kept:
@@ -220,7 +222,7 @@ def _kept(run: Run) -> Kept:
     """
     if "torchtitan" not in run.framework:
         return Kept()
-    model, loss = not _is_eager(run), run.loss == "compiled"
+    model, loss = not is_eager(run), run.loss == "compiled"
     compiled: tuple[Compiled, ...] = (*(("model",) if model else ()), *(("loss",) if loss else ()))
     return Kept(by="pytorch", compiled=compiled, autocast=run.n_gpus == 1)
 
@@ -249,8 +251,9 @@ def _degrees(run: Run) -> Degrees:
         raise InputError("; ".join(item["msg"] for item in error.errors())) from None
 
 
-def _experts(degrees: Degrees, topology: Topology) -> ExpertRuntime:
-    """What NVIDIA advises by machine (Megatron Bridge, "MoE Hardware Configuration Reference", platform playbook).
+def _experts(run: Run, degrees: Degrees, topology: Topology) -> ExpertRuntime:
+    """The dispatcher that the notes state, else what NVIDIA advises by machine (Megatron Bridge, "MoE Hardware Configuration
+    Reference", platform playbook). Megatron-LM by itself sends copies: its flex dispatcher is an option.
 
     Racks that are one scale-up domain run HybridEP, which sends a token once, and CUDA graphs of all but the experts: the host's
     launches limit them. Megatron Bridge's ``flex_dispatcher_backend`` allows HybridEP there alone. Other machines run the
@@ -260,8 +263,12 @@ def _experts(degrees: Degrees, topology: Topology) -> ExpertRuntime:
     (building,) = topology.buildings
     rack = building.scale_up_domain == "rack"
     domain = building.accelerators_per_host * (building.hosts_per_rack if rack else 1)
-    once = rack or degrees.ep * degrees.tp * degrees.cp > domain
-    return ExpertRuntime(dispatch="deduplicated" if once else "copies", graphs="partial" if rack else "none")
+    own = (
+        re.search("Megatron-(LM|Core)", run.framework) and "NeMo" not in run.framework and "Bridge" not in run.framework
+    )
+    once = rack or (degrees.ep * degrees.tp * degrees.cp > domain and not own)
+    dispatch = stated_dispatch(run) or ("deduplicated" if once else "copies")
+    return ExpertRuntime(dispatch=dispatch, graphs="partial" if rack else "none")
 
 
 def _whole_experts(run: Run) -> bool:
@@ -310,12 +317,6 @@ def _is_early(run: Run) -> bool:
     return "Megatron-LM 202" in run.framework or "DeepSpeed" in run.framework
 
 
-def _is_eager(run: Run) -> bool:
-    """Whether operators run one by one: where a row says ``eager``, and Meta's own, as its code of the model has them
-    (meta-llama/llama3 0a3d717, llama/model.py) and nothing published says that training fused them."""
-    return "Meta" in run.framework or re.search(r"\beager\b", run.notes.lower()) is not None
-
-
 def _precision(run: Run) -> Precision:
     text = run.precision.lower()
     if "fp4" in text:
@@ -340,8 +341,12 @@ def _conversion(run: Run) -> Conversion:
     return Conversion(recipe=recipe, narrow_parameters=preset and recipe in NARROW_PARAMETERS)
 
 
-def _recomputes(run: Run) -> tuple[Recompute, ...]:
+def _recomputes(run: Run, profile: ModelProfile) -> tuple[Recompute, ...]:
     stated = run.recompute.split("(")[0].strip()
+    words = {MODULE_WORDS.get(word, word) for word in re.findall("[a-z_]+", run.recompute.lower())}
+    modules = tuple(module for module in MODULES if module in words)
+    if modules in MODULE_SETS and words <= {*modules, "modules", "selective"}:
+        return (profile.acting("+".join(modules)),)
     if "Meta" in run.framework:  # "none" is recalled, and the paper frees tensors early instead (section 3.3.2)
         return PLAIN
     if stated == "selective" and ("Megatron-LM" in run.framework or "NeMo" in run.framework):

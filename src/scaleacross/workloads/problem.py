@@ -16,6 +16,7 @@ from scaleacross.workloads.layer_kinds import Attention, Latent
 from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.space import widened
 from scaleacross.workloads.variants import (
+    Uncompiled,
     with_autocast,
     with_eager_operators,
     with_lean_activations,
@@ -120,8 +121,8 @@ def profile_of(job: Job, workload: Workload) -> ModelProfile:
     """The model as layers, as the job's framework runs them.
 
     Raises:
-        InputError: ``eager_operators`` for a model whose operators are not those of ``with_eager_operators``, or
-            ``prediction_layers`` for a family without layer kinds or with what PyTorch keeps.
+        InputError: ``eager_operators`` for a model with other mixers than softmax attention, or ``prediction_layers`` for a
+            family without layer kinds or with what PyTorch keeps.
     """
     tuning, predicted = job.fine_tuning, job.prediction_layers
     profile = workload.decoder().profile(predicted) if predicted else workload.profile()
@@ -136,17 +137,32 @@ def profile_of(job: Job, workload: Workload) -> ModelProfile:
     else:
         profile = with_separate_expert_bias(with_lean_activations(profile, narrow=job.recipe is not None))
         profile = with_padded_experts(profile) if job.recipe is not None else profile
-    if not job.eager_operators:
-        compiled = "model" in job.kept.compiled or job.recipe is not None  # converters ask for compiled layers
-        eager = job.target == "torchtitan" and not compiled
-        return with_eager_operators(profile, fused_norms=True) if eager else profile
-    decoder = workload.decoder()
-    ordinary = all(isinstance(kind.mixer, Attention | Latent) for kind in decoder.kinds.values())
-    gated = all(kind.feed_forward is not None and kind.feed_forward.gated for kind in decoder.kinds.values())
-    if not (ordinary and gated and decoder.norm == "rmsnorm"):
-        others = "" if ordinary else ", other mixers than softmax attention"
+    compiled = "model" in job.kept.compiled or job.recipe is not None  # converters ask for compiled layers
+    if not job.eager_operators and (job.target != "torchtitan" or compiled):
+        return profile
+    operators = uncompiled(workload)
+    if not job.eager_operators:  # torch.rms_norm is one kernel (torchtitan 0.3.0, models/common/nn_modules.py)
+        return with_eager_operators(profile, operators._replace(norms=False))
+    mixers = [kind.mixer for kind in workload.decoder().kinds.values() if kind.mixer is not None]
+    others = [mixer.kind for mixer in mixers if not isinstance(mixer, Attention | Latent)]
+    if others:
         raise InputError(
-            f"job '{job.name}' has eager_operators, which are known for RMSNorm, softmax attention and a gated MLP; "
-            f"workload '{workload.name}' has {decoder.norm}{others} and {'a gated' if gated else 'a plain'} MLP"
+            f"job '{job.name}' has eager_operators, which are known for softmax attention; workload '{workload.name}' has "
+            f"other mixers: {', '.join(others)}"
         )
-    return with_eager_operators(profile)
+    return with_eager_operators(profile, operators)
+
+
+def uncompiled(workload: Workload) -> Uncompiled:
+    """What is several kernels in the model where nothing compiles it: RMSNorm, rotary embedding, and activations with a gate.
+
+    A layer kind that has one is enough; a rotary embedding that is not stated is there.
+    """
+    decoder = workload.decoder()
+    kinds = decoder.kinds.values()
+    mixers = [kind.mixer for kind in kinds if isinstance(kind.mixer, Attention | Latent)]
+    return Uncompiled(
+        norms=decoder.norm == "rmsnorm",
+        rotary=any(mixer.rope != "none" for mixer in mixers),
+        gates=any(kind.feed_forward is not None and kind.feed_forward.gated for kind in kinds),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from scaleacross.spec.framework import Kept
 from scaleacross.spec.recomputation import Module
@@ -85,22 +85,30 @@ def with_attention_rate(profile: ModelProfile, ratio: float) -> ModelProfile:
     return _each_block(profile, change)
 
 
-def with_eager_operators(profile: ModelProfile, *, fused_norms: bool = False) -> ModelProfile:
-    """Element-wise operators of a gated block one kernel each, as PyTorch runs them without compilation.
+class Uncompiled(NamedTuple):
+    """Operators of a block that are several kernels where nothing compiles them; LayerNorm, GELU and additions are one anyhow."""
+
+    norms: bool = True
+    rotary: bool = True
+    gates: bool = True
+
+
+def with_eager_operators(profile: ModelProfile, operators: Uncompiled) -> ModelProfile:
+    """Element-wise operators of a block one kernel each, as PyTorch runs them without compilation.
 
     Per feature, forward, in 16 bit unless said: RMSNorm casts to fp32, squares, averages, scales, casts back and multiplies
     by its weight (EAGER_NORM_BYTES); rotary embedding casts to fp32, multiplies complex numbers and casts back
     (EAGER_ROTARY_BYTES); SiLU and the product with the other half are two kernels (EAGER_ACTIVATION_BYTES); residual
-    additions stay as they are, and norms with ``fused_norms`` (torch.rms_norm: torchtitan 0.3.0, models/common/nn_modules.py).
+    additions stay as they are, and what ``operators`` leaves out.
     """
 
     def change(block: LayerProfile) -> LayerProfile:
         d, core = block.hidden_size, block.attention
         rotated = 0 if core is None else (core.num_heads + core.num_kv_heads) * core.qk_head_dim
         width = sum(gemm.in_features * gemm.tokens_per_token for gemm in block.gemms if _ends_feed_forward(gemm))
-        norms = 0.0 if fused_norms else 2 * (EAGER_NORM_BYTES - FUSED_NORM_BYTES) * d
-        more = norms + (EAGER_ROTARY_BYTES - FUSED_ROTARY_BYTES) * rotated
-        more += (EAGER_ACTIVATION_BYTES - FUSED_ACTIVATION_BYTES) * width
+        norms = 2 * (EAGER_NORM_BYTES - FUSED_NORM_BYTES) * d * operators.norms
+        more = norms + (EAGER_ROTARY_BYTES - FUSED_ROTARY_BYTES) * rotated * operators.rotary
+        more += (EAGER_ACTIVATION_BYTES - FUSED_ACTIVATION_BYTES) * width * operators.gates
         return replace(block, elementwise_bytes=block.elementwise_bytes + more, stream_bytes=block.stream_bytes + norms)
 
     return _each_block(profile, change)

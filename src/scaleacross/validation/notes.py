@@ -1,0 +1,49 @@
+"""What the free text of a row says of the kernels that ran: attention, element-wise operators, and the dispatcher of experts."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from scaleacross.spec.framework import Dispatch
+from scaleacross.validation.runs import Run
+
+# FlashAttention-2 against the kernels of Transformer Engine and FlashAttention-3 on Hopper: 1.5 to 2.0 times slower forward, 1.5
+# to 1.75 backward (arXiv 2407.08608, abstract and section 4).
+FLASH2_RATIO: Final = 1 / 1.6
+# FlashAttention of 2022 against FlashAttention-2: "around 2x" (arXiv 2307.08691, abstract); Triton's of that time lies between.
+FLASH1_RATIO: Final = 1 / 2
+FLASH2: Final = r"flash-?attention-2|flash-attn[ -]2|\bfa2\b"
+FLASH1: Final = r"flash-?attention-1|flash-attn[ -]1|triton flash-?attention"
+
+COPIES: Final = r"all-?to-?all dispatcher|nccl all-?to-?all"
+ONCE: Final = r"deepep|hybridep|flex dispatcher"
+
+
+def attention_ratio(run: Run) -> float:
+    """Rate of attention over that of the kernels that the accelerator's constants come from.
+
+    These are FlashAttention-2 on Ampere, on later machines those of Transformer Engine and FlashAttention-3. PyTorch's
+    scaled_dot_product_attention, which torchtitan's rows ran, is FlashAttention-2.
+    """
+    later = 1.0 if run.gpu.startswith("A100") else FLASH2_RATIO
+    if _says(run, FLASH1):
+        return FLASH1_RATIO * later
+    return later if "torchtitan" in run.framework or _says(run, FLASH2) else 1.0
+
+
+def is_eager(run: Run) -> bool:
+    """Whether operators run one by one: where a row says ``eager``, and Meta's own, as its code of the model has them
+    (meta-llama/llama3 0a3d717, llama/model.py) and nothing published says that training fused them."""
+    return "Meta" in run.framework or _says(run, r"\beager\b")
+
+
+def stated_dispatch(run: Run) -> Dispatch | None:
+    """How the dispatcher that a row names sends a token: a copy for each of its experts, or once to each place."""
+    if _says(run, COPIES):
+        return "copies"
+    return "deduplicated" if _says(run, ONCE) else None
+
+
+def _says(run: Run, words: str) -> bool:
+    return re.search(words, run.notes.lower()) is not None
