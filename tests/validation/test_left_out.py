@@ -18,7 +18,7 @@ from scaleacross.validation.few_runs import after_runs
 from scaleacross.validation.fitting import Linearised
 from scaleacross.validation.fitting import moved as moved_to
 from scaleacross.validation.knobs import KNOBS
-from scaleacross.validation.left_out import Apart, apart, left_out
+from scaleacross.validation.left_out import FITTED, JUDGES, Apart, apart, left_out
 from scaleacross.validation.mapping import case_of
 from scaleacross.validation.predict import predict
 from scaleacross.validation.score import validate_runs
@@ -52,7 +52,8 @@ def made(spread: float = 0.05, offset: float = 0.1, num_sources: int = SOURCES, 
     jacobian[:, KERNELS] = -1.0
     start = {"Hopper": np.log([knob.prior for knob in KNOBS])}
     linear = Linearised(np.zeros(len(cases)), jacobian, start, ("Hopper",) * len(cases))
-    return Apart(tuple(cases), np.exp(logs), linear, linear.base, np.tile(start["Hopper"], (len(cases), 1)))
+    origin, fits = np.tile(start["Hopper"], (len(cases), 1)), np.ones(len(cases), dtype=bool)
+    return Apart(tuple(cases), np.exp(logs), linear, linear.base, origin, fits)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,21 @@ def test_a_source_is_predicted_without_its_rows(known: Apart) -> None:
     row = int(np.flatnonzero(own)[0])
     assert known.base[row] == pytest.approx(np.log(predict(moved_to(known.cases[row], known.origin[row])).step_s))
     assert known.residuals("dgxc")[row] == pytest.approx(np.log(known.measured_s[row]) - known.base[row])
+
+
+def test_nothing_is_fitted_to_rows_that_judge() -> None:
+    """Every source is 10 % slower than predicted; a judge that is twice as slow moves nobody's prediction."""
+    rows = made(spread=0.0, offset=0.0)
+    judge = rows.source == "s0"
+    slow = replace(rows, measured_s=np.where(judge, 2.0, 1.1), fits=~judge, memory={})
+    fitted, found = slow.fitted_alone(), left_out(slow)
+    assert set(fitted.sources) == set(rows.sources) - {"s0"}
+    assert fitted.own_residuals() == pytest.approx(slow.own_residuals()[~judge])
+    other = replace(slow, measured_s=np.where(judge, 9.0, 1.1), memory={})
+    assert other.own_residuals()[~judge] == pytest.approx(slow.own_residuals()[~judge])
+    classes = {one.name: one.errors for one in found.classes}
+    assert classes[JUDGES].rows == ROWS
+    assert classes[JUDGES].bias < classes[FITTED].bias
 
 
 def test_errors_are_told_by_class(known: Apart) -> None:

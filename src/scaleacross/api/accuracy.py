@@ -79,9 +79,10 @@ def unread_columns(runs: str | Path) -> str:
     return run_files.unread_columns(runs)
 
 
-def apart_of(validation: Validation) -> Apart:
-    """The rows of ``validation`` made ready for ``leave_sources_out`` and ``cross_check`` (about a minute per 400 rows)."""
-    return apart(validation)
+def apart_of(validation: Validation, judges: Validation | None = None) -> Apart:
+    """The rows of ``validation`` made ready for ``leave_sources_out`` and ``cross_check`` (about a minute per 400 rows), beside
+    those of ``judges``, which no parameter is fitted to."""
+    return apart(validation, judges)
 
 
 def leave_sources_out(rows: Validation | Apart) -> SourcesLeftOut:
@@ -89,14 +90,14 @@ def leave_sources_out(rows: Validation | Apart) -> SourcesLeftOut:
     return sources_left_out(rows if isinstance(rows, Apart) else apart(rows))
 
 
-def step_errors_text(rows: Apart, path: str | Path, today: date) -> str:
-    """The constants of intervals that ``rows`` of the file at ``path`` give, as ``configs/standard/step_errors.yaml`` has them.
+def step_errors_text(rows: Apart, paths: Sequence[str | Path], today: date) -> str:
+    """The constants of intervals that ``rows`` of the files at ``paths`` give, as ``configs/standard/step_errors.yaml`` has them.
 
     Raises:
         InputError: too few sources.
     """
-    file = read_data_file(path)
-    found = step_errors(rows, f"{file.label}, {len(rows.cases)} rows, {today.isoformat()}")
+    files = " and ".join(read_data_file(path).label for path in paths)
+    found = step_errors(rows, f"{files}, {len(rows.cases)} rows, {today.isoformat()}")
     comment = (
         "written by scaleacross validate RUNS.csv --left-out --table FILE; what the figures mean: spec/step_errors.py"
     )

@@ -34,6 +34,15 @@ LeftOut = Annotated[
         "--left-out", help="Error, interval and worth of own runs with every source left out whole (a minute)."
     ),
 ]
+Judges = Annotated[
+    Path | None,
+    typer.Option(
+        "--judges",
+        metavar="RUNS.csv",
+        dir_okay=False,
+        help="With --left-out: measured runs that nothing is fitted to. They judge errors and intervals beside the others.",
+    ),
+]
 Table = Annotated[
     Path | None,
     typer.Option(
@@ -56,6 +65,7 @@ def validate_command(
     output: Annotated[Path | None, output_folder("Write rows.csv, scatter.svg, accuracy.json.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     left_out: LeftOut = False,
+    judges: Judges = None,
     table: Table = None,
 ) -> None:
     """Predict measured runs or kernels without looking at what was measured, then compare.
@@ -65,6 +75,7 @@ def validate_command(
       scaleacross validate runs.csv --by source,model
       scaleacross validate runs.csv --json | jq .median_abs_error
       scaleacross validate runs.csv --left-out     # what to expect of a fleet that nobody has measured
+      scaleacross validate runs.csv --left-out --judges outside.csv
       scaleacross validate runs.csv -o build/accuracy
       scaleacross validate --gemm gemm.csv.gz --attention attention.csv
       scaleacross validate --collectives all_reduce.txt --network nvlink4
@@ -85,15 +96,19 @@ def validate_command(
         raise typer.BadParameter("-o and --left-out are about training runs: give RUNS.csv")
     if table is not None and not left_out:
         raise typer.BadParameter("--table holds what --left-out finds: give both")
+    if judges is not None and not left_out:
+        raise typer.BadParameter("--judges are judged by --left-out: give both")
     groupings = grouped_by(names_of(by))
     scores = (
         score_files(gemm=gemm, attention=attention, collectives=collectives or (), network=network) if measured else ()
     )
     say_unread_columns(runs)
+    say_unread_columns(judges)
     validation = validate(runs) if runs else None
-    rows = apart_of(validation) if validation and left_out else None
+    rows = apart_of(validation, validate(judges) if judges else None) if validation and left_out else None
     found = leave_sources_out(rows) if rows else None
-    text = step_errors_text(rows, runs, date.today()) if table and rows and runs else None
+    files = [file for file in (runs, judges) if file is not None]
+    text = step_errors_text(rows, files, date.today()) if table and rows else None
     written = write_files(accuracy_files(validation, groupings), output) if validation and output else []
     if table and text:
         written += write_files({table.name: text}, table.parent)

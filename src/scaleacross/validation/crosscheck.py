@@ -43,7 +43,8 @@ class CrossCheck:
 
 
 def cross_check(rows: Apart) -> CrossCheck:
-    """Refit without each model and each source in turn."""
+    """Refit without each model and each source in turn; rows that only judge are left out."""
+    rows = rows.fitted_alone()
     cases, measured, linear = rows.cases, rows.measured_s, rows.linear
     by_model = leave_out(linear, cases, measured, lambda case: case.run.model)
     by_source = leave_out(linear, cases, measured, lambda case: case.run.source)

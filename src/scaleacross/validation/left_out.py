@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -32,6 +33,7 @@ class Apart:
         linear: predictions of ``cases``, which every fit uses.
         base: log predicted seconds of every row at ``origin``, (rows,).
         origin: logs of the knobs that are fitted without the row's own source, (rows, knobs).
+        fits: rows that knobs are fitted to, (rows,); the others judge alone.
         memory: residuals that were computed already, by the sources left out.
     """
 
@@ -40,12 +42,36 @@ class Apart:
     linear: Linearised
     base: Floats
     origin: Floats
+    fits: Truths
     memory: dict[frozenset[str], Floats] = field(default_factory=dict, compare=False)
 
-    @property
+    @cached_property
+    def source(self) -> NDArray[np.str_]:
+        """Of every row, (rows,)."""
+        return self.of(lambda case: case.run.source)
+
+    @cached_property
     def sources(self) -> tuple[str, ...]:
         """Every source once, in the order of the file."""
-        return tuple(dict.fromkeys(case.run.source for case in self.cases))
+        return tuple(dict.fromkeys(self.source.tolist()))
+
+    @cached_property
+    def weights(self) -> Floats:
+        """``row_weights`` among the rows that knobs are fitted to, and among the others, (rows,)."""
+        return _weights(self.cases, self.fits)
+
+    @cached_property
+    def _kinds_of(self) -> tuple[Truths, NDArray[np.intp]]:
+        """Which accelerators and precisions every source has, (sources, kinds), and which of them a row has, (rows,)."""
+        names, of = np.unique(self.of(kind_of), return_inverse=True)
+        has = np.zeros((len(self.sources), len(names)), dtype=bool)
+        has[[self.sources.index(source) for source in self.source.tolist()], of] = True
+        return has, of
+
+    @cached_property
+    def experts(self) -> Truths:
+        """Whether the row's model has routed experts, (rows,)."""
+        return np.array([case.profile.num_experts > 0 for case in self.cases])
 
     def of(self, value: Callable[[Case], object]) -> NDArray[np.str_]:
         """A property of every row as text, (rows,)."""
@@ -53,14 +79,22 @@ class Apart:
 
     def rows_of(self, source: str) -> NDArray[np.intp]:
         """Indices of the rows of a source."""
-        return np.flatnonzero(self.of(lambda case: case.run.source) == source)
+        return self._rows[source]
+
+    @cached_property
+    def _rows(self) -> Mapping[str, NDArray[np.intp]]:
+        return {source: np.flatnonzero(self.source == source) for source in self.sources}
+
+    @cached_property
+    def _fitted(self) -> frozenset[str]:
+        return frozenset(self.source[self.fits].tolist())
 
     def residuals(self, *without: str) -> Floats:
         """log(measured / predicted) of every row, nothing fitted to the sources ``without``, (rows,)."""
-        key = frozenset(without)
+        key = frozenset(without) & self._fitted
         if key not in self.memory:
-            kept = ~np.isin(self.of(lambda case: case.run.source), list(without))
-            values = refit(self.linear, np.log(self.measured_s), row_weights(self.cases), kept)
+            kept = self.fits & ~np.isin(self.source, list(key))
+            values = refit(self.linear, np.log(self.measured_s), self.weights, kept)
             change = np.stack([values[name] for name in self.linear.generation]) - self.origin
             predicted = self.base + (self.linear.jacobian * change).sum(axis=1)
             self.memory[key] = np.log(self.measured_s) - predicted
@@ -74,19 +108,25 @@ class Apart:
             out[rows] = self.residuals(source)[rows]
         return out
 
+    def fitted_alone(self) -> Apart:
+        """The rows that knobs are fitted to."""
+        kept, linear = np.flatnonzero(self.fits), self.linear
+        alone = Linearised(
+            linear.base[kept], linear.jacobian[kept], linear.start, tuple(linear.generation[row] for row in kept)
+        )
+        cases = tuple(self.cases[row] for row in kept)
+        return Apart(cases, self.measured_s[kept], alone, self.base[kept], self.origin[kept], self.fits[kept])
+
     def seen(self, *without: str) -> Truths:
         """Whether a source other than ``without`` has a step time of the row's accelerator and precision, (rows,)."""
-        known = {kind_of(case) for case in self.cases if case.run.source not in without}
-        return np.array([kind_of(case) in known for case in self.cases])
+        has, of = self._kinds_of
+        others = np.array([source not in without for source in self.sources])
+        return np.asarray(has[others].any(axis=0), dtype=bool)[of]
 
     def own_seen(self) -> Truths:
         """``seen`` of every row with its own source left out, (rows,)."""
-        return np.array([self.seen(case.run.source)[row] for row, case in enumerate(self.cases)])
-
-    @property
-    def experts(self) -> Truths:
-        """Whether the row's model has routed experts, (rows,)."""
-        return np.array([case.profile.num_experts > 0 for case in self.cases])
+        seen = {source: self.seen(source) for source in self.sources}
+        return np.array([seen[source][row] for row, source in enumerate(self.source.tolist())])
 
 
 def kind_of(case: Case) -> tuple[str, str]:
@@ -94,22 +134,33 @@ def kind_of(case: Case) -> tuple[str, str]:
     return case.topology.buildings[0].accelerator.name, case.job.precision
 
 
-def apart(validation: Validation) -> Apart:
-    """The rows that ``validation`` used, each predicted once per parameter, and once more as a row of a source never seen."""
-    cases = tuple(case_of(scored.run) for scored in validation.scored)
-    return apart_from(cases, np.array([measured_s(case) for case in cases]), linearise(cases))
+def apart(validation: Validation, judges: Validation | None = None) -> Apart:
+    """The rows that ``validation`` used, each predicted once per parameter, and once more as a row of a source never seen; no
+    parameter is fitted to those of ``judges``."""
+    scored = (*validation.scored, *(judges.scored if judges else ()))
+    cases = tuple(case_of(one.run) for one in scored)
+    fits = np.arange(len(cases)) < len(validation.scored)
+    return apart_from(cases, np.array([measured_s(case) for case in cases]), linearise(cases), fits)
 
 
-def apart_from(cases: tuple[Case, ...], measured: Floats, linear: Linearised) -> Apart:
-    """``apart`` of cases with their measured seconds, (rows,), and linear predictions."""
-    sources = np.array([case.run.source for case in cases])
+def apart_from(cases: tuple[Case, ...], measured: Floats, linear: Linearised, fits: Truths | None = None) -> Apart:
+    """``apart`` of cases with their measured seconds, (rows,), and linear predictions; ``fits`` as in ``Apart``, None: all."""
+    fits = np.ones(len(cases), dtype=bool) if fits is None else fits
+    sources, weights = np.array([case.run.source for case in cases]), _weights(cases, fits)
     base, origin = linear.base.copy(), np.empty_like(linear.jacobian)
     for source in dict.fromkeys(sources.tolist()):
-        values = refit(linear, np.log(measured), row_weights(cases), sources != source)
+        values = refit(linear, np.log(measured), weights, fits & (sources != source))
         for row in np.flatnonzero(sources == source):
             origin[row] = values[linear.generation[row]]
             base[row] = np.log(predict(moved(cases[row], origin[row])).step_s)
-    return Apart(cases, measured, linear, base, origin)
+    return Apart(cases, measured, linear, base, origin, fits)
+
+
+def _weights(cases: tuple[Case, ...], fits: Truths) -> Floats:
+    out = np.empty(len(cases))
+    for rows in (np.flatnonzero(fits), np.flatnonzero(~fits)):
+        out[rows] = row_weights([cases[row] for row in rows])
+    return out
 
 
 @dataclass(frozen=True)
@@ -134,6 +185,8 @@ class LeftOut:
     classes: tuple[Class, ...]
 
 
+FITTED: Final = "sources that parameters are fitted to"
+JUDGES: Final = "sources that nothing is fitted to"
 BEYOND: Final = 2.0
 """A row is larger than what was measured where it has more than this times the accelerators of any other source's row."""
 
@@ -156,7 +209,9 @@ def classes_of(rows: Apart) -> Sequence[tuple[str, Truths]]:
     """(name, rows) of every class by which errors are reported."""
     seen, experts, beyond = rows.own_seen(), rows.experts, _beyond(rows)
     filled = np.array([bool(case.filled) for case in rows.cases])
+    judges = () if rows.fits.all() else ((FITTED, rows.fits), (JUDGES, ~rows.fits))
     return (
+        *judges,
         ("accelerator and precision seen", seen),
         ("accelerator and precision never seen", ~seen),
         ("dense", ~experts),
@@ -181,7 +236,7 @@ def _beyond(rows: Apart) -> Truths:
 
 
 def _is(rows: Apart, source: str) -> Truths:
-    return np.asarray(rows.of(lambda case: case.run.source) == source, dtype=bool)
+    return np.asarray(rows.source == source, dtype=bool)
 
 
 def _errors(residuals: Floats, rows: Apart, chosen: Truths) -> Errors:

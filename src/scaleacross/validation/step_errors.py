@@ -24,7 +24,6 @@ from scaleacross.errors import InputError
 from scaleacross.spec.base import Provenance
 from scaleacross.spec.step_errors import SeenSteps, StepErrors
 from scaleacross.validation.few_runs import RUNS, Trial, after_runs
-from scaleacross.validation.fitting import row_weights
 from scaleacross.validation.left_out import Apart, Floats, LeftOut, kind_of, left_out
 from scaleacross.validation.metrics import Errors, errors, weighted_quantile
 
@@ -80,7 +79,7 @@ def _quantiles(rows: Apart, *without: str) -> tuple[float, float]:
 
 def _of_source(rows: Apart, source: str, *without: str) -> tuple[Floats, Floats]:
     """x of a source's rows, for which neither it nor ``without`` was seen, and their weights, 1 in all."""
-    own, weights = rows.rows_of(source), row_weights(rows.cases)
+    own, weights = rows.rows_of(source), rows.weights
     x: Floats = rows.residuals(source, *without)[own] / ratios(rows, source, *without)[own]
     return x, weights[own] / weights[own].sum()
 
@@ -92,8 +91,8 @@ def scores(x: Floats, low: float, high: float) -> Floats:
 
 def ratios(rows: Apart, *without: str) -> Floats:
     """Width of every row's interval over that of a dense model on a known accelerator, ``without`` unseen, (rows,)."""
-    seen, experts = rows.seen(*without), rows.experts
-    return np.array([spread_ratio(ASSUMED, seen=bool(a), experts=bool(b)) for a, b in zip(seen, experts, strict=True)])
+    classes = np.array([[spread_ratio(ASSUMED, seen=a, experts=b) for b in (False, True)] for a in (False, True)])
+    return np.asarray(classes[rows.seen(*without).astype(int), rows.experts.astype(int)], dtype=np.float64)
 
 
 @dataclass(frozen=True)
