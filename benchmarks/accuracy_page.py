@@ -46,16 +46,17 @@ into seconds with the FLOP convention of their framework.
 that it is scored on."""
 
 LEFT_OUT = """\
-What to expect of a fleet that nobody has measured: `scaleacross validate RUNS.csv --left-out --judges benchmarks/outside_runs.csv`.
-A source is left out whole: none of its rows is fitted where they are predicted. Which effects the model has was chosen with the
-sources of RUNS.csv in view, so these flatter it. `outside_runs.csv` does not: 542 rows of 24 publications that were collected on
-2026-11-30, when everything else was fixed, and to which nothing is fitted. Their predictions are 10 % too low in the
-mean: most teams do not publish their best. As they came, the median error was 15.2 % (p90 40.8 %, bias -5.2 %; no command
-repeats that). Rules of reading were then mended with these rows in view: `eager` counted Llama's operators for models that have one
-kernel each, notes did not say which attention kernel, dispatcher or port ran, Megatron-LM by itself was given NVIDIA's advised
-dispatcher, and recomputed modules were not read. The tables below are with these. No constant was moved: fitted to all sources
-with equal weight, each left out in turn, constants brought the mean of these sources' medians from 15.6 to 15.4 % only (a
-prototype), as every source has an offset of its own. Own runs take it away, as the last table says.
+What to expect of a fleet that nobody has measured: `scaleacross validate RUNS.csv --left-out --judges
+benchmarks/outside_runs.csv`. A source is left out whole: none of its rows is fitted where they are predicted. Which effects
+the model has was chosen with the sources of RUNS.csv in view, so these flatter it. `outside_runs.csv` does not: 542 rows of
+24 publications that were collected on 2026-11-30, when everything else was fixed, and to which nothing is fitted. Their
+predictions are 10 % too low in the mean: most teams do not publish their best. As they came, the median error was 15.2 % (p90
+40.8 %, bias -5.2 %; no command repeats that). Rules of reading were then mended with these rows in view: `eager` counted
+Llama's operators for models that have one kernel each, notes did not say which attention kernel, dispatcher or port ran,
+Megatron-LM by itself was given NVIDIA's advised dispatcher, and recomputed modules were not read. The tables below are with
+these. No constant was moved: fitted to all sources with equal weight, each left out in turn, constants brought the mean of
+these sources' medians from 15.6 to 15.4 % only (a prototype), as every source has an offset of its own. Own runs take it
+away, as the last table says.
 
 *Intervals* (10th to 90th percentile of measured over predicted) come from the residuals of sources that were left out, every
 source with equal weight, the quantiles further out the fewer sources there are (conformal prediction for grouped data, arXiv

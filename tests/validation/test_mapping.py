@@ -210,7 +210,8 @@ def test_a_row_may_name_a_workload_of_the_catalogue_in_place_of_dimensions(name:
 
 
 def test_notes_name_the_attention_kernel() -> None:
-    """Half the speed for FlashAttention of 2022, a little more for Triton's, and 1/1.6 for its second version where constants come from the third."""
+    """Half the speed for FlashAttention of 2022, a little more for Triton's; 1/1.6 for the second where constants are of the
+    third."""
 
     def ratio(gpu: str, notes: str) -> float:
         core = case_of(replace(run("l1"), gpu=gpu, notes=notes)).profile.blocks[0][0].attention

@@ -11,8 +11,8 @@ from scaleacross.validation.runs import Run
 # FlashAttention-2 against the kernels of Transformer Engine and FlashAttention-3 on Hopper: 1.5 to 2.0 times slower forward, 1.5
 # to 1.75 backward (arXiv 2407.08608, abstract and section 4).
 FLASH2_RATIO: Final = 1 / 1.6
-# FlashAttention of 2022 against FlashAttention-2 on A100: around 2 times slower; Triton's of that time 1.3 to 1.5 times forward and
-# 2 times backward, which is three quarters of the time (arXiv 2307.08691, section 4.1).
+# FlashAttention of 2022 against FlashAttention-2 on A100: around 2 times slower; Triton's of that time 1.3 to 1.5 times forward
+# and 2 times backward, which is three quarters of the time (arXiv 2307.08691, section 4.1).
 FLASH1_RATIO: Final = 1 / 2
 TRITON_RATIO: Final = 1 / 1.85
 FLASH2: Final = r"flash-?attention-2|flash-attn[ -]2|\bfa2\b"
