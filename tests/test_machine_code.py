@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from numba import njit
 
-from scaleacross.machine_code import CLOCKS, compiled, without_compiling
+from scaleacross.machine_code import CLOCKS, compiled, when_compiling, without_compiling
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
@@ -31,3 +31,13 @@ def test_other_clocks_are_left_alone() -> None:
 
 def abs_of(number: float) -> float:
     return abs(number)
+
+
+def test_whoever_waits_is_told_once_that_loops_are_compiled() -> None:
+    compiled(abs_of)
+    told: list[str] = []
+    when_compiling(lambda: told.append("compiling"))
+    loops = njit(lambda number: number * 3), njit(lambda number: number * 2)
+    assert not told
+    assert [loop(2) for loop in loops] == [6, 4]
+    assert told == ["compiling"]

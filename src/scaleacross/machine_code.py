@@ -1,4 +1,4 @@
-"""Loops as machine code, and a clock that stands still while it is made."""
+"""Loops as machine code, a clock that stands still while it is made, and a word to whoever waits for it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 Clock = Callable[[], float]
 CLOCKS: Final[tuple[Clock, ...]] = (time.perf_counter, time.process_time)
 _spent_s: Final = dict.fromkeys(CLOCKS, 0.0)
+_told: Final[list[Callable[[], None]]] = []
 
 
 def compiled(function: Function) -> Function:
@@ -31,6 +32,11 @@ def without_compiling(clock: Clock) -> Clock:
     return (lambda: clock() - _spent_s[clock]) if clock in CLOCKS else clock
 
 
+def when_compiling(tell: Callable[[], None]) -> None:
+    """Have ``tell`` called before the first loop of this process is compiled; not where all are on disk already."""
+    _told.append(tell)
+
+
 @cache
 def _watch() -> None:
     """Have the compiler say when it works; what a loop calls is compiled while it is."""
@@ -41,6 +47,8 @@ def _watch() -> None:
 
         def on_start(self, event: object) -> None:
             if self.depth == 0:
+                while _told:
+                    _told.pop()()
                 self.began_s = [clock() for clock in CLOCKS]
             self.depth += 1
 

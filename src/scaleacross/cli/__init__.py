@@ -30,6 +30,7 @@ from scaleacross.cli.sweep import sweep_command
 from scaleacross.cli.testbed import testbed_app
 from scaleacross.cli.validate import validate_command
 from scaleacross.cli.verify import verify_command
+from scaleacross.machine_code import when_compiling
 
 COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("plan", plan_command, "Find the fastest plan and write its launch files."),
@@ -100,4 +101,5 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8")
+    when_compiling(lambda: typer.echo("note: compiling loops, once after an installation (half a minute)", err=True))
     app(prog_name="scaleacross")
