@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from scaleacross.calibration.file_scores import (
 )
 from scaleacross.catalogue.write import entry_text
 from scaleacross.errors import InputError
+from scaleacross.spec.progress import Progress
 from scaleacross.validation import runs as run_files
 from scaleacross.validation.crosscheck import CrossCheck
 from scaleacross.validation.crosscheck import cross_check as validation_cross_check
@@ -79,10 +80,14 @@ def unread_columns(runs: str | Path) -> str:
     return run_files.unread_columns(runs)
 
 
-def apart_of(validation: Validation, judges: Validation | None = None) -> Apart:
+def apart_of(
+    validation: Validation,
+    judges: Validation | None = None,
+    progress: Callable[[Progress], None] = lambda progress: None,
+) -> Apart:
     """The rows of ``validation`` made ready for ``leave_sources_out`` and ``cross_check`` (about a minute per 400 rows), beside
     those of ``judges``, which no parameter is fitted to."""
-    return apart(validation, judges)
+    return apart(validation, judges, progress)
 
 
 def leave_sources_out(rows: Validation | Apart) -> SourcesLeftOut:

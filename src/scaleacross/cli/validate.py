@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scaleacross.cli.frame import display, names_of, output_folder, say_unread_columns
+from scaleacross.cli.frame import display, names_of, output_folder, say_unread_columns, searching
 
 Benchmark = Annotated[
     Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Measured kernel times (CSV, plain or gzip).")
@@ -31,7 +31,8 @@ Network = Annotated[
 LeftOut = Annotated[
     bool,
     typer.Option(
-        "--left-out", help="Error, interval and worth of own runs with every source left out whole (a minute)."
+        "--left-out",
+        help="Error, interval and worth of own runs with every source left out whole (a minute per 400 rows).",
     ),
 ]
 Judges = Annotated[
@@ -105,7 +106,10 @@ def validate_command(
     say_unread_columns(runs)
     say_unread_columns(judges)
     validation = validate(runs) if runs else None
-    rows = apart_of(validation, validate(judges) if judges else None) if validation and left_out else None
+    rows = None
+    if validation and left_out:
+        with searching() as show:
+            rows = apart_of(validation, validate(judges) if judges else None, show)
     found = leave_sources_out(rows) if rows else None
     files = [file for file in (runs, judges) if file is not None]
     text = step_errors_text(rows, files, date.today()) if table and rows else None

@@ -64,17 +64,15 @@ class Linearised:
     generation: tuple[str, ...]
 
 
-def linearise(cases: Sequence[Case]) -> Linearised:
-    """Price every case once per knob, around the catalogue's values."""
+def linearise(cases: Sequence[Case], tell: Callable[[int], None] = lambda done: None) -> Linearised:
+    """Price every case once per knob, around the catalogue's values; ``tell`` is told how many cases are done."""
     generation, start = tuple(generation_of(case) for case in cases), stated_values(cases)
     predictions = [predict(case) for case in cases]
     base = np.log([prediction.step_s for prediction in predictions])
-    jacobian = np.stack(
-        [
-            _derivatives(case, prediction, start[name])
-            for case, prediction, name in zip(cases, predictions, generation, strict=True)
-        ]
-    )
+    jacobian = np.empty((len(cases), len(KNOBS)))
+    for row, (case, prediction, name) in enumerate(zip(cases, predictions, generation, strict=True)):
+        tell(row)
+        jacobian[row] = _derivatives(case, prediction, start[name])
     return Linearised(base, jacobian, start, generation)
 
 

@@ -5,6 +5,7 @@ What stays: the effects that the cost model has were chosen with all sources in 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleacross.spec.progress import Progress
 from scaleacross.validation.fitting import Linearised, linearise, moved, refit, row_weights
 from scaleacross.validation.mapping import Case, case_of
 from scaleacross.validation.metrics import Errors, errors
@@ -134,13 +136,24 @@ def kind_of(case: Case) -> tuple[str, str]:
     return case.topology.buildings[0].accelerator.name, case.job.precision
 
 
-def apart(validation: Validation, judges: Validation | None = None) -> Apart:
+def apart(
+    validation: Validation,
+    judges: Validation | None = None,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> Apart:
     """The rows that ``validation`` used, each predicted once per parameter, and once more as a row of a source never seen; no
     parameter is fitted to those of ``judges``."""
+    began = time.monotonic()
+
+    def tell(done: int) -> None:
+        report(
+            Progress("pricing every parameter of measured runs", done, len(cases), None, None, time.monotonic() - began)
+        )
+
     scored = (*validation.scored, *(judges.scored if judges else ()))
     cases = tuple(case_of(one.run) for one in scored)
     fits = np.arange(len(cases)) < len(validation.scored)
-    return apart_from(cases, np.array([measured_s(case) for case in cases]), linearise(cases), fits)
+    return apart_from(cases, np.array([measured_s(case) for case in cases]), linearise(cases, tell), fits)
 
 
 def apart_from(cases: tuple[Case, ...], measured: Floats, linear: Linearised, fits: Truths | None = None) -> Apart:
