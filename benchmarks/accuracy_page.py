@@ -65,14 +65,15 @@ Below, the interval of a source is made of the others alone. *Own runs*: one to 
 fleet (source, accelerator, framework), are fitted as `scaleacross calibrate --runs` does. The plans' constants are in
 `configs/standard/step_errors.yaml`.
 
-Keyed by a name or a text of a row, no rule by its source or release. Texts state facts of the run: ports in `notes` are read as
-the fabric of a collective is, and `eager` says that nothing was compiled. A framework's name stands for what its code does, with
-the code's address in `validation/mapping.py`: what it shards, in which precision gradients are kept and sent (Megatron-LM sets
-fp32 with bf16, NeMo's performance recipes do not), fused attention and products, recomputation by operator, conversions to 8 bit,
-what overlaps, and whether stated TFLOP/s count the whole attention square. `Megatron-LM 2021` and `2022` say which features were
+Keyed by a name or a text of a row, no rule by its source or release. Texts state facts of the run: ports in `notes` are read
+as the fabric of a collective is, `eager` says that nothing was compiled, and words of attention kernels and of experts'
+dispatchers are read (`validation/notes.py`). A framework's name stands for what its code does, with the code's address in
+`validation/mapping.py`: what it shards, in which precision gradients are kept and sent (Megatron-LM sets fp32 with bf16,
+NeMo's performance recipes do not), fused attention and products, recomputation by operator, conversions to 8 bit, what
+overlaps, and whether stated TFLOP/s count the whole attention square. `Megatron-LM 2021` and `2022` say which features were
 there (no distributed optimizer, at most 3 chunks), `Meta in-house` what section 3.3 of its paper says. What they buy (`python
-benchmarks/keyed_rules.py RUNS.csv`), median and p90: a row is read as if it did not say so; of all rows, and of those that this
-changes, with the rule off (and on).
+benchmarks/keyed_rules.py RUNS.csv`), median and p90: a row is read as if it did not say so; of all rows, and of those that
+this changes, with the rule off (and on).
 
 | not read | rows | in sample, median and p90 | these rows (on) | left out, median and p90 | these rows (on) |
 | --- | --- | --- | --- | --- | --- |

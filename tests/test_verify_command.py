@@ -58,7 +58,7 @@ def test_a_difference_beyond_the_limit_is_exit_code_5(path: Path) -> None:
     assert RUN.invoke(app, ["verify", str(path), "--deep", "--max-difference", str(apart * 2)]).exit_code == 0
 
 
-@pytest.mark.parametrize("name", ["p10_s", "p90_s", "seen", "experts", "spans_buildings", "doublings_beyond"])
+@pytest.mark.parametrize("name", ["p10_s", "p50_s", "p90_s", "seen", "experts", "spans_buildings", "doublings_beyond"])
 def test_a_changed_interval_is_exit_code_5(path: Path, tmp_path: Path, name: str) -> None:
     data = json.loads(path.read_text())
     value = data["interval"][name]

@@ -16,6 +16,7 @@ ERRORS = StepErrors.model_validate(
     {
         "low_log": -0.1,
         "high_log": 0.2,
+        "median_log": 0.05,
         "unseen_ratio": 2.0,
         "experts_ratio": 3.0,
         "drift_per_doubling": 0.01,
@@ -48,6 +49,13 @@ def test_what_was_never_seen_and_experts_widen_both_ends() -> None:
     assert logs(interval(experts=True)) == pytest.approx((-0.3, 0.6))
     mixed = interval(H100, load_accelerator("b200"))
     assert not mixed.seen  # one type that nobody has measured is enough
+
+
+def test_every_other_fleet_is_slower_than_the_median_unless_own_runs_say_better() -> None:
+    assert math.log((interval().p50_s or 0) / 10) == pytest.approx(0.05)
+    assert math.log((interval(experts=True).p50_s or 0) / 10) == pytest.approx(0.15)
+    mine = H100.model_copy(update={"name": "mine", "step_time_runs": {run_key("llama3.1-70b", "bf16"): 2}})
+    assert interval(mine).p50_s == 10
 
 
 def test_scale_beyond_the_largest_run_moves_the_upper_end() -> None:

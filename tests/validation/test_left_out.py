@@ -79,6 +79,7 @@ def test_nothing_is_fitted_to_rows_that_judge() -> None:
     slow = replace(rows, measured_s=np.where(judge, 2.0, 1.1), fits=~judge, memory={})
     fitted, found = slow.fitted_alone(), left_out(slow)
     assert set(fitted.sources) == set(rows.sources) - {"s0"}
+    assert replace(slow, fits=np.zeros(len(judge), dtype=bool)).fitted_alone().linear.start == {}
     assert fitted.own_residuals() == pytest.approx(slow.own_residuals()[~judge])
     other = replace(slow, measured_s=np.where(judge, 9.0, 1.1), memory={})
     assert other.own_residuals()[~judge] == pytest.approx(slow.own_residuals()[~judge])

@@ -73,6 +73,13 @@ def test_rows_with_only_a_rate_get_the_step_time_that_it_implies() -> None:
     # others than Megatron count half of the attention square: less FLOP, so a shorter step for the same rate
     causal = validate_runs([replace(run("n1"), framework="MaxText", step_time_s=None, tflops_per_gpu=rate)])
     assert causal.scored[0].measured_s == pytest.approx(2.66 * step_flop(case, causal=True) / step_flop(case))
+    # what a row says of its formula holds for any framework
+    for framework, words, same in (
+        ("NeMo", "causal half", causal),
+        ("MaxText", "12 L h s, attention not halved", found),
+    ):
+        stated = replace(run("n1"), framework=framework, step_time_s=None, tflops_per_gpu=rate, flops_convention=words)
+        assert validate_runs([stated]).scored[0].measured_s == pytest.approx(same.scored[0].measured_s)
 
 
 def test_step_flop_of_gpt_is_the_published_formula() -> None:

@@ -5,8 +5,8 @@ With x = log(measured / predicted), the interval of x is (low, high) · r, where
     r = [unseen_ratio, where no step time of accelerator and precision was seen]
       · [experts_ratio, for routed experts] · [calibrated_fraction of own runs]
 
-and high grows by drift_per_doubling for every doubling of accelerators beyond the largest measured run. Where (low, high)
-come from: ``validation.step_errors``.
+Its median is median · r without own runs, which take a fleet's offset away, and high grows by drift_per_doubling for every
+doubling of accelerators beyond the largest measured run. Where (low, median, high) come from: ``validation.step_errors``.
 
 The errors of two plans of one model on one fleet are correlated: what the model gets wrong of the kernels it gets wrong in
 both. So their difference is a quantity of its own. It is taken to be Laplace with the mean size ``paired_log``, b:
@@ -53,6 +53,7 @@ def step_interval(
     high = errors.high_log * ratio + errors.drift_per_doubling * doublings
     return StepInterval(
         p10_s=step_s * math.exp(errors.low_log * ratio),
+        p50_s=step_s if runs else step_s * math.exp(errors.median_log * ratio),
         p90_s=step_s * math.exp(high),
         seen=seen,
         experts=experts,

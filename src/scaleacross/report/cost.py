@@ -89,7 +89,8 @@ def expectation(interval: StepInterval) -> str:
         rests.append(f"{2**interval.doublings_beyond:.1f} times the largest job measured")
     if interval.spans_buildings:
         rests.append("no measured run spans buildings: what lies between them is not in it")
-    return f"80 % are expected within {between(interval)}" + (f" ({'; '.join(rests)})" if rests else "")
+    half = f", half above {human_seconds(interval.p50_s)}" if interval.p50_s and not interval.calibrated_runs else ""
+    return f"80 % are expected within {between(interval)}{half}" + (f" ({'; '.join(rests)})" if rests else "")
 
 
 def proof(plan: Plan) -> RenderableType:

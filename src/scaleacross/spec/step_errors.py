@@ -26,6 +26,7 @@ class StepErrors(SourcedSpec):
 
     low_log: float = Field(lt=0, description="lower end of the interval of x")
     high_log: float = Field(gt=0, description="upper end of the interval of x")
+    median_log: float = Field(description="median of x over sources, each with the same weight")
     unseen_ratio: float = Field(
         ge=1, description="times as wide where no step time of accelerator and precision was seen"
     )
@@ -46,6 +47,11 @@ class StepInterval(Spec):
     """Where the measured step time is expected, 10th to 90th percentile, from errors on sources that were left out whole."""
 
     p10_s: PositiveFloat = Field(description="one measured step time in ten is expected to be shorter")
+    p50_s: PositiveFloat | None = Field(
+        default=None,
+        description="every other one is expected to be longer: most fleets run slower than the best that is published; the step "
+        "time itself after own runs; null in plans of versions that did not state it",
+    )
     p90_s: PositiveFloat = Field(description="one in ten is expected to be longer")
     seen: bool = Field(
         description="step times of every accelerator type of the plan in its precision were measured by someone; "

@@ -113,9 +113,9 @@ class Apart:
     def fitted_alone(self) -> Apart:
         """The rows that knobs are fitted to."""
         kept, linear = np.flatnonzero(self.fits), self.linear
-        alone = Linearised(
-            linear.base[kept], linear.jacobian[kept], linear.start, tuple(linear.generation[row] for row in kept)
-        )
+        generation = tuple(linear.generation[row] for row in kept)
+        start = {name: logs for name, logs in linear.start.items() if name in generation}
+        alone = Linearised(linear.base[kept], linear.jacobian[kept], start, generation)
         cases = tuple(self.cases[row] for row in kept)
         return Apart(cases, self.measured_s[kept], alone, self.base[kept], self.origin[kept], self.fits[kept])
 

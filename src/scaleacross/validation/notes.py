@@ -1,4 +1,4 @@
-"""What the free text of a row says of the kernels that ran: attention, element-wise operators, and the dispatcher of experts."""
+"""What the free text of a row says: of kernels (attention, element-wise operators), of the dispatcher of experts, and of FLOP."""
 
 from __future__ import annotations
 
@@ -46,6 +46,18 @@ def stated_dispatch(run: Run) -> Dispatch | None:
     if _says(run, COPIES):
         return "copies"
     return "deduplicated" if _says(run, ONCE) else None
+
+
+def counts_causal_half(run: Run) -> bool:
+    """Whether stated TFLOP/s count the half of the attention square that a causal mask leaves.
+
+    What ``flops_convention`` says, else what the framework of a name did: Megatron-LM counted the whole square until 2025
+    (megatron/training/training.py, num_floating_point_operations), others the half.
+    """
+    stated = run.flops_convention.lower()
+    if re.search("whole square|full square|non-causal|not halved", stated):
+        return False
+    return "causal" in stated or "Mega" not in run.framework
 
 
 def _says(run: Run, words: str) -> bool:

@@ -20,6 +20,7 @@ from scaleacross.validation.metrics import (
     regret,
     spearman,
 )
+from scaleacross.validation.notes import counts_causal_half
 from scaleacross.validation.predict import Prediction, predict
 from scaleacross.validation.runs import Run
 
@@ -27,10 +28,6 @@ GroupBy = Literal["source", "gpu", "model", "arch"]
 GROUPINGS: Final[tuple[GroupBy, ...]] = get_args(GroupBy)
 MIN_RANKED: Final = 4
 """Distinct configurations of one model on the same machines that a ranking needs."""
-
-WHOLE_SQUARE: Final = "Mega"
-"""Part of the names of frameworks whose model FLOP/s count the whole attention square (Megatron-LM's own formula, megatron/
-training/training.py, num_floating_point_operations); others count the causal half."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +124,11 @@ def validate_runs(runs: Sequence[Run]) -> Validation:
 
 
 def measured_s(case: Case) -> float:
-    """Measured step time, or the one that the stated TFLOP/s imply by the formula of the framework (WHOLE_SQUARE)."""
+    """Measured step time, or the one that the stated TFLOP/s imply."""
     run = case.run
     if run.step_time_s is not None:
         return run.step_time_s
-    flop = step_flop(case, causal=WHOLE_SQUARE not in run.framework, recompute=False)
+    flop = step_flop(case, causal=counts_causal_half(run), recompute=False)
     return flop / (run.n_gpus * (run.tflops_per_gpu or float("nan")) * 1e12)
 
 

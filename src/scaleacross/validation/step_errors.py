@@ -36,6 +36,7 @@ NARROWEST: Final = 0.005
 ASSUMED: Final = StepErrors(
     low_log=-1.0,
     high_log=1.0,
+    median_log=0.0,
     unseen_ratio=2.0,
     experts_ratio=2.0,
     drift_per_doubling=0.0,
@@ -70,11 +71,17 @@ def limits(rows: Apart, *without: str) -> tuple[float, float]:
 
 
 def _quantiles(rows: Apart, *without: str) -> tuple[float, float]:
-    """Quantiles of x that hold COVERAGE of the rows, every source but ``without`` with the same weight."""
-    parts = [_of_source(rows, source, *without) for source in rows.sources if source not in without]
-    x, w = (np.concatenate(each) for each in zip(*parts, strict=True))
+    """Quantiles of x that hold COVERAGE of the rows."""
+    x, w = _every(rows, *without)
     low, high = (weighted_quantile(x, w, (1 + end * COVERAGE) / 2) for end in (-1, 1))
     return min(low, -NARROWEST), max(high, NARROWEST)
+
+
+def _every(rows: Apart, *without: str) -> tuple[Floats, Floats]:
+    """x of all rows and their weights, every source but ``without`` with the same weight in all."""
+    parts = [_of_source(rows, source, *without) for source in rows.sources if source not in without]
+    x, w = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return x, w
 
 
 def _of_source(rows: Apart, source: str, *without: str) -> tuple[Floats, Floats]:
@@ -126,6 +133,7 @@ def step_errors(rows: Apart, quoted: str) -> StepErrors:
     fitted = {
         "low_log": f"{quoted}: quantiles of {len(rows.sources)} sources, each left out whole",
         "high_log": f"{quoted}: quantiles of {len(rows.sources)} sources, each left out whole",
+        "median_log": f"{quoted}: median of {len(rows.sources)} sources, each left out whole and with the same weight",
         "drift_per_doubling": f"{quoted}: median slope of log(measured / predicted) within groups that differ in scale alone",
         "calibrated_fraction": f"{quoted}: 80 % quantile of errors after over before 1, 2, 3 random runs of a source left out",
         "paired_log": f"{quoted}: mean of the sources' mean differences between pairs of configurations of one model",
@@ -136,6 +144,7 @@ def step_errors(rows: Apart, quoted: str) -> StepErrors:
     return StepErrors(
         low_log=_rounded(low),
         high_log=_rounded(high),
+        median_log=_rounded(weighted_quantile(*_every(rows), 0.5)),
         unseen_ratio=ASSUMED.unseen_ratio,
         experts_ratio=ASSUMED.experts_ratio,
         drift_per_doubling=_rounded(max(0.0, drift(rows))),
