@@ -67,7 +67,7 @@ ROOMS = {
     "runtime": _room(f"{NOUNS} schedules row_codec samples", "torch triton numpy pydantic"),
     "bundle": _room(f"{NOUNS} api emitters"),
     "testbed": _room(f"{NOUNS} schedules catalogue emitters api runtime", "torch"),
-    "cli": _room(f"{NOUNS} api bundle catalogue importers emitters report runtime testbed", "typer rich"),
+    "cli": _room(f"{NOUNS} api bundle catalogue importers emitters report runtime testbed machine_code", "typer rich"),
     "__main__": _room("cli"),
     "__init__": _room(f"{NOUNS} lazy workloads api catalogue"),
 }

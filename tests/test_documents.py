@@ -108,7 +108,7 @@ def test_figures_of_the_readme_on_accuracy_are_those_of_the_page() -> None:
     page, readme = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8"), DOCUMENTS[0]
     trust = readme.partition("## How far to trust the numbers")[2].partition("**Simulation.**")[0]
     classes = dict(re.findall(r"^\| ([a-z][a-z, -]+) \| \d+ \| \d+ \| (.+?) \|$", page, flags=re.MULTILINE))
-    for name in ("never seen, or experts", "seen, dense", "all"):
+    for name in ("sources that nothing is fitted to", "sources that parameters are fitted to"):
         median, _, p90, _ = classes[name].split(" | ")
         assert median in trust, name
         assert f"{float(p90[:-2]):.0f} %" in trust, name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cache
 from typing import Final, TypeVar
 
@@ -11,7 +12,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 Clock = Callable[[], float]
 CLOCKS: Final[tuple[Clock, ...]] = (time.perf_counter, time.process_time)
 _spent_s: Final = dict.fromkeys(CLOCKS, 0.0)
-_told: Final[list[Callable[[], None]]] = []
+_TELL: Final[ContextVar[Callable[[], None] | None]] = ContextVar("tell", default=None)
 
 
 def compiled(function: Function) -> Function:
@@ -34,7 +35,7 @@ def without_compiling(clock: Clock) -> Clock:
 
 def when_compiling(tell: Callable[[], None]) -> None:
     """Have ``tell`` called before the first loop of this process is compiled; not where all are on disk already."""
-    _told.append(tell)
+    _TELL.set(tell)
 
 
 @cache
@@ -47,8 +48,10 @@ def _watch() -> None:
 
         def on_start(self, event: object) -> None:
             if self.depth == 0:
-                while _told:
-                    _told.pop()()
+                tell = _TELL.get()
+                _TELL.set(None)
+                if tell is not None:
+                    tell()
                 self.began_s = [clock() for clock in CLOCKS]
             self.depth += 1
 
