@@ -179,4 +179,4 @@ def test_a_lead_says_how_sure_it_is(found: Comparison) -> None:
     assert all(0.5 <= one < 1 for one in sure if one is not None)
     assert all(rival.interval is not None and rival.interval.p10_s < rival.step_s for rival in priced)
     assert [chance(one) for one in (0.5, 0.999, 0.001)] == ["50 %", "> 99 %", "< 1 %"]
-    assert "no step time of an accelerator and precision of this plan was ever seen" in " ".join(shown(found).split())
+    assert "nobody published a step time of an accelerator and precision of this plan" in " ".join(shown(found).split())

@@ -81,14 +81,14 @@ def chance(probability: float) -> str:
 
 def expectation(interval: StepInterval) -> str:
     """The interval and what it rests on, in a sentence."""
-    rests = [] if interval.seen else ["no step time of an accelerator and precision of this plan was ever seen"]
+    rests = [] if interval.seen else ["nobody published a step time of an accelerator and precision of this plan"]
     if interval.calibrated_runs:
         rests = [f"calibrated on {plural(interval.calibrated_runs, 'own run')} of this model"]
     rests += ["routed experts"] if interval.experts else []
     if interval.doublings_beyond:
         rests.append(f"{2**interval.doublings_beyond:.1f} times the largest job measured")
     if interval.spans_buildings:
-        rests.append("no measured run spans buildings: what lies between them is not in it")
+        rests.append("no measured run spans buildings")
     half = f", half above {human_seconds(interval.p50_s)}" if interval.p50_s and not interval.calibrated_runs else ""
     return f"80 % are expected within {between(interval)}{half}" + (f" ({'; '.join(rests)})" if rests else "")
 
