@@ -10,8 +10,8 @@ has kept the seconds of the simulation (``--simulated``).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,11 +65,18 @@ MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
 }
 
 
+@contextmanager
+def switched_off(*names: str) -> Iterator[None]:
+    """Estimates without these mechanisms."""
+    with ExitStack() as switched:
+        for where, new in (change for name in names for change in MECHANISMS[name]):
+            switched.enter_context(mock.patch(where, new))
+        yield
+
+
 def without(name: str, full: Iterable[tuple[Row, Job]]) -> list[Row]:
     """The rows, each with its job, with one mechanism switched off."""
-    with ExitStack() as switched:
-        for where, new in MECHANISMS[name]:
-            switched.enter_context(mock.patch(where, new))
+    with switched_off(name):
         # without the checks of ``evaluate``: messages are cut as they are with everything on
         return [row._replace(step_s=cost_of(problem_of(job, ()), row.decision).cost.step_s) for row, job in full]
 

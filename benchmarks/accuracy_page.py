@@ -54,7 +54,7 @@ predictions are 10 % too low in the mean: most teams do not publish their best. 
 40.8 %, bias -5.2 %; no command repeats that). Rules of reading were then mended with these rows in view: `eager` counted
 Llama's operators for models that have one kernel each, notes did not say which attention kernel, dispatcher or port ran,
 Megatron-LM by itself was given NVIDIA's advised dispatcher, and recomputed modules were not read. The tables below are with
-these. No constant was moved: fitted to all sources with equal weight, each left out in turn, constants brought the mean of
+these. No constant was moved: fitted to all sources with equal weight, each left out in turn, constants move the mean of
 these sources' medians from 15.6 to 15.4 % only (a prototype), as every source has an offset of its own. Own runs take it
 away, as the last table says.
 

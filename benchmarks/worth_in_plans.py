@@ -12,11 +12,9 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Final
-from unittest import mock
 
-from ablation import MECHANISMS
+from ablation import MECHANISMS, switched_off
 from drawn_jobs import drawn
 
 import scaleacross as sa
@@ -34,9 +32,7 @@ ALL: Final = tuple(
 
 def simulated_s(job: Job, off: Sequence[str]) -> float:
     """Simulated step of the plan that a search without the corrections ``off`` finds, s."""
-    with ExitStack() as switched:
-        for where, new in (change for name in off for change in MECHANISMS[name]):
-            switched.enter_context(mock.patch(where, new))
+    with switched_off(*off):
         plan = sa.plan(job, work_limit=WORK, alternatives=False)
     return replayed_step_s(plan)
 

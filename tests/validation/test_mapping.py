@@ -167,6 +167,8 @@ def test_every_machine_builds_a_topology(name: str) -> None:
         ("InfiniBand NDR, 8 x 400G", "infiniband-ndr400"),
         ("800G per GPU", "roce-800g"),
         ("a process of its own", "infiniband-ndr400"),
+        ("hosts with 512G", "infiniband-ndr400"),
+        ("4x 1G", "infiniband-ndr400"),
         ("RoCE 400G, 1:7 oversubscription above pods; batch 16", "roce-400g"),
     ],
 )
@@ -219,6 +221,7 @@ def test_notes_name_the_attention_kernel() -> None:
         return core.rate_ratio
 
     assert ratio("A100-80GB", "SDPA FlashAttention-2") == ratio("H100-80GB", "flash attention of cuDNN") == 1.0
+    assert ratio("A800", "flash-attn 2.5") == ratio("NVIDIA A100-SXM4-80GB", "flash-attn 2.5") == 1.0
     assert ratio("H100-80GB", "flash-attn 2.5") == pytest.approx(1 / 1.6)
     assert ratio("A100-80GB", "FlashAttention-1") == 0.5
     assert ratio("H100-80GB", "Triton FlashAttention") == pytest.approx(1 / 1.6 / 1.85)

@@ -85,7 +85,7 @@ def apart_of(
     judges: Validation | None = None,
     progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Apart:
-    """The rows of ``validation`` made ready for ``leave_sources_out`` and ``cross_check`` (about a minute per 400 rows), beside
+    """The rows of ``validation`` made ready for ``leave_sources_out`` and ``cross_check`` (about a minute per 400 rows), with
     those of ``judges``, which no parameter is fitted to."""
     return apart(validation, judges, progress)
 

@@ -41,7 +41,7 @@ Judges = Annotated[
         "--judges",
         metavar="RUNS.csv",
         dir_okay=False,
-        help="With --left-out: measured runs that nothing is fitted to. They judge errors and intervals beside the others.",
+        help="With --left-out: measured runs that nothing is fitted to. Errors and intervals count them, too.",
     ),
 ]
 Table = Annotated[

@@ -136,9 +136,10 @@ def machine_named(gpu: str, fabric: str) -> Machine:
 
 def _port(machine: Machine, words: str) -> tuple[str, int | None]:
     """Catalogue entry of the ports, and their rate where the entry has another: of its family the fastest that is no faster, or
-    the slowest."""
+    the slowest. Such a rate needs the word of a family or a count: ``512G`` may be memory."""
     own_family, own_rate = next((key for key, port in PORTS.items() if port == machine.port))
-    families = [name for name, word in FAMILIES if re.search(word, words)] or [own_family, "infiniband", "roce"]
+    named = [name for name, word in FAMILIES if re.search(word, words)]
+    families = named or [own_family, "infiniband", "roce"]
     found = sorted(_RATE.finditer(words), key=lambda each: each["count"] is None)  # a counted port says most
     rate = own_rate
     if found:
@@ -148,6 +149,8 @@ def _port(machine: Machine, words: str) -> tuple[str, int | None]:
     exact = next((PORTS[each, rate] for each in families if (each, rate) in PORTS), None)
     if exact is not None:
         return exact, None
+    if not rate or not (named or found[0]["count"]):
+        return machine.port, None
     rates = sorted(known for family, known in PORTS if family == families[0])
     nearest = max((known for known in rates if known <= rate), default=rates[0])
     return PORTS[families[0], nearest], rate

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from scaleacross.spec.framework import Dispatch
+from scaleacross.validation.machines import machine_of
 from scaleacross.validation.runs import Run
 
 # FlashAttention-2 against the kernels of Transformer Engine and FlashAttention-3 on Hopper: 1.5 to 2.0 times slower forward, 1.5
@@ -29,7 +30,7 @@ def attention_ratio(run: Run) -> float:
     These are FlashAttention-2 on Ampere, on later machines those of Transformer Engine and FlashAttention-3. PyTorch's
     scaled_dot_product_attention, which torchtitan's rows ran, is FlashAttention-2.
     """
-    later = 1.0 if run.gpu.startswith("A100") else FLASH2_RATIO
+    later = 1.0 if machine_of(run).accelerator.startswith("a100") else FLASH2_RATIO
     if _says(run, FLASH1) or _says(run, TRITON):
         return (FLASH1_RATIO if _says(run, FLASH1) else TRITON_RATIO) * later
     return later if "torchtitan" in run.framework or _says(run, FLASH2) else 1.0
