@@ -1,9 +1,9 @@
-"""What each parallel axis communicates in a step, as seconds for a given group shape.
+"""Seconds of the communication of each parallel axis in a step, for given group shapes.
 
-Sizes are those of ``traffic.Volumes``. ``Terms`` splits an axis into a serial part (nothing hides it) and contributions
-to the windows of ``overlap``. A serial part is *calls* (``axis_calls``: seconds of one collective, which depend on degrees,
-micro-batch and group shape alone) times how often they are waited for (``waits_of``), so that a search prices a call once
-for all candidates that share it.
+Sizes are those of ``traffic.Volumes``. ``Terms`` splits an axis into a serial part, which is exposed, and contributions
+to the windows of ``overlap``. A serial part is *calls* times the number of waits. ``axis_calls`` gives the seconds of
+one collective, which depend only on degrees, micro-batch and group shape. ``waits_of`` multiplies by how often they are
+waited for. So a search computes a call once for all candidates that share it.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.plan import Decision
 
 Networks = Literal["best", "library"] | Best | Mapping[str, Network]
-"""How every communicator runs its collectives (``collectives.Network``); those without an entry run the library's defaults."""
+"""How every communicator runs its collectives (``collectives.Network``). Those without an entry run the library's
+defaults."""
 
 
 def searched_network(job: Job, accelerators: Sequence[Accelerator]) -> Literal["best", "library"] | Best:
-    """What a search prices: the best of all options where the plan may choose them, the library's defaults otherwise."""
+    """Network that a search assumes: the best of all options where the plan may choose, else the library's defaults."""
     if job.network.settings == "library":
         return "library"
     return best_network(job, accelerators)
 
 
 def best_network(job: Job, accelerators: Sequence[Accelerator]) -> Literal["best"] | Best:
-    """No network of a job is faster on any of these accelerators."""
+    """Best network of a job: none that it allows is faster on any of these accelerators."""
     asked, offered = job.network.compression, offers(job, accelerators)
     drivers = job.network.drivers
     if asked and offered:
@@ -62,7 +63,7 @@ def best_network(job: Job, accelerators: Sequence[Accelerator]) -> Literal["best
 
 
 def network_of(decision: Decision) -> Networks:
-    """What a decision states."""
+    """Network that a decision states, by communicator; the library's defaults if it states none."""
     out: dict[str, dict[tuple[str, str], CommunicatorChoice]] = {}
     for one in decision.network or ():
         out.setdefault(one.communicator, {})[one.op, one.payload] = one
@@ -71,15 +72,16 @@ def network_of(decision: Decision) -> Networks:
 
 @dataclass(frozen=True)
 class Terms:
-    """Seconds that one axis adds, of candidates at one stride, (n,), or at several, (k, n).
+    """Seconds that one axis adds, for candidates at one stride, (n,), or at several, (k, n).
 
     Attributes:
-        serial_s: per component; in bounds by accelerator type where there are several, (n, types). ``dp`` comes behind the
-            pipeline: traffic of windows that the job runs nothing beside.
-        traffic_s: of its communicators in the windows, each (TRAFFIC_ROWS, ..., n); bounds know the sum of these alone.
-        alone_s, early_s, passed_s: in bounds as of ``least_waits.Waits``.
-        far: whether gradients cross buildings, None where that is not known.
-        apart_s: of its communicators' gradients, where others leave trunks to a group (``trunks_apart_s``), each (2, ..., n).
+        serial_s: exposed seconds by component. In bounds they are by accelerator type where there are several, (n,
+            types). ``dp`` follows the pipeline: window traffic that the job does not overlap.
+        traffic_s: traffic of each communicator in the windows, (TRAFFIC_ROWS, ..., n). Bounds know only their sum.
+        alone_s, early_s, passed_s: for bounds, as of ``least_waits.Waits``.
+        far: whether gradients cross buildings; None where that is not known.
+        apart_s: gradients of each communicator where one group has the inter-building links to itself
+            (``trunks_apart_s``), each (2, ..., n).
     """
 
     serial_s: dict[str, Floats]
@@ -92,11 +94,11 @@ class Terms:
 
     @cached_property
     def window_s(self) -> Floats:
-        """Traffic of all communicators one after another, (TRAFFIC_ROWS, ..., n)."""
+        """Traffic added up over all communicators, (TRAFFIC_ROWS, ..., n)."""
         return sum(self.traffic_s[1:], start=self.traffic_s[0])
 
     def take(self, rows: Ints) -> Terms:
-        """The candidates, or of several strides those, that an index array selects."""
+        """The terms of the candidates (of the strides, if there are several) that an index array selects."""
         return Terms(
             {name: seconds[rows] for name, seconds in self.serial_s.items()},
             tuple(part[:, rows] for part in self.traffic_s),
@@ -120,13 +122,17 @@ class Terms:
 
 
 class Calls(NamedTuple):
-    """One call of the collectives that an axis waits for, arrays of shape (n,); what an axis does not have is None.
+    """Seconds of one call of each collective that an axis waits for, (n,); None where the axis has no such call.
 
-    ``gather_s`` of activations (tp, with its scatter: half of both) or what a layer's forward pass exchanges over cp; ``both_s``
-    the same of its backward pass; ``exchange_s`` an all-to-all of tokens; ``heads_s`` one of heads inside groups of cp_inner, of
-    which either pass waits for two; ``held_s`` of an all-to-all of tokens the seconds that hold multiprocessors, over what
-    kernels hold; ``busy_s`` (2, n) of the first two, or of an all-to-all of tokens in both, those in which networks beyond the
-    scale-up domain are busy; ``message`` a pipeline message.
+    Attributes:
+        gather_s: half of a gather plus a scatter of activations over tp, or the cp exchange of a layer's forward pass.
+        both_s: the cp exchange of a layer's backward pass.
+        exchange_s: an all-to-all of tokens.
+        heads_s: an all-to-all of heads inside groups of cp_inner; each pass waits for two.
+        held_s: seconds of an all-to-all of tokens, weighted by the multiprocessors held over those that kernels hold.
+        busy_s: (2, n) seconds in which networks beyond the scale-up domain are busy. The rows are ``gather_s`` and
+            ``both_s``; of an all-to-all of tokens both rows are the same.
+        message: a pipeline message.
     """
 
     gather_s: Floats | None = None
@@ -144,13 +150,13 @@ class Calls(NamedTuple):
 
     @classmethod
     def of(cls, seconds: Iterable[Floats | None]) -> Calls:
-        """All but messages, in their order."""
+        """Calls from all columns except ``message``, in their order."""
         gather, both, exchange, heads, held, busy = seconds
         return cls(gather, both, exchange, heads, held, busy)
 
 
 def chosen_calls(calls: Sequence[Calls], at: Ints) -> Calls:
-    """Of row i those of ``calls[at[i]]``, none of which has messages."""
+    """Calls whose row i is row i of ``calls[at[i]]``; none of them has messages."""
     rows = np.arange(len(at))
     columns = zip(*(one[:-1] for one in calls), strict=True)
     return Calls.of(None if parts[0] is None else np.stack(parts, axis=-2)[..., at, rows] for parts in columns)
@@ -159,9 +165,9 @@ def chosen_calls(calls: Sequence[Calls], at: Ints) -> Calls:
 def axis_calls(
     axis: GridAxis, volumes: Volumes, group: Group, ep_group: Group | None = None, heads: Group | None = None
 ) -> Calls:
-    """Seconds of one call; depends on tp, cp, ep, pp and the micro-batch of a candidate, and on its groups.
+    """Seconds of one call of an axis. They depend on tp, cp, ep, pp, the micro-batch and the groups of a candidate.
 
-    cp: ``group`` is what keys and values go round, ``heads`` the groups of cp_inner ranks inside it, where there are such.
+    cp: keys and values travel in ``group``; ``heads`` has the groups of cp_inner ranks inside it, if any.
 
     tp: without sequence parallelism (tp does not divide the norms) gather and scatter are one all-reduce.
 
@@ -192,7 +198,10 @@ def axis_calls(
 
 
 def _context_calls(volumes: Volumes, group: Group) -> Calls:
-    """Of cp: a gather forward, a gather and a scatter backward, or two all-to-alls either way; the less where that is open."""
+    """Calls over cp: a gather forward, a gather and a scatter backward; or two all-to-alls in either pass.
+
+    The smaller of both where the exchange is still to be chosen.
+    """
     gather, scatter = _gather_and_scatter(group, volumes.kv_bytes, "keys and values", "key and value gradients")
     context, allowed = volumes.candidates.context, volumes.job.context_exchange
     swapped, least = context == ALL_TO_ALL, (context == ANY_EXCHANGE) & ("all_to_all" in allowed)
@@ -214,7 +223,7 @@ def heads_s(volumes: Volumes, group: Group) -> Floats:
 
 
 def waits_of(volumes: Volumes, calls: Calls) -> Waits:
-    """What any pipeline of the candidates waits at least for the calls of an axis (``least_waits``); 0 without calls."""
+    """Least waits of any pipeline of the candidates for the calls of an axis (``least_waits``); 0 without calls."""
     if calls.message is not None:
         return message_waits(volumes, calls.message)
     if calls.exchange_s is not None and calls.held_s is not None:
@@ -239,9 +248,10 @@ def axis_terms(
 ) -> Terms:
     """Terms of one grid axis; ``dp_shard`` also needs the shapes of its expert sub-groups.
 
-    ``network``: how communicators run their collectives, those by name that a decision states (``network_of``).
-    ``least``: groups that are waited for (of ``dp_shard`` those of all-to-alls) and their links on the pipeline rank that waits
-    least, where not all wait alike.
+    Args:
+        network: how communicators run their collectives; by name where a decision states it (``network_of``).
+        least: groups and links of the pipeline rank that waits least, where ranks differ; of ``dp_shard`` those of
+            all-to-alls.
 
     Raises:
         ValueError: ``dp_shard`` without the expert shapes.
@@ -270,13 +280,13 @@ def axis_terms(
 
 
 def group_of(network: Networks, name: str, shape: GroupShape, links: Links, launch_s: float) -> Group:
-    """The groups of communicator ``name`` under a network."""
+    """Groups of communicator ``name`` under a network."""
     own = network if isinstance(network, str | Best) else network.get(name, "library")
     return Group(shape, links, launch_s, network=own)
 
 
 def waiting(volumes: Volumes, terms: Terms) -> Terms:
-    """``terms`` with what ``job.overlap`` does not run beside computation moved out of its window."""
+    """``terms`` with traffic that ``job.overlap`` does not overlap moved from windows to ``serial_s``."""
     overlap = volumes.job.overlap
     hidden: dict[str, Bools | bool] = {
         "gradient_reduce": hidden_reductions(overlap, volumes.candidates),
@@ -291,11 +301,12 @@ def waiting(volumes: Volumes, terms: Terms) -> Terms:
     for row, often in enumerate(occurrences(volumes.candidates, volumes.work)):
         if not kept[row].all():
             serial["dp"] = serial.get("dp", np.zeros(whole.shape[1:])) + often * whole[row] * ~kept[row]
+    # traffic has three blocks of window rows: seconds of calls, busy ones, and those without multiprocessors
     rows = np.tile(kept, (3, 1))
     traffic = tuple(part * rows.reshape(len(rows), *(1,) * (part.ndim - 2), -1) for part in terms.traffic_s)
     return replace(terms, serial_s=serial, traffic_s=traffic)
 
 
 def _gather_and_scatter(group: Group, size_bytes: Floats, gathered: str, scattered: str) -> tuple[Timed, Timed]:
-    """One all-gather and one reduce-scatter of the same tensor, with the names of what they carry."""
+    """An all-gather and a reduce-scatter of the same tensor; ``gathered`` and ``scattered`` name their payloads."""
     return group.gather(size_bytes, payload=gathered), group.gather(size_bytes, "reduce_scatter", scattered)

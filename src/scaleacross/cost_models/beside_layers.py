@@ -1,17 +1,18 @@
-"""What gradients and parameters of a placed decision cost overlapped with its layers: links shared with collectives of passes.
+"""Slowdown of exposed collectives by the concurrent gradients and parameters of a placed decision.
 
-What passes wait for over tp, cp and ep meets the traffic of the window on a link. Both get their share, and the traffic, which
-would have travelled concurrently with computation, takes the calls' time. Of all links counts the one where passes lose most:
-calls that another link limits last twice their time on this one, where that is longer.
+Exposed calls over tp, cp and ep meet the traffic of a window on a link. Both get their share of it. The traffic, which
+would otherwise be concurrent with computation, uses the calls' time. The link where passes lose most counts: a call
+that another link limits lasts twice its time on this one, where that is longer.
 
-A pass computes for w seconds. Its calls keep the link busy for b, of which attention overlaps with h (those of keys and values;
-h = 0 for all others). Alone it lasts w + (b − h)⁺. While traffic travels, its calls last twice as long, and it lasts
-w + (2b − h)⁺, of which b are the calls' own. So traffic of N seconds overlaps with N / (w + (2b − h)⁺ − b) passes, each longer by
-(2b − h)⁺ − (b − h)⁺. Of n buckets one travels alone:
+A pass computes for w seconds. Its calls keep the link busy for b, and h seconds of attention overlap with them (those
+of keys and values; h = 0 for all others). Alone it lasts w + (b − h)⁺. With concurrent traffic its calls last twice as
+long, and it lasts w + (2b − h)⁺, of which b are the calls' own. So traffic of N seconds overlaps with
+N / (w + (2b − h)⁺ − b) passes, each longer by (2b − h)⁺ − (b − h)⁺. The traffic has n buckets, one of which travels
+alone:
 
     slowed = (1 − 1/n) · N · ((2b − h)⁺ − (b − h)⁺) / (w + (2b − h)⁺ − b)
 
-Of tp and ep count the calls that the job does not overlap with computation. Traffic counts as if not encoded.
+For tp and ep only calls count that the job does not overlap with computation. Traffic counts as if not encoded.
 """
 
 from __future__ import annotations
@@ -52,23 +53,23 @@ from scaleacross.spec.parallelism import SHARD_LEVELS, PipelineChoice
 from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 
 ADAPTER: Final = 0
-"""Row of ``link_seconds`` of what is no level: the network adapter, which all levels beyond the scale-up domain share."""
+"""Row 0 of ``link_seconds``: the network adapter, which all levels beyond the scale-up domain share."""
 
 
 PASSES: Final = ("backward", "forward")
-"""Those that hide gradients, and parameters."""
+"""Passes that overlap with gradients and with parameters, in this order."""
 WHOLE_STREAM: Final = ("ring", "tree")
 """Algorithms that leave a building over the adapters of one scale-up domain."""
 
 
 class BesideLayers(NamedTuple):
-    """Beyond what ``overlap.windows`` know, by pipeline rank.
+    """Corrections to ``overlap.windows`` by pipeline rank.
 
     Attributes:
-        slowed_s: seconds per occurrence of each window, (windows, ranks).
-        chunks: of each window, what single chunks leave its traffic.
-        endless: windows of which only chunks hide anything.
-        shapes: of every rank's groups that reduce gradients on the trunks for themselves, by communicator, one row each.
+        slowed_s: slowdown of exposed collectives per occurrence of each window, (windows, ranks).
+        chunks: for each window, the windows of single chunks.
+        endless: windows whose traffic overlaps only with ``chunks``.
+        shapes: groups of every rank that reduce gradients alone on inter-building links, one row each, by communicator.
     """
 
     slowed_s: Floats
@@ -77,32 +78,32 @@ class BesideLayers(NamedTuple):
     shapes: Mapping[str, GroupShape] = MappingProxyType({})
 
     def later(self, longer_s: Floats) -> BesideLayers:
-        """With a pipeline that gradients and parameters make so much longer, (2, ranks), where that is more (``late_passes``)."""
+        """A copy with ``slowed_s`` at least ``longer_s``, (2, ranks), by which passes are late (``late_passes``)."""
         slowed_s = self.slowed_s.copy()
         slowed_s[: len(longer_s)] = np.maximum(slowed_s[: len(longer_s)], longer_s)
         return self._replace(slowed_s=slowed_s)
 
     def behind_chunks(self, gradients: ChunkWindows) -> BesideLayers:
-        """With gradients that come apart from the rest of a backward pass: chunks hide no more of them than their window."""
+        """A copy for gradients computed apart from the rest of a backward pass: their chunks limit the overlap, too."""
         return self._in_chunks({GRADIENTS: gradients})
 
     def behind_passes(self, gradients: ChunkWindows) -> BesideLayers:
-        """With gradients of sharded parameters, which only their chunks hide."""
+        """A copy for gradients of sharded parameters, which overlap only with their chunks."""
         return self._in_chunks({GRADIENTS: gradients}, endless={GRADIENTS})
 
     def behind_trunks(self, gradients: FarGradients) -> BesideLayers:
-        """With gradients, and parameters that cross buildings, which only their chunks hide."""
+        """A copy for gradients, and parameters that cross buildings, which overlap only with their chunks."""
         own = {GRADIENTS: gradients.chunks, PARAMETERS: gradients.parameters}
         crossing = {window: chunks for window, chunks in own.items() if chunks is not None}
         return self._in_chunks(crossing, endless=crossing.keys())._replace(shapes=gradients.shapes)
 
     def _in_chunks(self, own: Mapping[int, ChunkWindows], endless: AbstractSet[int] = frozenset()) -> BesideLayers:
-        """With the chunks of some windows, and of ``endless`` ones nothing but these."""
+        """A copy with the chunks in ``own`` by window; traffic of ``endless`` windows overlaps with nothing else."""
         chunks = tuple(own.get(window, chunks) for window, chunks in enumerate(self.chunks))
         return self._replace(chunks=chunks, endless=self.endless | endless)
 
     def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
-        """The windows with all of it."""
+        """The windows ``over`` with these corrections."""
         return tuple(
             one._replace(
                 length_s=np.full_like(one.length_s, np.inf) if window in self.endless else one.length_s,
@@ -119,13 +120,18 @@ def beside_layers(
     exchanges: RankGroups,
     pipeline: PipelineChoice,
 ) -> BesideLayers:
-    """``volumes`` has a row for every pipeline rank, ``groups`` of all communicators one row; ``exchanges`` are the groups of
-    all-to-alls that each rank waits for."""
+    """Slowdown of exposed collectives by concurrent traffic on the same links, as ``BesideLayers`` without chunks.
+
+    Args:
+        volumes: a row for every pipeline rank.
+        groups: of all communicators, one row each.
+        exchanges: the groups of all-to-alls that each rank waits for.
+    """
     return BesideLayers(_sharing_links(volumes, groups, exchanges, pipeline), (NO_CHUNKS,) * len(WINDOW_NAMES))
 
 
 def pieces_of_stages(volumes: Volumes, stages: StageWork) -> Floats:
-    """Buckets of every virtual stage, (p·v,)."""
+    """Number of buckets of every virtual stage, (p·v,)."""
     held = stages.dense_parameters + stages.expert_parameters
     candidates = volumes.candidates.take(stages.rank)
     one_chunk = replace(candidates, num_chunks=np.ones_like(stages.rank))
@@ -135,11 +141,12 @@ def pieces_of_stages(volumes: Volumes, stages: StageWork) -> Floats:
 def _sharing_links(
     volumes: Volumes, groups: Mapping[str, Group], waits: RankGroups, pipeline: PipelineChoice
 ) -> Floats:
-    """``slowed_s``, (windows, ranks)."""
+    """Slowdown in seconds of exposed collectives per occurrence of each window, (windows, ranks)."""
     links, work = (NUM_LEVELS, len(volumes.candidates)), volumes.work
     calls = {"tp": work.tp_gathers, "cp": work.layers, "ep": work.moe_layers}
     if all(int(groups[axis].shape.span[0]) < RACK for axis in calls):
         return np.zeros((len(WINDOW_NAMES), links[1]))
+    # calls are timed once, on a rank that has all kinds of them, and scaled to the others by their counts
     at = np.lexsort((work.layers, work.moe_layers))[-1:]  # a rank that has all kinds of calls
     shard, pieces = SHARD_LEVELS[int(volumes.candidates.shard[0])], float(work.buckets[at][0])
     overlapped = {"tp": volumes.job.overlap.tp_fraction, "ep": volumes.job.experts.overlap_fraction}
@@ -162,12 +169,12 @@ def _sharing_links(
 
 
 def _slowed_s(volumes: Volumes, keys: Floats, apart: Floats, taken: Floats) -> Floats:
-    """By which passes last longer while the traffic of windows travels, (windows, ranks).
+    """Slowdown in seconds of passes while the traffic of windows travels, (windows, ranks).
 
     Args:
-        keys, apart: seconds for which a backward and a forward pass keep every link busy, (2, links, ranks), by keys and values,
-            which overlap with attention, and by all other calls.
-        taken: those that the traffic of every window takes, (windows, links, ranks).
+        keys, apart: seconds for which a backward and a forward pass keep every link busy, (2, links, ranks): by keys
+            and values, which overlap with attention, and by all other calls.
+        taken: seconds for which the traffic of every window keeps them busy, (windows, links, ranks).
     """
     work, over = volumes.work, windows(volumes.candidates, volumes.work)
     at = (apart + keys).argmax(axis=1)[:, None]  # the link that limits the calls
@@ -180,15 +187,17 @@ def _slowed_s(volumes: Volumes, keys: Floats, apart: Floats, taken: Floats) -> F
     for link in range(NUM_LEVELS):
         met = taken[once, link]
         if met.any():
+            # sharing a link doubles the time of calls on it; another link may still limit them
             twice = _keys_wait_s(volumes, np.maximum(b, 2 * keys[:, link]))
             longer = np.maximum(own, 2 * apart[:, link])
+            # time of a pass in which the link is left to the traffic: w + (2b − h)⁺ − b
             left = computed + longer + twice - keys[:, link] - apart[:, link]
             slowed[once] = np.maximum(slowed[once], beside * met * (longer - own + twice - alone) / left)
     return slowed
 
 
 def _keys_wait_s(volumes: Volumes, busy_s: Floats) -> Floats:
-    """What a backward and a forward pass wait for keys and values that travel for ``busy_s``, (2, ranks) each."""
+    """Exposed seconds of backward and forward passes for keys and values that travel for ``busy_s``, (2, ranks)."""
     back, forward = busy_s
     again, one = volumes.keys_again, np.ones_like(forward)
     waits = cp_waits_s(volumes, forward, back - again * forward, None, one, volumes.work.attention_s, again)
@@ -196,7 +205,7 @@ def _keys_wait_s(volumes: Volumes, busy_s: Floats) -> Floats:
 
 
 def link_seconds(flow: Flow, group: Group, copies: EqualCopies, pipeline: PipelineChoice) -> Floats:
-    """Seconds for which one call, run by all groups of its axis, keeps the adapter (row 0) and each level's links busy."""
+    """Seconds for which one call of all groups of its axis keeps the adapter (row 0) and each level's links busy."""
     algorithm = ALGORITHM_NAMES[int(time_of(flow, group, copies).algorithm[0])]
     shape, links = group.shape.take(0), group.links
     out, farther = np.zeros(NUM_LEVELS), 0.0  # bytes per rank that pass on their way farther out

@@ -1,9 +1,10 @@
-"""In how many pieces gradients are reduced and parameters gathered.
+"""Number of buckets in which gradients are reduced and parameters gathered.
 
-A piece pays the latency of its collectives, which no bandwidth shortens: across regions a layer a piece costs more than what it
-hides. Pieces are whole layers. Sharded parameters travel layer by layer (PyTorch FSDP, one unit per layer); other states in
-buckets of the size that the job states or that Megatron-Core takes by default (``spec.job.Overlap.bucket_parameters``), at least
-one for every model chunk, since each chunk has its own, and no more where nothing is reduced beside computation.
+A bucket pays the latency of its collectives, which no bandwidth shortens. Across regions one bucket per layer costs
+more time than it overlaps. Buckets are whole layers. Sharded parameters travel layer by layer (PyTorch FSDP, one unit
+per layer). Other states travel in buckets of the size that the job states, or that Megatron-Core uses by default
+(``spec.job.Overlap.bucket_parameters``). Every model chunk has at least one bucket of its own, and no more if no
+reduction is concurrent with computation.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from scaleacross.spec.framework import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCK
 
 
 def hidden_reductions(overlap: Overlap, candidates: Candidates) -> Bools:
-    """Whether computation can hide gradients that are reduced once per step, (n,): that of the pass that makes them, or of other
-    chunks."""
+    """Mask of candidates whose gradients, if reduced once per step, may overlap with computation, (n,).
+
+    That is the computation of the pass that makes them, or of other chunks.
+    """
     alone = (candidates.pp > 1) & (candidates.num_chunks == 1)
     out: Bools = np.where(alone, overlap.reduces_within(pipelined=True), overlap.gradient_reduce)
     return out
 
 
 def num_buckets(overlap: Overlap, candidates: Candidates, layers: Floats, parameters: Floats) -> Floats:
-    """Pieces of a pipeline rank with ``layers`` and ``parameters`` (before sharding over data parallel) on it, (n,).
+    """Buckets of a pipeline rank that holds ``layers`` and ``parameters`` (before sharding over data parallel), (n,).
 
-    v chunks with ⌈P/v / bucket⌉ pieces each, but no more than layers.
+    v chunks with ⌈P/v / bucket⌉ buckets each, but no more than layers.
     """
     size, chunks = _bucket_size(overlap, candidates), candidates.num_chunks
     if overlap.gradient_reduce:
@@ -39,11 +42,11 @@ def num_buckets(overlap: Overlap, candidates: Candidates, layers: Floats, parame
 
 
 def least_bucket_share(overlap: Overlap, candidates: Candidates, parameters: Floats) -> Floats:
-    """Least size of a bucket of ranks that hold ``parameters`` or more, as a share of ``parameters``, (n,).
+    """Least size of a bucket as a share of ``parameters``, for ranks that hold these or more, (n,).
 
-    With x = P/v / bucket a piece has bucket · x/⌈x⌉ parameters, which for all greater x is at least the lesser of that and
-    bucket · ⌈x⌉/(⌈x⌉ + 1); fewer pieces, where there are few layers, are larger. 0 of gradients sharded, which travel layer by
-    layer.
+    With x = P/v / bucket a bucket has bucket · x/⌈x⌉ parameters. For all greater x this is at least the lesser of that
+    and bucket · ⌈x⌉/(⌈x⌉ + 1). Fewer buckets, where there are few layers, are larger. The share is 0 for sharded
+    gradients, which travel layer by layer.
     """
     size, chunks = _bucket_size(overlap, candidates), candidates.num_chunks
     filled = parameters / chunks / size

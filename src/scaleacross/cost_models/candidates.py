@@ -1,7 +1,6 @@
 """Candidates as arrays: one row per combination of degrees, micro-batch, schedule, recompute policy and shard level.
 
-A single decision is the same thing with one row, so every formula of this package prices one plan or a million with
-the same line.
+A single decision has one row, so every formula of this package serves one plan or a million.
 """
 
 from __future__ import annotations
@@ -30,11 +29,12 @@ from scaleacross.spec.recomputation import BY_STAGE, RECOMPUTES
 RING, GATHER, ALL_TO_ALL, ALL_TO_ALL_RING = range(len(CONTEXT_EXCHANGES))
 """Codes of CONTEXT_EXCHANGES."""
 ANY_EXCHANGE: Final = len(CONTEXT_EXCHANGES)
-"""Code of candidates that are still to choose one of those that the job allows, but for ALL_TO_ALL_RING: what they take is the
-least of all."""
+"""Code of candidates that still have to choose an exchange that the job allows, except ALL_TO_ALL_RING. Their time is
+the least."""
 ANY_POLICY: Final = len(RECOMPUTES)
-"""Code of candidates that are still to choose their recompute policy and their offloads, 0 so long, of those that the job allows:
-every part of what they take or hold is the least of all, so that their bounds hold for each of them (``open_policies``)."""
+"""Code of candidates that still have to choose a recompute policy and offloads that the job allows. The offloads are 0
+until then. Every part of their time and memory is the least of all policies, so their bounds hold for each
+(``open_policies``)."""
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -83,7 +83,7 @@ class Candidates:
 
     @property
     def rerun_open(self) -> Bools:
-        """Whether a bound knows only the least that is recomputed: of ``policy_open``, and of BY_STAGE, (n,)."""
+        """Whether a bound knows only the least recomputation: for ``policy_open`` and for BY_STAGE, (n,)."""
         return self.policy_open | (self.recompute == RECOMPUTES.index(BY_STAGE))
 
     @property
@@ -93,12 +93,12 @@ class Candidates:
 
     @property
     def experts_over(self) -> Ints:
-        """Ranks of dp_shard · cp that divide the experts among them, (n,); each holds 1/tp of what that leaves, folded or not."""
+        """Ranks of dp_shard · cp that divide the experts, (n,). Each holds 1/tp of its part, folded or not."""
         return self.ep * np.where(self.expert_lanes > 1, self.cp, 1)
 
     @property
     def expert_contexts(self) -> Ints:
-        """Ranks of cp that hold the same experts, (n,): all of them, or one where experts are folded."""
+        """Ranks of cp that hold the same experts, (n,): all, or one where experts are folded."""
         return np.where(self.expert_lanes > 1, 1, self.cp)
 
     @property
@@ -160,7 +160,7 @@ NOTHING: Final = Candidates(*(np.zeros(0, dtype=np.int64) for _ in column_names(
 
 
 def stride_behind(candidates: Candidates, faster: Collection[GridAxis]) -> Ints:
-    """Stride of an axis behind the faster ones, (n,)."""
+    """Stride of an axis that is outside the ``faster`` ones, (n,)."""
     stride = np.ones(len(candidates), dtype=np.int64)
     for axis in faster:
         stride = stride * getattr(candidates, axis)
@@ -168,16 +168,18 @@ def stride_behind(candidates: Candidates, faster: Collection[GridAxis]) -> Ints:
 
 
 def keys_axis(candidates: Candidates, stride: Ints) -> tuple[Ints, Ints]:
-    """Degree and stride of the ranks among which keys and values travel, (n,) each, for a stride of cp: all, or one of every
-    cp_inner neighbours."""
+    """Degree and stride of the ranks that exchange keys and values, (n,) each, for a stride of cp.
+
+    These are all ranks of cp, or one of every cp_inner neighbours.
+    """
     return candidates.cp // candidates.cp_inner, stride * candidates.cp_inner
 
 
 def expert_axis(candidates: Candidates, stride: Ints) -> tuple[Ints, Ints]:
     """Degree and stride of the ranks that experts are spread over, (n,) each, for a stride of dp_shard.
 
-    Folded ones begin with the lanes before it; on orders that they cannot have (``holds_folded``) ep alone stands for them, which
-    only lowers a bound over all orders.
+    Folded experts begin with the lanes before dp_shard. Orders that cannot have them (``holds_folded``) count ep alone,
+    which only lowers a bound over all orders.
     """
     lanes = np.where(stride % candidates.expert_lanes == 0, candidates.expert_lanes, 1)
     return candidates.ep * lanes, stride // lanes

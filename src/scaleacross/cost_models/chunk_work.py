@@ -1,7 +1,7 @@
-"""Computation of every virtual stage of a decision by accelerator type: what its pipeline is timed from, and what a plan states
-for replays.
+"""Computation of every virtual stage of a decision, by accelerator type.
 
-The same layer times that price a step, taken chunk by chunk instead of rank by rank, and nothing of how they overlap.
+Pipelines are timed from it, and a plan states it for simulations. It uses the layer times of the cost model by chunk
+instead of by rank, and does not know how they overlap.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ class StageWork:
 
     Attributes:
         rank: pipeline rank that holds the stage.
-        forward_s, backward_s: computation; recomputation is part of backward, ``weight_s`` (weight gradients) too.
+        forward_s, backward_s: computation; recomputation is part of backward.
+        weight_s: weight gradients, part of backward_s.
         attention_s: fused attention forward, part of forward_s.
-        shared_s, shared_backward_s: shared experts of a layer that run beside its all-to-alls.
-        num_layers: transformer layers; ``attention_layers`` and ``moe_layers`` of them with attention, with routed experts.
+        shared_s, shared_backward_s: shared experts of one layer, concurrent with its all-to-alls.
+        num_layers, attention_layers, moe_layers: layers, layers with attention, layers with routed experts.
         tp_forward, tp_backward: gathers (and as many scatters) over tp in either pass.
-        keys_again, tokens_again: exchanges of keys and values, and of tokens, that its backward pass repeats, (1,) where alike.
+        keys_again, tokens_again: exchanges of keys and values, and of tokens, that its backward pass repeats, as a
+            share of those of the forward pass; (1,) where stages agree.
         dense_parameters, expert_parameters: held before sharding over data parallel.
     """
 

@@ -1,25 +1,28 @@
 """Time of collectives inside one scale-up domain, as measured: curves of a link technology on a common grid.
 
-Regime: a group wholly inside a domain, alone on its links. Symbols: n ranks, S bytes (nccl-tests' size), c = S/n.
+Regime: a group inside one domain, alone on its links. Symbols: n ranks, S bytes (nccl-tests' size), c = S/n.
 
 A *table* holds seconds, (operations, group sizes, sizes): rows of ``CURVE_OPS``, ``GROUPS`` and powers of two of bytes.
-Curves are resampled at the powers of two; in between time is α + β·S, below the first size constant, beyond the last
-proportional to S. Between grid group sizes it is linear in n.
+Curves are resampled at the powers of two. Between these time is α + β·S; below the first size it is constant, beyond
+the last proportional to S. Between grid group sizes it is linear in n.
 
-Group sizes that nobody measured, from neighbours a < b that somebody did (a, b the two largest beyond all of them, the two
-smallest below):
+Group sizes without a measurement use neighbours a < b with one. Beyond all, a and b are the two largest, below all the
+two smallest:
 
-* gather, scatter, reduce   t(n, S) = t_a(a·c) + (n−a)/(b−a) · (t_b(b·c) − t_a(a·c)): at equal bytes per step, time is linear
-                            in the number of steps, as a ring's base + (n−1) · step(c). Leaving 2, 4 and 8 ranks out
-                            in turn on H100, H200, B200 and B300, the median error of gather and scatter is at most 7 %
-                            below 1 MiB and 3 % from 64 MiB, of all-reduce 5 %; but 21 % from 64 MiB on H200, where
+* gather, scatter, reduce   t(n, S) = t_a(a·c) + (n−a)/(b−a) · (t_b(b·c) − t_a(a·c)): at equal bytes per step, time is
+                            linear in the number of steps, as a ring's base + (n−1) · step(c). Leaving 2, 4 and 8 ranks
+                            out in turn on H100, H200, B200 and B300, the median error of gather and scatter is at most
+                            7 % below 1 MiB and 3 % from 64 MiB, of all-reduce 5 %; but 21 % from 64 MiB on H200, where
                             only 8 ranks reduce in the switch.
-* all-to-all                linear in log n at equal S; beyond the largest, t_b(S) · (1−1/n) / (1−1/b): all peers at once.
-* one group size a only     t_a(S) · g_n(S)/g_a(S) with the gather's times g; (n−1)/(a−1) · t_a(a·c) where these are unknown too.
+* all-to-all                linear in log n at equal S; beyond the largest, t_b(S) · (1−1/n) / (1−1/b): all peers at
+                            once.
+* one group size a only     t_a(S) · g_n(S)/g_a(S) with the gather's times g; (n−1)/(a−1) · t_a(a·c) where these are
+                            unknown too.
 
-More ranks than the largest group measured are never faster than it. A curve that starts late is completed downwards by
-the same laws. All-gather and reduce-scatter mirror each other where only one is measured. An operation with neither is NaN:
-``collectives`` then takes the alpha-beta law, which is the stated model for links without measurements.
+More ranks than the largest group measured are never faster than it. A curve that starts at a larger size is completed
+downwards by the same laws. All-gather and reduce-scatter mirror each other where only one is measured. An operation
+with neither is NaN: ``collectives`` then uses the alpha-beta law, which is the stated model for links without
+measurements.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ _Measured = dict[int, Floats]  # group size -> seconds at SIZES, NaN below the f
 def domain_table(curves: Sequence[CollectiveCurve], domain: int) -> Floats | None:
     """The table of a technology in domains of ``domain`` accelerators, None without curves.
 
-    Groups that do not fit hold the figures of the whole domain: the least that more ranks, across domains, can take.
+    Groups larger than a domain have the figures of the whole domain, a lower bound for more ranks across domains.
     """
     if not curves:
         return None
@@ -52,7 +55,7 @@ def domain_table(curves: Sequence[CollectiveCurve], domain: int) -> Floats | Non
 
 
 def slowest(tables: Sequence[Floats | None]) -> Floats | None:
-    """The table of a job in several domains: the slowest sets the pace; None as soon as one has no curves."""
+    """The table of a job in several domains, of which the slowest sets the pace; None if any has no curves."""
     distinct = list({id(table): table for table in tables}.values())
     present = [table for table in distinct if table is not None]
     if len(present) < len(distinct):
@@ -61,7 +64,7 @@ def slowest(tables: Sequence[Floats | None]) -> Floats | None:
 
 
 def fastest(tables: Sequence[Floats | None]) -> Floats | None:
-    """A table that no domain beats, for lower bounds; where some have no curves it bounds nothing."""
+    """A table that bounds every domain from below. Where some domains have no curves it is 0, no bound."""
     present = [table for table in tables if table is not None]
     if not present:
         return None
@@ -72,9 +75,9 @@ def fastest(tables: Sequence[Floats | None]) -> Floats | None:
 
 
 def slowest_of_fastest(kinds: Sequence[Sequence[Floats | None]]) -> Floats | None:
-    """A table that no job beats which is on one domain of every kind or more, for lower bounds: ``slowest`` of ``fastest``.
+    """Lower bounds for jobs that use at least one domain of every kind: ``slowest`` of ``fastest``.
 
-    Where a domain of one kind has no curve and another has, the job may have none, so nothing is bounded.
+    Where a domain of one kind has no curve and another has one, the job may have none. The entry is then 0, no bound.
     """
     each = [fastest(tables) for tables in kinds]
     whole = slowest(each)
@@ -120,6 +123,7 @@ def _table(curves: tuple[tuple[CurveOp, int, tuple[tuple[int, float], ...]], ...
         own = measured[op] or measured.get(_MIRROR.get(op, op), {})
         whole = _completed(own, {} if op == "all_to_all" else gather, op == "all_to_all")
         rows.append([_law(whole, min(int(n), domain), gather, op == "all_to_all") for n in GROUPS.tolist()])
+    # measured curves may dip, but more bytes never take less time
     table = np.maximum.accumulate(np.array(rows), axis=-1)
     table.setflags(write=False)
     return table
@@ -133,8 +137,9 @@ def _resampled(points: tuple[tuple[int, float], ...]) -> Floats:
 
 
 def _completed(measured: _Measured, gather: _Measured, direct: bool = False) -> _Measured:
-    """Curves without gaps below: from the other group sizes that start earlier, else constant."""
+    """Curves without gaps at small sizes: filled from other group sizes that start earlier, else constant."""
     out: _Measured = {}
+    # curves with fewer gaps first, so that later ones can be filled from them
     for n in sorted(measured, key=lambda ranks: float(np.isnan(measured[ranks]).sum())):
         own = measured[n]
         first = own[~np.isnan(own)][0]
@@ -167,7 +172,7 @@ def _law(measured: _Measured, n: int, gather: _Measured, direct: bool) -> Floats
 
 
 def _at_equal_chunks(curve: Floats, ranks: int, n: int) -> Floats:
-    """A curve of ``ranks`` at the sizes that give each rank what n ranks get of S."""
+    """A curve of ``ranks`` at the sizes that give each rank the same bytes c as n ranks with S."""
     sizes = SIZES * ranks / n
     return np.interp(sizes, SIZES, curve) * np.maximum(1.0, sizes / SIZES[-1])
 

@@ -1,34 +1,37 @@
 """Seconds per byte and fixed seconds of every algorithm over the crossed levels, for arrays of group shapes.
 
-Symbols as in ``collectives``: S bytes, level l with fanout f_l, W_l what a group has for leaving a child, R_l what a ring
-of it has (``links.ring_bandwidth``), α_l latency. Beyond the scale-up domain all levels share one network adapter of b_l bytes/s
-per accelerator, m_l of them in a child.
+Symbols as in ``collectives``: S bytes, level l with fanout f_l, W_l the bandwidth at which a group sends out of a
+child, R_l the same for one ring (``links.ring_bandwidth``), α_l latency. Beyond the scale-up domain all levels share
+one network adapter of b_l bytes/s per accelerator. A group has m_l ranks in a child.
 
 * ring           (d−1)/d · S / R + max_w (Σ_w α − Σ_w (1/R − 1/R_l) · S/d)      R = min_l R_l
-                 over stretches w of at most d−1 hops: a block that waits for the slowest hop is not late by the latency of a
-                 faster one (``_walks``)
+                 over stretches w of at most d−1 hops. A block that waits for the slowest hop overlaps with a faster
+                 hop's latency.
 * tree           2 · S / min_l R_l + 2 · Σ_l ⌈log2 f_l⌉ · α_l
 * hierarchical   A = Σ steps_l · α_l        steps f_l − 1 of a ring, log2 f_l of halving and doubling (powers of two)
-                 in B and M, of a gather or scatter, the largest (n−m)/n in place of (f_l−1)/f_l, where a child has m of its
-                 parent's n ranks; neither is less than what a building takes in over all links that lead there
                  B = Σ (f_l−1)/f_l / W_l    one level after the other
-                 M = the busiest resource: the scale-up domain's links, each level's uplink or trunk with all that passes it on
-                     its way farther out, or the adapter, Σ_{l > scale-up} (f_l−1)/f_l / (m_l·b_l)
+                 M = the busiest resource: the scale-up domain's links, the adapter, Σ_{l > scale-up}
+                 (f_l−1)/f_l / (m_l·b_l), or a level's uplink or inter-building link with all bytes that pass it
 
                  P = Σ steps_l · o_l        o_l what every message of a further chunk adds
 
-                 in k chunks: A + S·B/k + (k−1)·(S·M/k + P), since chunks follow one another and different resources work at
-                 the same time, B ≥ M (Chan, Heimlich, Purkayastha and van de Geijn, 2007, price pipelines so; the first
-                 chunk's messages are in A). With a phase of its own inside the domain, of i(S) seconds:
+                 A gather or scatter has the largest (n−m)/n in place of (f_l−1)/f_l, where a child holds m of its
+                 parent's n ranks. Neither is less than the time in which a building receives its bytes over all links
+                 into it.
+
+                 in k chunks: A + S·B/k + (k−1)·(S·M/k + P), because chunks follow one another and different resources
+                 work at the same time, B ≥ M (pipelines as in Chan, Heimlich, Purkayastha and van de Geijn, 2007; A has
+                 the messages of the first chunk). With a separate phase of i(S) seconds inside the domain:
 
                      A + S·B/k + i(S/k) + (k−1)·(max(S·M/k, i(S/k)) + P)
 
-An all-reduce passes every level twice; both passes share its links. In chunks it waits less for the outermost level: of the 2·s
-messages of a chunk in a row over it (s steps, c seconds of bytes each) all but the last are on their way while other chunks send,
+An all-reduce passes every level twice; both passes share its links. In a chunked all-reduce only one latency of the
+outermost level is exposed, provided the other chunks carry enough bytes. A chunk sends 2·s messages in a row over that
+level (s steps, c seconds of bytes each). All but the last overlap with the bytes of other chunks:
 
                      less (2s − 1) · min(α, (k−1) · c)
 
-Played message by message, 2 to 4 buildings of 2 or 4, 94 % of all-reduces take that within 10 % (63 % without).
+Simulated message by message (2 to 4 buildings of 2 or 4), 94 % of all-reduces are within 10 % of it (63 % without).
 """
 
 from __future__ import annotations
@@ -51,17 +54,19 @@ OUTER_LEVELS: Final = np.arange(NUM_LEVELS) >= RACK
 
 CHUNKS: Final = (1, 2, 4, 8, 16, 32)
 Inner = Callable[[Floats], Floats]
-"""Seconds of the phases inside a scale-up domain for a chunk of so many bytes, both of an all-reduce."""
+"""Maps the bytes of a chunk to the seconds of the phases inside a scale-up domain, both phases of an all-reduce."""
 
 
 class Laws(NamedTuple):
-    """Ring, hierarchical and (all-reduce by a) tree, each (...): seconds per byte and fixed seconds of one pass.
+    """Terms of the ring, hierarchical and tree laws, each (...): seconds per byte and fixed seconds of one pass.
 
-    ``ring_latencies_s`` and ``ring_hidden_s_per_byte`` (..., stretches) of a ring: Σ α, and what a byte hides of it.
-    ``hierarchical_s_per_byte``, ``busiest_s_per_byte``, ``hierarchical_s`` and ``messages_s`` are B, M, A and P of the module
-    docstring, ``far_steps`` s, ``far_s_per_byte`` S-th parts of s·c, ``far_s`` α, and ``far_exposed`` the one of 2·s.
-    Windows of connections may leave links idle: ``ring_busy`` is the share of a ring's or tree's seconds per byte in which its
-    thinnest link is busy, ``busy_s_per_byte`` and ``busy_busiest_s_per_byte`` are B and M without them.
+    The tree law is that of an all-reduce. Of a ring, ``ring_latencies_s`` (..., stretches) is Σ α of each stretch and
+    ``ring_hidden_s_per_byte`` the part of it that overlaps per byte of the tensor.
+    ``hierarchical_s_per_byte``, ``busiest_s_per_byte``, ``hierarchical_s`` and ``messages_s`` are B, M, A and P of the
+    module docstring. ``far_steps`` is s, ``far_s`` is α, ``far_s_per_byte`` is s·c per byte of a chunk, and
+    ``far_exposed`` counts the exposed ones of the 2·s latencies.
+    Windows of connections may leave links idle. ``ring_busy`` is the share of a ring's or tree's seconds per byte in
+    which its slowest link is busy. ``busy_s_per_byte`` and ``busy_busiest_s_per_byte`` are B and M without windows.
     """
 
     ring_s_per_byte: Floats
@@ -83,7 +88,7 @@ class Laws(NamedTuple):
 
     @property
     def without_windows(self) -> Laws:
-        """The laws of hierarchical collectives on links that no window leaves idle."""
+        """The same laws with hierarchical collectives on links that no connection window leaves idle."""
         return self._replace(
             hierarchical_s_per_byte=self.busy_s_per_byte, busiest_s_per_byte=self.busy_busiest_s_per_byte
         )
@@ -92,11 +97,11 @@ class Laws(NamedTuple):
 def laws(
     shape: GroupShape, links: Links, counted: Bools, steps: Floats | None = None, *, by_rank: bool = False
 ) -> Laws:
-    """The formulas of the module docstring; only ``counted`` levels limit bandwidth or are phases.
+    """Terms of the module docstring's formulas; only ``counted`` levels limit bandwidth or are phases.
 
     Args:
-        steps: messages one after another on each level; None: as few as any algorithm needs (``fewest_steps``).
-        by_rank: of a gather or scatter (``GroupShape.taken_in``).
+        steps: consecutive messages on each level; None: as few as any algorithm needs (``fewest_steps``).
+        by_rank: True for a gather or scatter, whose parts belong to ranks (``GroupShape.taken_in``).
     """
     if isinstance(shape, RelaxedShape):
         return _bounds(shape, links, counted)
@@ -124,7 +129,8 @@ def laws(
 
 
 def _entered(found: Laws, shape: GroupShape, links: Links) -> Laws:
-    """With B and M no less than what every building takes in has over all links that lead there, farther levels' bytes too."""
+    """``found`` with B and M at least what a building needs to receive its bytes over all links that lead there. Bytes
+    from farther levels count."""
     reached = links.capacity[..., CAMPUS]
     if links.ratio is not None:  # what enters may be shortened as on either level
         ratio = np.broadcast_to(links.ratio, np.shape(links.capacity))[..., CAMPUS:]
@@ -137,7 +143,7 @@ def _entered(found: Laws, shape: GroupShape, links: Links) -> Laws:
 def _busy(
     shape: GroupShape, links: Links, counted: Bools, moved: Floats, whole: Floats, busiest: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """``ring_busy``, and B and M without windows, from B and M with them."""
+    """``ring_busy``, and B and M without connection windows; ``whole`` and ``busiest`` are B and M with them."""
     if links.adapter is None:
         return _ring_busy(shape, links, counted), whole, busiest
     free = links._replace(bandwidth=links.adapter)
@@ -146,7 +152,7 @@ def _busy(
 
 
 def _ring_busy(shape: GroupShape, links: Links, counted: Bools) -> Floats:
-    """R over R without windows, 1 where no level limits either."""
+    """R divided by R without connection windows, (...); 1 where no level limits either."""
     thinnest = _thinnest(shape, links, counted)
     if links.adapter is None:
         return np.ones(np.shape(thinnest))
@@ -156,15 +162,16 @@ def _ring_busy(shape: GroupShape, links: Links, counted: Bools) -> Floats:
 
 
 def _thinnest(shape: GroupShape, links: Links, counted: Bools) -> Floats:
-    """R, (...)."""
+    """R, the least ring bandwidth of all counted levels, bytes/s, (...)."""
     out: Floats = np.where(counted, ring_bandwidth(shape, links), np.inf).min(axis=-1)
     return out
 
 
 def _busiest_s_per_byte(shape: GroupShape, links: Links, counted: Bools, moved: Floats) -> Floats:
-    """M, (...)."""
+    """M, seconds per byte of the busiest resource, (...)."""
     bandwidth = np.where(counted, group_bandwidth(shape, links), np.inf)
     port = links.bandwidth if links.adapter is None else links.adapter
+    # one adapter carries the bytes of all levels beyond the domain, so their times add up
     adapter = np.where(counted & OUTER_LEVELS, moved / (shape.members * port), 0.0).sum(axis=-1)
     uplinks = moved * shape.crossing / links.capacity
     inner = uplinks_on_the_way(shape, links)
@@ -175,10 +182,10 @@ def _busiest_s_per_byte(shape: GroupShape, links: Links, counted: Bools, moved: 
 
 
 def _around_s(shape: RelaxedShape, links: Links) -> Floats:
-    """Latencies of a ring: a block passes all hops but the one into its source, the way back from the last rank among them.
+    """Latency in seconds of a ring's longest path, for a lower bound on monotone links.
 
-    The longest such way leaves out a hop of least latency. A lower bound on monotone links: the ring closes over the outermost
-    level that the group crosses.
+    A block passes all hops but the one into its source; the hop from the last rank back to the first counts among them.
+    The longest such path leaves out a hop of least latency. The ring closes over the outermost crossed level.
     """
     hops, crossed = shape.pairs > 0, shape.fanout > 1
     nearest = np.where(hops, links.latency, np.inf).min(axis=-1)
@@ -188,17 +195,19 @@ def _around_s(shape: RelaxedShape, links: Links) -> Floats:
 
 
 def _walks(shape: GroupShape, links: Links, thinnest: Floats) -> tuple[Floats, Floats]:
-    """Latencies of a ring's stretches and, per byte of the tensor, what they hide behind the slowest hop, each (..., 3).
+    """Latencies of three stretches of a ring, s, and the seconds per byte that overlap with them, each (..., 3).
 
-    Of all its hops but the nearest; of all outermost hops without those inside the largest of the children that they join; of
-    one farthest hop.
+    The stretches are: all hops but the nearest; all but those inside the largest child that outermost hops join; one
+    outermost hop.
     """
     hops, crossed = shape.pairs > 0, shape.fanout > 1
     with np.errstate(divide="ignore"):
+        # each hop carries blocks of S/d bytes, and a hop faster than the slowest idles for the difference
         slack = np.maximum(0.0, 1 / thinnest[..., None] - 1 / ring_bandwidth(shape, links)) / shape.degree[..., None]
     outermost = np.arange(NUM_LEVELS) == shape.span[..., None]
     farthest = np.where(crossed, links.latency, 0.0).max(axis=-1)
     closed = shape.pairs + outermost  # the way back from the last rank
+    # the mask is true on the innermost level with a hop alone, so one hop there is left out
     every, single = closed - (hops & (np.cumsum(hops, axis=-1) == 1)), np.where(outermost, 1.0, 0.0)
     children = np.maximum(1.0, np.where(outermost, closed, 0.0).sum(axis=-1))
     inside = np.maximum(0.0, shape.degree - children)
@@ -211,38 +220,45 @@ def _walks(shape: GroupShape, links: Links, thinnest: Floats) -> tuple[Floats, F
 
 
 def _largest_child(shape: GroupShape, children: Floats) -> Floats:
-    """Ranks in the largest of the ``children`` that a ring's outermost hops join: beyond buildings the last may be smaller."""
+    """Ranks in the largest of the ``children`` that outermost hops join, (...). Beyond buildings the last may be
+    smaller."""
     others = (shape.degree - shape.tail) / np.maximum(1.0, children - 1)
     return np.where(shape.span >= CAMPUS, np.maximum(shape.tail, others), shape.degree / children)
 
 
 def ring_fixed_s(size: Floats, law: Laws) -> Floats:
-    """What one pass of a ring takes beyond its bytes over the slowest hop: the longest of its stretches."""
+    """Seconds of one ring pass beyond its bytes over the slowest hop: the longest exposed latency of its stretches."""
     late: Floats = (law.ring_latencies_s - law.ring_hidden_s_per_byte * np.asarray(size)[..., None]).max(axis=-1)
     return np.maximum(0.0, late)
 
 
 def ring_busy_s(size: Floats, law: Laws, passes: int) -> Floats:
-    """Seconds of ``passes`` of a ring in which its busiest link is busy."""
+    """Seconds in which the busiest link is busy during ``passes`` passes of a ring."""
     busy: Floats = passes * law.ring_s_per_byte * size * law.ring_busy
     return busy
 
 
 def tree_busy_s(size: Floats, law: Laws) -> Floats:
-    """Likewise of a tree's all-reduce."""
+    """Seconds in which the busiest link is busy during an all-reduce by a tree."""
     busy: Floats = law.tree_s_per_byte * size * law.ring_busy
     return busy
 
 
 def layered_busy_s(seconds: Floats, size: Floats, law: Laws, passes: int) -> Floats:
-    """Likewise of a hierarchical collective of ``seconds`` by ``without_windows``; latencies that chunks hide free no link."""
+    """Seconds in which the busiest link is busy during a hierarchical collective.
+
+    ``seconds`` is its time under ``without_windows``. Latencies that overlap with other chunks do not free the link.
+    """
     return np.maximum(seconds - passes * law.hierarchical_s, passes * law.busy_busiest_s_per_byte * size)
 
 
 def _outermost(
     shape: GroupShape, counted: Bools, steps: Floats, latency: Floats, s_per_byte: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Steps over the outermost counted level, latency of one, seconds per byte of all; no latency where one level is all."""
+    """Steps over the outermost counted level, seconds of one latency, and seconds per byte of all steps, (...) each.
+
+    The latency is 0, so that none overlaps, where the group crosses one level only.
+    """
     crossed, latency, s_per_byte = np.broadcast_arrays(counted & (shape.fanout > 1), latency, s_per_byte)
     outermost = crossed.shape[-1] - 1 - np.argmax(crossed[..., ::-1], axis=-1)[..., None]
     own, each, bytes_s = (
@@ -254,13 +270,13 @@ def _outermost(
 
 
 def fewest_steps(fanout: Floats) -> Floats:
-    """log2 f where halving and doubling can run (powers of two), else the f − 1 of a ring."""
+    """Fewest consecutive messages on each level: log2 f (halving and doubling, powers of two), else f − 1 (ring)."""
     doublings = np.log2(fanout)
     return np.where(doublings == np.floor(doublings), doublings, fanout - 1)
 
 
 def steps_of(steps: Sequence[LevelStep], fanout: Floats) -> Floats:
-    """Messages one after another on each level: as ``steps`` say, a ring's elsewhere."""
+    """Consecutive messages on each level: as ``steps`` state, those of a ring on other levels."""
     out = np.array(fanout, dtype=np.float64) - 1
     for step in steps:
         if step.algorithm == "halving_doubling":
@@ -270,7 +286,10 @@ def steps_of(steps: Sequence[LevelStep], fanout: Floats) -> Floats:
 
 
 def inner_of(op: CurveOp, num_ranks: Floats, curves: Floats, curve: Ints | int) -> Inner:
-    """Phases inside a domain by their measured curves: both of an all-reduce, its own curve where they are unknown."""
+    """Function of the seconds of phases inside a domain by measured curves.
+
+    An all-reduce takes the curves of reduce-scatter plus all-gather, or its own curve where these are unknown.
+    """
 
     def seconds(of: CurveOp, size: Floats) -> Floats:
         return curve_s(curves, curve, of, num_ranks, size)
@@ -285,7 +304,7 @@ def inner_of(op: CurveOp, num_ranks: Floats, curves: Floats, curve: Ints | int) 
 
 
 def layered_s(size: Floats, chunks: Floats | int, law: Laws, passes: int, inner: Inner | None = None) -> Floats:
-    """Seconds of a hierarchical collective in k chunks; ``inner`` as in the module docstring."""
+    """Seconds of a hierarchical collective in ``chunks`` chunks, k; ``inner`` is i of the module docstring."""
     piece = size / chunks
     each, busiest = passes * law.hierarchical_s_per_byte * piece, passes * law.busiest_s_per_byte * piece
     inside = inner(piece) if inner else np.zeros(())
@@ -298,14 +317,14 @@ def layered_s(size: Floats, chunks: Floats | int, law: Laws, passes: int, inner:
 
 
 def stated_chunks(size: Floats, *choices: CommunicatorChoice) -> Floats:
-    """``num_pieces`` of every size by a choice, or of one size by each of several."""
+    """``num_pieces`` of every size under one choice, or of one size under each of several choices."""
     every = [(one, choice) for choice in choices for one in size.ravel().tolist()]
     pieces = [num_pieces(one, choice.num_chunks, choice.chunk_bytes) for one, choice in every]
     return np.array(pieces, dtype=np.float64).reshape(size.shape if len(choices) == 1 else len(every))
 
 
 def best_layered_s(size: Floats, law: Laws, passes: int, inner: Inner | None = None) -> Floats:
-    """The least of ``layered_s`` over CHUNKS with pieces of LEAST_PIECE_BYTES or more."""
+    """The least of ``layered_s`` over CHUNKS whose pieces have LEAST_PIECE_BYTES or more."""
     if inner is None and not law.messages_s.any():  # the more chunks, the better: M ≤ B, more latency hides
         most = np.clip(np.floor(np.log2(np.maximum(size, 1.0) / LEAST_PIECE_BYTES)), 0.0, np.log2(CHUNKS[-1]))
         return layered_s(size, np.exp2(most), law, passes)
@@ -321,16 +340,18 @@ def best_layered_s(size: Floats, law: Laws, passes: int, inner: Inner | None = N
 def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
     """Lower bounds of ``laws`` over all exact shapes that a relaxed one stands for, on monotone links.
 
-    With n_l children touched by some group, fanouts f_l ≥ n_l/n_{l+1} and members ≤ d/n_l, so
+    With n_l children touched by some group, fanouts f_l ≥ n_l/n_{l+1} and members ≤ d/n_l:
 
-        Σ (f_l−1)/f_l / (members_l · bandwidth_l) ≥ Σ (n_l−n_{l+1}) / (d · bandwidth_l),
+        Σ (f_l−1)/f_l / (members_l · bandwidth_l) ≥ Σ (n_l−n_{l+1}) / (d · bandwidth_l)
 
-    least for the least n_l where bandwidth falls outwards, over all levels (for B) and over those that share the adapter (for
-    M; either the scale-up domain or the adapter has half of B, the one level of a known shape all of it); f−1 and ⌈log2 f⌉ are
-    at least log2 f, so latencies are at least Σ log2(n_l/n_{l+1}) · α_l, least likewise; and half of the tensor or more leaves
-    a child through one uplink. A ring takes its bytes or its latencies, whichever is longer (both on the one level of a known
-    shape). Messages of further chunks are left out, and all of an all-reduce's latencies may hide behind its bytes:
-    2·max(A, S·M · (k−1)/k) is then left of both.
+    This is least for the least n_l where bandwidth falls outwards. B sums over all levels, M over those that share the
+    adapter. (Either the scale-up domain or the adapter has half of B; the one level of a known shape has all of it.)
+    f−1 and ⌈log2 f⌉ are at least log2 f, so latencies are at least Σ log2(n_l/n_{l+1}) · α_l, least likewise. Half of
+    the tensor or more leaves a child through one uplink.
+
+    A ring takes the longer of its bytes and its latencies (the sum on the one level of a known shape). Messages of
+    further chunks are left out. All latencies of an all-reduce may overlap with its bytes, which leaves
+    2·max(A, S·M · (k−1)/k).
     """
     thinnest = _thinnest(shape, links, counted)
     degree, crossed = shape.degree, (shape.fanout > 1) & counted

@@ -1,36 +1,36 @@
 """Alpha-beta time of one collective over the link levels, for any array of group shapes.
 
 Symbols: d ranks in the group, S bytes of the full tensor, level l with f_l children per parent (``fanout``), α_l
-latency, W_l bandwidth that one group has for leaving a child:
+latency, W_l bandwidth at which one group sends out of a child:
 
     W_l = min(members_l · bandwidth_l, capacity_l / crossing_l)
 
-Members count because every rank of a child drives its own NIC; crossing groups share the child's uplink when all of
-them send at once.
+Every rank of a child drives its own NIC. Groups that cross share the child's uplink, because all may send at once.
 
 Algorithms (all-gather; reduce-scatter mirrors it, all-reduce is one of each):
 
-* ring          (d−1)/d · S / min_l R_l + Σ_l (ranks that step over level l, the way back among them) · α_l. One ring through
-                all ranks in position order, split over the NICs of a scale-up domain (R_l, ``links.ring_bandwidth``); every
-                level carries the whole stream, so the thinnest one sets the pace.
-* hierarchical  Σ_l (f_l−1)/f_l · S / W_l + Σ_l (f_l−1) · α_l. Outermost level first with shards, then inwards; it meets
-                the cut bound (K−1)/K · S per building at K buildings and pays few long latencies.
+* ring          (d−1)/d · S / min_l R_l + Σ_l (steps over level l, the closing step included) · α_l. One ring visits all ranks
+                in the order of their device indices, split over the NICs of a scale-up domain (R_l,
+                ``links.ring_bandwidth``). Every level carries the whole stream, so the level with the least bandwidth sets
+                the pace.
+* hierarchical  Σ_l (f_l−1)/f_l · S / W_l + Σ_l (f_l−1) · α_l. Shards travel over the outermost level first, then inwards.
+                This meets the cut bound (K−1)/K · S per building at K buildings and pays few long latencies.
 * tree          all-reduce only: 2 · S / min_l R_l + 2 · Σ_l ⌈log2 f_l⌉ · α_l (double binary tree, pipelined).
 
-Over nodes a ring or tree takes what NCCL's protocols take at least (``protocol_times``).
+Over several nodes a ring or tree takes no less than NCCL's protocols need (``protocol_times``).
 
 Sources: ring and tree volumes as in the NCCL tests' performance notes (bus bandwidth factors (d−1)/d and 2(d−1)/d);
 hierarchical decomposition as in Cho et al., BlueConnect (2019). Regime: messages large enough for full bandwidth; the
-fixed start-up cost of a collective is ``launch_s``. Sharing with *other* axes' traffic is not modelled here.
+fixed start-up cost of a collective is ``launch_s``. Contention with the traffic of *other* axes is not modelled here.
 
-Where the scale-up technology has measured curves (``collective_curves``), they take the place of level 0:
+Where the scale-up technology has measured curves (``collective_curves``), they replace the law of level 0:
 
-* a group inside one domain       the curve of its operation, launch included
-* a group across domains          the algorithms above over the levels from rack outwards; hierarchical adds its inner
-                                  phase by the curve of f_0 ranks; and none is faster than the curve of min(d, domain)
-                                  ranks: fewer bytes over faster links with the same software
+* group inside one domain       the curve of its operation, launch included
+* group across domains          the algorithms above over the levels from rack outwards. Hierarchical adds its inner phase by
+                                the curve of f_0 ranks. No call is faster than the curve of min(d, domain) ranks, which moves
+                                fewer bytes over faster links with the same software.
 
-An operation without a curve is priced by the formulas above at every level.
+An operation without a curve takes the formulas above on every level.
 """
 
 from __future__ import annotations
@@ -77,16 +77,16 @@ from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 NONE, RING, HIERARCHICAL, TREE, PAIRWISE, POINT_TO_POINT, MEASURED = range(len(ALGORITHM_NAMES))
 
 REMEMBERED: Final = 1024
-"""Collectives that one group remembers at most; once it has so many, it forgets them all."""
+"""Most collectives that one group remembers. When the group holds so many, it forgets them all."""
 REMEMBERED_SIZES: Final = 256
-"""Sizes of a call that is remembered, at most: a decision has one, or one for every pipeline rank."""
+"""Most sizes of a call that is remembered. A decision has one size, or one per pipeline rank."""
 GatherOp = Literal["all_gather", "reduce_scatter"]
 Known = TypeVar("Known")
 
 
 class Timed(NamedTuple):
-    """Seconds, index into ALGORITHM_NAMES, seconds in which networks beyond the scale-up domain are busy (no latencies), and what
-    is held of multiprocessors over what kernels hold."""
+    """Seconds of a call, index into ALGORITHM_NAMES, and seconds in which networks beyond the scale-up domain are busy (no
+    latencies). ``held_share``: multiprocessors that the call holds, divided by those that kernels hold."""
 
     time_s: Floats
     algorithm: Ints
@@ -95,18 +95,19 @@ class Timed(NamedTuple):
 
 
 Network = Literal["best", "library"] | Best | Mapping[tuple[str, str], CommunicatorChoice]
-"""How a group runs its collectives: the best of all options under ideal connections (what a search may promise; ``Best`` where
-gradients may travel encoded), the library's defaults, or stated choices by (operation, payload), the library's defaults for what
-they leave out."""
+"""How a group runs its collectives. ``best``: the best of all options under ideal connections, which bounds a search;
+``Best`` where gradients may travel encoded. ``library``: the library's defaults. A mapping states choices by (operation,
+payload); the library's defaults apply to all others."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Groups on their links: the time of every collective; what no size changes is worked out once.
+    """Process groups on their links: times of every collective. Figures that do not depend on a size are computed once.
 
-    ``rows`` (n,), if given, names the row of ``shape`` that each of n sizes meets: many candidates share few groups. ``by_type``:
-    those inside buildings, on the links of each accelerator type; empty where they are all alike or cross buildings.
-    ``choices`` (n,), if there are several: n ways to run one collective, a row each, instead of the one of ``network``.
+    ``rows`` (n,), if given, is the row of ``shape`` for each of n sizes, because many candidates share few groups.
+    ``by_type`` has the groups inside buildings on the links of each accelerator type. It is empty where the types do not
+    matter or groups cross buildings. ``choices`` (n,), if given, are n ways to run one collective, a row each, in place of
+    the single one of ``network``.
     """
 
     shape: GroupShape
@@ -121,42 +122,42 @@ class Group:
     _reduced: dict[Hashable, Timed] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def kept(self, key: Hashable, make: Callable[[], Known]) -> Known:
-        """``make()``, called once for every key. Groups belong to one allocation, so a key names axis and pipeline alone."""
+        """Return ``make()``, called once per key. Groups belong to one allocation, so a key names only axis and pipeline."""
         if key not in self._kept:
             self._kept[key] = make()
         return cast("Known", self._kept[key])
 
     def running(self, choice: CommunicatorChoice, *others: CommunicatorChoice) -> Group:
-        """The groups under one choice, or each under one of several that differ in connections, steps and chunks alone; what
-        groups of the same connections and steps share is worked out once."""
+        """The groups under one choice, or a row under each of several that differ only in connections, steps and chunks. The
+        result shares the connections that are already known."""
         several = (choice, *others) if others else ()
         out = replace(self, network={(choice.op, choice.payload): choice}, choices=several)
         object.__setattr__(out, "_connections", self._connections)
         return out
 
     def on(self, accelerator: str) -> Group:
-        """The groups on accelerators of a type."""
+        """The groups on accelerators of one type."""
         return self.by_type.get(accelerator, self)
 
     @cached_property
     def degree(self) -> Floats:
-        """Ranks of the group that each size meets."""
+        """Ranks of the group for each size."""
         return self._each(self.shape.degree)
 
     def _each(self, values: Floats) -> Floats:
-        """``values`` of the shapes, for every size."""
+        """Spread ``values`` of the shapes over all sizes."""
         return values if self.rows is None else values[self.rows]
 
     def gather(self, size_bytes: Floats, op: GatherOp = "all_gather", payload: str = "") -> Timed:
-        """All-gather (or reduce-scatter: ``op`` chooses the curve) of a full tensor of ``size_bytes``."""
+        """Time an all-gather of a full tensor of ``size_bytes``, or a reduce-scatter (``op`` chooses the curve)."""
         return self._reduction(op, np.asarray(size_bytes), 1, payload)
 
     def all_reduce(self, size_bytes: Floats, payload: str = "") -> Timed:
-        """All-reduce of ``size_bytes``."""
+        """Time an all-reduce of ``size_bytes``."""
         return self._reduction("all_reduce", np.asarray(size_bytes), 2, payload)
 
     def _reduction(self, op: CurveOp, size: Floats, passes: int, payload: str) -> Timed:
-        """Remembered for the groups of one decision: a search asks for the same few sizes again and again."""
+        """``_reduce``, remembered for the groups of one decision: a search asks for the same few sizes repeatedly."""
         if self.rows is not None or size.size > REMEMBERED_SIZES:
             return self._reduce(op, size, passes, payload)
         key = op, payload, size.shape, size.tobytes()
@@ -176,7 +177,7 @@ class Group:
     def _driven(
         self, op: CurveOp, choice: CommunicatorChoice | None, kernels: Timed, again: Callable[[Group], Timed]
     ) -> Timed:
-        """What ``kernels`` take, or as its driver makes it, which is never faster (``network.drivers``)."""
+        """Time under the driver of ``choice``; never less than ``kernels``, the time by kernels (``network.drivers``)."""
         drives = self.links.drives
         if isinstance(self.network, Best) and drives is not None and op in MOVES:
             return kernels._replace(held_share=min(map(drives.held_share, self.network.drivers)))
@@ -189,10 +190,10 @@ class Group:
         return Timed(time, kernels.algorithm, busy, drives.held_share(choice.driver))
 
     def by(self, driver: Driver) -> Group:
-        """The groups as a driver has them, which is never faster than kernels (``network.drivers``).
+        """The groups as ``driver`` runs them, which is never faster than kernels (``network.drivers``).
 
         Raises:
-            InputError: the host drives, and none is stated.
+            InputError: the driver is the host, and the accelerator states no figures of it.
         """
         drives = self.links.drives
         if driver == "multiprocessors" or drives is None:
@@ -208,7 +209,7 @@ class Group:
         allowed: Collection[int],
         by: Callable[[Bools], Laws] | None = None,
     ) -> Timed:
-        """The fastest of ``allowed`` algorithms; ``by``: laws in place of the group's own."""
+        """Time of the fastest among ``allowed`` algorithms; ``by`` supplies laws in place of the group's own."""
         connections = self._connected(choice)
 
         def across(counted: Bools) -> Timed:
@@ -237,7 +238,7 @@ class Group:
         return self._timed(op, size, across)
 
     def _tree(self, size: Floats, law: Laws, library: ProtocolTimes | None, counted: Bools) -> tuple[Floats, Floats]:
-        """Seconds of a double tree and those of a busy network; of bounds the least that switches in the nodes may leave."""
+        """Seconds of a double tree, and busy seconds. Bounds assume the least share that reduction in switches leaves."""
         busy = tree_busy_s(size, law)
         if counted is ALL_LEVELS or not (library or self._bounds):
             return law.tree_s_per_byte * size + law.tree_s, busy
@@ -246,7 +247,7 @@ class Group:
         return np.maximum(seconds, library.tree_s(size) - self.launch_s) if library else seconds, part * busy
 
     def _best_encoded(self, op: CurveOp, size: Floats, passes: int, best: Best) -> Timed:
-        """The best of all ways, of encoded ones those that keep to the error; of a relaxed shape no more than any takes."""
+        """Time of the best way, of encoded ones within the error limit; a lower bound for a relaxed shape."""
         out = self._way(op, size, passes, None, _allowed("best"))
         if isinstance(self.shape, RelaxedShape):
             fast = fastest_links(self.links, best.offers)
@@ -275,12 +276,12 @@ class Group:
         return out
 
     def all_to_all(self, sent_bytes: Floats, copies: EqualCopies = EVERY_COPY, payload: str = "") -> Timed:
-        """All-to-all in which every rank sends ``sent_bytes`` in all, evenly to the d ranks, itself included.
+        """Time an all-to-all in which every rank sends ``sent_bytes`` in all, evenly to the d ranks, itself included.
 
-        A rank's bytes for ranks outside its child of level l are (d − members_l)/d of them, over its own adapter; uplinks and
-        trunks carry what all groups send over them (``GroupShape.exchanged``), of which settings of a connection take nothing:
-        a rank has one to every peer, each for 1/d of its bytes, and the slowest of them is as long as S / (d · rate_l) under
-        way. Of ``copies`` that are equal a token is sent but once to each child that it is meant for (``distinct_share``, of the
+        The share (d − members_l)/d of a rank's bytes leaves its child of level l over its own adapter. Uplinks and
+        inter-building links carry what all groups send over them (``GroupShape.exchanged``). Connection settings do not
+        reduce these: a rank has a connection to every peer, each for 1/d of its bytes, and the slowest takes
+        S / (d · rate_l). With equal ``copies`` a token is sent once to each child that needs it (``distinct_share``, from the
         fewest members in a child).
         """
         shape, size, degree = self.shape, np.asarray(sent_bytes), self.shape.degree[..., None]
@@ -304,14 +305,14 @@ class Group:
         return self._driven("all_to_all", choice, found, lambda group: group.all_to_all(sent_bytes, copies, payload))
 
     def neighbour_messages(self, size_bytes: Floats, payload: str = "") -> Boundary:
-        """A message of ``size_bytes`` to the next rank (``messages.neighbour_messages``)."""
+        """Delay of a message of ``size_bytes`` to the next rank (``messages.neighbour_messages``)."""
         return neighbour_messages(size_bytes, self.shape, self._connected(self._choice("send", payload)).links)
 
     def _choice(self, op: str, payload: str) -> CommunicatorChoice | None:
         return None if isinstance(self.network, str | Best) else self.network.get((op, payload))
 
     def _timed(self, op: CurveOp, size: Floats, across: Callable[[Bools], Timed]) -> Timed:
-        """The curve of ``op`` inside a domain, ``across`` the outer levels beyond it, all levels without a curve."""
+        """Time by the curve of ``op`` inside a domain and by ``across`` beyond it; without a curve all by ``across``."""
         links, degree = self.links, self.degree
         if (self.shape.degree <= 1).all():  # ranks that send nothing
             nothing = np.zeros(np.broadcast_shapes(size.shape, degree.shape))
@@ -334,14 +335,14 @@ class Group:
         return Timed(time, algorithm, busy)
 
     def _inner(self, op: CurveOp) -> Inner | None:
-        """Inner phases of a hierarchical collective, by the curves of f_0 ranks; a relaxed shape does not know f_0."""
+        """Inner phases of a hierarchical collective, by the curves of f_0 ranks. A relaxed shape does not know f_0."""
         links = self.links
         if links.curves is None or isinstance(self.shape, RelaxedShape) or not self._moves_inside:
             return None
         return inner_of(op, self._each(self.shape.fanout[..., SCALE_UP]), links.curves, links.curve)
 
     def _best(self, options: list[tuple[int, Floats, Floats]]) -> Timed:
-        """The fastest of (code, seconds, those of a busy network); where it bounds, ``busy_s`` is the least of all."""
+        """The fastest option (algorithm code, seconds, busy seconds); in a bound ``busy_s`` is the least of all."""
         code, time, busy = options[0]
         winner = np.asarray(code)
         for code, other, moving in options[1:]:
@@ -355,7 +356,7 @@ class Group:
 
     @property
     def _bounds(self) -> bool:
-        """Whether what it says bounds all that a plan may choose, or all groups of a relaxed shape."""
+        """Whether times are lower bounds over all choices of a plan, or over all groups of a relaxed shape."""
         return self.network == "best" or isinstance(self.network, Best) or isinstance(self.shape, RelaxedShape)
 
     @cached_property
@@ -370,7 +371,7 @@ class Group:
         return bool(np.any(inside & beyond))
 
     def _connected(self, choice: CommunicatorChoice | None) -> Connections:
-        """The groups on their links as the settings of the connections leave these."""
+        """The groups on their links under the connection settings of ``choice``."""
         if choice is None:
             return self._default_connections
         every = self.choices or (choice,)
@@ -391,7 +392,7 @@ class Group:
 
 
 def _allowed(network: Network | CommunicatorChoice) -> frozenset[int]:
-    """Algorithms that reductions may run."""
+    """Codes of the algorithms that reductions may run."""
     if isinstance(network, CommunicatorChoice) and network.algorithm != "library":
         return frozenset({ALGORITHM_NAMES.index(network.algorithm)})
     best = network == "best" or isinstance(network, Best)

@@ -1,8 +1,8 @@
 """Time of the computation of one layer and one micro-batch on one accelerator.
 
 Regime: training kernels of at least a few microseconds. Products and attention take the time of the kernel alone
-(``kernels.py``), at the rate that a training step leaves them (``training_gemm_ratio``, ``training_attention_ratio``).
-Every figure comes from the accelerator's catalogue entry, with source and status; no constant lives here but ratios.
+(``kernels.py``), at the rate that remains in a training step (``training_gemm_ratio``, ``training_attention_ratio``).
+Every figure comes from the accelerator's catalogue entry, with source and status; all constants here are ratios.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ SHARED: Final[Module] = "shared_experts"
 ATTENTION_BACKWARD_RATIO: Final = 2.5
 """Backward over forward FLOP of fused attention: 5 matrix products against 2 (FlashAttention, arXiv 2205.14135, §3)."""
 RECURRENCE_BACKWARD_RATIO: Final = 2.5
-"""Backward over forward of a chunked recurrence: two gradients per product, and the states once more (assumed; the kernels of
-flash-linear-attention and mamba-ssm store no states)."""
+"""Backward over forward of a chunked recurrence: two gradients per product, and the states recomputed (assumed; the
+kernels of flash-linear-attention and mamba-ssm store no states)."""
 ELEMENTWISE_BACKWARD_RATIO: Final = 2.0
 """HBM bytes of element-wise work, backward over forward: output gradients are read too, input gradients written."""
 
@@ -47,18 +47,18 @@ RING_FORWARD_BYTES: Final = 10.0
 """HBM bytes per output element and call of ring attention: 2 read, 4 read and 4 written of the fp32 sum (Transformer
 Engine's context-parallel attention; Ring Attention, arXiv 2310.01889)."""
 RING_BACKWARD_BYTES: Final = 6.0
-"""The same, backward: the query gradient of every call is read and added to a 16-bit sum."""
+"""HBM bytes per output element, backward: the query gradient of every call is read and added to a 16-bit sum."""
 SUM_BYTES: Final = 2.0
-"""HBM bytes per element of a 16-bit tensor read or written, where one kernel adds up what several products return."""
+"""HBM bytes per element of a 16-bit tensor read or written by a kernel that adds up several products."""
 UNFUSED_FORWARD_BYTES: Final = 9.0
-"""HBM bytes per attention score beside the products: softmax reads 2 and writes 2, dropout too and a 1-byte mask."""
+"""HBM bytes per attention score besides the products: softmax reads 2 and writes 2, dropout too and a 1-byte mask."""
 UNFUSED_BACKWARD_BYTES: Final = 11.0
 """The same, backward: dropout reads gradient and mask and writes (5), softmax reads gradient, output, writes (6)."""
 
 
 @dataclass(frozen=True)
 class Shards:
-    """What divides a layer's work, arrays of shape (n,), as ``Candidates`` has it; ``modules``: those run again, as bits."""
+    """Columns of ``Candidates`` that divide a layer's work, (n,); ``modules`` has the recomputed modules as bits."""
 
     tp: Ints
     cp: Ints
@@ -74,7 +74,7 @@ class Shards:
         return self.micro_batch * (sequence_length / self.cp)
 
     def runs_again(self, modules: tuple[Module, ...]) -> Bools:
-        """Rows that recompute one of ``modules``, (n,)."""
+        """Mask of the rows that recompute one of ``modules``, (n,)."""
         out: Bools = (self.modules & sum(1 << MODULES.index(module) for module in modules)) > 0
         return out
 
@@ -87,8 +87,8 @@ class LayerTimes:
         forward_s: forward pass.
         backward_s: both gradients, without recomputation.
         weight_s: weight gradients, part of ``backward_s``: every Gemm has one, attention and element-wise work none.
-        partly_s: what recomputation of the row's modules adds to backward, selective recomputation where it names none.
-        full_s: what recomputation of the whole layer adds to backward.
+        partly_s: recomputation of the row's modules, selective where it names none; adds to backward.
+        full_s: recomputation of the whole layer; adds to backward.
         attention_s: fused attention, part of ``forward_s``.
         elementwise_s: work by bytes, part of ``forward_s``; ELEMENTWISE_BACKWARD_RATIO times as much of ``backward_s``.
         shared_s, shared_backward_s: shared experts, parts of ``forward_s`` and ``backward_s``.
@@ -109,7 +109,7 @@ class LayerTimes:
         return LayerTimes(*(column[..., rows] for column in columns_of(self)))
 
     def slowed(self, ratio: Floats) -> LayerTimes:
-        """All times longer by a ratio per candidate."""
+        """All times multiplied by a ratio per candidate."""
         return LayerTimes(*(column * ratio for column in columns_of(self)))
 
 
@@ -122,10 +122,11 @@ def gemm_time_s(
     count: Floats,
     result_bytes: float = RESULT_BYTES,
 ) -> Floats:
-    """``count`` equal products (rows × depth)·(depth × cols) inside a training step, arrays broadcast, in one launch.
+    """Seconds of ``count`` equal products (rows × depth)·(depth × cols) in one launch of a training step; arrays
+    broadcast.
 
     The kernel alone (``kernels.gemm_kernel_s``) at ``training_gemm_ratio`` of its compute rate, plus the launch: the
-    kernel's own or that of a training step, whichever is longer. Conversion of narrow operands is not in it.
+    kernel's own or that of a training step, whichever is longer. Conversion of narrow operands is not included.
 
     Raises:
         KeyError: the accelerator states no peak for ``kind``.
@@ -138,7 +139,7 @@ def gemm_time_s(
 
 
 def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int, spread: float) -> tuple[Floats, ...]:
-    """Rows, cols, depth and count of a Gemm on one rank, of experts on the busiest."""
+    """Rows, cols, depth and count of a Gemm on one rank; for experts on the busiest rank."""
     routed, one = gemm.shard.startswith("expert"), np.ones_like(tokens)
     divided = np.where(routed & (shards.expert_lanes > 1), 1, shards.tp)
     cols = gemm.out_features / (divided if gemm.shard.endswith("column") else one)
@@ -159,9 +160,9 @@ def _attention_times_s(
     sequence_length: int,
     exchanges: Iterable[ContextExchange],
 ) -> tuple[Floats, Floats, Floats]:
-    """Forward and backward of the attention core, and forward as far as an exchange can hide behind it.
+    """Seconds forward and backward of the attention core, and the forward seconds that an exchange can overlap with.
 
-    Where the exchange is still to be chosen, the least of any and the most that any hides: no choice waits less.
+    Where the exchange is still to be chosen, these are the least times and the most overlap: no choice waits less.
     """
     chosen = [_attention_of_s(attention, accelerator, shards, sequence_length)]
     if (open_ := shards.context == ANY_EXCHANGE).any():
@@ -176,12 +177,14 @@ def _attention_times_s(
 def _attention_of_s(
     attention: Attention, accelerator: Accelerator, shards: Shards, sequence_length: int
 ) -> tuple[Floats, Floats]:
-    """Forward and backward of the attention core.
+    """Seconds forward and backward of the attention core.
 
-    Round a ring, cp calls of sequence / cp queries against as many keys: the first causal, the others full over half of
-    them, the same work each (zigzag order); RING_*_BYTES per query feature put the results of every call together.
-    Gathered, one call against all keys. After an all-to-all, one call of whole sequences with the heads divided by cp too.
-    Both: round a ring of cp / cp_inner ranks, with the heads divided by cp_inner.
+    * ring         cp calls of sequence / cp queries against as many keys. The first call is causal, the others are full
+                   over half of the keys, so all have the same work (zigzag order). RING_*_BYTES per query feature
+                   combine the results of all calls.
+    * gathered     one call against all keys.
+    * all-to-all   one call of whole sequences with the heads divided by cp, too.
+    * both         around a ring of cp / cp_inner ranks, with the heads divided by cp_inner.
     """
     if not attention.fused:
         return _unfused_attention_times_s(attention, accelerator, shards, sequence_length)
@@ -225,10 +228,10 @@ def _unfused_attention_times_s(
 
 
 def _recurrence_s(recurrence: Recurrence, accelerator: Accelerator, shards: Shards, tokens: Floats) -> Floats:
-    """Forward of a linear-attention or state-space core, heads divided by tp, whole sequences on every rank after the exchange.
+    """Forward seconds of a linear-attention or state-space core, heads divided by tp, whole sequences on every rank.
 
-    The longer of its matrix products, at the rate of fused attention (assumed: both are chains of small products), and of its
-    HBM bytes, plus a launch.
+    The longer of its matrix products, at the rate of fused attention (assumed: both are chains of small products), and
+    of its HBM bytes, plus a launch.
     """
     model, machine = attention_model_of(accelerator), machine_of(accelerator, _sixteen_bit(accelerator))
     rate = machine.peak_flop_per_s * model.compute_efficiency_fraction * accelerator.training_attention_ratio
@@ -248,7 +251,7 @@ def memory_bytes_per_s(accelerator: Accelerator) -> float:
 
 
 def attainable_flop_per_s(accelerator: Accelerator, precision: Precision) -> float:
-    """A rate that no product and no attention call exceeds: full waves, no other cost, never slower than alone."""
+    """A rate in FLOP/s that no product and no attention call exceeds: full waves, no other cost, no contention."""
     kinds: set[GemmKind] = {precision, _sixteen_bit(accelerator)} | ({"fp8_block"} if precision == "fp8" else set())
     products = (
         machine_of(accelerator, kind).peak_flop_per_s
@@ -272,12 +275,12 @@ def layer_times(
 ) -> LayerTimes:
     """Times of ``layer`` for every row of ``shards``.
 
-    ``num_experts`` routed experts of the model share the tokens of expert Gemms, as evenly as ``load_spread`` says.
+    The tokens of expert Gemms are spread over ``num_experts`` routed experts, as evenly as ``load_spread`` says.
     Backward = the two gradient products of every Gemm with their own shapes, attention at ATTENTION_BACKWARD_RATIO,
-    element-wise work at ELEMENTWISE_BACKWARD_RATIO. Attention and the Gemms marked so run in 16 bit whatever the
-    precision of the others, whose operands are converted to it. Selective recomputation repeats the element-wise
-    work and of every Gemm its share ``selective``, or unfused attention where the layer has that; modules repeat the
-    Gemms that carry their name, their element-wise work, and attention (``workloads.modules``).
+    element-wise work at ELEMENTWISE_BACKWARD_RATIO. Attention and Gemms marked ``always_16_bit`` run in 16 bit. The
+    operands of all others are converted to ``precision``. Selective recomputation repeats the element-wise work and the
+    share ``selective`` of every Gemm, or unfused attention where the layer has that. Modules repeat the Gemms that
+    carry their name, their element-wise work, and attention (``workloads.modules``).
 
     Raises:
         KeyError: the accelerator states no peak for ``precision``.
@@ -324,6 +327,7 @@ def layer_times(
         forward, backward = forward + core, backward + RECURRENCE_BACKWARD_RATIO * core
         selective = selective + core * layer.by_operator
     host = host_s(layer, accelerator, runtime, launches)
+    # the host may launch kernels more slowly than the accelerator runs them
     whole = np.maximum(forward + attention + elementwise + permuted, host)
     return LayerTimes(
         forward_s=whole,
@@ -344,7 +348,7 @@ def layer_times(
 def _product_times_s(
     gemm: Gemm, accelerator: Accelerator, used: GemmKind, tp: Ints, shape: tuple[Floats, ...], runtime: Runtime
 ) -> tuple[Floats, Floats, Floats]:
-    """Forward, backward and of it the weight gradient of one product, conversions of narrow operands included."""
+    """Seconds of one product with its conversions: forward, backward, and the weight gradient, part of backward."""
     rows, cols, depth, count = shape
     forward = gemm_time_s(accelerator, used, rows, cols, depth, count)
     backward, weight = gemm_time_s(accelerator, used, rows, depth, cols, count), np.zeros_like(forward)
@@ -362,9 +366,10 @@ def _product_times_s(
 
 
 def accumulation_time_s(accelerator: Accelerator, optimizer: Optimizer, parameters: Floats) -> Floats:
-    """Adding the gradients of one micro-batch to those of the ones before by a kernel of its own, 0 where it is fused.
+    """Seconds of a separate kernel that adds the gradients of one micro-batch to earlier ones; 0 where it is fused.
 
-    Reads the new 16-bit gradient, reads and writes the accumulated one: RESULT_BYTES + 2 · gradient_bytes per parameter.
+    Reads the new 16-bit gradient, reads and writes the accumulated one: RESULT_BYTES + 2 · gradient_bytes per
+    parameter.
     """
     if optimizer.fused_accumulation:
         return np.zeros_like(parameters)
@@ -372,6 +377,6 @@ def accumulation_time_s(accelerator: Accelerator, optimizer: Optimizer, paramete
 
 
 def optimizer_time_s(accelerator: Accelerator, parameters: Floats, bytes_per_parameter: float) -> Floats:
-    """Optimizer update of ``parameters`` at memory speed, ``bytes_per_parameter`` read and written in all."""
+    """Seconds to update ``parameters`` at memory speed; ``bytes_per_parameter`` are read and written in all."""
     rate = memory_bytes_per_s(accelerator)
     return parameters * bytes_per_parameter / rate + accelerator.kernel_launch_s + accelerator.step_overhead_s

@@ -1,4 +1,4 @@
-"""Groups on their links as the settings of the connections leave these: what no size of a collective changes, worked out once."""
+"""Groups on their links under given connection settings; all that does not depend on a size is computed once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from scaleacross.spec.network_choice import Compression, LevelStep
 class Connections:
     """Groups of ``shape`` on ``links``; ``each`` spreads values of the shapes over sizes.
 
-    ``steps`` are those of their hierarchical collectives, of every choice if there are several (None: as few as any algorithm
-    needs), and ``compression`` is how their messages travel.
+    ``steps`` are those of their hierarchical collectives, one entry per choice (None: as few as any algorithm needs).
+    ``compression`` is the codec of their messages, if any.
     """
 
     shape: GroupShape
@@ -32,7 +32,12 @@ class Connections:
     compression: Compression | None = None
 
     def laws(self, counted: Bools, *, by_rank: bool) -> Laws:
-        """Of reductions, for every size; ``counted``: OUTER_LEVELS or ALL_LEVELS, ``by_rank``: of a gather or scatter."""
+        """Laws of reductions, for every size.
+
+        Args:
+            counted: OUTER_LEVELS or ALL_LEVELS.
+            by_rank: True for a gather or scatter.
+        """
         key = counted is OUTER_LEVELS, by_rank
         if key not in self._found:
             steps = None if self.steps is None else self._of_levels(self.steps)
@@ -44,14 +49,14 @@ class Connections:
         return self._found[key]
 
     def _of_levels(self, steps: Sequence[Sequence[LevelStep]]) -> Floats:
-        """Messages one after another on each level; of several choices, whose groups are one row, a row each."""
+        """Consecutive messages on each level; of several choices, whose groups are one row, a row each."""
         every = [steps_of(one, self.shape.farthest_fanout) for one in steps]
         return every[0] if len(every) == 1 else np.concatenate(every)
 
     @cached_property
     def protocols(self) -> ProtocolTimes | None:
-        """What NCCL's protocols take at least; None where they say nothing of any group, of a relaxed shape, whose nodes are
-        unknown, and of encoded messages."""
+        """Lower bounds by NCCL's protocols; None for encoded messages, relaxed shapes (whose nodes are unknown), or
+        groups without such bounds."""
         if isinstance(self.shape, RelaxedShape) or self.links.curves is None or self.compression is not None:
             return None
         times = ProtocolTimes(self.shape, self.links, self.links.curves, self.each)
@@ -63,5 +68,5 @@ class Connections:
 
 
 def spread_laws(found: Laws, each: Callable[[Floats], Floats]) -> Laws:
-    """Laws of the shapes, for every size."""
+    """Spread laws of the shapes over all sizes."""
     return Laws(*map(each, found))

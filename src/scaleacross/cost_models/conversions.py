@@ -1,20 +1,22 @@
-"""What recipes of 8- and 4-bit products cost: HBM bytes of conversions, bytes of kept weights, and kernels.
+"""Cost of recipes for 8- and 4-bit products: HBM bytes of conversions, bytes of kept weights, and kinds of kernels.
 
-A conversion is an element-wise kernel: it reads 16 bit (2 bytes) and writes each layout that a product needs, with its scales.
-Recipes of Transformer Engine convert an input and a gradient of an output once, for both of their products, and weights once per
-step, which is not counted.
+A conversion is an element-wise kernel: it reads 16 bit (2 bytes) and writes each layout that a product needs, with its
+scales. Recipes of Transformer Engine convert an input and a gradient of an output once, for both of their products.
+They convert weights once per step, which is not counted.
 
 delayed     one pass, both layouts                             2 + 2 · 1
 tensorwise  a pass that finds the scale, then the same         2 + 2 + 2 · 1
 blockwise   one pass, a 4-byte scale per 128                   2 + 2 · (1 + 4/128)
 mxfp8       one pass, a 1-byte scale per 32                    2 + 2 · (1 + 1/32)
-nvfp4       a pass for both scales of the tensor, one for rows, one that transforms and converts columns, 1-byte scales per 16
+nvfp4       a pass for both scales of the tensor, one for rows, one that transforms and converts columns, 1-byte scales
+            per 16
             2 + 2 · (2 + 1/2 + 1/16)
 
-Sources: NVIDIA/TransformerEngine, transformer_engine/pytorch/csrc/quantizer.cpp (quantize_impl of each quantizer: with random
-Hadamard transforms nvte_hadamard_transform_amax, nvte_quantize_v2, nvte_hadamard_transform_cast_fusion_columnwise), and its
-recipe classes for the blocks. Newer releases fuse the last two passes of nvfp4. Block-scaled tensors in both layouts need both
-written everywhere; per-tensor scales need the transposed copy on Hopper, and it is counted on Blackwell too (assumed).
+Sources: NVIDIA/TransformerEngine, transformer_engine/pytorch/csrc/quantizer.cpp (quantize_impl of each quantizer: with
+random Hadamard transforms nvte_hadamard_transform_amax, nvte_quantize_v2,
+nvte_hadamard_transform_cast_fusion_columnwise), and its recipe classes for the blocks. Newer releases fuse the last two
+passes of nvfp4. Block-scaled tensors need both layouts written on every accelerator. Per-tensor scales need the
+transposed copy on Hopper, and it is counted on Blackwell too (assumed).
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def _once(found: float, converted: float) -> MovedBytes:
 
 
 def _per_product(along: float, across: float, rescale: float = 0.0) -> MovedBytes:
-    """Every product converts its operands anew: along rows forward, gradients both ways, across rows for the rest."""
+    """Every product converts its operands anew: along rows forward, gradients both ways, across rows for all others."""
     return MovedBytes(
         input_forward_bytes=along,
         input_backward_bytes=across,
@@ -77,11 +79,11 @@ MOVED: Final[Mapping[Recipe, MovedBytes]] = {
     "torchao_mxfp8": _per_product(2.0 + ELEMENT_BYTES["torchao_mxfp8"], 2.0 + ELEMENT_BYTES["torchao_mxfp8"]),
     "torchao_nvfp4": _per_product(4.0 + ELEMENT_BYTES["torchao_nvfp4"], 4.0 + ELEMENT_BYTES["torchao_nvfp4"]),
 }
-"""HBM bytes beside the products, by recipe."""
+"""HBM bytes per element in addition to the products, by recipe."""
 
 
 def moved_bytes(job: Job) -> MovedBytes:
-    """What the conversions of a job move: as it states, or as its recipe does; weights that are kept narrow are not converted."""
+    """HBM bytes of a job's conversions, as stated or by its recipe. Weights kept narrow are not converted."""
     conversion, recipe = job.conversion, job.recipe
     if conversion.moved is not None or recipe is None:
         return conversion.moved or MovedBytes()
@@ -92,15 +94,15 @@ def moved_bytes(job: Job) -> MovedBytes:
 
 
 def gemm_kind(precision: Precision, recipe: Recipe | None) -> GemmKind:
-    """The kernel of a product: fp8 scaled by blocks of 128 has its own; scales of 32 and 16 are applied in hardware."""
+    """Kind of kernel of a product. fp8 in blocks of 128 has its own; hardware applies scales of 32 and 16."""
     return "fp8_block" if precision == "fp8" and recipe == "blockwise" else precision
 
 
 def kept_weight_bytes(job: Job) -> float:
     """Bytes per weight of 8- and 4-bit products beyond ``optimizer.parameter_bytes``, where parameters are not sharded.
 
-    Transformer Engine keeps both layouts from the first micro-batch of a step to the last, beside the 16-bit weight or, with
-    ``narrow_parameters``, in its place; torchao keeps none.
+    Transformer Engine keeps both layouts from the first micro-batch of a step to the last. They are kept in addition to
+    the 16-bit weight or, with ``narrow_parameters``, in its place. torchao keeps none.
     """
     recipe = job.recipe
     if recipe is None or recipe.startswith("torchao"):
@@ -112,10 +114,12 @@ def kept_weight_bytes(job: Job) -> float:
 def conversion_bytes(
     gemm: Gemm, moved: MovedBytes, tp: Ints, rows: Floats, cols: Floats, depth: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """HBM bytes beside one narrow product (rows × depth)·(depth × cols): forward, for the gradient of its input, for that of
-    its weight. tp gathers the input of a product divided by columns and the gradient of one divided by rows. Siblings convert
-    their input each for itself, but for what happens before it is gathered; the kernel that adds their gradients up scales
-    them too.
+    """HBM bytes of conversions for one narrow product (rows × depth)·(depth × cols).
+
+    The three values are those of the forward pass, the gradient of its input, and the gradient of its weight. tp
+    gathers the input of a product divided by columns and the gradient of one divided by rows. Each of several siblings
+    converts their input after it is gathered; work before the gather is shared. The kernel that adds up the gradients
+    of siblings scales them too.
     """
     entered, left, weights = rows * depth, rows * cols, depth * cols
     into = out = np.ones_like(tp)
@@ -135,8 +139,9 @@ def conversion_bytes(
 
 
 def _gathered_bytes(moved: MovedBytes, alone: float, ranks: Ints, sharers: int) -> Floats:
-    """HBM bytes per element to convert a tensor that ``ranks`` ranks gather once for ``sharers`` products, ``alone`` where
-    one rank holds it.
+    """HBM bytes per element to convert a tensor that ``ranks`` ranks gather once for ``sharers`` products.
+
+    ``alone``: the same where one rank holds the tensor.
     """
     parts = moved.gathered
     if parts is None:

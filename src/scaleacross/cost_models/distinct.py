@@ -1,7 +1,7 @@
-"""Rows that agree on some columns: what they share is computed once and handed to all of them.
+"""Rows that agree on some columns: their common results are computed once and handed to all of them.
 
-A million candidates have few different groups, messages and layer shapes, so a cost that depends on some columns only is
-computed on the distinct rows of these columns (``Distinct.first``) and spread again (``Distinct.code``).
+A million candidates have few different groups, messages and layer shapes. So a quantity that depends on some columns
+only is computed on the distinct rows of these columns (``Distinct.first``) and spread again (``Distinct.code``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Distinct(NamedTuple):
 
 
 def distinct(*columns: Ints) -> Distinct:
-    """The kinds of rows of some columns of non-negative integers, all of shape (n,). No column: all rows are alike."""
+    """Kinds of rows over columns of non-negative integers, (n,) each. Without columns all rows are of one kind."""
     rows = len(columns[0]) if columns else 0
     if rows == 1:
         return Distinct(np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
@@ -35,17 +35,19 @@ def distinct(*columns: Ints) -> Distinct:
     for column in columns:
         inner, count = _dense(column)
         if count > 1:
+            # renumber before codes grow beyond the table, so that products of kinds stay small
             if kinds * count > _table_length(rows):
                 code, kinds = _dense(code)
             code, kinds = (code * count + inner, kinds * count) if kinds > 1 else (inner, count)
     code, kinds = _dense(code)
     first = np.empty(kinds, dtype=np.int64)
+    # any row of a kind serves as its example; the last one wins
     first[code] = np.arange(rows)
     return Distinct(first, code)
 
 
 def _dense(column: Ints) -> tuple[Ints, int]:
-    """The column with its values numbered 0, 1, … in ascending order, and how many there are."""
+    """The column with its values numbered 0, 1, … in ascending order, and the number of values."""
     if not len(column):
         return column, 0
     top = int(column.max())

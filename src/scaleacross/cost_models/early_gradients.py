@@ -1,16 +1,16 @@
-"""Bounds on gradients that may cross buildings, in which ranks come to the trunks one after another (``far_gradients``).
+"""Bounds on gradients that may cross buildings, where ranks use links one after another (``far_gradients``).
 
-Whatever stage has its gradients first, the last micro-batch has passed all stages forward by then. So the busiest rank r has run
-all its forward passes, and all backward passes but those of the K chunk activations that it may hold (``max_in_flight``). Then
-the trunks carry N seconds:
+Whichever stage has its gradients first, the last micro-batch has passed all stages forward by then. So the busiest rank
+r has run all its forward passes. It has run all backward passes, too, except those of the K chunk activations that it
+may hold (``max_in_flight``). From then on the links carry N seconds of gradients:
 
     step ≥ Σ_{s<r} F_s + m·(F+B)_r − K·B_chunk + N = ``computation_s`` + N − lead
 
-What a pipeline waits for later than that lengthens the window (``least_waits.early_*``: what it waits for before). Groups of one
-rank are not sooner done than with trunks for themselves.
+Later waits of the pipeline lengthen the window (``least_waits.Waits.early_s`` are the earlier ones). Groups of one rank
+end no sooner than with the links to themselves.
 
-Of parameters only the first bucket is certain to be waited for: the rest may arrive before the first forward passes that need it.
-A single rank has nothing before that but the layers of its first micro-batch and what these wait for.
+Of parameters only the first bucket certainly delays the step: others may arrive before the first forward passes that
+need them. A single rank has nothing before that but the layers of its first micro-batch and their waits.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from scaleacross.schedules.pipeline import ROUNDS
 from scaleacross.spec.parallelism import SCHEDULE_NAMES
 
 BOTH_WAYS: Final = SCHEDULE_NAMES.index("DualPipe")
-"""Its micro-batches pass the ranks in both directions, so that those of one may be done before the other's."""
+"""Schedule whose micro-batches pass the ranks in both directions, so that those of one direction may end first."""
 
 
 class Early(NamedTuple):
-    """What bounds know of them, each (..., n).
+    """Figures for bounds on gradients that cross buildings, each (..., n).
 
     Attributes:
-        lead_s: by which computation outlasts the first gradients at most, −inf where these do not cross buildings.
-        mean, least: gradients of all ranks in the mean, and of the emptiest rank, over those that traffic has.
-        batches: micro-batches of a single rank; 0 of several ranks.
+        lead_s: most seconds by which computation outlasts the first gradients; −inf where these do not cross buildings.
+        mean, least: gradients of all ranks in the mean, and of the emptiest rank, divided by those that traffic counts.
+        batches: micro-batches of a single rank; 0 where there are several ranks.
     """
 
     lead_s: Floats
@@ -50,24 +50,29 @@ class Early(NamedTuple):
 
     @property
     def is_far(self) -> Bools:
-        """Which these are."""
+        """Candidates whose gradients cross buildings, (..., n)."""
         return np.asarray(self.lead_s > -np.inf)
 
     def where(self, far: Bools) -> Early:
-        """Of those that cross buildings."""
+        """These figures with ``lead_s`` restricted to the candidates marked in ``far``."""
         return self._replace(lead_s=np.where(far, self.lead_s, -np.inf))
 
     def alone(self, traffic_s: Floats, apart_s: Floats) -> Floats:
-        """Traffic (TRAFFIC_ROWS, ..., n) with the seconds of the groups of one rank, ``apart_s`` (``trunks_apart_s``), and
-        busy ones of all, at least."""
+        """Lower bound on traffic, (TRAFFIC_ROWS, ..., n), where ranks use inter-building links one after another.
+
+        Gradients have the seconds of one rank's groups, ``apart_s`` (``trunks_apart_s``), and the busy seconds of all
+        ranks.
+        """
         out = np.array(np.broadcast_to(traffic_s, (len(traffic_s), *self.lead_s.shape)))
         out[GRADIENTS] = np.where(self.is_far, self.least * apart_s[0], out[GRADIENTS])
         out[len(WINDOW_NAMES) + GRADIENTS] *= np.where(self.is_far, self.mean, 1.0)
         return out
 
     def behind(self, over: Sequence[Window], waited_s: Floats, before_s: Floats | float) -> tuple[Window, ...]:
-        """The windows of pipelines that wait ``waited_s`` at most, (..., n), of it ``before_s`` or more before any stage has its
-        gradients."""
+        """The windows of pipelines that wait at most ``waited_s``, (..., n).
+
+        At least ``before_s`` of these come before any stage has its gradients.
+        """
         far, (gradients, parameters, *others) = self.is_far, over
         length_s = np.where(far, np.where(far, self.lead_s, 0.0) + waited_s - before_s, gradients.length_s)
         single = self.batches > 0
@@ -77,28 +82,30 @@ class Early(NamedTuple):
 
 
 def early_gradients(volumes: Volumes) -> Early | None:
-    """Of candidates whose gradients all cross buildings; None where none of them would be sooner for it."""
+    """Figures of candidates, as if their gradients all crossed buildings; None where gradients are not overlapped."""
     candidates = volumes.candidates
     if not volumes.job.overlap.gradient_reduce:
         return None
     lead = np.where(hidden_reductions(volumes.job.overlap, candidates), lead_s(candidates, volumes.work), -np.inf)
     if volumes.order is not None:
+        # an order of the plan's own may compute gradients at any time, so nothing bounds the lead
         lead[lead > -np.inf] = np.inf
     batches = np.where(candidates.pp == 1, candidates.num_micro_batches, 0).astype(np.float64)
     return Early(lead, volumes.work.mean_held_share, volumes.work.least_held_share, batches)
 
 
 def lead_s(candidates: Candidates, work: Work) -> Floats:
-    """Seconds by which ``computation_s`` outlasts the first gradients of any stage, at most, (n,)."""
+    """Most seconds by which ``computation_s`` outlasts the first gradients of any stage, (n,)."""
     last = candidates.pp - 1 - work.ranks_behind.astype(np.int64)
     return np.asarray(work.fill_backward_s + _held(candidates, last) * work.chunk_backward_s)
 
 
 def before_gradients(candidates: Candidates, fewest: Ints) -> Floats:
-    """Share of computation, with fill and drain, that comes before the first gradients of any stage, at least, (n,).
+    """Least share of computation, with warm-up and cool-down, before the first gradients of any stage, (n,).
 
-    Of ranks that may be as unlike as they like and have ``fewest`` micro-batches or more: with K' chunk activations that a rank
-    may hold of any one chunk, (m − K') / (m + p − 1), as ``unlike_ranks`` counts p − 1 passes for fill and drain at most.
+    It holds for arbitrarily heterogeneous ranks with ``fewest`` micro-batches or more. With K' chunk activations that a
+    rank may hold of any one chunk it is (m − K') / (m + p − 1), because ``unlike_ranks`` counts at most p − 1 passes
+    for warm-up and cool-down.
     """
     share: Floats = np.maximum(0.0, fewest - _held_of_chunk(candidates)) / (fewest + candidates.pp - 1)
     return share

@@ -1,16 +1,16 @@
-"""Bytes between buildings and what they cost: every collective of a decision, group by group.
+"""Bytes between buildings and their cost: every collective of a decision, group by group.
 
-A group of n ranks with k of the fill's buildings in it sends, per collective of size S (``traffic.Flow``), over each hop from
-one of its buildings to the next one and from the last back to the first:
+A group of n ranks in k buildings of the allocation sends, per collective of size S (``traffic.Flow``), over each hop
+from one of its buildings to the next one and from the last back to the first:
 
 * all-gather, reduce-scatter   S · (k−1)/k, as a ring of buildings does (the least that k buildings can exchange)
 * all-reduce                   twice that
 * all-to-all                   between any two buildings with a and b members, S · a · b / n in each direction
-* send                         a rank's 2v messages per micro-batch are S each: v forward and v backward over a hop between
-                               neighbours, v−1 of both over the way back from the last stage to the first
+* send                         a rank's 2v messages per micro-batch are S each: v forward and v backward over a hop
+                               between neighbours, v−1 of both over the way back from the last stage to the first
 
 Sizes are those of the busiest pipeline rank, as everywhere in the cost models. A hop between two buildings pays every
-trunk on its path (``spec.trunk_paths``).
+inter-building link on its path (``spec.trunk_paths``).
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from scaleacross.spec.topology import Topology
 from scaleacross.spec.trunk_paths import TrunkPaths
 
 Members = tuple[int, ...]
-"""Members of a group per building of the fill, in its order."""
+"""Members of a group per building, in the order of the allocation."""
 Patterns = Mapping[Members, int]
-"""Groups of an axis by where their members sit."""
+"""Number of groups of an axis by their members per building."""
 Prices = Mapping[tuple[int, int], float]
-"""Price of a byte from one building of the fill to another, by their numbers in it."""
+"""Currency units per byte from one building to another, by their indices in the allocation."""
 
 
 def hop_prices(topology: Topology, fill: Sequence[BuildingShare]) -> Prices:
-    """Currency units per byte between any two buildings of a fill; a trunk without a price costs nothing."""
+    """Currency units per byte between any two buildings of an allocation; 0 over links without a price."""
     paths = TrunkPaths(topology)
     pairs = permutations(enumerate(share.building for share in fill), 2)
     return {(i, j): paths.price_per_byte(here, there) for (i, here), (j, there) in pairs}
 
 
 def group_patterns(fill: Sequence[BuildingShare], degree: int, stride: int) -> Patterns:
-    """Where the members of every group of ``degree`` positions at ``stride`` sit, from the cuts of the device list."""
+    """Groups of ``degree`` ranks at ``stride``, counted by their members per building."""
     counts = [share.num_accelerators for share in fill]
     owner: Ints = np.repeat(np.arange(len(counts)), counts).reshape(-1, degree, stride)
     members = np.stack([(owner == building).sum(axis=1).ravel() for building in range(len(counts))], axis=1)
@@ -60,10 +60,10 @@ def axis_patterns(
 
 
 class UnitPrices(NamedTuple):
-    """Currency units for one byte of every group of an axis, by what is sent; the formulas of the module docstring.
+    """Currency units for one byte of every group of an axis, by kind of message; the formulas of the module docstring.
 
-    ``ring`` for gather and scatter (twice for all-reduce), ``pairs`` for all-to-all, ``onward`` and ``back`` for the messages of
-    a pipeline: between neighbours, and from the last stage to the first.
+    ``ring`` is for gather and scatter (twice for all-reduce), ``pairs`` for all-to-all. ``onward`` and ``back`` are for
+    the messages of a pipeline: between neighbours, and from the last stage to the first.
     """
 
     ring: float
@@ -73,7 +73,7 @@ class UnitPrices(NamedTuple):
 
 
 def unit_prices(patterns: Patterns, prices: Prices) -> UnitPrices:
-    """The prices of all groups of an axis together."""
+    """Currency units per byte for all groups of an axis together, by kind of message."""
     ring = pairs = onward = back = 0.0
     for members, number in patterns.items():
         inside = [building for building, count in enumerate(members) if count]
@@ -89,7 +89,7 @@ def unit_prices(patterns: Patterns, prices: Prices) -> UnitPrices:
 
 
 def flow_price(flow: Flow, units: UnitPrices, num_chunks: int) -> float:
-    """Currency units per step for one kind of collective, of all groups."""
+    """Currency units per step for one kind of collective, all groups together."""
     if flow.op == "all_to_all":
         each = units.pairs
     elif flow.op == "send":
@@ -100,5 +100,5 @@ def flow_price(flow: Flow, units: UnitPrices, num_chunks: int) -> float:
 
 
 def egress_price(sent: Sequence[Flow], patterns: Mapping[str, Patterns], prices: Prices, num_chunks: int) -> float:
-    """Currency units per step for everything that passes between buildings."""
+    """Currency units per step for all traffic between buildings."""
     return sum(flow_price(flow, unit_prices(patterns[flow.shape], prices), num_chunks) for flow in sent)

@@ -1,12 +1,13 @@
-"""What a failure takes from a plan, and how fast the plan runs without it.
+"""States of a plan after a failure, and its step time in each of them.
 
-* An accelerator, host, rack, zone or building is lost: every fault unit (``dp_replicate`` group) with a member in it stops,
-  because states are complete only in whole groups. *Shrink*: the others go on with their share of the batch and the old step
-  time. *Keep*: they take over the micro-batches, rounded up to what the schedule can run; the communication is that of all
-  replicas. An order of the plan's own is for its number of micro-batches, so the order of the schedule's name is taken.
-* A link between two buildings is lost without another path: what is cut off stops (``goodput.strikes``).
-* One of the planes of a level is lost: bandwidth and capacity of that level fall by 1/planes (multi-plane fabrics spread
-  every flow over all planes; NCCLX, arXiv 2510.20171, has 76 between buildings).
+* An accelerator, host, rack, zone or building is lost: every fault unit (``dp_replicate`` group) with a member in it
+  stops, because states are complete only in whole groups. *Shrink*: the others go on with their share of the batch and
+  the old step time. *Keep*: they run the lost micro-batches, too, rounded up to a number that the schedule can run. The
+  communication is that of all replicas. An order of the plan's own is valid only for its number of micro-batches, so
+  the order of the schedule's name is used.
+* A link between two buildings is lost without another path: the part that is cut off stops (``goodput.strikes``).
+* One of the planes of a level is lost: bandwidth and capacity of that level fall by 1/planes (multi-plane fabrics
+  spread every flow over all planes; NCCLX, arXiv 2510.20171, has 76 between buildings).
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from scaleacross.workloads.layer_profile import ModelProfile
 def replicas_lost(
     topology: Topology, fill: Sequence[BuildingShare], degrees: Degrees, axis_order: Sequence[GridAxis], level: str
 ) -> int:
-    """Data-parallel replicas that have an accelerator in one unit of ``level``, the most over units.
+    """Most data-parallel replicas that have an accelerator in one unit of ``level``.
 
-    Positions within the smallest stride of pp and dp and between two cuts lie alike; one is looked at for all.
+    Global ranks within the smallest stride of pp and dp and between two cuts lie alike, so one is checked for all.
 
     Raises:
-        KeyError: a building of the fill is not in the topology.
+        KeyError: a building of the allocation is not in the topology.
     """
     stride = strides(degrees, axis_order)
     starts, base = [], 0
@@ -58,7 +59,7 @@ def replicas_lost(
 def degraded_states(
     job: Job, profile: ModelProfile, topology: Topology, decision: Decision
 ) -> tuple[DegradedState, ...]:
-    """The plan with one accelerator, host, rack, zone, building, one cut link, or one plane of each level with planes lost.
+    """The plan without one accelerator, host, rack, zone, building, link between buildings, or plane of a level.
 
     Raises:
         ValueError: the decision has no placement.
@@ -84,7 +85,7 @@ def degraded_states(
 def _without_units(
     job: Job, profile: ModelProfile, topology: Topology, decision: Decision, units_lost: int
 ) -> DegradedState:
-    """The plan without so many fault units: its step time with the whole batch, and what is left of the batch."""
+    """The plan without ``units_lost`` fault units: its step time with the whole batch, and its share of the batch."""
     units = decision.degrees.dp_replicate
     left = units - units_lost
     lost = units_lost * decision.degrees.dp_shard
@@ -104,7 +105,7 @@ def _without_units(
 
 
 def _longer_step(job: Job, profile: ModelProfile, topology: Topology, decision: Decision, lost: int) -> PlanCost:
-    """The cost of a step in which the replicas that are left take over the micro-batches of ``lost`` ones."""
+    """Cost of a step in which the remaining replicas run the micro-batches of ``lost`` ones, too."""
     dp, pp = decision.degrees.dp, decision.degrees.pp
     pipeline = decision.pipeline.model_copy(update={"order": None})
 
@@ -136,7 +137,7 @@ def _fits(cost: PlanCost) -> bool:
 
 
 def _planes_lost(topology: Topology, placement: Placement) -> Iterator[tuple[str, Topology]]:
-    """The topology with a plane fewer: per level inside the buildings used, and of the trunks."""
+    """Descriptions and topologies with one plane less: per level inside used buildings, and between buildings."""
     used = {share.building for share in placement.fill}
     inside = [building for building in topology.buildings if building.name in used]
     for level in LINK_LEVELS[:4]:

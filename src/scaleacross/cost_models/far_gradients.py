@@ -1,23 +1,24 @@
-"""Gradients that cross buildings: pipeline ranks come to the inter-building links one after another.
+"""Exposed gradients that cross buildings: pipeline ranks use the inter-building links one after another.
 
-The time of a collective takes the groups of all pipeline ranks to share a link from beginning to end (``groups``). But the last
-ranks have their gradients first, the last micro-batch's way back through the ranks before them earlier (``StageEnds``).
+The time of a collective assumes that the groups of all pipeline ranks share a link from beginning to end (``groups``).
+But the last ranks have their gradients first. The last micro-batch then still goes back through the ranks before
+(``StageEnds``).
 
-Where passes leave these links to gradients and parameters, the rank r is no sooner done than
+Where passes leave these links to gradients and parameters, rank r ends no sooner than the later of these:
 
-* alone: its own groups with the links to themselves, T_r seconds, behind what its chunks leave them from the moment that they
-  have their gradients (``split_backward``);
-* in the queue: a link that is busy with all ranks' gradients for N seconds carries what is ready first while it waits for the
-  rest. Of buckets e with w_e of these seconds, ready L_e before the pipeline ends, exposed are max_e (Σ_{e' ready with e or
-  later} w_e' − L_e).
+* alone: its own groups with the links to themselves, T_r seconds, less what their chunks overlap with from the moment
+  that they have their gradients (``split_backward``);
+* in the queue: a link that is busy with all ranks' gradients for N seconds carries ready buckets while it waits for
+  others. Bucket e takes w_e of these seconds and is ready L_e before the pipeline ends. Exposed are max_e (Σ_{e' ready
+  with e or later} w_e' − L_e).
 
-Parameters are gathered by all ranks at once, from the start of the step, and hide behind all that comes before the first forward
+All ranks gather parameters at once from the start of the step. They overlap with all that precedes the first forward
 pass of their stage, waits and messages included.
 
-Where passes cross these links, too, all of it is played together (``pipeline.shared_links``). What these calls take of
-multiprocessors counts in the least that their window leaves exposed.
+Where passes cross these links, too, all traffic is timed together (``pipeline.shared_links``). Multiprocessors that
+these calls hold count in the least that their window leaves exposed.
 
-Communicators follow one another. A rank that holds less than the fullest takes its share of the fullest's seconds.
+Communicators follow one another. A rank with fewer parameters than the fullest takes its share of that one's seconds.
 """
 
 from __future__ import annotations
@@ -51,12 +52,13 @@ TINY_S: Final = 1e-30
 
 
 class FarGradients(NamedTuple):
-    """What every rank's gradients take alone, and what hides them.
+    """Traffic of every rank's gradients and parameters alone on the links, and the windows that overlap with it.
 
     Attributes:
         traffic: of all windows by axis and communicator, each (TRAFFIC_ROWS, ranks).
-        chunks: what single chunks leave gradients, and the queue; ``parameters``: likewise, None where these stay in buildings.
-        shapes: of every rank's groups, by communicator that crosses buildings, one row each.
+        chunks: windows of gradients after single chunks and after the queue's bucket.
+        parameters: the same for parameters; None where these stay in buildings.
+        shapes: of every rank's groups, one row each, by communicator that crosses buildings.
     """
 
     traffic: Mapping[GridAxis, Sequence[Floats]]
@@ -70,8 +72,9 @@ class Ranks(NamedTuple):
 
     Attributes:
         volumes: a row for every rank, with the gradients of the fullest one.
-        stages, pieces: what every virtual stage holds, and in how many buckets that travels.
-        passes: the pipeline that they run.
+        stages: work of every virtual stage.
+        pieces: buckets in which the traffic of each virtual stage travels, (p·v,).
+        passes: the pipeline that the ranks run.
         axes: degree and stride of pp and of all communicators on ``levels``.
         groups: of every communicator, one row each.
     """
@@ -91,14 +94,17 @@ class Ranks(NamedTuple):
 
     @property
     def share(self) -> Floats:
-        """Share of every stage in the gradients that its rank is taken to have, (p·v,)."""
+        """Share of every stage in the gradients that ``volumes`` count for its rank, (p·v,)."""
         held = self.stages.dense_parameters + self.stages.expert_parameters
         return np.asarray(held / _carried(self)[0][self.stages.rank])
 
 
 def is_far(volumes: Volumes, groups: Mapping[str, Group]) -> bool:
-    """Whether gradients that are reduced once in a step and overlapped with computation cross buildings. Those of a single rank
-    that scatters shards with every pass are timed with these (``ShardCalls.replicated_s``)."""
+    """Whether gradients that are reduced once in a step and overlapped with computation cross buildings.
+
+    False for a single rank that scatters shards with every pass: its gradients are timed with its passes
+    (``ShardCalls.replicated_s``).
+    """
     spans = [int(groups[axis].shape.span[0]) for axis in GRADIENT_AXES]
     timed_with_passes = len(volumes.candidates) == 1 and bool(reduced_every_pass(volumes.candidates)[0])
     hidden = hidden_reductions(volumes.job.overlap, volumes.candidates)
@@ -110,9 +116,10 @@ class FarTraffic:
     """Gradients and parameters of ranks whose gradients cross buildings.
 
     Attributes:
-        own: groups of single ranks, a row each, of communicators that cross buildings.
-        shared: traffic by axis of all ranks' groups at once, by communicator, each (TRAFFIC_ROWS, ranks).
-        apart: the same of single ranks' groups, each alone on the links between buildings.
+        own: groups of single ranks, a row each, by communicator that crosses buildings.
+        shared: traffic with all ranks' groups on the links at once, by axis and communicator, each (TRAFFIC_ROWS,
+            ranks).
+        apart: the same with the groups of each single rank alone on the inter-building links.
     """
 
     of: Ranks
@@ -122,7 +129,7 @@ class FarTraffic:
 
     @classmethod
     def on(cls, of: Ranks, traffic: Mapping[GridAxis, Sequence[Floats]]) -> FarTraffic:
-        """Of ranks with the traffic of all ranks' groups at once."""
+        """Traffic of ``of``, given the ``traffic`` with the groups of all ranks on the links at once."""
         own = apart(of.groups, of.axes, of.levels, (*GRADIENT_AXES, "expert"))
 
         def alone(axis: GridAxis) -> Sequence[Floats]:
@@ -138,10 +145,10 @@ class FarTraffic:
 
     @property
     def least_s(self) -> float:
-        """Seconds until gradients that share links with passes are there at least; 0 where they do not.
+        """Lower bound in seconds on the end of gradients that share links with passes; 0 where they share none.
 
-        Passes that share no link are no later: ranks run actions and send messages in one order whatever these take. And links
-        carry no more than a second's calls in a second.
+        Passes that share no link end no later, because ranks run actions and send messages in one order whatever these
+        take. And links carry no more than a second's calls in a second.
         """
         if self.states is None:
             return 0.0
@@ -150,7 +157,7 @@ class FarTraffic:
         return ends.total_s + max(0.0, busy_s - left_s)
 
     def exposed(self, pipeline_s: float) -> FarGradients:
-        """What they leave exposed of a pipeline that takes ``pipeline_s`` without them."""
+        """Traffic and windows of a pipeline that takes ``pipeline_s`` without gradients and parameters."""
         traffic = {axis: [_with_gradients(*both) for both in self._pairs(axis)] for axis in self.shared}
         pace = together_s([part for parts in traffic.values() for part in parts], self.of.volumes.work.buckets)
         if self.states is None:
@@ -163,10 +170,10 @@ class FarTraffic:
 
     @cached_property
     def states(self) -> States | None:
-        """Gradients and parameters of every stage, its share of what its rank is taken to hold.
+        """Gradients and parameters of every stage, each the stage's share of its rank's traffic.
 
-        None where no pass shares links with them. Parameters that stay in buildings are left out: they hide behind computation
-        (``overlap``).
+        None where no pass shares links with them. Parameters that stay in buildings are left out, because they overlap
+        with computation (``overlap``).
         """
         if self.of.passes.link_s is None:
             return None
@@ -174,11 +181,12 @@ class FarTraffic:
         for axis in GRADIENT_AXES:
             for name, (every, one) in zip((axis, "expert"), self._pairs(axis), strict=False):
                 parts.append(np.stack([one[CALLS], _busy_s(one[BUSY], every[BUSY], self.own.get(name))]))
+        # (seconds or busy seconds, windows, communicators, virtual stages)
         calls = np.stack(parts, axis=2)[..., self.of.stages.rank] * self.of.share
         return States(calls[:, GRADIENTS], calls[:, PARAMETERS] * self.gathers, self.of.pieces)
 
     def _behind_passes(self, pace_s: Floats) -> tuple[ChunkWindows, ChunkWindows]:
-        """Gradients, which take ``pace_s`` alone, and parameters, where passes leave the links between buildings to them."""
+        """Windows of gradients, ``pace_s`` alone, and parameters, where passes do not use the inter-building links."""
         of, (carried, taken) = self.of, _carried(self.of)
         busy = sum((part[BUSY][GRADIENTS] for parts in self.shared.values() for part in parts), start=0 * carried)
         busy_s, left_s = queue(of.ends, of.pieces, (busy / len(busy))[of.stages.rank] * of.share)
@@ -188,12 +196,12 @@ class FarTraffic:
         return both, parameter_chunks(of.stages, of.ends, of.pieces, of.volumes.work.buckets, carried, taken)
 
     def _pairs(self, axis: GridAxis) -> Iterator[tuple[Floats, Floats]]:
-        """Traffic of every communicator of an axis: of all ranks' groups at once, and of single ranks' groups."""
+        """Traffic of every communicator of an axis: with all ranks' groups at once, and with single ranks' groups."""
         return zip(self.shared[axis], self.apart[axis], strict=True)
 
 
 def _with_gradients(shared: Floats, alone: Floats) -> Floats:
-    """Traffic of a communicator with its gradients' groups alone on links between buildings."""
+    """``shared`` traffic of a communicator with the gradients of groups ``alone`` on inter-building links."""
     out = shared.copy()
     rows = [GRADIENTS, len(WINDOW_NAMES) + GRADIENTS]
     out[rows] = alone[rows]
@@ -201,10 +209,10 @@ def _with_gradients(shared: Floats, alone: Floats) -> Floats:
 
 
 def _sharing_links(ends: StageEnds, pace_s: Floats, pipeline_s: float) -> tuple[ChunkWindows, ChunkWindows]:
-    """Gradients and parameters where passes share links with them, as these ``ends`` show.
+    """Windows of gradients and parameters that share links with passes; ``ends`` is timed with both.
 
-    Parameters make a pipeline longer that takes ``pipeline_s`` without them, gradients outlast it. If they take longer than
-    ``pace_s``, (windows, ranks), as much more is exposed.
+    Parameters lengthen a pipeline that takes ``pipeline_s`` without them. Gradients outlast the pipeline. Where either
+    takes longer than ``pace_s``, (windows, ranks), the difference is exposed, too.
     """
     one = np.ones((1, pace_s.shape[1]))
     exposed_s = {GRADIENTS: max(0.0, ends.states_s - ends.total_s), PARAMETERS: ends.total_s - pipeline_s}
@@ -215,12 +223,13 @@ def _sharing_links(ends: StageEnds, pace_s: Floats, pipeline_s: float) -> tuple[
 
 
 def _busy_s(alone: Floats, shared: Floats, own: Group | None) -> Floats:
-    """Seconds for which calls of every rank keep links between buildings busy, (windows, ranks).
+    """Seconds for which the calls of every rank keep inter-building links busy, (windows, ranks).
 
-    Ranks whose groups cross take turns as far as they meet: together they keep the busiest link busy for what all do at once.
+    Ranks whose groups cross the same link take turns. Together they use the busiest link as all groups at once do.
 
     Args:
-        alone, shared: those of a rank's ``own`` groups alone, and of all ranks' groups at once.
+        alone: busy seconds of a rank's ``own`` groups alone.
+        shared: busy seconds of all ranks' groups at once.
     """
     if own is None:
         return np.zeros_like(alone)
@@ -231,36 +240,41 @@ def _busy_s(alone: Floats, shared: Floats, own: Group | None) -> Floats:
 
 
 def near_gradients(of: Ranks) -> ChunkWindows:
-    """What the chunks of every rank leave gradients that share no link with those of other ranks."""
+    """Windows of gradients that share no link with those of other ranks, from the chunks of every rank."""
     return gradient_chunks(of.stages, of.ends, of.pieces, of.volumes.work.buckets, *_carried(of))
 
 
 def _carried(of: Ranks) -> tuple[Floats, Floats]:
-    """Parameters whose gradients every rank is taken to have, and what a second of them takes of products, (ranks,) each."""
+    """Parameters whose gradients count for every rank, and products' seconds lost per second of it, (ranks,) each."""
     work = of.volumes.work
     return work.dense_parameters + work.expert_parameters, work.taken_fraction * (1 - work.elementwise_fraction)
 
 
 class Queue(NamedTuple):
-    """The bucket that outlasts the pipeline most: it and all that are ready later keep the links busy for ``busy_s``, from
-    ``left_s`` before the pipeline ends."""
+    """The bucket that outlasts the pipeline most.
+
+    This bucket and all that are ready later keep the links busy for ``busy_s``, from ``left_s`` before the pipeline
+    ends.
+    """
 
     busy_s: float
     left_s: float
 
 
 def queue(ends: StageEnds, pieces: Floats, busy_s: Floats) -> Queue:
-    """The links serve one bucket after another, in the order in which they are ready.
+    """The critical bucket where links serve buckets one after another, in the order in which they are ready.
 
     Args:
         ends, pieces: as of ``Ranks``.
-        busy_s: of the links by every stage's gradients, (p·v,).
+        busy_s: seconds for which every stage's gradients keep the links busy, (p·v,).
     """
     count = pieces.astype(np.int64)
     stage = np.repeat(np.arange(len(count)), count)
+    # bucket k of n is ready k/n into the last backward pass of its stage; left is the part of the pass after it
     left = 1 - (np.arange(len(stage)) - np.repeat(np.cumsum(count) - count, count) + 1) / count[stage]
     ready = ends.total_s - ends.last_end_s[stage] + left * (ends.last_end_s - ends.last_start_s)[stage]
     order = np.argsort(ready, kind="stable")
+    # sorted by time to the pipeline's end, so the sum covers a bucket and all that are ready later
     waiting = np.cumsum((busy_s / count)[stage][order])
     worst = int((waiting - ready[order]).argmax())
     return Queue(float(waiting[worst]), float(ready[order][worst]))

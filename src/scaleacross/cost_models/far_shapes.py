@@ -1,7 +1,9 @@
-"""How the groups of single pipeline ranks lie beyond buildings: of those of all ranks few may cross, and not at the same time.
+"""Shapes of the groups of single pipeline ranks beyond buildings.
 
-A shape (``groups``) is that of the groups that lie worst and of all that share a link with them. Where stages lie in buildings of
-their own, the groups of most pipeline ranks never leave one; where all ranks' groups cross, each rank's are a part of them.
+A shape (``groups``) describes the worst-placed groups of an axis and all groups that share a link with them. Single
+ranks may fare better: not all ranks' groups cross buildings, and those that do need not cross at the same time. Where
+stages lie in separate buildings, the groups of most pipeline ranks never leave one. Where all ranks' groups cross, each
+rank has only a part of them.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ SHARD_COMMUNICATORS: Final = ("cp", "dp_shard", "expert")
 def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Levels) -> GroupShape:
     """Shapes of the groups of every pipeline rank, one row each.
 
-    Inside buildings as ``shape``, that of all groups of the axis (one row); beyond as the rank's own lie, which are alone on the
-    trunks. Cost: O(positions / unit), as ``exact_shape``.
+    Inside buildings a row equals ``shape``, the one row of all groups of the axis. Beyond buildings it describes the
+    rank's own groups, with the inter-building links to themselves. Cost: O(positions / unit), as ``exact_shape``.
     """
     (degree, stride), (ranks, apart) = axis, pipeline
     rows = {name: np.repeat(getattr(shape, name), ranks, axis=0) for name in column_names(GroupShape)}
@@ -39,6 +41,7 @@ def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Level
         divided = np.flatnonzero(child[0, :, 0, 0] != child[0, :, -1, -1])
         building, region = child[:, divided].transpose(0, 1, 3, 2).reshape(2, -1, degree)
         blocks, within = np.repeat(divided, stride // unit), np.tile(np.arange(stride // unit), len(divided))
+        # pipeline rank of each group: pp has stride ``apart``, and all ranks of a group belong to one pipeline rank
         rank = (blocks * degree * stride + within * unit) // apart % ranks
         between = building[:, 1:] != building[:, :-1], region[:, 1:] != region[:, :-1]
         inside = between[0] & ~between[1], between[1]
@@ -66,7 +69,7 @@ def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Level
 def apart(
     groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels, names: Sequence[str]
 ) -> dict[str, Group]:
-    """The groups of every pipeline rank alone on inter-building links, a row each, of communicators that cross buildings."""
+    """Groups of every pipeline rank alone on inter-building links, a row each, by communicator that crosses them."""
 
     def of_ranks(group: Group, axis: Axis) -> Group:
         make = partial(shapes_of_ranks, group.shape, axis, axes["pp"], levels)
@@ -77,8 +80,10 @@ def apart(
 
 
 def slowest_apart(groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels) -> dict[str, Group]:
-    """Groups that passes call, ``apart``, one row each: those of the pipeline rank whose groups cross farthest, at whose pace all
-    ranks go."""
+    """``apart`` groups of the pipeline rank whose groups cross farthest, one row each, of communicators of passes.
+
+    All ranks go at the pace of this rank.
+    """
 
     def slowest(group: Group) -> Group:
         shape = group.shape
@@ -92,34 +97,39 @@ def slowest_apart(groups: Mapping[str, Group], axes: Mapping[str, Axis], levels:
 
 
 def _farthest(leaves_region: Bools, rank: Ints, ranks: int) -> Bools:
-    """Which groups leave their region, or are of a rank none of whose groups does, (groups,)."""
+    """Groups that leave their region, or whose rank has no group that does, (groups,)."""
     return np.asarray(leaves_region | (_most(leaves_region, rank, ranks)[rank] == 0))
 
 
 def _longest_stretch(steps: Bools, ends: Bools) -> Ints:
     """Most steps of every group between two ends, (groups,)."""
+    # steps so far minus steps up to the last end are the steps of the current stretch
     counted = np.cumsum(steps, axis=1)
     stretch: Ints = counted - np.maximum.accumulate(np.where(ends, counted, 0), axis=1)
     return np.asarray(stretch.max(axis=1, initial=0))
 
 
 def _members(child: Ints, every: Ints) -> Floats:
-    """Members of every group in every child, (groups, children), of the ``child`` that each member is in, among ``every`` one."""
+    """Members of every group in every child, (groups, children).
+
+    ``child`` holds the child of each member; ``every`` spans the numbers of all children.
+    """
     children = int(every.max() - every.min()) + 1
     number = np.arange(len(child))[:, None] * children + child - every.min()
     return np.bincount(number.ravel(), minlength=len(child) * children).reshape(-1, children).astype(np.float64)
 
 
 def _most(values: Ints | Bools, rank: Ints, ranks: int) -> Ints:
-    """The largest value of every rank's groups, (ranks,)."""
+    """The largest value over the groups of every rank, (ranks,)."""
     out = np.zeros(ranks, dtype=np.int64)
     np.maximum.at(out, rank, values)
     return out
 
 
 def _busiest(child: Ints, crosses: Bools, rank: Ints, ranks: int) -> Floats:
-    """Groups of every rank that cross and have a rank in one child, of the child with most, (ranks,)."""
+    """Most groups of every rank that cross and share one child, (ranks,)."""
     new = np.ones(child.shape, dtype=bool)
+    # a group counts once per child, at the first of its ranks there
     new[:, 1:] = child[:, 1:] != child[:, :-1]
     new &= crosses[:, None]
     low = int(child.min())

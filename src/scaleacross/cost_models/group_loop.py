@@ -1,4 +1,4 @@
-"""The count of ``groups.exact_shape``, compiled: one group after another, rank by rank."""
+"""The count of ``groups.exact_shape`` as a compiled loop over groups and their ranks."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, REGION, SCA
 from scaleacross.machine_code import compiled
 
 NEVER: Final = 1 << 62
-"""More ranks than any group has."""
+"""Initial value of minima: more ranks than any group has."""
 
 
 class Counted(NamedTuple):
-    """What the groups of an axis have; ranks that share an aligned unit count as one.
+    """Counts over the groups of an axis; ranks that share an aligned unit count as one.
 
     Attributes:
-        children: most children of a level in one child of the next, of all groups and of those that cross farthest,
-            (2, NUM_LEVELS).
-        fewest: fewest ranks in one child, of the groups that cross the level, of all where none does, likewise.
-        taken: largest share of a group's ranks in one child of the next level that one child in it has not, likewise.
+        children: most children of a level in one child of the next level, over all groups (row 0) and over those that
+            cross farthest (row 1), (2, NUM_LEVELS).
+        fewest: fewest ranks in one child over the groups that cross the level (of all where none does); as
+            ``children``.
+        taken: largest share of a group's ranks in a child of the next level that one child in it does not hold; rows
+            and shape as ``children``.
         leaving: most groups that cross a level with a rank in one child, (NUM_LEVELS,).
-        sent: most Σ m·(ranks − m) over the groups of one child, m ranks of a group in it, (NUM_LEVELS,).
+        sent: largest Σ m·(ranks − m) over the groups of one child, m ranks of a group in it, (NUM_LEVELS,).
         pairs: neighbours whose link is of a level, of the group with most of them farthest out, (NUM_LEVELS,).
-        ways: rings from one building to the same other one, in its region and beyond, the most of any two, (2,).
+        ways: most rings from one building to the same other one, inside its region and beyond, (2,).
         between: Σ m·m' over the groups for every two buildings, (buildings, buildings).
         entering: Σ (ranks − m)/ranks over the groups with a rank in a building, (buildings,).
-        boundary: the last rank before a region boundary, or a building's where no group crosses regions; −1 without.
-        gap: most ranks between two of these in one group.
+        boundary: last rank before a region boundary, or a building's where no group crosses regions; −1 if none.
+        gap: most ranks between two such boundaries in one group.
     """
 
     children: Floats
@@ -46,11 +48,12 @@ class Counted(NamedTuple):
 
 
 def count(child: Ints, ranks: int, offsets: int) -> Counted:
-    """Counts of all groups of an axis.
+    """Count all groups of an axis.
 
     Args:
-        child: of every level from rack outwards, of every position, (NUM_LEVELS − 1, positions); a group has so many ``ranks``,
-            each ``offsets`` positions behind the one before.
+        child: child of every level from rack outwards that holds each global rank, (NUM_LEVELS − 1, positions).
+        ranks: ranks of a group.
+        offsets: distance between two consecutive ranks of a group.
     """
     num_children, buildings = int(child.max()) + 1, int(child[CAMPUS - 1, -1]) + 1
     most, fewest = np.ones((2, NUM_LEVELS)), np.full((2, 2, NUM_LEVELS), NEVER)  # fewest: of all, of those that cross
@@ -81,11 +84,15 @@ def _play(
     between: Floats,
     entering: Floats,
 ) -> tuple[int, int]:
-    """``boundary`` and ``gap`` of ``Counted``; fills the tables, ``pairs`` with the farthest known and those of a group."""
+    """Fill the tables of ``Counted`` and return its ``boundary`` and ``gap``.
+
+    ``pairs`` (2, NUM_LEVELS) has the farthest group so far in row 0 and the current group in row 1.
+    """
     ranks, groups = len(step), child.shape[1] // len(step)
     outermost, boundary, gap = -1, -1, 0
     for group in range(groups if ranks > 1 else 0):
         start = group // offsets * offsets * ranks + group % offsets
+        # the first and the last rank of a group are farthest apart, so this finds the outermost level of all groups
         outermost = max(outermost, _step(child, start, start + (ranks - 1) * offsets))
     for group in range(groups):
         start, before = group // offsets * offsets * ranks + group % offsets, -1
@@ -99,6 +106,7 @@ def _play(
                 boundary, before = max(boundary, rank), rank
         _keep_farther(pairs)
         farthest = outermost < 0 or pairs[1, outermost] > 0
+        # whether a group crosses farthest is only known after all of its steps
         for level in range(RACK, NUM_LEVELS):
             crosses = pairs[1, level] > 0
             _stretches(child, start, offsets, step, level, crosses, farthest, most, fewest, taken, leaving, sent)
@@ -109,7 +117,7 @@ def _play(
 
 @compiled
 def _step(child: Ints, here: int, there: int) -> int:
-    """Outermost level on which two positions sit in different children, 0 where that is within a scale-up domain."""
+    """Outermost level on which two global ranks are in different children; 0 inside one scale-up domain."""
     level = REGION
     while level > SCALE_UP and child[level - 1, here] == child[level - 1, there]:
         level -= 1
@@ -118,7 +126,7 @@ def _step(child: Ints, here: int, there: int) -> int:
 
 @compiled
 def _keep_farther(pairs: Floats) -> None:
-    """Keep the group's pairs where they are more than the known ones on the outermost level that they differ on."""
+    """Keep the current group's pairs if it has more on the outermost level where the two rows differ."""
     level = NUM_LEVELS - 1
     while level > SCALE_UP and pairs[0, level] == pairs[1, level]:
         level -= 1
@@ -142,7 +150,7 @@ def _stretches(
     leaving: Floats,
     sent: Floats,
 ) -> None:
-    """Count the stretches of one group that lie in one child of a level each."""
+    """Count the stretches of one group's ranks, each of which lies in one child of ``level``."""
     begins, children, ranks = 0, 1, len(step)
     parent, smallest = 0, NEVER
     for rank in range(ranks):
@@ -179,7 +187,7 @@ def _buildings(
     between: Floats,
     entering: Floats,
 ) -> None:
-    """Count what the ring of one group, its all-to-all and its gather have between buildings."""
+    """Count the traffic between buildings of one group's ring, all-to-all and gather."""
     for rank in range(ranks):
         here, there = start + rank * offsets, start + (rank + 1) % ranks * offsets
         one, other = child[CAMPUS - 1, here], child[CAMPUS - 1, there]

@@ -1,32 +1,35 @@
-"""How the groups of an axis lie over the link levels: the only thing that collectives need to know about a placement.
+"""Shape of the groups of an axis over the link levels: all that collectives need to know about a placement.
 
-A group of an axis with degree d and stride s holds the positions b + j + i·s, i = 0…d−1.
+A group of an axis with degree d and stride s holds the global ranks b + j + i·s, i = 0…d−1.
 For every level l (see ``levels``):
 
-* fanout[l]   children of level l that one group touches inside one child of level l+1, the largest over all groups
-              (≥ 1, real)
+* fanout[l]   children of level l that one group touches inside one child of level l+1, the largest over groups (≥ 1,
+              real)
 * members[l]  ranks of one group in one child of level l, the smallest over the groups that cross level l
 * leaving[l]  groups that cross level l and have a rank in one child of it, the largest over children
-* crossing[l] of these what one link carries: inside buildings all, as they share the child's uplink; beyond, those whose rings
-              step from one building to the same other one, the most of any two, as each two have a trunk of their own
-* pairs[l]    neighbour pairs (ranks i, i+1) of one group whose link is exactly level l, for the group that crosses
-              farthest (most pairs on the outermost level)
-* tail        ranks behind the last region boundary of a group (campus boundary where no group crosses regions), the
+* crossing[l] the part of ``leaving`` that shares one link. Inside buildings that is all of it, because these groups
+  share the child's uplink. Every two buildings have a link of their own, so beyond buildings only groups whose rings
+  step between the same two buildings share one. The largest over pairs counts.
+* pairs[l]    neighbour pairs (ranks i, i+1) of one group whose link is exactly level l, for the group with most of them
+              farthest out
+* tail        ranks after the last region boundary of a group (building boundary where no group crosses regions), the
               smallest over groups that have one, else d
-* exchanged[l] what an all-to-all of all groups puts on the fullest link of level l, over what one rank sends in all: with m
-              of a group's ranks in a child Σ m·(d−m)/d over all groups; beyond buildings Σ m·m'/d over the groups and the pairs
-              of buildings whose way a trunk is on, as if it were the thinnest of its level (``trunk_routes``)
+* exchanged[l] load of an all-to-all of all groups on the busiest link of level l, divided by the bytes that one rank
+  sends in all. With m of a group's ranks in a child that is Σ m·(d−m)/d over all groups. Beyond buildings it is
+  Σ m·m'/d over the groups and the pairs of buildings whose route uses the link, scaled to the level's slowest
+  (``trunk_routes``).
 * spacing     ranks between two consecutive such boundaries, the largest over groups (1 when there are not two)
-* taken[l]    share of what a group gathers in a child of level l+1 that a child of level l in it takes in: (n−m)/n where m of
-              the n ranks there are its own, the largest over children and groups; (f−1)/f where all are equal
-* farthest_fanout[l], farthest_members[l], farthest_taken[l]   fanout, members and taken of those groups alone that cross the
-              outermost level that any crosses; members where none of them crosses level l are all ranks that one has in a child
-* entering    what gathers of all groups bring into a building with others in its region, over what one rank gathers in all:
-              Σ (d−m)/d with m of a group's ranks in it, over all links that lead there, as if these were the thinnest one of
-              campus level; of the building that takes longest (``trunk_routes``)
+* taken[l]    share of a gather that a child of level l receives from its siblings: (n−m)/n where m of the n ranks of
+              their parent are its own, the largest over children and groups; (f−1)/f where all are equal
+* farthest_fanout[l], farthest_members[l], farthest_taken[l]   fanout, members and taken of only those groups that cross
+  the outermost level that any group crosses. Where none crosses level l, members are all ranks of one in a child.
+* entering    bytes that the gathers of all groups bring into a building, divided by the bytes that one rank gathers in
+              all: Σ (d−m)/d with m of a group's ranks in it. All links into the building count, scaled to the slowest
+              one of campus level. The value is that of the slowest building among those with others in their region
+              (``trunk_routes``).
 
-Two ways to get them: ``exact_shape`` counts on the device list; ``relaxed_shape`` bounds them in closed form, over
-arrays, whatever the alignment.
+``exact_shape`` counts the shape on the device list. ``relaxed_shape`` bounds it in closed form, over arrays, for any
+alignment.
 """
 
 from __future__ import annotations
@@ -64,8 +67,8 @@ class GroupShape:
 
     @cached_property
     def farthest(self) -> GroupShape:
-        """With fanout, members and taken of the groups that cross farthest alone. A collective is assumed to last as long as
-        theirs: links farther out are slower."""
+        """The shape with fanout, members and taken of the farthest groups. A collective is assumed to last as long as
+        theirs, because links farther out are slower."""
         return replace(self, fanout=self.farthest_fanout, members=self.farthest_members, taken=self.farthest_taken)
 
     @cached_property
@@ -76,30 +79,31 @@ class GroupShape:
         return np.where(crossed.any(axis=-1), outermost, -1)
 
     def taken_in(self, *, by_rank: bool) -> Floats:
-        """Share of a tensor that a child of each level takes in, (..., NUM_LEVELS): (f−1)/f, its children's parts being equal.
+        """Share of a tensor that a child of each level receives, (..., NUM_LEVELS): (f−1)/f where parts are equal.
 
-        ``by_rank``: parts belong to ranks (gather, scatter); then the child with the smallest share of its parent's ranks takes
-        in ``taken``, which is more where children are unequal. A child's own parts and all that it takes in, level by level
-        outwards, are the whole: 1 − m/d, of m of d ranks, is (n−m)/n of its parent and m/n of what that takes in.
+        ``by_rank``: parts belong to ranks (gather, scatter). Then the child with the smallest share of its parent's
+        ranks receives most, the share ``taken``. A child's own part and all that it receives, level by level outwards,
+        add up to the whole: the 1 − m/d of a child with m of d ranks is (n−m)/n of its parent's part plus m/n of what
+        the parent receives.
         """
         equal = (self.fanout - 1) / self.fanout
         return np.where(self.fanout > 1, self.taken, 0.0) if by_rank else equal
 
     def take(self, row: int | Ints) -> GroupShape:
-        """One of several rows, or some of them."""
+        """The shape in one row, or the rows of an index array."""
         return type(self)(*(column[row] for column in columns_of(self)))
 
 
 def stacked_shapes(shapes: Sequence[GroupShape]) -> GroupShape:
-    """One row per shape."""
+    """Stack single shapes into one shape with a row each."""
     return GroupShape(*map(np.array, zip(*map(columns_of, shapes), strict=True)))
 
 
 def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
     """Shape of the groups of an axis, counted on the device list of ``levels``.
 
-    Groups that start in the same aligned unit lie alike, so one of them is counted for all; neighbouring ranks that share
-    an aligned unit are counted as one. Cost: O(positions / unit · levels) of machine code.
+    Groups that start in the same aligned unit lie alike, so one is counted for all of them. Neighbouring ranks in one
+    aligned unit are counted as one. Cost: O(positions / unit · levels) of machine code.
 
     Raises:
         ValueError: the axis does not tile the device list.
@@ -111,6 +115,7 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
         raise ValueError(f"degree {degree} with stride {stride} does not tile {levels.num_positions} positions")
     unit = math.gcd(stride, levels.alignment)
     together = math.gcd(extent, levels.alignment) // stride if unit == stride else 1
+    # ranks are merged only where an aligned unit holds a whole number of them, or a whole group
     together = together if together * stride in (extent, levels.alignment) else 1
     alike = together == degree  # each group in one unit: the first is counted for all
     child = levels.children(levels.num_positions if alike else unit * together)
@@ -138,11 +143,11 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
 
 
 def busiest_ways(building: Ints, region: Ints, kind: Ints | int = 0, kinds: int = 1) -> Floats:
-    """Most rings that step from one building to the same other one in its region, and in another, (2, kinds).
+    """Most rings that step from one building to the same other one, inside its region and beyond it, (2, kinds).
 
     Args:
         building, region: of every rank of every group, (groups, ranks).
-        kind: of every group, (groups,), below ``kinds``; of each by itself.
+        kind: number below ``kinds`` of every group, (groups,); each kind is counted separately.
     """
     low, out = int(building.min()), np.zeros((2, kinds))
     width = int(building.max()) - low + 1
@@ -156,11 +161,11 @@ def busiest_ways(building: Ints, region: Ints, kind: Ints | int = 0, kinds: int 
 
 @dataclass(frozen=True)
 class RelaxedShape(GroupShape):
-    """Bounds on the shape of an axis instead of its shape; ``collectives`` makes lower bounds of times from them.
+    """Bounds on the shape of an axis in place of the shape; ``collectives`` turns them into lower bounds on times.
 
-    ``fanout`` is the ratio of the children that some group touches at least (its products from outside are what
-    counts), ``members`` an upper bound, ``crossing`` and ``leaving`` lower bounds for whichever level from l outwards a group
-    crosses instead of l. ``known`` (...) marks axes inside a host, whose shape is exact.
+    ``fanout`` is the ratio of the fewest children that some group touches; its products from the outermost level
+    inwards are what counts. ``members`` is an upper bound. ``crossing`` and ``leaving`` are lower bounds for whichever
+    level from l outwards a group crosses instead of l. ``known`` (...) marks axes inside a host, whose shape is exact.
     """
 
     known: Bools
@@ -178,29 +183,31 @@ def relaxed_shape(
 ) -> RelaxedShape:
     """Bounds that hold for any alignment of an axis with this degree and stride, for arrays of axes.
 
-    At most ⌈size/stride⌉ ranks of a group fit in a child; where the axis' whole extent d·s exceeds a child, some group
-    crosses. Where no group fits in a child, all that have ranks in one cross a level from l outwards, hence one of
+    At most ⌈size/stride⌉ ranks of a group fit in a child. Where the extent d·s of the axis exceeds a child, some group
+    crosses. Where no group fits in a child, all groups with ranks in it cross a level from l outwards. Hence one of
     these levels is crossed by at least its share of them.
 
-    Groups that leave a building, or cross one border, step to at most b − 1 others of b buildings: as the step moves on, so do
-    both its ends. Those that cross a border of a region, which may be on either side, take 2·(b − 1) ways at most. Where more is
-    known of a fill, those that cross one border take fewer (``ways``).
+    Groups that leave a building, or cross one border, step to at most b − 1 others of b buildings: when a step moves
+    on, both its ends do. Those that cross a border of a region, which may be on either side, step between at most 2·(b
+    − 1) pairs of buildings. Where more is known of an allocation, groups that cross one border use fewer (``ways``).
 
     Args:
         sizes: largest child of each level in accelerators, (..., NUM_LEVELS + 1); sizes[..., 0] = 1, last the whole.
-        must_cross: groups that are known to cross one border of buildings and of regions whatever the fill, (..., 2).
-        least: size that the fullest child of each level has at least in any fill, (..., NUM_LEVELS); 1 when unknown.
+        must_cross: groups that cross one border of buildings and of regions in every allocation, (..., 2).
+        least: least size of the fullest child of each level in any allocation, (..., NUM_LEVELS); 1 when unknown.
         host: every device list is cut at multiples of this only; extents that divide it lie inside a host.
         buildings: b.
-        ways: between two buildings that ``must_cross`` groups spread over at most, (...); b − 1 when unknown.
+        ways: most pairs of buildings that ``must_cross`` groups spread over, (...); b − 1 when unknown.
     """
     d, s = (np.asarray(value, dtype=np.float64)[..., None] for value in (degree, stride))
     fitting = np.minimum(d, np.maximum(1.0, np.ceil(sizes / s)))
     crosses = d * s > sizes
     if must_cross is not None:
         crosses[..., CAMPUS:NUM_LEVELS] |= must_cross > 0
+    # a group that crosses a child keeps at most d − 1 ranks in it
     within = np.where(crosses, np.minimum(fitting, np.maximum(1.0, d - 1)), d)
     within = np.where(sizes < sizes[..., -1:], within, d)
+    # a child holds no more ranks of a group than its parent
     within = np.minimum.accumulate(within[..., ::-1], axis=-1)[..., ::-1]
     touched = np.ceil(d / within)
     fanout = np.maximum(1.0, touched[..., :-1] / touched[..., 1:])
@@ -230,7 +237,7 @@ def relaxed_shape(
 
 
 def largest_children(levels: Levels) -> Floats:
-    """``sizes`` for ``relaxed_shape``: largest child of each level in a fill, and the whole, (NUM_LEVELS + 1,)."""
+    """``sizes`` for ``relaxed_shape``: largest child of each level in an allocation, and all, (NUM_LEVELS + 1,)."""
     sizes = [1.0]
     for cut in levels.cuts[1:]:
         sizes.append(float(np.diff(np.concatenate([cut, [levels.num_positions]])).max()))

@@ -1,15 +1,15 @@
 """Time of one GEMM or one fused attention call, from its shape.
 
-Regime: a kernel alone on an idle accelerator, inputs in HBM, tuned library kernels of 1 GFLOP and more. What a training
-step adds (power shared with communication, gradient layouts and accumulation, launch gaps) is not here:
-``training_gemm_ratio`` and its neighbours of the accelerator say that, and ``compute.py`` applies them.
+Regime: a kernel alone on an idle accelerator, inputs in HBM, tuned library kernels of 1 GFLOP and more. Effects of a
+training step (power shared with communication, gradient layouts and accumulation, launch gaps) are left out:
+``training_gemm_ratio`` and similar figures of the accelerator state them, and ``compute.py`` applies them.
 
-Symbols: P peak FLOP/s, B HBM bytes/s, M multiprocessors, (m, n, k) rows, cols, depth, (a, b) rows and cols of a tile,
-w = tiles / M waves. All functions broadcast over arrays of shapes; parameters are scalars of ``spec/kernel_model.py``.
+Symbols: P peak FLOP/s, B HBM bytes/s, M multiprocessors, (m, n, k) rows, cols, depth, (a, b) rows and cols of a tile, w
+= tiles / M waves. All functions broadcast over arrays of shapes; parameters are scalars of ``spec/kernel_model.py``.
 
 Sources: tile and wave quantisation, NVIDIA "Matrix Multiplication Background" user guide; split-K and persistent tiles
-with a shared last wave, Osama et al., "Stream-K", arXiv 2301.03598; attention tiles, Dao, "FlashAttention-2",
-arXiv 2307.08691, §3.2; list-scheduling bound W/M + longest task, Graham 1969, doi 10.1137/0117039.
+with a shared last wave, Osama et al., "Stream-K", arXiv 2301.03598; attention tiles, Dao, "FlashAttention-2", arXiv
+2307.08691, §3.2; list-scheduling bound W/M + longest task, Graham 1969, doi 10.1137/0117039.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ALIGNED_ROWS: Final = 4
 
 @dataclass(frozen=True)
 class Machine:
-    """The figures of an accelerator that a kernel meets: peak of its precision, HBM, and who shares the tiles."""
+    """The figures of an accelerator that limit a kernel: peak of its precision, HBM, and multiprocessors."""
 
     peak_flop_per_s: float
     memory_bandwidth_bytes_per_s: float
@@ -58,12 +58,12 @@ class Machine:
 
 
 def precision_of(kind: GemmKind) -> Precision:
-    """The precision whose peak a kind of product has."""
+    """Precision whose peak limits a kind of product."""
     return "fp8" if kind == "fp8_block" else kind
 
 
 def machine_of(accelerator: Accelerator, kind: GemmKind) -> Machine:
-    """What ``kind`` meets on ``accelerator``. Raises KeyError when it states no peak for it."""
+    """Limits of ``accelerator`` for products of ``kind``. Raises KeyError when it states no peak for it."""
     return Machine(
         accelerator.peak_flop_per_s[precision_of(kind)],
         accelerator.memory_bandwidth_bytes_per_s,
@@ -72,7 +72,7 @@ def machine_of(accelerator: Accelerator, kind: GemmKind) -> Machine:
 
 
 def gemm_model_of(accelerator: Accelerator, kind: GemmKind) -> GemmModel:
-    """The stated model of ``kind`` (fp16 shares bf16's: same peak, same bytes), or what the stated efficiencies imply.
+    """The stated model of ``kind`` (fp16 shares bf16's: same peak, same bytes), or one by the stated efficiencies.
 
     Efficiencies imply whole waves of one tile at ``gemm_efficiency_fraction``, or HBM at
     ``memory_efficiency_fraction``, whichever takes longer.
@@ -106,16 +106,17 @@ def gemm_kernel_s(
     count: Floats | float = 1.0,
     result_bytes: float = RESULT_BYTES,
 ) -> Floats:
-    """``count`` equal products (rows × depth)·(depth × cols) in one grouped launch, without launch and conversion.
+    """Seconds of ``count`` equal products (rows × depth)·(depth × cols) in one kernel, without launch and conversion.
 
-    ‖compute, memory‖_p, where compute is that of the best tile and split, drawn out by the clock under sustained load,
-    and memory = (operands + result) · count / (B · memory_efficiency_fraction). ``result_bytes``: bytes moved per element
-    of the result, more than RESULT_BYTES where the product is added to what stands there.
+    ‖compute, memory‖_p. Compute is that of the best tile and split, lengthened by the clock under sustained load.
+    Memory = (operands + result) · count / (B · memory_efficiency_fraction). ``result_bytes``: bytes moved per element
+    of the result, more than RESULT_BYTES where the product is added to an existing tensor.
     """
     bandwidth = machine.memory_bandwidth_bytes_per_s
     compute = _slowed(_best_tiling_s(model, machine, rows, cols, depth, count), model)
     moved = (rows * depth + depth * cols) * element_bytes + rows * cols * result_bytes
     memory = moved * count / (bandwidth * model.memory_efficiency_fraction)
+    # block scales of rows off the 16-byte alignment need further passes over the other operand
     unaligned = model.unaligned_passes * (rows % ALIGNED_ROWS > 0) * depth * cols * element_bytes * count / bandwidth
     return _joined(compute, memory, model.overlap_exponent) + unaligned
 
@@ -123,7 +124,7 @@ def gemm_kernel_s(
 def gemm_call_s(
     model: GemmModel, machine: Machine, element_bytes: float, rows: Floats, cols: Floats, depth: Floats
 ) -> Floats:
-    """What a benchmark of the library call sees: the kernel, its launch, and the conversion of the left operand."""
+    """Seconds measured by a benchmark of the library call: kernel, launch, and conversion of the left operand."""
     cast = model.cast_bytes * rows * depth / machine.memory_bandwidth_bytes_per_s
     return gemm_kernel_s(model, machine, element_bytes, rows, cols, depth) + model.launch_s + cast
 
@@ -157,7 +158,7 @@ def _best_tiling_s(
 
 
 def _waves(model: GemmModel, filled: Floats) -> Floats:
-    """Waves that are paid, of ``filled`` = tiles / multiprocessors."""
+    """Number of waves that count for the time, for ``filled`` = tiles / multiprocessors."""
     credit = np.where(filled < 1.0, model.first_wave_credit_fraction, model.wave_credit_fraction)
     return credit * filled + (1.0 - credit) * np.ceil(filled)
 
@@ -173,11 +174,12 @@ def attention_kernel_s(
     qk_head_dim: float | Floats,
     v_head_dim: float | Floats,
 ) -> Floats:
-    """Fused causal attention, forward, of ``queries`` positions per sequence against up to ``keys``, without launch.
+    """Seconds of fused causal attention, forward, of ``queries`` positions per sequence against up to ``keys``, without
+    launch.
 
     The causal half of 2·(qk + v) FLOP per query, key and head at P · efficiency, plus overhead / M per tile of 128
-    queries, plus drain · the longest tile (128 queries against all keys on one multiprocessor), all drawn out by the
-    clock; then the unhidden passes over query, key and value. Under context parallelism ``queries`` = keys / cp, spread
+    queries, plus drain · the longest tile (128 queries against all keys on one multiprocessor), all lengthened by the
+    clock; then the exposed passes over query, key and value. Under context parallelism ``queries`` = keys / cp, spread
     evenly over the triangle. Heads of fewer features than SCORE_FEATURES save SCORE_SHARE less than their FLOP.
     """
     rate = machine.peak_flop_per_s * model.compute_efficiency_fraction

@@ -1,1 +1,1 @@
-"""The pipeline of a step: closed forms and bounds for arrays of candidates, timing action by action for what is placed."""
+"""The pipeline of a step: closed forms and bounds for arrays of candidates, timing by action for placed decisions."""

@@ -1,4 +1,4 @@
-"""The plays of ``timing`` without links that collectives share, compiled: one action after another."""
+"""Compiled loops of ``timing`` and ``own_traffic`` over actions whose links carry no collectives of other ranks."""
 
 from __future__ import annotations
 
@@ -54,12 +54,15 @@ def play_beside(
     left: Floats,
     num_slots: int,
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """``play`` where ranks have traffic of their own meanwhile (``own_traffic``): also ends of actions and of all traffic.
+    """``play`` with each rank's own traffic (``own_traffic``); also returns ends of actions and of all traffic.
 
     Args:
-        due_s: of gradients that an action leaves, N; within: share of them and of it, 1 − 1/n, that may run concurrently.
-        begins_s, ends_s: of parameters that may be left when an action begins, and for its last 1/n.
-        loss: ρ; left: seconds of every rank's parameters, which change.
+        due_s: N, seconds of gradients that an action releases.
+        within: 1 − 1/n, the part of an action after its first bucket of gradients, or before its last one of
+            parameters.
+        begins_s, ends_s: seconds of parameters that may be left when an action begins, and before its last 1/n.
+        loss: ρ.
+        left: seconds left of every rank's traffic; changed in place.
     """
     ranks = len(left)
     rank_free, link_free, arrived = np.zeros(ranks), np.zeros(ranks * ranks), np.zeros(num_slots)
@@ -92,9 +95,9 @@ def play_queued(
     num_lanes: int,
     num_slots: int,
 ) -> tuple[Floats, Floats]:
-    """The same where messages of several ranks pass one ``lane``, in the order in which they are ready.
+    """``play`` with messages of several ranks on one ``lane``, in the order in which they are ready.
 
-    Of all ranks' next actions the one that ends first is over: what its message lets begin ends later.
+    Of the next actions of all ranks, the one that ends first is final: actions that wait for its message end later.
 
     Args:
         row, first: as of ``sharing_loop.Actions``.
@@ -103,6 +106,7 @@ def play_queued(
     at, rank_free, ends = first[:-1].copy(), np.zeros(ranks), np.full(ranks, np.inf)
     lane_free, arrived = np.zeros(num_lanes), np.zeros(num_slots)
     start, arrival = np.empty(len(rank)), np.empty(len(rank))
+    # messages that are not sent yet hold back the actions that need them
     for slot in fills:
         arrived[slot] = np.inf
     for own in range(ranks):

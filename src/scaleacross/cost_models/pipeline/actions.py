@@ -1,4 +1,4 @@
-"""Seconds of all actions and messages of one pipeline: what a price, a chart and a search for a better order time alike."""
+"""Seconds of all actions and messages of one pipeline, for step times, charts and the search for a better order."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ class Actions:
     """A pipeline with its seconds, those of virtual stages (p·v,) in model order.
 
     Attributes:
-        schedule, num_ranks, num_microbatches, num_chunks: name, p, m, v; ``order``: its own one (``PipelineChoice.order``).
-        forward_s, backward_s: of one micro-batch with what it waits for; ``input_s``: input gradients alone, likewise;
-            ``weight_s``: weight gradients, part of ``backward_s``.
-        outer_s: what the first forward and the last backward wait for beyond that, (2, p·v).
-        latency_s, occupancy_s: of messages between rank r and r + 1; with several chunks the last entry is the loop-back.
-        crossing: whether these cross buildings, likewise; None: none does.
-        link_s: for which F, B, I and W keep links busy that all ranks share, (4, p·v); None: they have these to themselves.
-        states: gradients and parameters that share these links, if any; ``waits``: layers that wait for messages on them.
+        schedule, num_ranks, num_microbatches, num_chunks: name, p, m, v.
+        order: an order of the plan's own (``PipelineChoice.order``).
+        forward_s, backward_s: of one micro-batch, waits included.
+        input_s: input gradients alone, waits included.
+        weight_s: weight gradients, part of ``backward_s``.
+        outer_s: further seconds of the first forward and of the last backward, (2, p·v).
+        latency_s, occupancy_s: of messages from rank r to r + 1; with several chunks the last is the loop-back.
+        crossing: whether these messages cross buildings, likewise; None: none does.
+        link_s: seconds for which F, B, I and W keep links busy that all ranks share, (4, p·v); None: there are none.
+        states: gradients and parameters that share these links, if any.
+        waits: layers that wait for messages on these links, if any.
         beside: traffic over links of each rank's own, if any.
     """
 
@@ -61,15 +64,17 @@ class Actions:
 
     @property
     def ends(self) -> StageEnds:
-        """When its stages need their parameters and have their gradients: as timed, or at the earliest and at the latest where
-        every rank has one chunk. Raises InputError as ``exact_ends``."""
+        """When stages need their parameters and have their gradients. Raises InputError as ``exact_ends``.
+
+        Timed, or in closed form (earliest starts, latest ends) for single chunks, whole backwards and no shared links.
+        """
         if self.num_chunks > 1 or self.splits or self.order is not None or self.link_s is not None or self.beside:
             return _ends(self)
         return chained_ends(self.forward_s, self.backward_s, np.sum(self.between_stages(), axis=0))
 
     @property
     def seconds(self) -> Floats:
-        """Of F, B, I and W of every virtual stage, (4, p·v)."""
+        """Seconds of F, B, I and W of every virtual stage, (4, p·v)."""
         return np.stack([self.forward_s, self.backward_s, self.input_s, self.weight_s])
 
     @property
@@ -79,7 +84,7 @@ class Actions:
 
     @cached_property
     def _key(self) -> tuple[object, ...]:
-        """What tells pipelines apart."""
+        """Identity of the pipeline: equal keys mean equal times."""
         messages, links = (self.latency_s, self.occupancy_s), () if self.link_s is None else (self.link_s,)
         arrays = (
             *self.seconds,
@@ -101,7 +106,7 @@ class Actions:
         return isinstance(other, Actions) and self._key == other._key
 
     def behind(self, waits: MessageWaits | None) -> MessageWaits | None:
-        """``waits`` for these messages."""
+        """``waits`` for the messages of this pipeline; None where no layer waits."""
         if waits is None or self.crossing is None:
             return None
         return waits.behind(self.between_stages()[1], self.crosses())

@@ -1,7 +1,7 @@
 """Seconds of pipeline schedules in closed form, for one plan or for arrays of candidates.
 
-Every function broadcasts over its arguments, for legal shapes (``schedules.pipeline.is_legal``). Nothing here walks a schedule;
-``pipeline.timing`` does, and the tests hold the two together.
+Every function broadcasts over its arguments, for legal shapes (``schedules.pipeline.is_legal``). Nothing here walks a
+schedule. ``pipeline.timing`` does, and tests compare the two.
 
 Symbols: p ranks; m micro-batches; v chunks per rank; F, B seconds of the forward and the backward of one micro-batch
 through all chunks of one rank (equal ranks); D = (F+B)/v; R micro-batches per round of Interleaved1F1B; c = latency +

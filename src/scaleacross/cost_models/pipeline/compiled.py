@@ -1,4 +1,4 @@
-"""A pipeline schedule as arrays, in an order in which every action follows what it waits for."""
+"""Flattens a pipeline schedule into arrays, in an order in which every action follows those that it waits for."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ KINDS: Final = {kind: code for code, kind in enumerate(Kind)}
 
 @dataclass(frozen=True)
 class CompiledSchedule:
-    """A schedule as flat arrays in an order in which every action follows what it waits for; serves any times.
+    """A schedule as flat arrays, one entry per action, valid for any times. Actions follow those that they wait for.
 
-    Slots name messages: forward of stage x and micro-batch i in slot x·m+i, backward in (p·v+x)·m+i; two more slots
-    stand for "already there" and "nobody waits".
+    ``needs`` and ``fills`` are message slots that an action waits for and sends to: forward of stage x and micro-batch
+    i in slot x·m+i, backward in (p·v+x)·m+i. Two more slots stand for "already there" and "nobody waits". ``boundary``
+    is the boundary between virtual stages that a message crosses from rank to rank, p·v−1 if none. ``link``: pair of
+    ranks.
     """
 
     schedule: PipelineSchedule
@@ -35,12 +37,12 @@ class CompiledSchedule:
 
     @property
     def num_slots(self) -> int:
-        """Messages, and two more."""
+        """Number of messages plus two."""
         return 2 * self.schedule.num_virtual_stages * self.schedule.num_microbatches + 2
 
     @property
     def by_rank(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Actions of rank 0, of rank 1 ..., and where each rank's begin, (ranks + 1,)."""
+        """Actions of rank 0, of rank 1 ..., and the index where each rank's begin, (ranks + 1,)."""
         count = np.bincount(self.rank, minlength=self.schedule.num_ranks)
         return np.argsort(self.rank, kind="stable"), np.append(0, np.cumsum(count))
 
@@ -70,6 +72,7 @@ def compile_schedule(schedule: PipelineSchedule) -> CompiledSchedule:
     there, nobody = 2 * num_stages * m, 2 * num_stages * m + 1
     forward, weight = kind == KINDS[Kind.F], kind == KINDS[Kind.W]
     slot = stage * m + microbatch
+    # the last stage sends no forward message, the first one no backward message, and W sends none
     sends = np.where(forward, ~is_last[stage], ~is_first[stage] & ~weight)
     receiver = np.where(sends, np.where(forward, stage + 1, stage - 1), stage)
     return CompiledSchedule(

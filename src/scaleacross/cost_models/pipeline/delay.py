@@ -1,20 +1,19 @@
-"""Delay laws of 1F1B and Interleaved1F1B: how much of the time between ranks shows in the step, in closed form.
+"""Delay laws of 1F1B and Interleaved1F1B in closed form: seconds by which delays between ranks lengthen the step.
 
 The time of a schedule is the longest path in the graph of its actions and messages. Besides the order on each rank, a
 path uses *windows*: down the pipeline over ℓ boundaries with forwards, a turn, and up the same boundaries with
-backwards. A window of ℓ boundaries waits for 2·Σc. The two schedules differ in what it earns in exchange:
+backwards. A window of ℓ boundaries waits for 2·Σc. The two schedules differ in the progress that a window makes:
 
-* 1F1B: rank s runs one forward less ahead than rank s−1, so the window advances ℓ+1 micro-batches and computes exactly
-  as long as one rank does for them, (ℓ+1)(F+B). Any delay is paid in full: a single slow boundary costs c per
-  micro-batch, for ever.
-* Interleaved1F1B: rank s runs two chunk forwards less ahead than rank s−1; the window advances 2ℓ+1 chunks, (2ℓ+1)·D of
-  work of one rank, and computes only (ℓ+1)·D. Delays up to D/2 per boundary are hidden.
+* 1F1B: rank s runs one forward less ahead than rank s−1. The window advances ℓ+1 micro-batches and computes exactly as
+  long as one rank does for them, (ℓ+1)(F+B). Every delay is exposed: a single slow boundary adds c per micro-batch.
+* Interleaved1F1B: rank s runs two chunk forwards less ahead than rank s−1. The window advances 2ℓ+1 chunks, (2ℓ+1)·D of
+  work of one rank, and computes only (ℓ+1)·D. Delays up to D/2 per boundary are overlapped.
 
-A sequence of windows must start and end where the schedule starts and ends, on the last rank: one window reaches from
-the leftmost rank of them all down to the last rank. The laws choose the windows that maximise the wait within m
+A sequence of windows must start and end where the schedule starts and ends, on the last rank. So one window extends
+from the leftmost rank of them all to the last rank. The laws choose the windows that maximise the wait within m
 micro-batches.
 
-Derived here; tested against ``pipeline.timing``. Symbols as in ``pipeline``.
+Derived here; tested against ``pipeline.timing``. Symbols as in ``pipeline.closed_form``.
 """
 
 from __future__ import annotations
@@ -39,12 +38,11 @@ class BoundaryDelays:
         inner_s: delay of a fast boundary, latency + occupancy, ≥ 0.
         slow_s: delay of a slow boundary, ≥ ``inner_s``.
         loop_s: delay from rank p−1 back to rank 0; only Interleaved1F1B uses it.
-        occupancy_s: largest time that a message occupies the link of a boundary; part of the delays above.
-        num_slow: slow boundaries, 0 … p−1.
-        slow_tail: ranks behind the last slow boundary, ≥ 1 (p/2 when half of the ranks sit behind it). Ignored where
-            there is none.
-        slow_spacing: ranks between consecutive slow boundaries, ≥ 1. Unequal spacings: the largest keeps the bound.
-        back: 1 where messages from rank p−1 back to rank 0 pass the link of the slow boundary (``least_waits``); 0 elsewhere.
+        occupancy_s: longest time that a message occupies the link of a boundary; part of the delays above.
+        num_slow: number of slow boundaries, 0 … p−1.
+        slow_tail: ranks after the last slow boundary, ≥ 1 (p/2 when it is in the middle). Ignored where there is none.
+        slow_spacing: ranks between consecutive slow boundaries, ≥ 1. Of unequal spacings the largest keeps the bound.
+        back: 1 where messages from rank p−1 to rank 0 pass the link of the slow boundary (``least_waits``), else 0.
     """
 
     inner_s: ArrayLike
@@ -57,14 +55,14 @@ class BoundaryDelays:
     back: ArrayLike = 0
 
     def total_s(self, num_ranks: ArrayLike) -> Floats:
-        """P: sum over the p−1 boundaries, without the loop-back."""
+        """P, the sum of delays over the p−1 boundaries without the loop-back, s."""
         boundaries, slow = np.asarray(num_ranks) - 1, np.asarray(self.num_slow)
         return np.asarray(
             (boundaries - slow) * np.asarray(self.inner_s) + slow * np.asarray(self.slow_s), dtype=np.float64
         )
 
     def tail_s(self, length: Ints) -> Floats:
-        """Sum over the last ``length`` boundaries."""
+        """Sum of delays over the last ``length`` boundaries, s."""
         beyond = (length - np.asarray(self.slow_tail)) // np.asarray(self.slow_spacing) + 1
         crossed = np.clip(beyond, 0, self.num_slow)
         return np.asarray(length * np.asarray(self.inner_s) + crossed * self.excess_s, dtype=np.float64)
@@ -75,7 +73,7 @@ class BoundaryDelays:
 
     @property
     def excess_s(self) -> Floats:
-        """What a slow boundary costs beyond a fast one."""
+        """Seconds by which a slow boundary exceeds a fast one."""
         return np.asarray(self.slow_s, dtype=np.float64) - np.asarray(self.inner_s)
 
     @property
@@ -93,15 +91,15 @@ def microbatches_per_round(num_ranks: ArrayLike, num_microbatches: ArrayLike) ->
 def one_f_one_b_delay_s(num_ranks: ArrayLike, num_microbatches: ArrayLike, delays: BoundaryDelays) -> Floats:
     """Seconds that the delays add to 1F1B's (m+p−1)(F+B), whatever F and B.
 
-    = 2P + 2·max Σ c(window) over windows of Σ(ℓ+1) = m−1 micro-batches, one of which ends at the last rank. With w
-    windows, j slow boundaries in the longest, tail q and spacing L, the others cross one slow boundary with ℓ = 1 and
-    one more with every L, at most j each; all w together have Σℓ = m−1−w. For a single slow boundary among free ones
-    this is c·(2 + 2·⌊(m−q)/2⌋).
+    = 2P + 2·max Σ c(window) over windows of Σ(ℓ+1) = m−1 micro-batches, one of which ends at the last rank. Let there
+    be w windows, j slow boundaries in the longest, tail q and spacing L. The others cross one slow boundary with ℓ = 1
+    and one more with every L, at most j each. All w together have Σℓ = m−1−w. For a single slow boundary among free
+    ones this is c·(2 + 2·⌊(m−q)/2⌋).
 
     Exact for at most one slow boundary or equal delays, if no link queues (occupancy ≤ min(F, B)). Two or more slow
     boundaries at equal spacing: a bound, below the optimum over windows in 4 of 162,777 random cases (p ≤ 24, m < 90,
     up to 5 of them), by 0.2 %. Three at unequal spacings, of which the largest is given: exact in 93 % of cases, worst
-    19 % of the step below. With queues a bound.
+    19 % of the step below. With queues it is a bound.
     """
     p, m = np.asarray(num_ranks), np.asarray(num_microbatches)
     inner, excess = np.asarray(delays.inner_s, dtype=np.float64), delays.excess_s
@@ -113,6 +111,7 @@ def one_f_one_b_delay_s(num_ranks: ArrayLike, num_microbatches: ArrayLike, delay
         full = (m - tail) // ((j - 1) * spacing + 2)  # the largest w with j slow boundaries in each
         parity = (free - 2 * full - 1) % spacing // 2
         short = (free + 1) // 2  # the largest w with ℓ ≥ 1 in each
+        # numbers of windows around both limits, where the count of slow boundaries crossed changes
         for w in (fewest, full, full + 1, full + 2, full + 3, full + 1 + parity, short - 2, short - 1, short):
             w = np.clip(w, fewest, m - 1)
             lengths = free - w
@@ -133,12 +132,12 @@ def interleaved_time_s(
 ) -> Floats:
     """Seconds of Interleaved1F1B; ``forward_s`` and ``backward_s`` are F and B, through all chunks of one rank.
 
-    = fill + drain + steady + gain. Fill: the first micro-batch goes through all chunks, p·F/v + P + (v−1)·max(R·F/v,
-    p·F/v + P + c_loop), drain the same with B; steady: (m·v − 1 − (v−1)R)·D on the last rank. Gain, never negative: the
-    best of the families of windows and round trips below.
+    = warm-up + cool-down + steady + gain. Warm-up: the first micro-batch goes through all chunks,
+    p·F/v + P + (v−1)·max(R·F/v, p·F/v + P + c_loop), cool-down the same with B. Steady: (m·v − 1 − (v−1)R)·D on the
+    last rank. Gain, never negative: the best of the families of windows and round trips below.
 
-    Exact if no link queues and every delay, loop-back included, is ≤ D/2; if also P + c_loop ≤ p·min(F, B)/v, the gain
-    is 0 and delays cost 2·(v·P + (v−1)·c_loop) in all (R = p). Beyond D/2 a bound, never above timing. Measured on
+    Exact if no link queues and every delay, loop-back included, is ≤ D/2. If also P + c_loop ≤ p·min(F, B)/v, the gain
+    is 0 and delays add 2·(v·P + (v−1)·c_loop) in all (R = p). Beyond D/2 it is a bound, never above timing. Measured on
     random cases without queues (p ≤ 8, v ≤ 4, m ≤ 40, one to three slow boundaries), below timing by (% of it):
 
     | delays up to | fast loop-back: mean, worst | loop-back as slow as a boundary: mean, worst |
@@ -167,7 +166,7 @@ def interleaved_time_s(
 def _windows(p: Ints, delays: BoundaryDelays) -> list[tuple[Ints, Ints, Floats]]:
     """(reach, width, Σc of a window) of families of windows; the longest window spans the last ``reach`` boundaries.
 
-    Widths and reaches that a candidate does not have are 0 and gain nothing.
+    A candidate that lacks a family has width and reach 0 there, which gains nothing.
     """
     inner, last = np.asarray(delays.inner_s, dtype=np.float64), p - 1
     families = [
@@ -187,11 +186,11 @@ def _windows(p: Ints, delays: BoundaryDelays) -> list[tuple[Ints, Ints, Floats]]
 def _window_gain_s(
     steady: Ints, work: Floats, skew: Floats, reach: Ints, width: Ints, within: Floats, delays: BoundaryDelays
 ) -> Floats:
-    """Wait gained by one window over the last ``reach`` boundaries and as many of ``width`` as fit beside it.
+    """Wait gained by one window over the last ``reach`` boundaries and as many of ``width`` as fit with it.
 
-    The narrow ones sit at the left end of the long one. Where forward and backward differ, the path may begin, or end,
-    at their right end instead of on the last rank, which saves the cheaper direction (``skew`` per rank) and forgoes
-    the delays there.
+    The narrow ones are at the left end of the long one. Where forward and backward differ, the path may begin or end at
+    their right end instead of on the last rank. That saves the shorter direction (``skew`` per rank) without its
+    delays.
     """
     left = steady - (2 * reach + 1)
     others = np.maximum(left, 0) // (2 * width + 1)
@@ -206,9 +205,9 @@ def _round_gain_s(
 ) -> Floats:
     """Wait gained per round by passing over the loop-back, and by windows over the last slow boundary in its rest.
 
-    Either by windows over the loop-back: forwards of the last chunk do not loop back, so of the v·p chunks of a round
-    (v−1)·p serve (only if R = p). Or by v−1 trips around all ranks in one direction, each p chunks of work and P +
-    c_loop instead of R·D. The first round has none.
+    One way is windows over the loop-back. Forwards of the last chunk do not loop back, so (v−1)·p of the v·p chunks of
+    a round serve (only if R = p). The other way is v−1 trips around all ranks in one direction, each with p chunks of
+    work and P + c_loop instead of R·D. The first round has none.
     """
     work, loop_s, per_round = chunk_f + chunk_b, np.asarray(delays.loop_s), microbatches_per_round(p, m)
     tail = np.asarray(delays.slow_tail)

@@ -1,4 +1,4 @@
-"""The exact times of one pipeline, for the finalists of a search: all of it timed, or a beginning that provably repeats."""
+"""Exact times of one pipeline, for placed decisions: all actions timed, or a beginning that provably repeats."""
 
 from __future__ import annotations
 
@@ -50,19 +50,20 @@ def exact_ends(
 ) -> StageEnds:
     """When every stage of a schedule begins and ends, exact for ranks and boundaries of any kind.
 
-    All is timed action by action; of a long run only the beginning, when it provably repeats (see ``_period``).
+    All actions are timed one by one; of a long run only the beginning where it provably repeats (``_period``).
 
     Args:
-        seconds: forward, whole backward, input gradient alone, weight gradient, first and last forward's and backward's more of
-            every virtual stage (``pipeline.timing.time_schedule``), (p·v,) in model order.
-        boundary_latency_s, boundary_occupancy_s: per boundary between rank r and r+1, shape (p−1,) or scalar; with v > 1 shape
-            (p,), the last entry for the loop-back from rank p−1 to rank 0. ``pipeline.timing`` defines both.
+        seconds: (p·v,) in model order each: forward, whole backward, input gradient alone, weight gradient, and further
+            seconds of the first forward and of the last backward (``pipeline.timing.time_schedule``).
+        boundary_latency_s, boundary_occupancy_s: per boundary between rank r and r+1, shape (p−1,) or scalar. With v >
+            1 the shape is (p,) and the last entry is the loop-back from rank p−1 to rank 0. ``pipeline.timing`` defines
+            both.
         link_s, states, waits, beside: as of ``pipeline.timing.time_schedule``.
-        crossing: likewise, of the boundaries between ranks.
+        crossing: whether messages cross buildings, per boundary between ranks; None: none does.
 
     Raises:
-        InputError: the shape is refused by the schedule, an array has the wrong shape or a negative entry, or the run has more
-            than ``MAX_ACTIONS`` actions and does not become periodic.
+        InputError: the schedule refuses the shape, an array has the wrong shape or a negative entry, or the run has
+            more than ``MAX_ACTIONS`` actions and does not become periodic.
     """
     forward, backward, alone, weight, first, last = seconds
     shared: dict[str, Any] = {"link_s": link_s, "states": states, "waits": waits, "beside": beside}
@@ -85,7 +86,7 @@ def _timer(
     occupancy_s: ArrayLike,
     **others: Any,
 ) -> Callable[[int], PipelineTimes]:
-    """Times a run of so many micro-batches, with messages of ``boundary_latency_s`` and ``boundary_occupancy_s``."""
+    """Function that times a run of a given number of micro-batches with these messages."""
     shape = num_ranks, choice.num_chunks, SCHEDULES[choice.schedule].placement
     latency = virtual_boundaries("boundary_latency_s", latency_s, *shape)
     occupancy = virtual_boundaries("boundary_occupancy_s", occupancy_s, *shape)
@@ -100,11 +101,12 @@ def _timer(
 def _without_repeats(
     timed: Callable[[int], PipelineTimes], choice: PipelineChoice, p: int, m: int
 ) -> tuple[int, float]:
-    """Micro-batches of a run that has its beginning and its end, and the seconds of all that lie between: of a long run that
-    provably repeats.
+    """Micro-batches of a shorter run with the same beginning and end, and the seconds that it leaves out.
+
+    A run is shortened if it is long and provably repeats; else these are m and 0.
 
     Raises:
-        InputError: too many to time, none provably repeated.
+        InputError: the run is too long to time and does not provably repeat.
     """
     name, v = choice.schedule, choice.num_chunks
     num_actions = 2 * p * m * v
@@ -132,7 +134,8 @@ def _refuse_long(name: ScheduleName, num_ranks: int, num_microbatches: int, num_
 
 
 def compiled_schedule(choice: PipelineChoice, num_ranks: int, num_microbatches: int) -> CompiledSchedule:
-    """The schedule of a choice, compiled; remembered unless it is huge. Raises InputError as ``schedules.pipeline.chosen``."""
+    """The compiled schedule of a choice, remembered unless it is huge. Raises InputError as
+    ``schedules.pipeline.chosen``."""
     size = 2 * num_ranks * num_microbatches * choice.num_chunks
     made = _small if size <= _DIRECT_ACTIONS else _large if size <= _LARGE_ACTIONS else _compiled
     return made(choice.schedule, choice.num_chunks, choice.order, num_ranks, num_microbatches)
@@ -152,9 +155,9 @@ def _period(times: PipelineTimes, num_microbatches: int, num_chunks: int, unit: 
     """(micro-batches, seconds) of the period in which the schedule provably repeats before it drains, or None.
 
     ``unit`` micro-batches, 2·v·unit actions per rank, repeat the order of the actions. In the steady part an action
-    waits only for actions at the last few positions of any rank. So if over one window of positions, on all ranks,
-    every start and arrival is later than one period earlier by the same seconds, so it stays, and the drain shifts
-    as a whole.
+    waits only for actions at the last few indices of any rank. Suppose that over one window of indices, on all ranks,
+    every start and arrival is later than one period earlier by the same seconds. Then all later ones do, and so does
+    the cool-down.
     """
     when = np.stack([np.stack(times.start_s), np.stack(times.arrival_s)])
     row = 2 * num_chunks * num_microbatches
@@ -174,7 +177,7 @@ def _period(times: PipelineTimes, num_microbatches: int, num_chunks: int, unit: 
 def virtual_boundaries(
     name: str, values: ArrayLike, num_ranks: int, num_chunks: int, placement: StagePlacement
 ) -> Floats:
-    """``values`` of the boundaries between ranks (as in ``exact_ends``) for the p·v−1 boundaries between virtual stages.
+    """Spread ``values`` of boundaries between ranks (as in ``exact_ends``) over the p·v−1 between virtual stages.
 
     Raises:
         InputError: wrong shape.

@@ -1,18 +1,20 @@
-"""Calls of passes that wait while messages between pipeline ranks pass the same links between buildings.
+"""Calls of passes that wait while messages between pipeline ranks pass the same inter-building links.
 
-Where a building ends inside groups of cp or ep, the calls of these few groups cross a trunk that the messages of all pipelines
-cross, too. (Where those of all ranks cross, they crowd it themselves: ``shared_links``.) All flows get the same share of it. A
-call that keeps an empty trunk busy for b seconds over n flows takes b·N/n seconds more while N flows of messages pass, but no
-longer than until these have passed. A layer computes for a seconds before its call, and hides h of what the call takes longer.
-So one that begins M seconds before the messages have passed is longer by
+Where a building ends inside groups of cp or ep, the calls of these few groups cross a link that the messages of all
+pipelines cross, too. (Where the groups of all ranks cross, they crowd it themselves: ``shared_links``.) All flows get
+the same share of it. Take a call that keeps an empty link busy for b seconds over n flows. It lasts b·N/n seconds more
+while N flows of messages pass, but no longer than until these have passed. A layer computes for a seconds before its
+call, and h seconds of the call's delay overlap with computation. So a layer that begins M seconds before they have
+passed is longer by
 
     max(0, min(M, a + b·N/n) − (a + h))
 
-* keys and values   forward a = 0, and backward all of the layer but attention; h = attention's seconds beyond the call
-* heads, tokens     a = 0 (tokens of a forward pass: its attention), h = 0: nothing hides them
+* keys and values   forward a = 0, backward a = the layer without attention; h = attention's seconds beyond the call
+* heads, tokens     a = 0 (tokens of a forward pass: its attention), h = 0: they overlap with nothing
 
-``sharing_loop`` plays it: messages that go the same way (``shared_links``) pass one after another, and a call waits for the way
-on which most are due: rings and exchanges take both directions. Of several trunks it is taken to cross the busiest.
+``sharing_loop`` times these layers. Messages that go the same way (``shared_links``) pass one after another. A call
+waits for the way with most messages due, because rings and exchanges use both directions. Of several links it is
+assumed to cross the busiest.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ from scaleacross.schedules.pipeline import Kind
 
 
 class MessageWaits(NamedTuple):
-    """Layers whose calls may wait for messages, of F, B, I and W of every virtual stage, (4, p·v).
+    """Layers whose calls may wait for messages, for F, B, I and W of every virtual stage, (4, p·v).
 
     Attributes:
-        layers: of an action, 0 where none of its calls crosses buildings.
+        layers: number of such layers of an action, 0 where none of its calls crosses buildings.
         ahead_s, hidden_s, more_s: a, h and b·N/n of each.
     """
 
@@ -49,7 +51,7 @@ class MessageWaits(NamedTuple):
     more_s: Floats
 
     def behind(self, occupancy_s: Floats, crossing: Bools) -> MessageWaits | None:
-        """These; None where no layer may wait for messages, of which those that cross keep a trunk busy for ``occupancy_s``."""
+        """These waits, or None where no layer may wait for messages that occupy a link for ``occupancy_s``."""
         longest = float(np.where(crossing, occupancy_s, 0.0).max(initial=0.0))
         may_wait = (self.layers > 0) & (longest > self.ahead_s + self.hidden_s) & (self.more_s > self.hidden_s)
         return self if may_wait.any() else None
@@ -58,12 +60,12 @@ class MessageWaits(NamedTuple):
 def message_waits(
     volumes: Volumes, work: StageWork, groups: Mapping[str, Group], waits: Mapping[str, RankGroups]
 ) -> MessageWaits | None:
-    """Of the passes of one decision; None where no messages cross buildings, or no calls do.
+    """Waits for messages in the passes of one decision; None where no messages or no calls cross buildings.
 
     Args:
-        work: of its virtual stages on one accelerator type.
-        groups: of the pipeline rank whose calls cross farthest, one row each; ``waits``: of ranks with groups of their own
-            (``waiting_groups``).
+        work: work of its virtual stages on one accelerator type.
+        groups: of the pipeline rank whose calls cross farthest, one row each.
+        waits: groups of ranks that wait for their own alone (``waiting_groups``).
     """
     if not crosses_buildings(groups["pp"].shape).any():
         return None
@@ -101,7 +103,7 @@ def _keys(volumes: Volumes, work: StageWork, group: Group, messages: float) -> t
 
 
 def _tokens(volumes: Volumes, work: StageWork, group: Group, messages: float) -> tuple[Floats, Floats, Floats]:
-    """The same of the two all-to-alls of a layer with experts."""
+    """a, h and b·N/n of the two all-to-alls of a layer with experts, shaped as those of ``_keys``."""
     alone = axis_calls("dp_shard", volumes, on_trunks(group), on_trunks(group)).busy_s
     if alone is None:
         raise ValueError("calls over ep have seconds on trunks")
@@ -110,7 +112,7 @@ def _tokens(volumes: Volumes, work: StageWork, group: Group, messages: float) ->
 
 
 def _each(seconds: Floats, layers: Floats | Ints) -> Floats:
-    """Of one layer; 0 where there are none."""
+    """``seconds`` of a stage divided by its ``layers``; 0 where there are none."""
     out: Floats = np.where(layers > 0, seconds / np.maximum(1, layers), 0.0)
     return out
 
@@ -122,11 +124,11 @@ def _crosses(ranks: RankGroups, work: StageWork) -> Bools:
 
 
 def _rings(shape: GroupShape) -> float:
-    """Flows that neighbours of the groups put on the fullest trunk."""
+    """Flows that neighbours of the groups put on the busiest inter-building link, at least 1."""
     crossed = np.where(shape.fanout[0, CAMPUS:] > 1, shape.crossing[0, CAMPUS:], 0.0)
     return max(1.0, float(crossed.max()))
 
 
 def _exchanges(shape: GroupShape) -> float:
-    """Flows that all-to-alls put on the fullest trunk, one for every pair of ranks."""
+    """Flows that all-to-alls put on the busiest inter-building link, one for every pair of ranks, at least 1."""
     return max(1.0, float(shape.exchanged[0, CAMPUS:].max() * shape.degree[0]))

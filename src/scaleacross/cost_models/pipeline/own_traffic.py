@@ -1,12 +1,12 @@
-"""Actions of a pipeline whose ranks reduce gradients, or gather parameters, meanwhile, each over links of its own.
+"""Times actions of ranks that concurrently reduce gradients, or gather parameters, each over its own links.
 
-A stage has N seconds of them in n buckets. Buckets travel one after another, also while their rank waits. An action of d seconds
-alone during which h of them travel takes d + ρ·h.
+A stage has N seconds of traffic in n buckets. Buckets travel one after another, also while their rank waits. An action
+of d seconds alone that overlaps with h seconds of traffic takes d + ρ·h.
 
-* gradients   the first bucket of a stage sets out once 1/n of its last backward pass is computed. h is what is left of earlier
-              stages and (1 − 1/n) · min(N, d) of its own, d at most
-* parameters  all set out when the step begins, in the order of first forward passes. Such a pass begins with its first bucket,
-              and computes its last 1/n when it has all of them
+* gradients   The first bucket of a stage starts once 1/n of its last backward pass is computed. h is the remaining
+              traffic of earlier stages and (1 − 1/n) · min(N, d) of its own, d at most.
+* parameters  All start with the step, in the order of first forward passes. Such a pass begins with its first bucket,
+              and computes its last 1/n when all of its buckets are there.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class OwnTraffic(NamedTuple):
     """Gradients, or parameters, of every virtual stage, which travel once in a step.
 
     Attributes:
-        seconds: N, (p·v,); ``pieces``: n, likewise.
-        loss: ρ, likewise.
+        seconds: N, (p·v,).
+        pieces: n, (p·v,).
+        loss: ρ, (p·v,).
         gathered: whether they are parameters, (1,).
     """
 
@@ -38,7 +39,7 @@ class OwnTraffic(NamedTuple):
 def run_beside(
     compiled: CompiledSchedule, seconds: Floats, latency: Floats, occupancy: Floats, traffic: OwnTraffic
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Start and end of every action, arrival of its message, and end of every rank's traffic; arguments as of ``run_sharing``."""
+    """Start and end of actions, arrival of messages, end of every rank's traffic; arguments as of ``run_sharing``."""
     from scaleacross.cost_models.pipeline import action_loop as loop  # late: it brings the compiler
 
     of, ranks = compiled.stage, compiled.schedule.num_ranks
@@ -48,6 +49,7 @@ def run_beside(
         np.add.at(left_s, compiled.rank[first], traffic.seconds[of[first]])
         for rank in range(ranks):
             own = first[compiled.rank[first] == rank]
+            # parameters arrive in the order of first passes: when a pass ends, only those of later stages may be left
             ends_s[own] = left_s[rank] - np.cumsum(traffic.seconds[of[own]])
         begins_s[first] = ends_s[first] + (traffic.seconds * (1 - 1 / traffic.pieces))[of[first]]
     else:

@@ -1,14 +1,14 @@
-"""The pipeline of a placed decision, timed: every virtual stage with its own computation and its own waits.
+"""Times the pipeline of a placed decision, with computation and waits of every virtual stage.
 
-A stage's action lasts as long as its layers compute and as long as the collectives that nothing hides (``stage_seconds``, by
-the laws of ``axes``, which price the same waits for a rank as a whole). Stages differ: layers do not divide over them, the
-first layers of a model may have no experts, the ends have embedding and head, replicas run on other accelerator types. So the
-longest rank is not the one with most computation, and ranks wait for the longest stage in every round; the schedule is played
-action by action for every kind of replica, and the kind whose step is longest (traffic that nothing hides
-included) is the plan's.
+An action of a stage lasts as long as its layers compute plus the exposed seconds of their collectives
+(``stage_seconds``). The laws are those of ``axes``, which gives the same waits for a rank as a whole. Stages differ:
+layers do not divide evenly over them, the first layers of a model may have no experts, the ends have embedding and
+head, and replicas run on other accelerator types. So the longest rank is not the one with most computation, and ranks
+wait for the longest stage in every round. The schedule is timed action by action for every kind of replica. The plan
+takes the kind whose step, exposed traffic included, is longest.
 
-    pipeline = Σ actions of the busiest rank of a kind + bubble (what it idles without delays) + delays of messages
-             + what all ranks lose where they crowd links between buildings (``shared_links``)
+    pipeline = Σ actions of the busiest rank of a kind + bubble (its idle time without delays) + delays of messages
+             + what all ranks lose to contention on inter-building links (``shared_links``)
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from scaleacross.spec.parallelism import SCHEDULE_NAMES, PipelineChoice
 
 
 class Waits(NamedTuple):
-    """Seconds of one component that actions wait for, per virtual stage: F, whole backward B, input gradient I alone, what the
-    first forward and the last backward wait for beyond that, and weight gradients W alone."""
+    """Seconds of one component that actions wait for, (p·v,) each: F, whole backward B, input gradient I alone, further
+    seconds of the first forward and of the last backward, and weight gradients W alone."""
 
     forward_s: Floats
     backward_s: Floats
@@ -50,8 +50,11 @@ class Waits(NamedTuple):
 
 @dataclass(frozen=True)
 class StageSeconds:
-    """Seconds of the actions of every virtual stage, (p·v,): computation, and waits by component; ``replicated_s``: of one rank,
-    by which gradients between replicas outlast backward passes that scatter shards, None without."""
+    """Seconds of the actions of every virtual stage, (p·v,): computation, and ``waits`` by component.
+
+    ``replicated_s`` is for a single rank that scatters shards with every backward pass, else None. It is the seconds by
+    which gradients between replicas outlast these passes.
+    """
 
     forward_s: Floats
     backward_s: Floats
@@ -60,7 +63,7 @@ class StageSeconds:
     replicated_s: float | None = None
 
     def chosen(self, other: StageSeconds, here: Bools) -> StageSeconds:
-        """These, and the ``other``'s where ``here`` is true."""
+        """These seconds, with those of ``other`` where ``here``, (p·v,), is true."""
         waits = {
             name: Waits(*(np.where(here, b, a) for a, b in zip(one, other.waits[name], strict=True)))
             for name, one in self.waits.items()
@@ -76,14 +79,17 @@ class StageSeconds:
     def actions(
         self, choice: PipelineChoice, p: int, m: int, boundary: tuple[float, ...], blocking: bool = False
     ) -> Actions:
-        """All actions of a schedule with the delays of a ``Boundary``; ``blocking``: a sender waits until its message has
-        arrived."""
+        """All actions of a schedule with the delays of a ``Boundary``.
+
+        ``blocking``: a sender waits until its message has arrived.
+        """
         name, v = choice.schedule, choice.num_chunks
         forward, backward, alone, first, last, weight = (
             sum(column) for column in zip(*self.waits.values(), strict=True)
         )
         latency, occupancy = (times[: p if v > 1 else p - 1] for times in boundary_times(p, boundary))
         if blocking:
+            # a blocking send is part of the action that sends: forward to the next stage, backward to the one before
             delay = virtual_boundaries("delay_s", latency + occupancy, p, v, SCHEDULES[name].placement)
             forward = forward + np.append(delay, 0.0)
             backward, alone = backward + np.append(0.0, delay), alone + np.append(0.0, delay)
@@ -107,7 +113,7 @@ class StageSeconds:
 
     @property
     def pass_s(self) -> Floats:
-        """Forward and whole backward with their waits."""
+        """Seconds of a forward and a whole backward pass with their waits, (p·v,)."""
         waited = sum((one.forward_s + one.backward_s for one in self.waits.values()), start=np.zeros(1))
         total: Floats = self.forward_s + self.backward_s + waited
         return total
@@ -115,15 +121,18 @@ class StageSeconds:
 
 @dataclass(frozen=True)
 class TimedPipeline:
-    """The pipeline of one kind of replicas and what its busiest rank does.
+    """The pipeline of one kind of replicas and the seconds of its busiest rank.
 
     Attributes:
-        compute_s: seconds of the busiest rank; ``waited_s``: by tp, cp, ep.
-        replicas, rank: a class of replicas of this kind and its busiest rank.
-        passes: with the delays of messages, and links between buildings where any of them crosses these.
-        actions: the same, with these links where they are crowded; ``undelayed`` without either; None where there is one rank.
-        queued_s: by which the pipeline is longer where ranks share links between buildings; part of ``waited_s``.
-        replicated_s: of ``StageSeconds``.
+        compute_s: seconds of computation of the busiest rank.
+        waited_s: its waits by tp, cp, ep.
+        replicas, rank: index of a replica class of this kind, and its busiest rank.
+        passes: the actions with message delays, and with inter-building links where any action uses these.
+        actions: the actions as the plan's pipeline is timed: with these links where they are crowded. None where one
+            rank runs passes one after another.
+        undelayed: the actions without delays and links; None where one rank runs passes one after another.
+        queued_s: seconds by which contention on inter-building links lengthens the pipeline; part of ``waited_s``.
+        replicated_s: as of ``StageSeconds``.
     """
 
     compute_s: float
@@ -143,12 +152,12 @@ class TimedPipeline:
 
     @property
     def alone_s(self) -> float:
-        """The same if messages took no time."""
+        """Seconds of the pipeline if messages took no time."""
         return self._of_rank_s if self.undelayed is None else self.undelayed.total_s + self.queued_s
 
     @property
     def bubble_s(self) -> float:
-        """Time that the busiest rank idles, were there no delays."""
+        """Seconds that the busiest rank idles if messages took no time."""
         return max(0.0, self.alone_s - self._of_rank_s)
 
     @property
@@ -168,8 +177,8 @@ def stage_seconds(
     Args:
         volumes: of the decision (one row).
         calls: of tp, cp and dp_shard (``axes.axis_calls``), one row, or one for every pipeline rank.
-        shards: what its layers gather and scatter; None: nothing.
-        inside: with shards, ``calls`` without what trunks take.
+        shards: gathers and scatters of its layers; None: there are none.
+        inside: with shards, ``calls`` without the time of inter-building links.
     """
     tp, cp, exchange = calls
     waits = {
@@ -189,7 +198,7 @@ def stage_seconds(
 
 
 def layers_busy_s(work: StageWork, tp: Calls, cp: Calls, exchange: Calls) -> tuple[Floats, ...]:
-    """Seconds for which tp, cp and ep of a forward and of a backward pass keep networks beyond domains busy, (2, p·v) each."""
+    """Seconds for which tp, cp and ep keep networks beyond domains busy, forward and backward, (2, p·v) each."""
     often = (
         (tp, 2 * work.tp_forward, 2 * work.tp_backward, 0.0),
         (cp, work.attention_layers, work.attention_layers, work.keys_again),
@@ -206,12 +215,13 @@ def layers_busy_s(work: StageWork, tp: Calls, cp: Calls, exchange: Calls) -> tup
 
 
 def _of_stages(seconds: Floats, work: StageWork) -> Floats:
-    """Of every virtual stage, (p·v,), or of all of them, (1,)."""
+    """``seconds`` per pipeline rank spread over virtual stages, (p·v,); one value for all stays (1,)."""
     return seconds[work.rank] if len(seconds) > 1 else seconds
 
 
 def _tp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
-    """``axes._tp_wait_s`` by action. Reductions overlap with weight gradients only where a backward pass has both."""
+    """Exposed seconds over tp by action, by the law of ``least_waits._tp_waits_s``. Reductions overlap with weight
+    gradients only in whole backward passes."""
     overlap, nothing = volumes.job.overlap, np.zeros(len(work.rank))
     pair = nothing if calls.gather_s is None else 2 * _of_stages(calls.gather_s, work)
     back, hidden = work.tp_backward * pair, overlap.tp_fraction * work.tp_backward * pair
@@ -224,7 +234,7 @@ def _tp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
 
 
 def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
-    """Exchanges over cp beyond the attention of the same layers."""
+    """Exposed seconds over cp by action: exchanges beyond the attention of the same layers."""
     nothing = np.zeros(len(work.rank))
     if calls.gather_s is None or calls.both_s is None:
         return Waits(*(nothing,) * 6)
@@ -235,10 +245,12 @@ def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
 
 
 def _ep_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
-    """All-to-alls beyond the shared experts of their layers, but for the stated share that overlaps with another micro-batch, as
-    far as its computation is long enough. Input gradients of shared experts take as long as their forward pass (assumed).
+    """Exposed seconds of all-to-alls by action: their time beyond the shared experts of their layers.
 
-    T seconds concurrent with C seconds of computation, from whose products they take the share h: the longer of T and C + h·T.
+    A stated share overlaps with another micro-batch, as far as its computation is long enough. Input gradients of
+    shared experts take as long as their forward pass (assumed).
+
+    T seconds concurrent with C seconds of computation that loses the share h of its speed: the longer of T and C + h·T.
     """
     if calls.exchange_s is None or calls.held_s is None:
         return Waits(*(np.zeros(len(work.rank)),) * 6)
@@ -269,8 +281,8 @@ def timed_pipelines(
         by_type: seconds of stages by accelerator type.
         rank_of: pipeline rank of every virtual stage.
         micro_batches: of every class of ``layout``.
-        busy_s: for which F, B, I and W of every virtual stage keep links between buildings busy, (4, p·v) by component.
-        waits: layers that may wait for messages there.
+        busy_s: seconds for which F, B, I and W of every virtual stage use inter-building links, (4, p·v) by component.
+        waits: layers that may wait for messages on these links.
 
     Raises:
         InputError: a pipeline is too long to be timed (``pipeline.exact.MAX_ACTIONS``).
@@ -285,12 +297,13 @@ def timed_pipelines(
 
 
 def _slowest(by_type: Mapping[str, StageSeconds], ranks: Ints, types: Sequence[frozenset[str]]) -> StageSeconds:
-    """Every rank on the slowest of its types."""
+    """Seconds of the stages with every rank on the slowest of its types."""
     names = list(by_type)
     out = by_type[names[0]]
     if len(names) == 1:
         return out
     passes = np.stack([np.bincount(ranks, by_type[name].pass_s, len(types)) for name in names])
+    # a type that a rank does not have must never win the maximum
     there = np.array([[name in here for here in types] for name in names])
     slowest = np.where(there, passes, -1.0).argmax(axis=0)
     for index, name in enumerate(names[1:], 1):
@@ -324,6 +337,7 @@ def _timed(
     busiest = float(computed[rank]), {each: float(one[rank]) for each, one in waited.items()}
     replicated_s = seconds.replicated_s
     alone = seconds.actions(choice, p, m, NO_DELAYS)
+    # kinds of actions that the schedule never runs use no link
     links = (counts > 0) * sum(busy_s.values(), start=np.zeros(counts.shape))
     if message is None or (p == 1 and name in WHOLE and volumes.order is None):  # passes one after another
         passes = replace(alone, link_s=links if links.any() else None)
@@ -341,7 +355,7 @@ def _timed(
 
 
 def _queued(timed: TimedPipeline, queued_s: float, busy_s: Mapping[str, Floats]) -> TimedPipeline:
-    """A pipeline that is longer by ``queued_s``, if anything, because links are busy for ``busy_s``."""
+    """``timed`` lengthened by ``queued_s``, if positive, and split over components by their ``busy_s``."""
     passes = {name: float(each[:2].sum()) for name, each in busy_s.items()}
     total = sum(passes.values())
     if queued_s <= 0 or total <= 0:
@@ -351,7 +365,7 @@ def _queued(timed: TimedPipeline, queued_s: float, busy_s: Mapping[str, Floats])
 
 
 def _counts(choice: PipelineChoice, p: int, m: int) -> Floats:
-    """How often a stage runs F, B, I and W in a step, (4, p·v)."""
+    """Number of times that a stage runs F, B, I and W in a step, (4, p·v)."""
     if choice.schedule in WHOLE and choice.order is None:
         return np.array([m, m, 0.0, 0.0])[:, None] * np.ones(p * choice.num_chunks)
     compiled = compiled_schedule(choice, p, m)
@@ -361,6 +375,6 @@ def _counts(choice: PipelineChoice, p: int, m: int) -> Floats:
 
 
 def _waited_s(waits: Waits, counts: Floats) -> Floats:
-    """Seconds of a step that every stage waits."""
+    """Seconds that every stage waits in a step, (p·v,)."""
     often: Floats = counts[0] * waits.forward_s + counts[1] * waits.backward_s + counts[2] * waits.input_s
     return often + counts[3] * waits.weight_s + waits.first_s + waits.last_s

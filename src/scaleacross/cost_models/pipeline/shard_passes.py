@@ -1,17 +1,17 @@
-"""Passes whose layers gather their parameters and scatter their gradients: what the pipeline waits for beyond its layers.
+"""Passes whose layers gather their parameters and scatter their gradients: exposed seconds beyond the layers' own.
 
-A pass gathers the parameters of its first layer, then those of the next layer while one computes, and scatters the gradients of
-a layer once it has computed them; the next action begins when all are scattered (``step.program``). A layer travels through its
-communicators in turn: gathered over experts, dp_shard, cp, reduced the other way round. Every communicator runs its calls one
-after another. All share the network, with what a layer itself waits for inside its building: calls that keep it busy for N
-seconds are over no sooner than N seconds after those before have left it. For layers i of a pass, g and r the gathers and
-reductions through all communicators, c seconds that a layer computes and waits for other collectives:
+A pass gathers the parameters of its first layer, and those of every next layer while one computes. It scatters the
+gradients of a layer once they are computed. The next action begins when all are scattered (``step.program``). A layer
+travels through its communicators in turn: gathers over experts, dp_shard, cp, reductions in reverse. Every communicator
+runs its calls one after another. All calls share the network with a layer's own waits inside its building. Calls that
+keep it busy for N seconds end no sooner than N seconds after the calls before them have left it. For layers i of a
+pass, g and r the gathers and reductions through all communicators, c seconds that a layer computes and otherwise waits:
 
     begun(i) = max(ended(i−1), gathered(i))        gathered(i + 1) = g after begun(i)
     ended(i) = begun(i) + c                        reduced(i)      = r after ended(i)
 
-A layer computes longer by what the collectives that run meanwhile take of its multiprocessors, all its own calls at most. During
-the last backward pass replicas reduce a layer's gradients once it has scattered them; the step waits for the last of them.
+Concurrent collectives hold multiprocessors, so a layer computes longer, at most by all its own calls. In the last
+backward pass replicas reduce a layer's gradients once it has scattered them. The step waits for the last one.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.window_traffic import SHARDED, communicators, crosses_buildings
 
 SAME: Final = 1e-12
-"""Relative: layers whose moments all lie as far apart as those of the layers before, to rounding, go on so."""
+"""Relative tolerance: where all moments of two consecutive layers differ by the same seconds, later layers repeat."""
 Call = tuple[int, float, float]
-"""Number of a communicator, seconds of a call, and those of them that keep the network busy."""
+"""Number of a communicator, seconds of a call, and seconds for which the call keeps the network busy."""
 
 
 @dataclass(frozen=True)
 class ShardCalls:
-    """Calls of one layer by communicator, in the order of a reduction: of every layer those of its stage's mean layer.
+    """Calls of the mean layer of every stage by communicator, in the order of a reduction.
 
     Attributes:
-        gather_s, reduce_s, replicate_s: (3, communicators, p·v): seconds, those that keep the network busy, those that hold
-            multiprocessors; the last of gradients between replicas, once in a step.
-        gathers: passes of a micro-batch that gather: 0, forward passes, or both.
+        gather_s, reduce_s, replicate_s: (3, communicators, p·v): seconds, seconds with a busy network, and seconds that
+            hold multiprocessors. ``replicate_s`` is for gradients between replicas, once in a step.
+        gathers: passes of a micro-batch that gather: 0 none, 1 forward passes, 2 both.
         reduces: whether gradients are scattered with every micro-batch.
-        taken: by which products fall behind for every second that a call holds multiprocessors.
+        taken: seconds of products lost for every second that a call holds multiprocessors.
     """
 
     gather_s: Floats
@@ -57,23 +57,27 @@ class ShardCalls:
 
     @classmethod
     def of(cls, volumes: Volumes, groups: Mapping[str, Group]) -> ShardCalls | None:
-        """Of a decision on ``groups``, one row each; ``volumes`` has a row for every virtual stage. None where nothing travels
-        with every pass, or no computation may overlap with it."""
+        """Calls of a decision on ``groups``, one row each.
+
+        None where nothing travels with every pass, or nothing may overlap. ``volumes``: a row per virtual stage.
+        """
         gathers, reduces = int(pass_gathers(volumes.candidates)[0]), bool(reduced_every_pass(volumes.candidates)[0])
         if not (gathers or reduces) or not volumes.job.overlap.shard_prefetch:
             return None
         axes = (*SHARDED, "dp_replicate")
         parts = [part for axis in axes for part in communicators(axis, volumes, groups[axis], groups["expert"])]
         traffic = np.stack(parts, axis=1).reshape(3, len(WINDOW_NAMES), len(parts), -1) / volumes.work.buckets
+        # traffic states seconds that hold no multiprocessors; turn them into seconds that do
         traffic[2] = traffic[0] - traffic[2]
         forward, backward = traffic[:, EVERY_PASS].swapaxes(0, 1)
+        # where both passes gather, the backward window repeats the gathers of the forward one
         reduce, replicate = backward - (forward if gathers > 1 else 0.0), traffic[:, GRADIENTS]
         work = volumes.work
         taken = float((work.taken_fraction * (1 - work.elementwise_fraction))[0])
         return cls(forward, reduce, replicate, gathers, reduces, taken)
 
     def keeping_busy(self, volumes: Volumes, inside: Mapping[str, Group]) -> ShardCalls:
-        """The same calls, by how long they keep networks of buildings busy: as those of ``inside``, which no trunk limits."""
+        """The same calls with the busy seconds of ``inside``, the groups that no inter-building link limits."""
         busy = ShardCalls.of(volumes, inside)
         if busy is None:
             return self
@@ -88,8 +92,10 @@ class ShardCalls:
     def waited_s(
         self, work: StageWork, forward_s: Floats, backward_s: Floats, input_s: Floats, busy_s: Floats
     ) -> tuple[Floats, Floats, Floats, Floats]:
-        """What F, B, I and W of every virtual stage wait for, (p·v,) each, beyond computation and these other waits; ``busy_s``
-        (2, p·v): for which others than shards keep the network busy in a forward and a backward pass."""
+        """Exposed seconds of F, B, I and W of every virtual stage beyond computation and other waits, (p·v,) each.
+
+        ``busy_s`` (2, p·v): seconds for which other calls keep the network busy in a forward and a backward pass.
+        """
         alone, again, (ahead, back) = np.maximum(0.0, work.backward_s - work.weight_s), self.gathers > 1, busy_s
         return (
             self._of_kind(work, work.forward_s, forward_s, ahead, gathers=self.gathers > 0, reduces=False),
@@ -99,8 +105,10 @@ class ShardCalls:
         )
 
     def replicated_s(self, work: StageWork, backward_s: Floats, busy_s: Floats) -> float:
-        """Seconds by which gradients between replicas outlast the backward passes of all chunks of one rank, all like the first,
-        which wait for ``backward_s`` beyond computation and keep the network busy for ``busy_s``."""
+        """Seconds by which gradients between replicas outlast the backward passes of all chunks of one rank.
+
+        All chunks count as the first. They wait ``backward_s`` in addition and keep the network busy for ``busy_s``.
+        """
         layers = int(np.maximum(1, work.num_layers).sum())
         layer = float((work.backward_s + backward_s).sum()) / layers, float(busy_s.sum()) / layers
         gathers = _calls(self.gather_s[..., 0])[::-1] if self.gathers > 1 else []
@@ -112,12 +120,13 @@ class ShardCalls:
     def _of_kind(
         self, work: StageWork, computed_s: Floats, waited_s: Floats, busy_s: Floats, *, gathers: bool, reduces: bool
     ) -> Floats:
-        """Of one kind of action, (p·v,)."""
+        """Exposed seconds of one kind of action, (p·v,)."""
         if not (gathers or reduces):
             return np.zeros(len(work.rank))
         gather, reduce = gathers * self.gather_s, reduces * self.reduce_s
         layers = np.maximum(1, work.num_layers)
         held = (gather[2] + reduce[2]).sum(axis=0)
+        # while computation is slowed, t seconds of it take t / (1 − taken), which caps the contention
         slower = self.taken * np.minimum(held, computed_s / layers / (1 - self.taken))
         layer_s = (computed_s + waited_s) / layers + slower
         columns = np.concatenate([np.stack([layers, layer_s, busy_s / layers]), *gather[:2], *reduce[:2]])
@@ -136,7 +145,7 @@ class ShardCalls:
 
 
 def _calls(seconds: Floats) -> list[Call]:
-    """The calls of one layer, of (3, communicators)."""
+    """The calls of one layer, from (3, communicators); communicators without calls are left out."""
     own = enumerate(seconds[:2].T.tolist())
     return [(number, call_s, busy_s) for number, (call_s, busy_s) in own if call_s > 0]
 
@@ -148,10 +157,10 @@ def played_s(
     reductions: Sequence[Call],
     replicas: Sequence[Call] = (),
 ) -> tuple[float, float]:
-    """Seconds of a pass of ``layers`` layers, and those for which ``replicas`` outlast it.
+    """Seconds of a pass of ``layers`` layers, and the seconds by which ``replicas`` outlast it.
 
-    A ``layer`` lasts so many seconds, and keeps the network busy for so many by what it waits for itself.
-    ``replicas`` are calls behind the reductions of every layer, which have what the others leave of the network.
+    ``layer``: seconds that a layer lasts, and seconds for which its own waits keep the network busy. ``replicas`` are
+    calls after the reductions of every layer, which use the part of the network that the others leave.
     """
     every, beside = (*gathers, *reductions, *replicas), [(number, call_s, 0.0) for number, call_s, _ in replicas]
     free, network = [0.0] * (1 + max((number for number, *_ in every), default=0)), 0.0
@@ -181,6 +190,7 @@ def played_s(
         done += 1
         now = [gathered, ended, reduced, replicated, network, *free]
         steps = [a - b for a, b in zip(now, before, strict=True) if a] if before else []
+        # all moments moved by the same seconds: skip to the last layer, which gathers nothing after it
         if done + 1 < layers and steps and max(steps) - min(steps) <= SAME * replicated:
             more = (layers - 1 - done) * steps[0]
             gathered, ended, network = gathered + more, ended + more, network + more
@@ -192,12 +202,13 @@ def played_s(
 
 
 def passes_busy_s(volumes: Volumes, groups: Mapping[str, Group], ranks: int) -> Floats:
-    """Seconds for which gathers and reductions of parameters in F, B, I and W of every virtual stage keep links between buildings
-    busy at least, (4, p·v), a rank's share of all ``ranks``'.
+    """Least seconds for which gathers and reductions keep inter-building links busy, a rank's share of all ``ranks``.
+
+    The shape is (4, p·v): F, B, I and W of every virtual stage.
 
     Args:
         volumes: a row for every virtual stage.
-        groups: one row each, which share these links with all others.
+        groups: one row each, with the links shared by all groups.
     """
     ahead, back = np.zeros((2, len(volumes.candidates)))
     for axis in SHARDED:

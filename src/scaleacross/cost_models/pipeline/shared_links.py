@@ -1,17 +1,18 @@
-"""Actions of pipeline ranks that share links: those between buildings, which the collectives of all ranks cross.
+"""Times actions of pipeline ranks that share inter-building links with the collectives of all ranks.
 
-An action that lasts d seconds alone keeps the links busy for b of them. While those that run ask for more than the links carry,
-Σ b/d > 1, every one of them with b > 0 runs at 1 / Σ b/d of its pace: an action makes many short calls, which take turns. In fill
-and drain few ranks run, so that each has the links to itself. Messages travel as in ``pipeline.timing``.
+An action that lasts d seconds alone keeps the links busy for b of them. When the running actions ask for more than the
+links carry, Σ b/d > 1, every one of them with b > 0 runs at 1 / Σ b/d of its pace. The reason is that an action makes
+many short calls, which take turns. In warm-up and cool-down few ranks run, so each has the links to itself. Messages
+travel as in ``pipeline.timing``.
 
-Gradients and parameters that travel once in a step (``States``) share these links without a pause. So a call of a pass waits for
-one turn of each of them: where they ask for g in all, an action takes g·b longer, with the mean b/d of the actions that run. What
-passes leave of the links is theirs.
+Gradients and parameters that travel once in a step (``States``) use these links without a pause. So a call of a pass
+waits for one turn of each of them. Where they ask for g in all, an action takes g·b longer, with the mean b/d of the
+running actions. Gradients and parameters have the part of the links that passes leave.
 
-* parameters  of all stages set out when the step begins; a part of a stage's first forward pass waits for its part of them
-* gradients   of a part of a stage set out once its last backward pass has computed them
+* parameters  of all stages start with the step; a part of a stage's first forward pass waits for its part of them
+* gradients   of a part of a stage start once its last backward pass has computed them
 
-A part passes its communicators one after another; every communicator of a rank runs its calls in the order in which they come.
+A part passes its communicators one after another. Every communicator of a rank runs calls in order of arrival.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ _FORWARD: Final = KINDS[Kind.F]
 _GRADIENTS: Final = (KINDS[Kind.B], KINDS[Kind.W])
 _NONE: Final = -1
 NO_WAY: Final = -1
-"""Of a message that stays in its building."""
+"""Way of a message that stays in its building."""
 
 
 class States(NamedTuple):
     """Gradients and parameters of every virtual stage, which travel once in a step.
 
     Attributes:
-        gradients_s, parameters_s: (2, communicators, p·v), communicators in the order of a reduction: seconds of all calls of a
-            stage alone, and those for which they keep links busy that all ranks share.
-        pieces: (p·v,) parts of equal size in which they travel.
+        gradients_s, parameters_s: (2, communicators, p·v), communicators in the order of a reduction. Row 0 has the
+            seconds of all calls of a stage alone, row 1 those for which they keep the links busy that all ranks share.
+        pieces: parts of equal size in which they travel, (p·v,).
     """
 
     gradients_s: Floats
@@ -54,8 +55,9 @@ def is_crowded(seconds: Floats, busy_s: Floats, rank: Ints) -> bool:
 
     Args:
         seconds, busy_s: d and b of every kind of action on every virtual stage, (kinds, p·v).
-        rank: of every virtual stage, (p·v,).
+        rank: pipeline rank of every virtual stage, (p·v,).
     """
+    # a rank runs one action at a time, so its most demanding one bounds its share
     most = np.zeros(int(rank.max()) + 1)
     np.maximum.at(most, rank, _asked(seconds, busy_s).max(axis=0))
     return bool(most.sum() > 1)
@@ -71,12 +73,13 @@ def run_sharing(
     waits: MessageWaits | None = None,
     crossing: Bools | None = None,
 ) -> tuple[Floats, Floats, Floats, float]:
-    """Start and end of every action and arrival of its message, in the compiled order, and the end of the last of ``states``.
+    """Start and end of actions and arrival of their messages, in the compiled order, and the end of all ``states``.
 
     Args:
-        seconds, busy_s: d and b of every action; ``latency``, ``occupancy``: of its message.
+        seconds, busy_s: d and b of every action.
+        latency, occupancy: of its message, s.
         waits: layers that wait while messages pass these links.
-        crossing: of ``ways``; None: no messages pass them.
+        crossing: as of ``ways``; None: no messages pass these links.
     """
     from scaleacross.cost_models.pipeline import sharing_loop as loop  # late: it brings the compiler
 
@@ -107,7 +110,7 @@ def run_sharing(
 
 
 class _Parts(NamedTuple):
-    """Calls of gradients and parameters, and the last columns of ``sharing_loop.Actions``."""
+    """Calls of gradients and parameters, and the columns of ``sharing_loop.Actions`` that refer to them."""
 
     calls: Sequence[Call]
     number: Ints
@@ -117,7 +120,7 @@ class _Parts(NamedTuple):
 
     @classmethod
     def of(cls, compiled: CompiledSchedule, states: States | None) -> _Parts:
-        """Of a schedule whose stages have these."""
+        """Calls and columns for a schedule whose stages have ``states``."""
         gated, stride = np.zeros((2, len(compiled.rank)), dtype=np.int64)
         number, call = np.ones_like(gated), np.full_like(gated, _NONE)
         calls: list[Call] = []
@@ -127,6 +130,7 @@ class _Parts(NamedTuple):
         first, last = _outermost(compiled)
         lanes: dict[tuple[int, int], int] = {}
         for (seconds, busy_s), actions, gates, communicators in (
+            # parameters come first, as ``sharing_loop.Calls`` has them; gathers pass the communicators in reverse order
             (states.parameters_s, first, True, order[::-1]),
             (states.gradients_s, last, False, order),
         ):
@@ -146,7 +150,7 @@ class _Parts(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """Parts of actions, and which wait for messages: columns of ``sharing_loop.Actions``."""
+    """Columns of ``sharing_loop.Actions``: number of parts, and figures of parts that wait for messages."""
 
     number: Ints
     ahead_s: Floats
@@ -155,7 +159,7 @@ class _Waiting(NamedTuple):
 
     @classmethod
     def of(cls, compiled: CompiledSchedule, parts: _Parts, waits: MessageWaits | None) -> _Waiting:
-        """Every layer whose calls may wait is a part, but of actions that are in parts for gradients or parameters already."""
+        """A part for every layer whose calls may wait, except in actions divided for gradients or parameters."""
         none = np.zeros(len(compiled.rank))
         if waits is None:
             return cls(parts.number, none, none, none)
@@ -166,23 +170,24 @@ class _Waiting(NamedTuple):
 
 
 def ways(compiled: CompiledSchedule, crossing: Bools) -> Ints:
-    """Number of the way on which an action's message crosses buildings, those on one queue; ``NO_WAY`` where it does not.
+    """Queue (way) on which the message of every action crosses buildings; ``NO_WAY`` where it does not.
 
-    Between two buildings all messages in a direction share a trunk, those from the last rank back to the first included.
-    Pipelines through more buildings have one for every pair of ranks.
+    Between two buildings all messages in one direction share a link, those from the last rank back to the first
+    included. In pipelines through more buildings every pair of ranks has its own way.
 
     Args:
         crossing: whether messages between consecutive virtual stages cross buildings, (p·v − 1,).
     """
     crosses = np.append(crossing, False)[compiled.boundary]
     receiver = compiled.link % compiled.schedule.num_ranks
+    # one border between neighbouring ranks means two buildings, and then the direction alone names the queue
     borders = np.minimum(compiled.rank, receiver)[crosses & (np.abs(compiled.rank - receiver) == 1)]
     way = receiver < compiled.rank if len(np.unique(borders)) == 1 else np.unique(compiled.link, return_inverse=True)[1]
     return np.where(crosses, way, NO_WAY)
 
 
 def _outermost(compiled: CompiledSchedule) -> tuple[Mapping[int, int], Mapping[int, int]]:
-    """First forward pass of every stage, in the order in which these come, and the last pass that computes gradients."""
+    """First forward pass of every stage, in order of time, and the last pass of every stage that computes gradients."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for action, (stage, kind) in enumerate(zip(compiled.stage.tolist(), compiled.kind.tolist(), strict=True)):
@@ -194,5 +199,5 @@ def _outermost(compiled: CompiledSchedule) -> tuple[Mapping[int, int], Mapping[i
 
 
 def _asked(seconds: Floats, busy_s: Floats) -> Floats:
-    """b/d of actions: the share of the links that each asks for."""
+    """b/d of actions, the share of the links that each asks for; 0 where d is 0."""
     return np.divide(busy_s, seconds, out=np.zeros_like(busy_s), where=seconds > 0)

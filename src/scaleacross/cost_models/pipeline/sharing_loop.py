@@ -1,4 +1,4 @@
-"""The play of ``shared_links``, compiled: one event after another, looking at all ranks and communicators at each."""
+"""The event loop of ``shared_links``, compiled: it looks at all ranks and communicators at each event."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.machine_code import compiled
 
 DONE, WAITS, READY, HELD, RUNS = range(5)
-"""What a rank does: nothing more, wait for a message, begin at a known moment, wait for its parameters, run."""
+"""States of a rank: no action left, waits for a message, begins at a known moment, waits for its parameters, runs."""
 NONE: Final = -1
 LEAST_PACE: Final = 1e-9
-"""Of calls that wait for passes which leave nothing of the links: rounding must not stop them."""
+"""Least share of the links left to calls whose links passes use fully. Rounding must not stop these calls."""
 
 
 class Actions(NamedTuple):
-    """Actions in an order in which every one follows what it waits for (``CompiledSchedule``).
+    """Actions in an order in which every one follows those that it waits for (``CompiledSchedule``).
 
     Attributes:
-        rank, needs, fills, link: of each, as there; ``row``: actions of rank 0, of rank 1 ...; ``first``: (ranks + 1,) where each
-            rank's begin.
-        lasts_s, asks: alone, and the share of the links that it asks for.
-        travel_s, occupied_s: of its message.
-        parts: in which it runs, of equal length.
+        rank, needs, fills, link: columns of ``CompiledSchedule``.
+        row, first: actions of rank 0, of rank 1 ..., and the index in ``row`` where each rank's begin, (ranks + 1,).
+        lasts_s, asks: seconds alone, and the share of the links that the action asks for.
+        travel_s, occupied_s: latency and occupancy of its message, s.
+        parts: number of parts of equal length in which it runs.
         gated: whether its parts wait for parameters.
-        call, stride: first call of its first part's gradients, NONE without, and calls of each part.
-        crosses: number of the way on which its message passes these links, NONE if it does not.
+        call, stride: first call of its first part's gradients (NONE if it has none), and calls of each part.
+        crosses: way on which its message passes these links, NONE if it does not.
         ahead_s, hidden_s, more_s: of a part whose calls wait for messages (``message_waits``); 0 where none does.
     """
 
@@ -55,11 +55,11 @@ class Calls(NamedTuple):
     """Calls of gradients and parameters, those of parameters first.
 
     Attributes:
-        lane: number of a rank's communicator, which runs its calls in the order in which they come.
+        lane: number of a rank's communicator, which runs its calls in their order of arrival.
         following: call of the same part in the next communicator, NONE after the last.
         lasts_s, asks: as of ``Actions``.
-        opens: action of which a part waits for this call; NONE.
-        begins: whether it sets out when the step begins.
+        opens: action of which one part waits for this call, else NONE.
+        begins: whether it starts with the step.
     """
 
     lane: Ints
@@ -71,7 +71,7 @@ class Calls(NamedTuple):
 
 
 class Played(NamedTuple):
-    """Moments of every action, s: ``arrival`` of its message; ``calls``: (1,) end of the last call."""
+    """Moments of every action, s. ``arrival`` is that of its message; ``calls`` (1,) is the end of the last call."""
 
     start: Floats
     end: Floats
@@ -80,12 +80,14 @@ class Played(NamedTuple):
 
 
 class Jobs(NamedTuple):
-    """What runs, by place: ranks, then communicators.
+    """Running actions and calls by place: ranks first, then communicators.
 
     Attributes:
-        job: action or call; NONE.
-        left_s: of it, alone; ``asks``: of the links; ``slower``: seconds that a second of it takes.
-        changed: (1,) whether what is asked of the links has changed.
+        job: action or call; NONE if idle.
+        left_s: seconds left of it, alone.
+        asks: share of the links that it asks for.
+        slower: seconds that one second of it takes.
+        changed: (1,) nonzero if the sum of ``asks`` may have changed.
     """
 
     job: Ints
@@ -100,7 +102,7 @@ def play(actions: Actions, calls: Calls, num_slots: int, played: Played) -> None
     """Write all moments into ``played``.
 
     Args:
-        num_slots: messages, and two more (``CompiledSchedule``).
+        num_slots: number of messages plus two (``CompiledSchedule``).
     """
     ranks, lanes = len(actions.first) - 1, 0 if len(calls.lane) == 0 else calls.lane.max() + 1
     places = ranks + lanes
@@ -111,6 +113,7 @@ def play(actions: Actions, calls: Calls, num_slots: int, played: Played) -> None
     arrived, link_free = np.zeros(num_slots), np.zeros(ranks * ranks)
     for slot in actions.fills:
         arrived[slot] = np.inf
+    # two more than the last way: at least one entry where no message crosses (NONE is -1)
     passed, now = np.zeros(actions.crosses.max() + 2), 0.0
     for call in range(len(calls.lane)):
         if calls.begins[call]:
@@ -118,6 +121,7 @@ def play(actions: Actions, calls: Calls, num_slots: int, played: Played) -> None
     for rank in range(ranks):
         _next(actions, does, at, moment, arrived, rank, 0.0)
     while True:
+        # paces change only when a job that uses the links starts or stops
         if jobs.changed[0]:
             _share(jobs, ranks)
         place, then = NONE, np.inf
@@ -127,6 +131,7 @@ def play(actions: Actions, calls: Calls, num_slots: int, played: Played) -> None
         for other in range(places):
             if jobs.job[other] != NONE and now + jobs.left_s[other] * jobs.slower[other] < then:
                 place, then = other, now + jobs.left_s[other] * jobs.slower[other]
+        # nothing runs and nothing is due: the step is over
         if place == NONE:
             return
         passed_s, now = max(0.0, then - now), max(now, then)
@@ -171,7 +176,7 @@ def play(actions: Actions, calls: Calls, num_slots: int, played: Played) -> None
 
 @compiled
 def _next(actions: Actions, does: Ints, at: Ints, moment: Floats, arrived: Floats, rank: int, now: float) -> None:
-    """The next action of a free rank begins once its message is there."""
+    """The next action of a free rank becomes ready once its message has arrived."""
     if at[rank] == actions.first[rank + 1]:
         does[rank] = DONE
         return
@@ -184,7 +189,10 @@ def _next(actions: Actions, does: Ints, at: Ints, moment: Floats, arrived: Float
 def _begin(
     actions: Actions, jobs: Jobs, does: Ints, over: Ints, there: Ints, rank: int, action: int, messages_s: Floats
 ) -> None:
-    """The next part of an action begins, or waits for its parameters; ``messages_s``: until those of every way are through."""
+    """Start the next part of an action, or hold it until its parameters are there.
+
+    ``messages_s``: seconds until the last message of every way has passed.
+    """
     if actions.gated[action] and there[action] <= over[action]:
         _stop(jobs, rank)
         does[rank] = HELD
@@ -197,7 +205,7 @@ def _begin(
 
 @compiled
 def _post(calls: Calls, jobs: Jobs, queue: Ints, last: Ints, ranks: int, call: int) -> None:
-    """A call begins once its communicator is free."""
+    """Start a call, or queue it behind the calls of its communicator."""
     lane = calls.lane[call]
     if jobs.job[ranks + lane] == NONE:
         _run(calls, jobs, ranks + lane, call)
@@ -208,7 +216,7 @@ def _post(calls: Calls, jobs: Jobs, queue: Ints, last: Ints, ranks: int, call: i
 
 @compiled
 def _end_call(calls: Calls, jobs: Jobs, queue: Ints, last: Ints, ranks: int, lane: int) -> None:
-    """The next call of this communicator begins, and the next one of the same part may."""
+    """End a call: its communicator runs the next one, and the same part goes on to the next communicator."""
     call = jobs.job[ranks + lane]
     _stop(jobs, ranks + lane)
     if queue[call] != NONE:
@@ -236,7 +244,7 @@ def _stop(jobs: Jobs, place: int) -> None:
 
 @compiled
 def _share(jobs: Jobs, ranks: int) -> None:
-    """How much slower passes and calls are for what all that run ask for (``shared_links``)."""
+    """Update the pace of passes and calls when all jobs ask for more than the links carry (``shared_links``)."""
     jobs.changed[0] = 0
     passes, asking, states = 0.0, 0, 0.0
     for place in range(len(jobs.job)):

@@ -1,4 +1,4 @@
-"""When the virtual stages of a timed pipeline run forward for the first time, and when they have their gradients."""
+"""When the virtual stages of a timed pipeline first run forward, and when they have their gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StageEnds(NamedTuple):
         last_start_s, last_end_s: of the last action that computes weight gradients, a whole backward pass or W.
         total_s: end of the last action of any stage.
         states_s: end of the last call of ``shared_links.States``; 0 where these share no links with passes.
-        own_s: of every rank's ``own_traffic.OwnTraffic``, (p,); 0 without.
+        own_s: end of every rank's ``own_traffic.OwnTraffic``, (p,); 0 without.
     """
 
     first_start_s: Floats
@@ -34,7 +34,7 @@ class StageEnds(NamedTuple):
     own_s: Floats | float = 0.0
 
     def after(self, skipped_s: float) -> StageEnds:
-        """Of a run that goes on for so long between its first forward passes and its last backward passes."""
+        """The ends of a run that is longer by ``skipped_s`` between first forward and last backward passes."""
         last_start_s, last_end_s = self.last_start_s + skipped_s, self.last_end_s + skipped_s
         total_s, states_s = self.total_s + skipped_s, self.states_s and self.states_s + skipped_s
         own_s = np.where(np.greater(self.own_s, 0), self.own_s + skipped_s, 0.0)
@@ -58,13 +58,13 @@ def stage_ends(compiled: CompiledSchedule, times: PipelineTimes) -> StageEnds:
 
 
 def chained_ends(forward_s: Floats, backward_s: Floats, delay_s: Floats) -> StageEnds:
-    """The earliest first forward passes and the latest ends of stages that are one chunk each of their rank, in a schedule with
-    whole backward passes.
+    """Earliest first forward passes and latest ends of stages, for ranks with one chunk each and whole backward passes.
 
-    The first micro-batch of a stage has passed all stages before it; the last one goes back through them.
+    The first micro-batch has passed all stages before a stage; the last one goes back through them.
 
     Args:
-        forward_s, backward_s: passes with their waits, (p·v,); ``delay_s``: of messages between consecutive stages, (p·v − 1,).
+        forward_s, backward_s: passes with their waits, (p·v,).
+        delay_s: of messages between consecutive stages, (p·v − 1,).
     """
     start = np.append(0.0, np.cumsum(forward_s[:-1] + delay_s))
     behind = np.append(0.0, np.cumsum(backward_s[:-1] + delay_s))

@@ -1,6 +1,6 @@
-"""Kinds of pipeline schedules, and their memory slots.
+"""Families of pipeline schedules, and the activations that a rank holds under each.
 
-ZBH1 without delay takes m(F+B) + (p−1)(F+B−2W) if W ≤ F (arXiv 2401.10241, tested); symbols as in ``closed_form``.
+ZBH1 without delay takes m(F+B) + (p−1)(F+B−2W) if W ≤ F (arXiv 2401.10241, tested). Symbols as in ``closed_form``.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 CLOSED: Final[tuple[ScheduleName, ...]] = ("GPipe", "1F1B", "Interleaved1F1B")
-"""Schedules with a closed form (``pipeline``)."""
+"""Schedules with a closed form (``pipeline.closed_form``)."""
 MIRRORED: Final[tuple[ScheduleName, ...]] = ("Eager1F1B", "LoopedBFS")
-"""Schedules with a whole backward, which drain as they fill."""
+"""Other schedules with a whole backward, whose cool-down mirrors their warm-up."""
 WHOLE: Final[tuple[ScheduleName, ...]] = (*CLOSED, *MIRRORED)
-"""All schedules with a whole backward: their weight gradients fill no idle time."""
+"""All schedules with a whole backward: their weight gradients use no idle time."""
 SPLIT: Final[tuple[ScheduleName, ...]] = (
     "ZBH1", "ZBH2", "InterleavedZeroBubble", "ZBVZeroBubble", "VHalf", "VMin", *ADDED_SCHEDULES,
 )  # fmt: skip
-"""Schedules without any whole backward: input and weight gradients are always computed apart. What packages add may be so."""
+"""Schedules without any whole backward, which compute input and weight gradients apart. Added ones may be so."""
 
 
 def among(schedule_codes: Ints, names: Sequence[ScheduleName]) -> Bools:
-    """Which codes (indices of SCHEDULE_NAMES) stand for one of these schedules, (n,)."""
+    """Mask of the codes (indices of SCHEDULE_NAMES) that stand for one of these schedules, (n,)."""
     listed: Bools = np.array([name in names for name in SCHEDULE_NAMES])[schedule_codes]
     return listed
 
 
 def folded(schedule_codes: Ints) -> Bools:
-    """Which codes stand for schedules whose stages sit in a V, (n,). Only families that occur are looked up."""
+    """Mask of the codes of schedules whose stages form a V, (n,). Only schedules that occur are looked up."""
     listed = np.zeros(len(SCHEDULE_NAMES), dtype=bool)
     for code in np.flatnonzero(np.bincount(schedule_codes, minlength=0)):
         listed[code] = SCHEDULES[SCHEDULE_NAMES[code]].placement == "v"
@@ -50,7 +50,7 @@ def folded(schedule_codes: Ints) -> Bools:
 
 
 def idle_share(schedule: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike) -> Floats:
-    """Idle time of a rank in a step without delay, at least, as a share of (p−1)(F+B)/v."""
+    """Least idle time of a rank in a step without delay, as a share of (p−1)(F+B)/v."""
     name, F, B = np.asarray(schedule), np.asarray(forward_s, dtype=np.float64), np.asarray(backward_s)
     whole = np.isin(name, WHOLE)
     return np.asarray(np.where(whole, 1.0, F / np.where(F + B > 0, F + B, 1.0)))
@@ -59,9 +59,9 @@ def idle_share(schedule: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike)
 def max_in_flight(
     schedule: ArrayLike, num_ranks: ArrayLike, num_microbatches: ArrayLike, num_chunks: ArrayLike, rank: ArrayLike
 ) -> Ints:
-    """Chunk activations (1/v of a rank's layers, one micro-batch) that ``rank`` holds at once, waiting weight gradients too.
+    """Chunk activations (1/v of a rank's layers, one micro-batch) that ``rank`` holds at once, also for W.
 
-    Equal to the count of the generated orders, in which those that packages add are counted; at most m·v.
+    Equal to the count of the generated orders; for schedules that packages add, the orders are counted. At most m·v.
 
     Raises:
         InputError: a schedule that is not in this table.
@@ -98,7 +98,7 @@ def max_in_flight(
 
 
 def _counted(*columns: NDArray[Any]) -> Ints:
-    """Chunk activations that the orders of added schedules hold; 0 for the others. Columns name, p, m, v, rank broadcast."""
+    """Chunk activations that added schedules hold; 0 for the others. Columns name, p, m, v, rank broadcast."""
     rows = np.broadcast_arrays(*columns)
     out = np.zeros(rows[0].shape, dtype=np.int64)
     for place in zip(*np.nonzero(np.isin(rows[0], ADDED_SCHEDULES)), strict=True):

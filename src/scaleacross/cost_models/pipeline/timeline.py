@@ -72,7 +72,7 @@ def _messages(schedule: PipelineSchedule, times: PipelineTimes, cells: list[list
 
 @dataclass(frozen=True)
 class PlannedPipeline:
-    """The pipeline of a decided plan: its order, the seconds that its price was timed with, and the bytes of one message."""
+    """The pipeline of a decided plan: its schedule, the seconds of its estimate, and the bytes of one message."""
 
     schedule: PipelineSchedule
     actions: Actions

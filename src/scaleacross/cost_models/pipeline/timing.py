@@ -4,11 +4,12 @@ Model. A rank runs its actions one at a time in the schedule's order. A forward 
 virtual stage x sends one message to stage x+1 (x−1). The message waits until the directed link between the two ranks is
 free, occupies it for ``occupancy_s`` (= bytes / bandwidth), and arrives ``latency_s`` after that. All chunks share the
 link from one rank to the next, and messages leave in the order in which they are produced. Receives are posted ahead:
-computation never waits for a send. A boundary between two stages of the same rank costs nothing.
+computation never waits for a send. A boundary between two stages of the same rank adds nothing.
 
-Links that the collectives of all ranks share: ``link_s`` (``pipeline.shared_links``); layers whose calls wait there for messages:
-``waits`` (``pipeline.message_waits``). Between two buildings messages in a direction queue on one link: ``crossing``.
-Speed: about nine million actions per second, a tenth of that where the schedule is not compiled yet (one core).
+Three options refine links: ``link_s`` has links that the collectives of all ranks share (``pipeline.shared_links``),
+``waits`` has layers whose calls wait there for messages (``pipeline.message_waits``), and with ``crossing`` all
+messages between two buildings in one direction queue on one link. Speed: about nine million actions per second, a tenth
+of that where the schedule is not compiled yet (one core).
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class PipelineTimes:
     Attributes:
         total_s: end of the last action of any rank.
         start_s, finish_s: [rank] -> array over the actions of that rank in schedule order.
-        arrival_s: the same, when the action's message is at its receiver; its end if it sends none.
-        states_s: end of the last call of ``States``; ``own_s``: of every rank's ``OwnTraffic``, (p,); 0 without.
+        arrival_s: arrival of each action's message at its receiver, likewise; the action's end if it sends none.
+        states_s: end of the last call of ``States``, 0 without.
+        own_s: end of every rank's ``OwnTraffic``, (p,); 0 without.
     """
 
     total_s: float
@@ -69,22 +71,23 @@ def time_schedule(
     """Start and finish of every action.
 
     Args:
-        schedule: as it is, or compiled, which whoever times it again and again keeps.
+        schedule: the schedule, or its compiled form, which callers keep that time it repeatedly.
         forward_s: seconds of F per virtual stage, shape (p·v,) or scalar.
-        backward_s: seconds of the full backward B, same shapes. An I takes ``input_s``, or ``backward_s - weight_s`` if None.
+        backward_s: seconds of the full backward B, same shapes. An I takes ``input_s``, or ``backward_s - weight_s`` if
+            None.
         latency_s: seconds that a message travels after its last byte left, per boundary between consecutive virtual
-            stages (entry x between stages x and x+1), shape (p·v−1,) or scalar. Every p-th entry is the loop-back from rank
-            p−1 to rank 0, or unused where the placement keeps both stages on one rank. Shape (2, p·v−1) tells forward
-            messages (row 0) from backward ones.
+            stages (entry x between stages x and x+1), shape (p·v−1,) or scalar. Every p-th entry is the loop-back from
+            rank p−1 to rank 0, or unused where the placement keeps both stages on one rank. Shape (2, p·v−1) has
+            forward messages in row 0 and backward ones in row 1.
         occupancy_s: seconds that a message occupies the directed link, same shapes.
         weight_s: seconds of W per virtual stage; needed when the schedule splits its backward.
-        outer_s: seconds that the forward of the first (row 0) and the backward of the last micro-batch (row 1) take longer,
-            shape (2, p·v) or scalar: they have no other micro-batch to hide communication behind.
-        link_s: seconds for which F, B, I and W of every virtual stage keep links busy that all ranks share, (4, p·v); None: no
-            links are shared.
-        states: what else these links carry; waits: layers that wait for messages on them; only with ``link_s``.
+        outer_s: further seconds of the forward of the first (row 0) and the backward of the last micro-batch (row 1),
+            which overlap with no other micro-batch, shape (2, p·v) or scalar.
+        link_s: seconds for which F, B, I and W of every virtual stage keep links busy that all ranks share, (4, p·v);
+            None: no links are shared.
+        states: other traffic of these links. waits: layers that wait for messages on them. Both only with ``link_s``.
         crossing: whether messages cross buildings, per boundary between virtual stages, (p·v−1,); None: none does.
-        beside: traffic that passes over links of each rank's own, which slows it down; only without ``link_s``.
+        beside: traffic over links of each rank's own, which slows its actions; only without ``link_s``.
 
     Raises:
         InputError: wrong shape, a negative or non-finite time, or a split backward without ``weight_s``.
@@ -132,7 +135,7 @@ def time_schedule(
 
 
 def _outermost(compiled: CompiledSchedule, outer_s: Floats) -> Floats:
-    """What the first forward and the last backward of every stage take longer, per action."""
+    """Further seconds of the first forward and the last backward of every stage, per action."""
     first = (compiled.kind == _F) & (compiled.microbatch == 0)
     last = np.isin(compiled.kind, (_B, _I)) & (compiled.microbatch == compiled.schedule.num_microbatches - 1)
     longer: Floats = first * outer_s[0, compiled.stage] + last * outer_s[1, compiled.stage]
@@ -156,7 +159,10 @@ def _queued(
     start: Floats,
     arrival: Floats,
 ) -> tuple[Floats, Floats]:
-    """``_run``, whose ``start`` and ``arrival`` stay where no two messages pass a way at the same moment."""
+    """``_run`` with messages of all ranks in one queue per way.
+
+    If no two messages are on a way at the same moment, ``start`` and ``arrival`` are returned unchanged.
+    """
     from scaleacross.cost_models.pipeline import action_loop as loop  # late: it brings the compiler
 
     sent = np.flatnonzero((way != NO_WAY) & (occupancy > 0))
@@ -166,6 +172,7 @@ def _queued(
     if not ((begins[1:] < ended[:-1]) & (on[1:] == on[:-1])).any():
         return start, arrival
     ranks = compiled.schedule.num_ranks
+    # ways get numbers after those of the links between ranks
     lane = np.where(way != NO_WAY, ranks * ranks + way, compiled.link)
     columns = compiled.rank, compiled.needs, compiled.fills, lane, duration, occupancy, latency
     return loop.play_queued(*columns, *compiled.by_rank, int(lane.max()) + 1, compiled.num_slots)

@@ -1,6 +1,6 @@
-"""The pipelines of a decision before it is known where its groups lie: all but what their collectives and messages take.
+"""The pipelines of a decision before its groups are placed: everything except the times of collectives and messages.
 
-Where many placements share layers and micro-batches, only calls differ between them.
+Placements with the same layers and micro-batches share these pipelines and differ only in their calls.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from scaleacross.cost_models.window_traffic import crosses_buildings, without_tr
 from scaleacross.spec.parallelism import GridAxis
 
 WAITED: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard")
-"""Axes whose collectives stages wait for."""
+"""Axes with collectives that stages wait for."""
 NO_RANKS: Final[Mapping[str, RankGroups]] = MappingProxyType({})
-"""All ranks wait for groups alike."""
+"""Default for ``waits``: all ranks wait for the same groups."""
 NO_GROUPS: Final[Mapping[str, Group]] = MappingProxyType({})
-"""No rank's groups lie otherwise than all groups of their axis."""
+"""Default for ``apart``: the groups of every rank lie as all groups of their axis."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class UnplacedPipelines:
 
     @property
     def any_stages(self) -> StageWork:
-        """Work of the stages on one of the types: what they hold is the same on all."""
+        """Work of the stages on one of the types. Layers and parameters are the same on all types."""
         return next(iter(self.stages.values()))
 
     @cached_property
     def stage_volumes(self) -> Volumes:
-        """A row for every virtual stage, with the parameters that it holds in as many buckets as layers, one at least."""
+        """Volumes with a row for every virtual stage, with its own parameters in one bucket per layer, at least one."""
         stages = self.any_stages
         every = self.volumes.take(np.zeros(len(stages.rank), dtype=np.int64))
         held = {"dense_parameters": stages.dense_parameters, "expert_parameters": stages.expert_parameters}
@@ -68,12 +68,12 @@ class UnplacedPipelines:
         waits: Mapping[str, RankGroups] = NO_RANKS,
         apart: Mapping[str, Group] = NO_GROUPS,
     ) -> list[TimedPipeline]:
-        """The pipelines with these groups (one row each), one for every kind of replicas. Raises as ``timed_pipelines``.
+        """The pipelines with these groups (one row each), one per kind of replicas. Raises as ``timed_pipelines``.
 
-        Stages wait for groups inside buildings as long as these take on the stage's own accelerator type; for those in ``waits``
-        (``waiting_groups``) as their own pipeline rank's lie. A rank's groups ``apart`` (one row each) have the links between
-        buildings to themselves until all ranks' calls ask for more than these carry (``shared_links``). Shards share the networks
-        of buildings with all that stages wait for.
+        Waits for groups inside buildings are those of the stage's own accelerator type. Waits for groups in ``waits``
+        (``waiting_groups``) are those of the stage's pipeline rank. The groups of a rank in ``apart`` (one row each)
+        have the inter-building links to themselves until the calls of all ranks ask for more than these carry
+        (``shared_links``). Shards share the networks of buildings with all other calls of the stages.
         """
         alone = {**groups, **apart}
         held = self.stage_volumes
@@ -97,9 +97,9 @@ class UnplacedPipelines:
         return timed_pipelines(self.volumes, by_type, ranks, self.layout, self.micro_batches, message, busy_s, behind)
 
     def _links_busy_s(self, groups: Mapping[str, Group]) -> dict[str, Floats]:
-        """Seconds for which what F, B, I and W of every virtual stage wait for keeps links between buildings busy at least.
+        """Least seconds for which waits of F, B, I and W of every virtual stage keep inter-building links busy.
 
-        (4, p·v) by component, every rank's in the mean; ``groups`` share these links with all others.
+        The shape is (4, p·v) by component, in the mean over ranks. ``groups`` share these links with all others.
         """
         names = ("tp", "cp", "ep")
         far = {name for name in names if crosses_buildings(groups[name].shape).any()}
@@ -114,7 +114,7 @@ class UnplacedPipelines:
         }
 
     def _calls_on(self, accelerator: str, groups: Mapping[str, Group], waits: Mapping[str, RankGroups]) -> list[Calls]:
-        """Of tp, cp and dp_shard."""
+        """Calls of tp, cp and dp_shard on one accelerator type."""
 
         def calls(axis: GridAxis, name: str) -> Calls:
             def of_kind(group: Group) -> Calls:
@@ -135,7 +135,10 @@ class UnplacedPipelines:
     def exchanges(
         self, groups: Mapping[str, Group], timed: TimedPipeline, waits: Mapping[str, RankGroups] = NO_RANKS
     ) -> RankGroups:
-        """The all-to-alls that its pipeline ranks wait for: of several types' the shortest, as none hides more than it waits."""
+        """The all-to-alls that the ranks of a pipeline wait for.
+
+        Of several accelerator types the shortest counts, because no call overlaps with more than its own wait.
+        """
         types = sorted(frozenset[str]().union(*self.layout[timed.replicas].types))
         ranks = int(self.volumes.candidates.pp[0])
         every = waits["ep"] if "ep" in waits else RankGroups.alike(groups["ep"], ranks)
