@@ -1,13 +1,13 @@
-"""What gradients and parameters cost a pipeline: passes that they delay follow one another.
+"""Delay of a placed pipeline by gradients and parameters that overlap with its passes.
 
-While they travel, they take multiprocessors from products and links from calls (``overlap``, ``beside_layers``). That is one
-rank's loss. But the last micro-batch goes back through one stage after another, each of them late already, and the first one
-comes to stages that wait for their parameters. So the pipeline takes longer than any rank alone would make it. It is played once
-more with what each of its ranks sends (``pipeline.own_traffic``). A pass loses multiprocessors while it computes, not during its
-calls.
+While they travel, they hold multiprocessors that products need and links that calls need (``overlap``,
+``beside_layers``). Those laws give the loss of one rank. But the last micro-batch goes back through one stage after
+another, each of them late already, and the first one meets stages that wait for their parameters. So the pipeline takes
+longer than any rank alone would make it. It is timed once more with the traffic of each rank
+(``pipeline.own_traffic``). A pass loses multiprocessors while it computes, not during its calls.
 
-Not where layers wait for inter-building links that ranks share (``Actions.link_s``): a rank that waits for these lets its traffic
-pass, and the pipeline that is played does not wait for them.
+The delay is 0 where layers wait for inter-building links that ranks share (``Actions.link_s``). A rank that waits for
+these lets its traffic pass, and the pipeline timed here does not contain these waits.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic
 
 
 def later_s(of: Ranks, over: Sequence[Window], traffic: Sequence[Floats], far_parameters: bool) -> Floats:
-    """Seconds by which gradients and parameters make the pipeline longer, beyond one bucket and what they take from each rank's
-    computation, (2, ranks); 0 where ``link_s`` is given.
+    """Seconds by which gradients and parameters lengthen the pipeline, (2, ranks); 0 where ``link_s`` is given.
+
+    One bucket and what they take from each rank's computation do not count, because windows count these.
 
     Args:
-        of: with whole backward passes.
-        over: the windows that hide them.
+        of: ranks with whole backward passes.
+        over: the windows that overlap with them.
         traffic: of all communicators, each (TRAFFIC_ROWS, ranks).
-        far_parameters: parameters cross buildings; what they delay, ``far_gradients`` says.
+        far_parameters: whether parameters cross buildings; ``far_gradients`` computes their delay then.
     """
     work, every, longer = of.volumes.work, sum(traffic[1:], start=traffic[0]), np.zeros((2, len(of.volumes.candidates)))
     within = of.volumes.job.overlap.reduces_within(pipelined=True)
@@ -47,6 +48,7 @@ def later_s(of: Ranks, over: Sequence[Window], traffic: Sequence[Floats], far_pa
         taken_s = taken_s + work.hbm_s_per_byte * of.volumes.received_by_kind[window]
         whole_s = (passes.backward_s, passes.forward_s)[window]
         computed = np.minimum(1.0, (stages.backward_s, stages.forward_s)[window] / np.maximum(whole_s, TINY_S))
+        # only the share of a pass that computes loses multiprocessors; one bucket travels after all passes
         lost_s = (one.slowed_s[rank] + computed * taken_s[rank]) / np.maximum(1 - one.first_fraction[rank], TINY_S)
         pieces = of.pieces if within or window == PARAMETERS else np.ones_like(of.pieces)
         loss, gathered = lost_s / np.maximum(pace_s[rank], TINY_S), np.array([window == PARAMETERS])

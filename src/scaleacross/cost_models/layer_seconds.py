@@ -1,7 +1,7 @@
-"""Seconds of one micro-batch in every layer of a model: block types, embedding and head, by candidate and accelerator type.
+"""Seconds of one micro-batch in every layer (block types, embedding, head), by candidate and accelerator type.
 
-Layers take the same time on every rank that holds them, so that they are priced once for all candidates with equal (tp, cp, ep,
-micro-batch, exchange over cp), remembered, and then put together (``rank_seconds``).
+A layer takes the same time on every rank that holds it. So layers are timed once for all candidates with equal (tp, cp,
+ep, micro-batch, exchange over cp), remembered, and then summed by rank (``rank_seconds``).
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 Row = tuple[int, ...]
 """A row of ``Shards``."""
 LAYER_COLUMNS: Final = ("tp", "cp", "ep", "expert_lanes", "micro_batch", "context", "cp_inner", "activation_offload")
-"""Columns of candidates that a layer's seconds depend on, but for ``recompute``."""
+"""Columns of candidates that a layer's seconds depend on, besides ``recompute``."""
 Known = TypeVar("Known")
 StackedTimes = LayerTimes
-"""Of [block types..., embedding, head], (types + 2, n)."""
+"""Layer times of [block types..., embedding, head], (types + 2, n)."""
 _MASKS: Final = np.array([*MASKS, 0])  # ANY_POLICY repeats nothing
-_REMEMBERED: Final = 16  # models on accelerators: of one problem, few; every exact price asks for the same rows again
+_REMEMBERED: Final = 16  # pairs of model and accelerator, few in a problem; every exact step time needs them
 
 
 class TimedLayers(NamedTuple):
     """The layers of a decision, timed on every accelerator type.
 
     Attributes:
-        candidates: its row, or a row for every pipeline rank (``recomputation.on_ranks``).
-        times: of every accelerator type (``times_by_type``), for the first of these rows.
+        candidates: the row of the decision, or a row for every pipeline rank (``recomputation.on_ranks``).
+        times: ``times_by_type`` for the first of these rows.
     """
 
     profile: ModelProfile
@@ -54,7 +54,7 @@ class TimedLayers(NamedTuple):
     def of(
         cls, profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator], candidates: Candidates
     ) -> TimedLayers:
-        """With the times of the first of ``candidates``. Raises KeyError as ``times_by_type`` does."""
+        """Layers timed for the first of ``candidates``. Raises KeyError as ``times_by_type`` does."""
         times = times_by_type(profile, job, accelerators, candidates.take(np.zeros(1, dtype=np.int64)))
         return cls(profile, job, accelerators, candidates, times)
 
@@ -73,8 +73,10 @@ def times_by_type(
 
 
 def shared_seconds(job: Job, times: Sequence[StackedTimes]) -> tuple[Floats, Floats]:
-    """Forward and backward of the shared experts of a layer that run beside its all-to-alls, (n,): the longest of any layer and
-    accelerator type, 0 where the job has them run after one another."""
+    """Forward and backward seconds of a layer's shared experts that overlap with its all-to-alls, (n,) each.
+
+    They are those of the longest layer and type, or 0 where the job runs shared experts after the all-to-alls.
+    """
     overlaps = float(job.experts.shared_overlap)
     ways = ([one.shared_s for one in times], [one.shared_backward_s for one in times])
     forward, backward = (overlaps * np.max(way, axis=(0, 1)) for way in ways)
@@ -84,6 +86,7 @@ def shared_seconds(job: Job, times: Sequence[StackedTimes]) -> tuple[Floats, Flo
 def distinct_shards(candidates: Candidates) -> tuple[Shards, Ints]:
     """The distinct (tp, cp, ep, micro_batch, modules, context, folded or not, cp_inner) and the row -> distinct map."""
     modules = _MASKS[candidates.recompute]
+    # one integer per row, as ``np.unique`` over integers is fast; rare columns are added only where they differ
     key = ((candidates.tp * 65536 + candidates.cp) * 65536 + candidates.ep) * 4096 + candidates.micro_batch
     key = (key * (ANY_EXCHANGE + 1) + candidates.context) * 2 + (candidates.expert_lanes > 1)
     if (candidates.cp_inner > 1).any():
@@ -105,13 +108,13 @@ def distinct_shards(candidates: Candidates) -> tuple[Shards, Ints]:
 
 
 def stacked_times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Shards) -> StackedTimes:
-    """Layer times of every row of ``shards`` on an accelerator of mean speed. Raises KeyError as ``times_by_type`` does."""
+    """Layer times of every row of ``shards`` on an accelerator of mean speed. KeyError as in ``times_by_type``."""
     table = _table(_Same(profile), _Same(accelerator), job.precision, job.sequence_length, runtime_of(job))
     return StackedTimes(*table.columns(shards))
 
 
 class _Same(Generic[Known]):
-    """A key for an object that is no key itself: equal to that very object alone, which it keeps alive."""
+    """Hashable key for an unhashable object: equal only to that very object, which it keeps alive."""
 
     def __init__(self, it: Known) -> None:
         self.it = it
@@ -125,14 +128,17 @@ class _Same(Generic[Known]):
 
 @dataclass
 class _Table:
-    """The rows of ``Shards`` that were timed so far: which column each has, and the fields of ``StackedTimes`` stacked,
-    (fields, types + 2, columns). Both are replaced at once, never changed."""
+    """Times of the rows of ``Shards`` that were needed so far. Parts of ``known`` are replaced at once, never changed.
+
+    Attributes:
+        known: column of every row, and the stacked fields of ``StackedTimes``, (fields, types + 2, columns).
+    """
 
     time: Callable[[Shards], Floats]
     known: tuple[Mapping[Row, int], Floats]
 
     def columns(self, shards: Shards) -> Floats:
-        """(fields, types + 2, n)."""
+        """Stacked times of every row, (fields, types + 2, n); rows not known yet are timed first."""
         rows: list[Row] = list(zip(*(column.tolist() for column in columns_of(shards)), strict=True))
         place, seconds = self.known
         if new := [index for index, row in enumerate(rows) if row not in place]:
@@ -167,21 +173,21 @@ def _table(
 def at_pace(
     times: StackedTimes, profile: ModelProfile, job: Job, candidates: Candidates, accelerator: Accelerator
 ) -> StackedTimes:
-    """The times on the slowest of all accelerators that a candidate uses, of passes no shorter than what they offload."""
+    """Layer times on the slowest accelerator that a candidate uses, with passes at least as long as their offload."""
     spread_fraction = accelerator.speed_spread_fraction
     slowed = times.slowed(slowest_ratio(spread_fraction, candidates.world_size)) if spread_fraction else times
     return paced(slowed, recomputed_s(slowed, candidates), profile, job, candidates, accelerator)
 
 
 def recomputed_s(times: StackedTimes, candidates: Candidates) -> Floats:
-    """What recomputation adds to the backward pass of [block types..., embedding, head], (types + 2, n)."""
-    # the modules of a row are in ``partly_s`` as selective is in others
+    """Seconds that recomputation adds to the backward pass of [block types..., embedding, head], (types + 2, n)."""
+    # ``partly_s`` is the modules' time where a row states modules, else that of selective recomputation
     again: Floats = times.partly_s * partly_again(candidates) + times.full_s * layers_again(candidates)
-    again[-2:] = 0.0  # embedding and head keep what they need, whatever the policy
+    again[-2:] = 0.0  # embedding and head keep their activations under every policy
     return again
 
 
 def layer_pass_s(times: StackedTimes, candidates: Candidates) -> Floats:
-    """Forward + backward with recomputation of [block types..., embedding, head], (types + 2, n)."""
+    """Seconds of forward + backward with recomputation of [block types..., embedding, head], (types + 2, n)."""
     total: Floats = times.forward_s + times.backward_s + recomputed_s(times, candidates)
     return total

@@ -1,8 +1,8 @@
-"""Which accelerator types compute what: replica classes of a placement, and the types of each of their pipeline stages.
+"""Accelerator types of every pipeline stage: replica classes of a placement, and the types on each of their stages.
 
-A *replica class* is the set of data-parallel replicas that touch exactly the same buildings; the classes are few, however
-many accelerators there are. A stage of a class computes at the pace of the slowest type that any replica of the class has
-on it.
+A *replica class* is the set of data-parallel replicas that touch exactly the same buildings. There are few classes,
+however many accelerators there are. A stage of a class computes at the pace of the slowest type that any replica of the
+class has on it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class ReplicaClass:
     """Replicas that touch the same buildings.
 
     Attributes:
-        buildings: names, in the order of the fill.
-        num_replicas: how many there are.
-        types: per pipeline rank the names of the accelerator types on it.
+        buildings: names, in the order of the allocation.
+        num_replicas: how many replicas the class has.
+        types: names of the accelerator types on every pipeline rank.
     """
 
     buildings: tuple[str, ...]
@@ -41,7 +41,7 @@ Layout = tuple[ReplicaClass, ...]
 Axis = tuple[int, int]
 """Degree and stride."""
 CODED: Final = 32
-"""Buildings that one number codes at once."""
+"""Buildings that one 64-bit code combines per round."""
 
 
 def layout_of(
@@ -49,11 +49,11 @@ def layout_of(
 ) -> Layout:
     """The replica classes of a placement, in the order of their first replica (dp_replicate outer, dp_shard inner).
 
-    Positions within the smallest stride of pp and dp lie alike, so one is looked at for all; a block of them that a cut divides
-    touches the buildings on both sides.
+    Global ranks within the smallest stride of pp and dp lie alike, so one of them stands for all. A block of them that
+    a border between buildings divides touches the buildings on both sides.
 
     Raises:
-        KeyError: a building of the fill is not in the topology.
+        KeyError: a building of the allocation is not in the topology.
     """
     used = [topology.building(share.building) for share in fill]
     ends = np.cumsum([share.num_accelerators for share in fill]).tolist()
@@ -62,6 +62,7 @@ def layout_of(
     cells, unit = _cells(degrees.world_size, *sizes)
     touched: Bools = np.zeros((len(used), degrees.dp * degrees.pp), dtype=bool)
     for building, (start, end) in enumerate(pairwise([0, *ends])):
+        # rounded outwards, because a block that a border divides touches both buildings
         touched[building, cells[start // unit : -(-end // unit)]] = True
     by_replica = touched.reshape(len(used), degrees.dp, degrees.pp)
     codes = _codes(np.any(by_replica, axis=2))
@@ -76,7 +77,7 @@ def layout_of(
 
 @lru_cache(maxsize=128)
 def _cells(size: int, pp: Axis, dp_shard: Axis, dp_replicate: Axis) -> tuple[Ints, int]:
-    """Replica · pp + stage of every block of positions that lie alike, and the positions of a block; (degree, stride) each."""
+    """Replica · pp + stage of every block of global ranks that lie alike, and the ranks of a block."""
     unit = math.gcd(pp[1], dp_shard[1], dp_replicate[1], size)
     position = np.arange(0, size, unit)
     position = position.astype(np.int32)
@@ -85,17 +86,18 @@ def _cells(size: int, pp: Axis, dp_shard: Axis, dp_replicate: Axis) -> tuple[Int
 
 
 def _codes(touched: Bools) -> Ints:
-    """A number for every set of buildings, (buildings, n) -> (n,)."""
+    """One number for every distinct set of buildings, (buildings, n) -> (n,)."""
     code = np.zeros(touched.shape[1], dtype=np.int64)
     for start in range(0, len(touched), CODED):
         some = touched[start : start + CODED]
+        # renumbering leaves room for the bits of the next buildings
         code = np.unique(code, return_inverse=True)[1] << CODED
         code += (some << np.arange(len(some), dtype=np.int64)[:, None]).sum(axis=0)
     return code
 
 
 def _types(used: Sequence[Building], touched: Bools) -> tuple[frozenset[str], ...]:
-    """Types of each rank, from (buildings, ranks)."""
+    """Names of the accelerator types on every rank, from the buildings that it touches, (buildings, ranks)."""
     codes = _codes(touched)
     kinds, first = np.unique(codes, return_index=True)
     named = {
@@ -110,5 +112,5 @@ def _names(used: Sequence[Building], touched: Bools) -> tuple[str, ...]:
 
 
 def types_of_ranks(layout: Layout) -> tuple[frozenset[str], ...]:
-    """Per pipeline rank the types that some replica has on it."""
+    """For every pipeline rank, the names of all types that some replica has on it."""
     return tuple(frozenset().union(*stage) for stage in zip(*(one.types for one in layout), strict=True))

@@ -1,22 +1,25 @@
-"""Bounds on passes whose layers gather their parameters and scatter their gradients (``pipeline.shard_passes`` times them).
+"""Bounds on passes whose layers gather parameters and scatter gradients (timed by ``pipeline.shard_passes``).
 
-Of m micro-batches, v chunks, n layers on the fullest rank and n' or more on every rank, with t_F and t_B seconds of all calls in
-a forward and a backward pass of the fullest, were all its layers its mean layer. A layer has the parameters of its chunk's mean
-layer, and a call takes no less per byte than one of more bytes. So calls for x of the parameters take x of the seconds or more
-(``work.ShardShares``: x of the busiest rank, x' of the fullest, y of all ranks in the mean).
+There are m micro-batches, v chunks, and n layers on the fullest rank, n' or more on every rank. All calls in a forward
+and a backward pass of the fullest rank take t_F and t_B seconds if all its layers are its mean layer. A layer has the
+parameters of its chunk's mean layer, and a larger call takes no more seconds per byte. So calls for x of the parameters
+take at least x of the seconds (``work.ShardShares``: x of the busiest rank, x' of the fullest, y of all ranks in the
+mean).
 
-* beyond all else that a rank does: the first layer of every chunk is gathered before it runs, and the gradients of the last one
-  are scattered after it has run, both through all communicators; and products lose speed to calls, as long as both last
+* Beyond all else that a rank does: the first layer of every chunk is gathered before it runs, and the gradients of the
+  last one are scattered after it has run, both through all communicators. Besides, products lose speed to calls while
+  both last
 
       m · ((t_F + t_B)·x·v/n + taken·(min(t_F·x·n'/n, F/(1 − taken)) + min(t_B·x·n'/n, B/(1 − taken))))
 
-  with F and B of the chunk that computes least, which any other outlasts, B of whole backwards
-* in all, on the fullest rank: a layer is gathered through all communicators no sooner than the one before begins, so that
-  passes that gather take t_F or more. Of the k communicators of a pass that scatters one makes calls for t_R/k or more, one
-  after another, t_R = t_B − t_F where backward passes gather, else t_B. In whole backward passes that gather, too, one call
-  follows another: the communicator that gathers last reduces first, so that a layer is reduced behind the gather of the next
-  one, and that which reduces last gathers first; but of the last two layers of a chunk only one communicator's reductions do.
-  And links between buildings, which all ranks share, carry N_F and N_B
+  with F and B of the chunk that computes least, which any other outlasts; B counts whole backwards only.
+* In all, on the fullest rank: a layer is gathered through all communicators no sooner than the one before begins, so
+  passes that gather take at least t_F. In a pass that scatters, one of the k communicators makes calls for at least
+  t_R/k, one after another; t_R = t_B − t_F where backward passes gather, else t_B. In whole backward passes that
+  gather, too, one call follows another. For the communicator that gathers last reduces first, so a layer is reduced
+  after the gather of the next one; and the communicator that reduces last gathers first. Of the last two layers of a
+  chunk, this holds for one communicator's reductions only. Inter-building links, which all ranks share, carry N_F and
+  N_B
 
       m · max(x'·(t_F + t_B − (1 − 1/k)·t_R·z), y·(N_F + N_B))      z = v/n of whole backward passes that gather, else 1
 """
@@ -36,31 +39,43 @@ from scaleacross.cost_models.traffic import Volumes
 
 
 class Travel(NamedTuple):
-    """How calls of passes follow one another, each (n,): whether backward passes gather, 1 or 0, and the share of reductions that
-    overlaps with others at most, (1 − 1/k)·z."""
+    """How calls of passes follow one another, each (n,).
+
+    Attributes:
+        again: 1 where backward passes gather, else 0.
+        beside: the largest share of reductions that overlaps with other calls, (1 − 1/k)·z.
+    """
 
     again: Floats
     beside: Floats
 
     @classmethod
     def of(cls, candidates: Candidates, experts: Bools | bool, piece: Floats | float = 1.0) -> Travel:
-        """``experts``: whether those of the model have a communicator of their own; ``piece``: v/n, 1 where that is not known."""
+        """``Travel`` of candidates.
+
+        Args:
+            experts: whether the model's experts have a communicator of their own.
+            piece: v/n, or 1 where that is not known.
+        """
         again = pass_gathers(candidates) > 1
         last = np.where(again & among(candidates.schedule, WHOLE), piece, 1.0)
         return cls(again.astype(np.float64), (1 - 1 / num_communicators(candidates, experts)) * last)
 
     def least_s(self, forward_s: Floats, backward_s: Floats) -> Floats:
-        """Seconds of a micro-batch on the fullest rank at least, (..., n), of t_F and t_B."""
+        """Lower bound on the seconds of a micro-batch's calls on the fullest rank, (..., n), from t_F and t_B."""
         return np.asarray(forward_s + backward_s - self.beside * (backward_s - self.again * forward_s))
 
 
 class LeastPasses(NamedTuple):
-    """What bounds know of candidates some of which shard parameters or gradients, each (n,).
+    """Figures that bounds use for candidates of which some shard parameters or gradients, each (n,).
 
     Attributes:
-        micro_batches: m; ``piece``: x·v/n; ``least_share``: x·n'/n; ``fullest_share``: x'; ``mean_share``: y.
-        taken: as of the module docstring; ``overlapped_s`` (2, n): F and B over 1 − taken.
-        computed_s: what the pipeline computes (``computation_s``).
+        micro_batches: m.
+        piece, least_share: x·v/n and x·n'/n.
+        fullest_share, mean_share: x' and y.
+        taken: as in the module docstring.
+        overlapped_s: F and B over 1 − taken, (2, n).
+        computed_s: computation of the pipeline (``computation_s``).
         every_pass: whether gradients are scattered in every pass.
     """
 
@@ -77,7 +92,7 @@ class LeastPasses(NamedTuple):
 
     @classmethod
     def of(cls, volumes: Volumes) -> LeastPasses | None:
-        """None where no candidate shards either."""
+        """Figures of these candidates; None where no candidate shards parameters or gradients."""
         candidates, work = volumes.candidates, volumes.work
         if not (pass_gathers(candidates).any() or reduced_every_pass(candidates).any()):
             return None
@@ -97,17 +112,21 @@ class LeastPasses(NamedTuple):
         )
 
     def behind(self, over: Sequence[Window], waited_s: Floats) -> tuple[Window, ...]:
-        """The windows of passes that wait ``waited_s`` at most in all, (..., n): where these scatter gradients, what is reduced
-        once in a step has that time, too."""
+        """The windows of passes that wait at most ``waited_s`` in all, (..., n).
+
+        Where passes scatter gradients, gradients reduced once in a step may overlap with these waits, too.
+        """
         gradients, *others = over
         length_s = gradients.length_s + np.where(self.every_pass, waited_s, 0.0)
         return gradients._replace(length_s=length_s), *others
 
     def bounds_s(self, traffic: Floats) -> tuple[Floats, Floats]:
-        """Seconds of the pipeline beyond all else that its busiest rank does, and in all, (..., n) each, of ``traffic``
-        (TRAFFIC_ROWS, ..., n).
+        """Lower bounds on the pipeline's seconds, (..., n) each: beyond all else that its busiest rank does, and in
+        all.
 
-        ``traffic``: of ``window_traffic.least_communicators``; 0 of both without any in EVERY_PASS.
+        Args:
+            traffic: sum of ``window_traffic.least_communicators``, (TRAFFIC_ROWS, ..., n). Both bounds are 0 without
+                any in EVERY_PASS.
         """
         (forward, backward), busy = traffic[CALLS][EVERY_PASS], traffic[BUSY][EVERY_PASS]
         some = self.least_share

@@ -1,21 +1,22 @@
-"""What the pipeline of a candidate waits for at least, whatever its ranks and chunks have in common: terms of bounds.
+"""Lower bounds on what the pipeline of a candidate waits for, whatever stages its ranks and chunks hold.
 
-A placed decision is timed with every stage's own computation and waits (``pipeline.placed``). One path of that timing is certain:
-the first micro-batch passes the stages before the busiest rank, the rank runs all its actions, and where the backward is whole
-the last micro-batch passes the same stages back:
+A placed decision is timed with every stage's own computation and waits (``pipeline.placed``). One path of that timing
+is certain: the first micro-batch passes the stages before the busiest rank; that rank runs all its actions; and where
+the backward is whole, the last micro-batch passes the same stages back:
 
-    step ≥ Σ_{s<r} (F+B+waits)_s + 2·Σ_{s<r} delay_s + m·(F+B+waits)_r       (forward and one way alone where it is split)
+    step ≥ Σ_{s<r} (F+B+waits)_s + 2·Σ_{s<r} delay_s + m·(F+B+waits)_r     (forward and one way alone where it is split)
 
-``Work`` has m·(F+B)_r + Σ (F+B)_s (``overlap.computation_s``); here are the waits of both and the delays. What a rank waits is a
-sum over its chunks, each of which hides what its own computation can: never less than all of it together could hide.
+``overlap.computation_s`` is m·(F+B)_r + Σ (F+B)_s of it. This module adds the waits of both and the delays. The waits
+of a rank are a sum over its chunks, and each chunk overlaps with its own computation only. So the sum is never less
+than the waits of all chunks together.
 
-Three other paths hold other stages than the rank's, so that their delays may overlap its waits. The longest of the four is
-a bound, not their sum (``Waits.alone_s``, ``longest_s``):
+Three other paths contain other stages than the rank's, so that their delays may overlap its waits. The bound is the
+longest of the four paths, not their sum (``Waits.alone_s``, ``longest_s``):
 
-    all stages as long as the least of them                          ``pipeline.lower_bound_s``
-    one round of forwards, every forward message of all micro-batches over the busiest link one by one, and the backward of the
-    last of them through all stages; or the mirror image             ``_carried_s``
-    one micro-batch through all stages, with all that it waits for   ``Waits.passed_s``
+     all stages as long as the least of them                          ``pipeline.lower_bound_s``
+     one round of forwards, every forward message of all micro-batches over the busiest link one by one, and the
+     backward of the last of them through all stages; or the mirror image             ``_carried_s``
+     one micro-batch through all stages, with all that it waits for   ``Waits.passed_s``
 """
 
 from __future__ import annotations
@@ -40,14 +41,16 @@ Passes = tuple[Floats, Floats]
 
 
 class Waits(NamedTuple):
-    """What any pipeline of a candidate waits for the collectives or messages of one axis at least, (n,) each.
+    """Lower bounds on what any pipeline of a candidate waits for one axis's collectives or messages, seconds, (n,)
+    each.
 
     Attributes:
         waited_s: on the path of the busiest rank.
-        early_s: of it what comes before any stage has its gradients.
-        passed_s: beyond ``computation_s`` on the path of one micro-batch through all stages: of messages the path itself, which
-            is negative where it is short, of other axes their part of it.
-        alone_s: of messages what pipelines take beyond ``computation_s`` where nothing else waits, 0 or more; None of others.
+        early_s: the part of ``waited_s`` before any stage has its gradients.
+        passed_s: beyond ``computation_s`` on the path of one micro-batch through all stages. For messages it is the
+            whole path, negative where that is short; for other axes it is their part of the path.
+        alone_s: for messages, what pipelines take beyond ``computation_s`` where nothing else waits, 0 or more; else
+            None.
     """
 
     waited_s: Floats
@@ -57,7 +60,7 @@ class Waits(NamedTuple):
 
 
 def _waits(candidates: Candidates, rank: Passes, ahead: Passes, every: Passes) -> Waits:
-    """Of one micro-batch on the rank, through what comes before it, and through all stages."""
+    """``Waits`` from the passes of one micro-batch on the busiest rank, on the stages before it, and on all stages."""
     drained = np.where(among(candidates.schedule, WHOLE), ahead[1], 0.0)
     return Waits(
         candidates.num_micro_batches * (rank[0] + rank[1]) + ahead[0] + drained,
@@ -67,7 +70,7 @@ def _waits(candidates: Candidates, rank: Passes, ahead: Passes, every: Passes) -
 
 
 def tp_waits(volumes: Volumes, gather_s: Floats) -> Waits:
-    """Gathers and scatters over tp that nothing hides; ``gather_s`` is half of one pair of both."""
+    """Waits for exposed gathers and scatters over tp; ``gather_s`` is half the time of a gather with its scatter."""
     work, pair = volumes.work, 2 * gather_s
     return _waits(
         volumes.candidates,
@@ -78,16 +81,19 @@ def tp_waits(volumes: Volumes, gather_s: Floats) -> Waits:
 
 
 def _tp_waits_s(volumes: Volumes, pair: Floats, forward: Floats, gathers: Floats, weight_s: Floats) -> Passes:
-    """Of chunks that have ``forward`` pairs in the forward pass, and ``gathers`` and scatters in both.
+    """Lower bounds on forward and backward waits of chunks with ``forward`` gathers in the forward pass and ``gathers``
+    gathers and scatters in both passes.
 
-    Every chunk hides max(fraction of its backward pairs, reductions beside weight gradients). Passes that run twice have
-    2 backward pairs for each forward pair, ends and others one: the largest share of either is taken.
+    A chunk overlaps with the larger of two shares: ``tp_fraction`` of its backward pairs, or its reductions concurrent
+    with weight gradients. Passes that run twice have 2 backward pairs for each forward pair; ends and other layers have
+    one. The bound assumes the larger overlapped share of either kind.
     """
     overlap, taken, back = volumes.job.overlap, volumes.work.taken_fraction, gathers / 2 - forward
     share = overlap.tp_fraction
     hidden = share * back * pair
     if overlap.tp_reduce:
         beside = (1 - taken) * (1.0 if volumes.all_reduced else 0.5)
+        # backward pairs beyond one per forward pair belong to layers that run their forward pass again
         twice = back - forward
         most = (np.maximum(2 * share, beside) * twice + np.maximum(share, beside) * (forward - twice)) * pair
         most = np.minimum(most, hidden + (1 - taken) * 0.5 * weight_s)
@@ -96,8 +102,8 @@ def _tp_waits_s(volumes: Volumes, pair: Floats, forward: Floats, gathers: Floats
 
 
 def cp_waits(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None) -> Waits:
-    """Keys and values beyond the attention of the same layers; ``both_s`` a gather and a scatter, ``heads_s`` an all-to-all of
-    heads, two of which every pass waits for."""
+    """Waits for keys and values beyond the attention of the same layers. ``both_s`` is the time of a gather and a
+    scatter, ``heads_s`` that of an all-to-all of heads; every pass waits for two of these."""
     work = volumes.work
 
     def waits_s(layers: Floats, attention_s: Floats) -> Passes:
@@ -120,11 +126,12 @@ def cp_waits_s(
     attention_s: Floats,
     again: Floats,
 ) -> tuple[Floats, Floats]:
-    """What a micro-batch waits for over cp in so many layers with so much attention, forward and backward, arrays alike.
-
-    ``again``: share of the forward pass's exchanges that the backward pass repeats.
+    """Seconds that one micro-batch waits over cp, forward and backward, in layers with so much attention; arrays alike.
 
     Keys and values travel concurrently with attention; all-to-alls of heads, ``heads_s`` each, do not.
+
+    Args:
+        again: share of the forward pass's exchanges that the backward pass repeats.
     """
     swapped_s = 0.0 if heads_s is None else 2 * heads_s
     hiding = volumes.beside_attention * attention_s
@@ -134,24 +141,30 @@ def cp_waits_s(
 
 
 def beyond_shared_s(exchange_s: Floats, shared_s: Floats) -> Floats:
-    """Dispatch and combine of one layer beyond the shared experts that run beside them."""
+    """Exposed seconds of dispatch and combine of one layer, which overlap with its shared experts."""
     return np.maximum(0.0, 2 * exchange_s - shared_s)
 
 
 def hidden_exchange_s(volumes: Volumes, exchange_s: Floats, held_s: Floats) -> Floats:
-    """What overlapping one all-to-all with computation takes off its wait, (n,): all but what concurrent products lose to it;
-    ``held_s`` of its seconds hold multiprocessors (``network.drivers``)."""
+    """Seconds by which overlapping one all-to-all with computation shortens its wait, (n,).
+
+    That is its time minus what concurrent products lose to it: ``held_s`` of its seconds hold multiprocessors
+    (``network.drivers``).
+    """
     work = volumes.work
     hidden: Floats = exchange_s - work.taken_fraction * (1 - work.elementwise_fraction) * held_s
     return hidden
 
 
 def expert_waits(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Waits:
-    """All-to-alls that no other micro-batch hides: dispatch and combine of every layer, ``exchange_s`` each; ``hidden_s``:
-    ``hidden_exchange_s``.
+    """Waits for all-to-alls that do not overlap with other micro-batches: dispatch and combine of every expert layer.
 
-    The last backward pass hides what its input gradients can, whole or not (``pipeline.placed``), so that of a whole one some
-    weight gradients may hide more in every micro-batch.
+    The last backward pass overlaps with what its input gradients can hide, whole or not (``pipeline.placed``). So where
+    the backward is whole, weight gradients may overlap with some more in every micro-batch.
+
+    Args:
+        exchange_s: seconds of one dispatch or combine.
+        hidden_s: ``hidden_exchange_s`` of it.
     """
     candidates, work, share = volumes.candidates, volumes.work, volumes.job.experts.overlap_fraction
     m, ways = candidates.num_micro_batches, 2 + 2 * volumes.tokens_again
@@ -165,7 +178,7 @@ def expert_waits(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Wait
     waited = m * each - (m - 1) * hidden - weights + work.ahead_moe_layers * (forward + drained)
 
     def beyond_s(layers: Floats, forward_s: Floats, backward_s: Floats) -> Passes:
-        """What so many layers wait for that passes of so many seconds cannot hide."""
+        """Forward and backward waits of ``layers`` expert layers beyond what passes of these seconds overlap with."""
         beside = share * layers * hidden_s
         hidden, behind = np.minimum(2.0 * beside, forward_s), np.minimum(ways * beside, backward_s)
         return layers * forward - hidden, layers * back - behind
@@ -176,7 +189,7 @@ def expert_waits(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Wait
 
 
 def message_waits(volumes: Volumes, message: Boundary) -> Waits:
-    """Messages that a pipeline waits for beyond its computation."""
+    """Waits for pipeline messages beyond computation."""
     delays, whole = boundary_delays(message), among(volumes.candidates.schedule, WHOLE)
     first = _first_delay_s(volumes, message, delays)
     waited = np.where(whole, 2.0, 1.0) * first + blocked_s(volumes, np.asarray(delays.inner_s))
@@ -184,7 +197,7 @@ def message_waits(volumes: Volumes, message: Boundary) -> Waits:
 
 
 def _first_delay_s(volumes: Volumes, message: Boundary, delays: BoundaryDelays) -> Floats:
-    """Messages by which the first micro-batch reaches the rank, (n,)."""
+    """Delay of the messages by which the first micro-batch reaches the busiest rank, (n,), at least."""
     candidates, work = volumes.candidates, volumes.work
     boundaries = np.maximum(0.0, candidates.pp - 1 - work.ranks_behind)
     far = np.clip(message.num_far - work.ranks_behind, 0.0, boundaries)  # the others may all lie behind the rank
@@ -203,18 +216,20 @@ def _alone_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
 
 
 def longest_s(waited_s: Floats, alone_s: Floats | None) -> Floats:
-    """What a pipeline takes beyond ``computation_s`` at least: waits of all axes added up, or its messages alone."""
+    """Lower bound on what a pipeline takes beyond ``computation_s``: waits of all axes added up, or its messages
+    only."""
     return waited_s if alone_s is None else np.maximum(waited_s, alone_s)
 
 
 def _carried_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
     """Seconds in which the busiest link carries all messages of one direction, with what comes before and after, (n,).
 
-    The first message follows forwards of the first chunk; the last one is followed by those of the last chunk at least, and by
-    the backward of its micro-batch through all stages (where that is whole; otherwise the messages alone count).
+    Forwards of the first chunk precede the first message. The last message is followed by forwards of the last chunk at
+    least, and by the backward of its micro-batch through all stages. That holds where the backward is whole; otherwise
+    the messages alone count.
 
-    Where the way back passes the link, too, the first message up follows the forward of a first chunk on all ranks, and the last
-    one down is followed by the backward of one (where that is whole).
+    Messages back to the first rank may pass the link, too. Then the forward of a first chunk on all ranks precedes the
+    first message up. The backward of a first chunk follows the last message down, where that is whole.
     """
     candidates, work = volumes.candidates, volumes.work
     m, v, whole = candidates.num_micro_batches, candidates.num_chunks, among(candidates.schedule, WHOLE)
@@ -230,14 +245,14 @@ def _carried_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
 
 
 def _passed_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
-    """Seconds beyond ``computation_s`` in which one micro-batch passes all stages and back, their messages included, (n,).
+    """Seconds beyond ``computation_s`` in which one micro-batch passes all stages and back, with its messages, (n,).
 
-    The first forward pass of the last stage follows that of a micro-batch through all stages before it; then this stage runs
-    all micro-batches, and its last backward pass is followed by that of the same micro-batch through all stages before it:
+    The first forward pass of the last stage follows that of a micro-batch through all stages before it. Then this stage
+    runs all micro-batches. Its last backward pass precedes that of the same micro-batch through all stages before it:
 
-        step ≥ Σ_s (F+B+waits)_s + (m − 1)·(F+B)_last + delays         F + B without weight gradients where backwards are split
+        step ≥ Σ_s (F+B+waits)_s + (m − 1)·(F+B)_last + delays  F + B without weight gradients where backwards are split
 
-    The sum with ``Waits.passed_s`` of all other axes is the path.
+    The path is the sum with ``Waits.passed_s`` of all other axes.
     """
     candidates, work = volumes.candidates, volumes.work
     m, v, whole = candidates.num_micro_batches, candidates.num_chunks, among(candidates.schedule, WHOLE)
@@ -251,7 +266,7 @@ def _passed_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
 
 
 def boundary_delays(message: Boundary) -> BoundaryDelays:
-    """Delays of a pipeline between neighbouring ranks, as ``messages.boundary_times`` has them."""
+    """Delays between neighbouring pipeline ranks, the same as ``messages.boundary_times`` computes."""
     near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
     crosses = message.num_far > 0
     slow = np.where(crosses, np.maximum(near, far), near)
@@ -268,11 +283,12 @@ def boundary_delays(message: Boundary) -> BoundaryDelays:
 
 
 def messages_one_way(volumes: Volumes, back: Floats) -> Floats:
-    """Messages of a micro-batch that pass a slow boundary's link in one direction, (n,): one for every chunk (``DualPipe``, whose
-    chunks are copies: one), and where the way ``back`` passes it one for every chunk but the first.
+    """Messages of a micro-batch that pass a slow boundary's link in one direction, (n,).
 
-    Down the pipeline go forwards over the boundary and backwards from rank 0 back to rank p−1. Where a sender waits until its
-    message has arrived, either of these has the link to itself.
+    There is one for every chunk, but one in all for ``DualPipe``, whose chunks are copies of the model. Where the way
+    ``back`` to rank 0 passes the link, too, there is another one for every chunk but the first. Forwards over the
+    boundary and backwards from rank 0 to rank p−1 go down the pipeline. Where a sender waits until its message has
+    arrived, the two do not share the link.
     """
     candidates = volumes.candidates
     twice = candidates.schedule == BOTH_WAYS  # its chunks are two copies of the model
@@ -282,7 +298,7 @@ def messages_one_way(volumes: Volumes, back: Floats) -> Floats:
 
 
 def _alike_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
-    """Seconds of pipelines in which nothing waits, were all stages as short as the shortest, (n,); 0 without closed form."""
+    """Seconds of pipelines without waits whose stages are all as short as the shortest, (n,); 0 without closed form."""
     candidates, work = volumes.candidates, volumes.work
     out = np.zeros(len(candidates))
     for name in CLOSED:
@@ -295,10 +311,10 @@ def _alike_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
 
 
 def blocked_s(volumes: Volumes, near_s: Floats) -> Floats:
-    """Time at least that ranks stand still while their messages travel, (n,): 0 where the job lets them compute meanwhile.
+    """Lower bound on seconds for which ranks stand still while messages travel, (n,); 0 where the job overlaps the two.
 
-    Otherwise a sender waits until its message has arrived: the last rank of a loop for one in each chunk and micro-batch,
-    the last of which drains the pipeline as well.
+    Otherwise a sender waits until its message has arrived. The last rank of a loop waits for one message in each chunk
+    and micro-batch. The last of these is left out, because it also drains the pipeline.
     """
     candidates = volumes.candidates
     overlap, chunked = volumes.job.overlap, candidates.num_chunks > 1

@@ -1,25 +1,26 @@
-"""The topology as numbers per link level, for a job that uses a stated share of each building.
+"""The topology as numbers per link level, for one allocation (accelerators used of each building).
 
 Index l runs over LINK_LEVELS (scale_up, rack, zone, building, campus, region). The *child* of level l is the unit that
 its link joins: accelerator, scale-up domain, rack, zone, building, region.
 
 * bandwidth[l]   what one accelerator sends across level l when it is alone, bytes/s (per direction, attainable)
 * capacity[l]    what one child of level l sends across it in all, bytes/s: line rate of its accelerators divided by
-                 oversubscription; at campus and region level the thinnest trunk between two buildings that follow
-                 each other in the fill
-* uplink[l]      of it for one accelerator while all in the child send, which is what traffic farther out has on its way (rack,
-                 zone, building); inf where the adapters cannot fill it
+                 oversubscription; at campus and region level the slowest link between two buildings that follow each
+                 other in the allocation
+* uplink[l]      capacity[l] per accelerator while all in the child send, which limits traffic farther out on its way
+                 (rack, zone, building); inf where the adapters cannot use all of it
 * latency[l]     one-way latency of a message, s
-* num_links[l]   links between which a switch hashes flows on their way across level l; 0 where it does not, or where the
-                 share of line rate that collectives reach already counts what hashing costs (everywhere inside a building)
+* num_links[l]   links between which a switch hashes flows on their way across level l; 0 where it does not, or where
+                 the share of line rate that collectives attain already includes hashing (inside every building)
 * loss[l]        packets lost on the way, and packet_bytes[l] the bytes of one (inf: only what was lost is sent again)
-* message_overhead[l]   what every message of a further chunk adds, s; nothing inside a domain, on a trunk what the adapter adds
-* routes         the trunks between any two of its buildings (``trunk_routes``)
+* message_overhead[l]   what every message of a further chunk adds, s; 0 inside a domain, the adapter's overhead on an
+                 inter-building link
+* routes         the inter-building links between any two of its buildings (``trunk_routes``)
 * curves         measured collectives inside a scale-up domain (``collective_curves``), None where a building has none
 * in_switch      whether the switches of every domain add up what passes
 
-Where the buildings used differ, the slowest figure counts: collectives are synchronous. Groups inside a building wait for nobody
-else: ``by_type`` has the figures of the buildings of each accelerator type.
+Where the buildings used differ, the slowest figure counts, because collectives are synchronous. Groups inside a
+building do not wait for others, so ``by_type`` has the figures of the buildings of each accelerator type.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ SCALE_UP, RACK, ZONE, BUILDING, CAMPUS, REGION = range(NUM_LEVELS)
 
 @dataclass(frozen=True)
 class Levels:
-    """Link figures per level and the cuts of the device list, for one fill.
+    """Link figures per level and the cuts of the device list, for one allocation.
 
-    ``cuts[l]`` holds the first position of every child of level l, shape (children,); cuts[0] stays empty (every
-    position is a child). ``by_type``: of the shares of each accelerator type alone, by its name; empty where there is one.
+    Attributes:
+        cuts: the first global rank of every child of each level, (children,) each; cuts[0] is empty.
+        by_type: figures of the buildings of each accelerator type alone, by its name; empty where there is one type.
     """
 
     bandwidth: Floats
@@ -70,7 +72,7 @@ class Levels:
     by_type: Mapping[str, Levels] = field(default_factory=dict)
 
     def on(self, accelerator: str) -> Levels:
-        """What groups inside the buildings of an accelerator type see."""
+        """Figures that hold for groups inside the buildings of one accelerator type."""
         return self.by_type.get(accelerator, self)
 
     @cached_property
@@ -79,7 +81,7 @@ class Levels:
         return int(np.gcd.reduce(np.concatenate([*self.cuts[1:], [self.num_positions]])))
 
     def children(self, unit: int) -> Ints:
-        """Child of every level from rack outwards that holds each aligned ``unit`` positions, (NUM_LEVELS − 1, units)."""
+        """Child of every level from rack outwards for each aligned ``unit`` of ranks, (NUM_LEVELS − 1, units)."""
         if unit not in self._children:
             starts = np.arange(0, self.num_positions, unit)
             self._children[unit] = np.stack([np.searchsorted(cut, starts, side="right") for cut in self.cuts[1:]])
@@ -91,10 +93,10 @@ class Levels:
 
 
 def build_levels(topology: Topology, fill: Sequence[BuildingShare], paths: TrunkPaths | None = None) -> Levels:
-    """Figures and cuts of a fill.
+    """Figures and cuts of an allocation.
 
     Raises:
-        KeyError: a building of the fill is not in the topology.
+        KeyError: a building of the allocation is not in the topology.
     """
     used = [topology.building(share.building) for share in fill]
     bandwidth, capacity, uplink = (np.full(NUM_LEVELS, np.inf) for _ in range(3))
@@ -121,8 +123,10 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], paths: Trunk
         latency[far] = max(latency[far], paths.latency_s(here, there))
         kept[far] = min(kept[far], math.prod(1 - trunk.loss_fraction for trunk in paths.between(here, there).trunks))
     ports, types = [building.links.building.technology for building in used], accelerator_types(used)
+    # as many links as adapters' line rates fit into the slowest inter-building link
     if any("ecmp" in port.load_balancing.lower() for port in ports):
         num_links[CAMPUS:] = np.maximum(1.0, np.round(capacity[CAMPUS:] / bandwidth[CAMPUS:]))
+    # only go-back-N sends more than the lost packet again
     again = [port.packet_bytes if port.retransmission == "go_back_n" else math.inf for port in ports]
     return Levels(
         bandwidth,
@@ -155,7 +159,7 @@ def _routes(topology: Topology, fill: Sequence[BuildingShare], paths: TrunkPaths
 
 
 def _narrow(uplink: Floats, bandwidth: Floats) -> Floats:
-    """Uplinks beyond the scale-up domain that adapters could fill on their way to some level farther out."""
+    """Uplinks beyond the scale-up domain that an adapter could saturate on its way farther out; inf elsewhere."""
     fastest = np.maximum.accumulate(bandwidth[::-1])[::-1]
     levels = np.arange(NUM_LEVELS)
     return np.where((levels >= RACK) & (levels < CAMPUS) & (uplink < fastest), uplink, np.inf)
@@ -171,7 +175,7 @@ def accelerator_types(used: Sequence[Building]) -> tuple[Accelerator, ...]:
 
 
 def _neighbours(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of buildings that ring neighbours may sit in: consecutive ones; from three on also last and first."""
+    """Pairs of buildings between which a ring steps: consecutive ones, and from three on also last and first."""
     pairs = list(pairwise(names))
     return [*pairs, (names[-1], names[0])] if len(names) > 2 else pairs
 
@@ -194,5 +198,5 @@ def _cuts(topology: Topology, fill: Sequence[BuildingShare]) -> tuple[Ints, ...]
 
 
 def host_unit(buildings: Sequence[Building]) -> int:
-    """Shares of buildings are multiples of this many accelerators, so that no host is cut in two (lcm of hosts)."""
+    """Least common multiple of the buildings' accelerators per host; allocations in multiples of it divide no host."""
     return math.lcm(*(building.accelerators_per_host for building in buildings))

@@ -1,4 +1,4 @@
-"""Link figures per level as arrays: of one fill, of many fills side by side, and what one group has of them."""
+"""Link figures per level as arrays, for one or many allocations, and the bandwidth that one group has."""
 
 from __future__ import annotations
 
@@ -14,26 +14,24 @@ from scaleacross.cost_models.network.drivers import Drives
 
 
 class Links(NamedTuple):
-    """Level figures as arrays (..., NUM_LEVELS); ``Levels`` has them for one fill, the search for many.
+    """Level figures as arrays (..., NUM_LEVELS); ``Levels`` has them for one allocation, the search for many.
 
-    ``num_links``, ``loss`` and ``packet_bytes`` are what the settings of a connection answer to (``network.transport``); None
-    where only the ideal is asked for. ``adapter`` is what the network adapter sends, where settings of a connection let a flow
-    use less of it than ``bandwidth`` says; None: the same. ``uplink`` is what traffic farther out has of the uplinks on its way
-    (``Levels``; None: not counted), ``ratio`` the bytes of a message over bytes sent across a level, where they are encoded.
-
-    ``message_overhead`` is what every message of a further chunk adds, s; None: nothing.
-
-    ``egress`` is what an all-to-all has in place of the capacity: its many flows fill hashed links, and in bounds it may take all
-    trunks out of a building; None: the same.
-
-    ``ring_share`` is what rings and trees reach of the capacity, where their few flows are hashed onto links; None: all of it.
-
-    ``drives`` is what accelerators leave to copy engines and hosts; None: not asked for.
-
-    ``curves`` are tables (tables, operations, group sizes, sizes) of measured collectives inside a domain, if any, and
-    ``curve`` (...) says which one holds. ``in_switch`` (...): whether the switches of domains add up what passes.
-
-    ``two_buildings``: in bounds, whether there are no more than these.
+    Attributes:
+        curves: tables (tables, operations, group sizes, sizes) of measured collectives inside a domain, if any;
+            ``curve`` (...) is the index of the one that holds.
+        num_links, loss, packet_bytes: figures that settings of a connection depend on (``network.transport``); None for
+            ideal connections.
+        adapter: bytes/s of the network adapter, where settings of a connection let a flow use less of it than
+            ``bandwidth``; None: the same.
+        uplink: share of the uplinks on the way for traffic farther out (``Levels``); None: no limit.
+        ratio: bytes of a message over bytes sent across a level, where messages are encoded.
+        message_overhead: what every message of a further chunk adds, s; None: nothing.
+        egress: capacity for an all-to-all, whose many flows use all hashed links, and in bounds all inter-building
+            links out of a building; None: the same as ``capacity``.
+        ring_share: share of the capacity that rings and trees attain, whose few flows are hashed onto links; None: all.
+        drives: figures of the accelerators for copy engines and hosts as drivers; None: not needed.
+        in_switch: whether the switches of domains add up what passes, (...).
+        two_buildings: in bounds, whether an allocation has at most two buildings.
     """
 
     bandwidth: Floats
@@ -55,32 +53,34 @@ class Links(NamedTuple):
     two_buildings: Bools | bool = False
 
     def without_others(self, shape: GroupShape) -> Links:
-        """Of a group that no other stands in the way of on trunks and on its way there; of a relaxed shape, which may cross
-        trunks instead of other levels, nowhere."""
+        """Links of a group that is alone on inter-building links and on the uplinks to them.
+
+        A relaxed shape may cross inter-building links instead of other levels, so no capacity limits it anywhere.
+        """
         capacity = np.array(self.capacity)
         capacity[..., 0 if isinstance(shape, RelaxedShape) else CAMPUS :] = np.inf
         return self._replace(capacity=capacity, uplink=None)
 
     def only_trunks(self) -> Links:
-        """Where trunks alone limit a group: its adapters and the links inside buildings carry anything."""
+        """Links where adapters and links inside buildings are infinitely fast: only inter-building links limit."""
         bandwidth, capacity = np.full_like(self.bandwidth, np.inf), np.array(self.capacity)
         capacity[..., :CAMPUS] = np.inf
         return self._replace(bandwidth=bandwidth, capacity=capacity, uplink=None, adapter=None, curves=None)
 
 
 OF_LEVELS = ("bandwidth", "capacity", "latency", "num_links", "loss", "packet_bytes", "uplink", "message_overhead")
-"""Figures that links have from ``Levels`` as they are."""
+"""Figures that ``Links`` copies from ``Levels``."""
 
 
 def links_of(levels: Levels) -> Links:
-    """The link figures of one fill."""
+    """The link figures of one allocation."""
     curves, curve = _tables([levels.curves])
     drives, own = Drives.of(levels.accelerators), {name: getattr(levels, name) for name in OF_LEVELS}
     return Links(curves=curves, curve=curve, in_switch=levels.in_switch, drives=drives, **own)
 
 
 def stacked_links(levels: Sequence[Levels], rows: Ints | None = None) -> Links:
-    """The link figures of many fills, one row each; with ``rows`` those of ``levels[rows[i]]`` in row i."""
+    """The link figures of many allocations, one row each; with ``rows`` those of ``levels[rows[i]]`` in row i."""
     rows = np.arange(len(levels)) if rows is None else rows
     stacked = {name: np.stack([getattr(one, name) for one in levels])[rows] for name in OF_LEVELS}
     curves, curve = _tables([one.curves for one in levels])
@@ -90,7 +90,7 @@ def stacked_links(levels: Sequence[Levels], rows: Ints | None = None) -> Links:
 
 
 def _tables(tables: Sequence[Floats | None]) -> tuple[Floats | None, Ints | int]:
-    """The distinct tables and which of them each row takes; rows without one take NaN."""
+    """The distinct tables, stacked, and the index of each row's table; a row without a table has one of NaN."""
     distinct = list({id(table): table for table in tables}.values())
     some = next((table for table in distinct if table is not None), None)
     if some is None:
@@ -103,16 +103,16 @@ def _tables(tables: Sequence[Floats | None]) -> tuple[Floats | None, Ints | int]
 
 
 def group_bandwidth(shape: GroupShape, links: Links) -> Floats:
-    """W_l in bytes/s, inf where level l is not crossed, shape (..., NUM_LEVELS): of all members in one child together."""
+    """W_l, bytes/s of all members of a group in one child, (..., NUM_LEVELS); inf where level l is not crossed."""
     whole, inner = _leaving(shape.members, shape, links), uplinks_on_the_way(shape, links)
     return whole if inner is None else np.minimum(whole, shape.members * inner.min(axis=-1))
 
 
 def ring_bandwidth(shape: GroupShape, links: Links) -> Floats:
-    """What one ring (or tree) through all ranks has for leaving a child of level l, as ``group_bandwidth``.
+    """Bytes/s with which one ring (or tree) through all ranks leaves a child of level l, as ``group_bandwidth``.
 
-    It leaves a building where it leaves its last scale-up domain, over the adapters and the connections of the ranks in there,
-    however many more ranks the building holds: NCCL's rings visit one host after another, and every channel goes the same way.
+    A ring leaves a building from its last scale-up domain there, over the adapters and connections of that domain. More
+    ranks in the building do not help: NCCL's rings visit one host after another, and every channel goes the same way.
     """
     reached = links if links.ring_share is None else links._replace(capacity=links.capacity * links.ring_share)
     whole = _leaving(ring_lanes(shape), shape, reached)
@@ -125,7 +125,7 @@ def ring_lanes(shape: GroupShape) -> Floats:
 
 
 def stream_bandwidth(shape: GroupShape, links: Links) -> Floats | float:
-    """What one stream of every group across level l has of the uplinks on its way, bytes/s, (..., NUM_LEVELS) or inf.
+    """Bytes/s of the uplinks on its way for one stream of every group across level l, (..., NUM_LEVELS) or inf.
 
     A group with m_j ranks in a child of level j sends one stream out of it, and as many groups do as it has room for.
     """
@@ -134,8 +134,11 @@ def stream_bandwidth(shape: GroupShape, links: Links) -> Floats | float:
 
 
 def exchange_s_per_byte(shape: GroupShape, links: Links) -> Floats:
-    """Seconds of an all-to-all per byte that a rank sends in all, by level, (..., NUM_LEVELS): its own adapter's for what leaves
-    its child of level l, (d − members_l)/d, or those of the uplink or trunk that carries most of all groups' bytes."""
+    """Seconds of an all-to-all per byte that a rank sends in all, by level, (..., NUM_LEVELS).
+
+    The time is the longer of two. One is that of the rank's own adapter for what leaves its child of level l, (d −
+    members_l)/d. The other is that of the uplink or inter-building link that carries most bytes of all groups.
+    """
     degree = shape.degree[..., None]
     outside = np.where(shape.fanout > 1, np.maximum(0.0, degree - shape.members) / degree, 0.0)
     each: Floats = np.maximum(
@@ -145,18 +148,18 @@ def exchange_s_per_byte(shape: GroupShape, links: Links) -> Floats:
 
 
 def uplinks_on_the_way(shape: GroupShape, links: Links) -> Floats | None:
-    """What one rank that sends across level l has of the uplink of level j < l on its way, bytes/s, (..., l, j); None: no limit.
+    """Bytes/s of the uplink of level j < l for one rank that sends across level l, (..., l, j); None: no limit.
 
-    What leaves a zone leaves its racks first: the uplink of level j carries what crosses level j and all levels farther out.
-    All of its accelerators send, or as many as the groups that cross level l have in a child of level l.
+    What leaves a zone leaves its racks first. So the uplink of level j carries what crosses level j and all levels
+    farther out. All of its accelerators send, or as many as the groups that cross level l have in a child of level l.
     """
     return _on_the_way(shape, links, np.ones_like(shape.members), shape.leaving * shape.members)
 
 
 def _on_the_way(shape: GroupShape, links: Links, ranks: Floats, senders: Floats) -> Floats | None:
-    """max(ranks_j · uplink_j, capacity_j / senders_l) for all j < l where l is crossed, else inf, as encoded messages see it.
+    """max(ranks_j · uplink_j, capacity_j / senders_l) for all j < l where l is crossed, else inf; bytes before coding.
 
-    None of a relaxed shape: its bounds do without, as its groups may lie anywhere.
+    None for a relaxed shape: its bounds ignore uplinks, as its groups may lie anywhere.
     """
     if links.uplink is None or isinstance(shape, RelaxedShape) or not np.isfinite(links.uplink).any():
         return None

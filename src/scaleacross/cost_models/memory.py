@@ -1,15 +1,16 @@
 """Peak memory per accelerator and pipeline rank.
 
-parameters  P/(tp) · parameter_bytes                            ÷ (dp_shard·cp) if parameters are sharded; if not, with what
-            recipes of 8- and 4-bit products keep of the layers' weights (``conversions.kept_weight_bytes``)
+parameters  P/(tp) · parameter_bytes                            ÷ (dp_shard·cp) if parameters are sharded; if not, plus
+            the copies of layers' weights that 8- and 4-bit recipes keep (``conversions.kept_weight_bytes``)
 gradients   P/(tp) · gradient_bytes                             ÷ (dp_shard·cp) if gradients are sharded
 optimizer   P/(tp) · state_bytes                                ÷ (dp_shard·cp) if anything is sharded
 activations bytes per token (policy) · tokens of a micro-batch · layers · micro-batches in flight (schedule, rank)
-buffers     two gathered layers (parameters sharded; all layers where they stay gathered until the backward pass) or two layers'
-            gradients (gradients alone sharded) + one layer's kept activations while it is recomputed + logits
+buffers     two gathered layers if parameters are sharded (all layers if they stay gathered until the backward pass), or
+            two layers' gradients if only these are sharded; plus one layer's kept activations while it is recomputed,
+            plus logits
 
-Gradients and optimizer states are those of the parameters that are trained; ``offloading`` says what of them is on the
-host. P counts what the rank holds: replicated parameters are not divided by tp, routed experts are divided by tp·ep and
+Gradients and optimizer states count trained parameters only; ``offloading`` says which part of them is on the host. P
+counts the parameters of the rank. Replicated parameters are not divided by tp. Routed experts are divided by tp·ep and
 sharded over dp_shard·cp/ep, folded ones by tp·cp·ep and over dp_shard/ep. Micro-batches in flight:
 ``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and Korthikanti et al. (2205.05198).
 """
@@ -43,9 +44,9 @@ from scaleacross.spec.parallelism import SHARD_LEVELS
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 HALF_BYTES: Final = 2.0
-"""A copy in 16 bit."""
+"""Bytes per parameter of a 16-bit copy."""
 MASTER_BYTES: Final = 4.0
-"""An fp32 master copy, which ``Optimizer.state_bytes`` counts; booked as parameter where there is no other copy."""
+"""Bytes of an fp32 master copy, part of ``Optimizer.state_bytes``; booked as parameter where there is no other copy."""
 PARTS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 
 
@@ -58,11 +59,12 @@ class Held:
 
     @property
     def total(self) -> Floats:
-        """All of them."""
+        """Dense and expert parameters together."""
         return self.dense + self.expert
 
     def divided(self, by: Floats, over: Ints) -> Floats:
-        """One rank's share of all of them, sharded over ``by`` ranks: experts are divided over ``over`` of these already."""
+        """One rank's share of all parameters, sharded over ``by`` ranks, ``over`` of which already split the
+        experts."""
         share: Floats = self.dense / by + self.expert / np.maximum(1.0, by / over)
         return share
 
@@ -85,7 +87,7 @@ def held_parameters(
 
 
 def _layers_hold(profile: ModelProfile, candidates: Candidates, classes: RankClasses) -> Floats:
-    """Parameters of the layers between embedding and head on one rank, frozen ones too, norms and routers among them."""
+    """Parameters of the layers between embedding and head on one rank, frozen ones, norms and routers included."""
     dense, expert = _of_blocks(profile, candidates, frozen=True)
     return spread(dense + expert, classes)
 
@@ -99,10 +101,10 @@ def _of_blocks(profile: ModelProfile, candidates: Candidates, *, frozen: bool) -
 
 
 def _converted_weights(profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses) -> Floats:
-    """16-bit copies of weights that autocast made and the backward pass reads: of all layers and of the head.
+    """Bytes of 16-bit weight copies that autocast makes and the backward pass reads, for all layers and the head.
 
-    Operators one by one leave them in autocast's cache; of a compiled layer they are tensors that it keeps, unless it runs again.
-    Where it is not known yet which layers do, all are taken to: a bound.
+    Uncompiled operators leave the copies in autocast's cache. A compiled layer keeps them as saved tensors, unless it
+    is recomputed. Where recomputed layers are not known yet, all layers count as recomputed, which is a lower bound.
     """
     if not job.kept.autocast:
         return np.zeros((len(classes.first_rank), 1))
@@ -133,9 +135,10 @@ def _expert(layer: LayerProfile, *, frozen: bool) -> int:
 def memory_parts(
     profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses, in_flight: Ints | None = None
 ) -> dict[str, Floats]:
-    """Bytes of every one of PARTS on every rank class of candidates that share their classes, each (classes, n).
+    """Bytes of every one of PARTS on every rank class, for candidates that share their classes, each (classes, n).
 
-    ``in_flight`` gives the chunk activations held by each class, (classes,), where the schedule's name does not say it.
+    Args:
+        in_flight: chunk activations held by each class, (classes,), where the schedule's name does not determine them.
     """
     held, all_held = (held_parameters(profile, candidates, classes, frozen=frozen) for frozen in (False, True))
     group = candidates.dp_shard * candidates.cp
@@ -164,7 +167,8 @@ def memory_parts(
 def bytes_by_layer(
     profile: ModelProfile, job: Job, candidates: Candidates, ranks: Ints, has_embedding: Ints, has_head: Ints
 ) -> tuple[Floats, Floats]:
-    """Memory of some pipeline ``ranks`` without layers, (ranks, n), and of a layer of each block type, (ranks, types, n)."""
+    """Memory of pipeline ``ranks`` without layers, (ranks, n), and of a layer of each type, (ranks, types, n)."""
+    # memory is linear in layers: the difference to a rank without layers is one layer
     probes = np.eye(1 + len(profile.blocks), dtype=np.int64)[:, 1:]  # no layer, and one of each type
     times = len(probes)
     ends = (np.repeat(each, times) for each in (has_embedding, has_head, ranks, np.ones_like(ranks)))
@@ -180,7 +184,7 @@ def _tokens(job: Job, candidates: Candidates) -> Floats:
 def _activations(
     profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses, in_flight: Ints | None
 ) -> Floats:
-    """Kept activations: bytes per token · tokens · micro-batches in flight; the head's for one micro-batch only."""
+    """Bytes of kept activations: bytes per token · tokens · micro-batches in flight; the head's for one micro-batch."""
     per_layer = kept_by_block(profile, candidates)
     embedding = kept_bytes(profile.embedding, candidates)
     kept = spread(per_layer * (1 - most_activation_share(job, candidates)), classes, embedding) / candidates.num_chunks
@@ -192,7 +196,7 @@ def _activations(
 def host_bytes(
     profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses, in_flight: Ints | None = None
 ) -> Floats:
-    """Host memory that one accelerator of every rank class fills, (classes, n): layers' activations, states and gradients."""
+    """Host memory used per accelerator of every rank class, (classes, n): layers' activations, states and gradients."""
     per_layer = kept_by_block(profile, candidates)
     flight = _held_chunks(job, candidates, classes, in_flight)
     layers = spread(per_layer * activation_share(candidates), classes) / candidates.num_chunks * flight
@@ -209,7 +213,7 @@ def fullest_bytes(
     accelerators: Sequence[Accelerator],
     room_bytes: float,
 ) -> Floats:
-    """Bytes on the fullest rank of candidates that share their classes, (n,); above ``room_bytes`` where hosts lack memory."""
+    """Bytes on the fullest rank of candidates with equal classes, (n,); above ``room_bytes`` if hosts lack memory."""
     parts = memory_parts(profile, job, candidates, classes)
     needed: Floats = sum(parts.values(), start=np.zeros(1)).max(axis=0)
     if not (candidates.activation_offload.any() or candidates.optimizer_offload.any()):
@@ -219,8 +223,11 @@ def fullest_bytes(
 
 
 def _held_chunks(job: Job, candidates: Candidates, classes: RankClasses, in_flight: Ints | None) -> Ints:
-    """Chunk activations held at once, (classes, n). Where all-to-alls run beside another micro-batch, a forward pass runs beside
-    a backward pass whose chunk is still held: one more (Megatron-Core, schedules.py: one more warm-up chunk)."""
+    """Chunk activations held at once, (classes, n).
+
+    Where all-to-alls overlap with another micro-batch, a forward pass is concurrent with a backward pass whose chunk is
+    still held. That is one chunk more (Megatron-Core, schedules.py: one more warm-up chunk).
+    """
     held = _most_in_flight(candidates, classes) if in_flight is None else in_flight[:, None]
     beside = (candidates.expert_ranks > 1) & (job.experts.overlap_fraction > 0)
     return np.asarray(
@@ -239,7 +246,7 @@ def _most_in_flight(candidates: Candidates, classes: RankClasses) -> Ints:
 
 
 def _buffers(profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses) -> Floats:
-    """Two layers gathered or reduced where that comes with every pass; one layer's full activations when they are recomputed."""
+    """Bytes of two layers that every pass gathers or reduces, and of one layer's activations while recomputed."""
     if job.kept.by == "pytorch":
         return _pytorch_buffers(profile, job, candidates, classes)
     layer = max((block for block, _ in profile.blocks), key=lambda block: block.total_parameters)
@@ -254,17 +261,19 @@ def _buffers(profile: ModelProfile, job: Job, candidates: Candidates, classes: R
 
 
 def _pytorch_buffers(profile: ModelProfile, job: Job, candidates: Candidates, classes: RankClasses) -> Floats:
-    """Temporaries of FSDP2, autograd and the loss, the most of three moments, and what a pipeline stage receives into.
+    """Bytes of temporaries of FSDP2, autograd and the loss, the most of three moments, plus receive buffers of a stage.
 
-    A layer's backward pass: this layer and the next gathered, its 16-bit gradient, the fp32 copy that is reduced (sharded
-    parameters) or that autocast's parameters ask for, or the 16-bit gradient alone; and what is recomputed. The head's kept
-    tensors are free by then. The head's backward pass: the same for its weights, with nothing gathered ahead.
-    The loss: 8 bytes per token and entry of the vocabulary, 12 per entry of a rank where tp divides it, and 2 for the 16-bit
-    logits, which stay: under a pipeline as the stage's output, else as a block of the allocator's cache, because what is asked
-    for next is twice as large. In chunks 12 of a piece, or 18 per entry of a rank and 4 per entry of all, and the gathered head
-    with its gradients, and the stage's output. A compiled loss makes the 16-bit gradient alone, 2 per entry, of the logits that
-    it keeps; with tp it is taken for what it is operator by operator. Counted with tests/oracles/torch_counts.py and
-    compiled_counts.py, but for the cache. Gradients are taken to be there, as from the second micro-batch on.
+    A layer's backward pass holds this layer and the next gathered, its 16-bit gradient, and what is recomputed. An fp32
+    copy comes on top where gradients are reduced in every pass or autocast's parameters ask for one. The head's kept
+    tensors are free by then. The head's backward pass holds the same for its weights, with nothing gathered ahead.
+    The loss takes 8 bytes per token and entry of the vocabulary, or 12 per entry of a rank where tp divides it. 2 bytes
+    for the 16-bit logits come on top. Under a pipeline these are the stage's output; else they stay in the allocator's
+    cache, because the next request is twice as large.
+    A chunked loss takes 12 bytes per entry of a piece, or with tp 18 per entry of a rank and 4 per entry of all. The
+    gathered head with its gradients and the stage's output come on top. A compiled loss makes only the 16-bit gradient,
+    2 bytes per entry, of the logits that it keeps; with tp it counts like an uncompiled one.
+    Counted with tests/oracles/torch_counts.py and compiled_counts.py, except for the cache. Gradients are assumed to
+    exist, as from the second micro-batch on.
     """
     optimizer, tokens, tp = job.optimizer, _tokens(job, candidates), candidates.tp
     gathered = optimizer.parameter_bytes * ((pass_gathers(candidates) == 2) & (not job.kept.autocast))

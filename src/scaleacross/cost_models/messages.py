@@ -1,4 +1,4 @@
-"""Messages between pipeline neighbours: the delay of one inside a building, and across buildings and regions."""
+"""Messages between pipeline neighbours: their delay inside a building, across buildings and across regions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from scaleacross.cost_models.links import Links, stream_bandwidth
 
 
 class Boundary(NamedTuple):
-    """Delay of one message between pipeline neighbours, (...): near (inside a building), far (across regions, or across buildings
-    where a pipeline leaves no region) and between these (across buildings of a pipeline that also crosses regions).
+    """Delay of one message between pipeline neighbours, (...), for three kinds of boundary between ranks.
 
-    ``*_latency_s`` passes without occupying the link, ``*_occupancy_s`` is bytes over bandwidth. ``num_far`` boundaries
-    of a pipeline are far; ``tail`` ranks lie behind the last of them, ``spacing`` between two of them. ``num_between``
-    others are in between. ``back`` is 1 where pipelines cross once at most, for certain: messages from the last rank back to the
-    first pass the same inter-building link.
+    Near boundaries lie inside a building. Far ones cross regions, or buildings where a pipeline leaves no region. Those
+    in between cross buildings of a pipeline that also crosses regions.
+
+    Attributes:
+        *_latency_s: time that does not occupy the link.
+        *_occupancy_s: bytes over bandwidth.
+        num_between, num_far: boundaries of these kinds in a pipeline.
+        tail: ranks after the last far boundary.
+        spacing: ranks between two far boundaries.
+        back: 1 where pipelines cross at most once for certain, so that messages from the last rank back to the first
+            pass the same inter-building link.
     """
 
     near_latency_s: Floats
@@ -42,22 +48,23 @@ class Boundary(NamedTuple):
 
     @property
     def busiest_s(self) -> Floats:
-        """Seconds for which a message keeps the busiest link."""
+        """Seconds for which a message occupies the busiest link."""
         return np.maximum(np.maximum(self.near_occupancy_s, self.between_occupancy_s), self.far_occupancy_s)
 
 
 def neighbour_messages(size_bytes: Floats, shape: GroupShape, links: Links) -> Boundary:
-    """Send of ``size_bytes`` from every rank to its successor on the axis.
+    """Delays of sending ``size_bytes`` from every rank to its successor on the axis.
 
-    A message has its own NIC (bandwidth_l) and, where all crossing groups send at once, its share of the uplink
-    (capacity_l / crossing_l) and of those on its way (``links.stream_bandwidth``). Near delay: the slowest inner level that any
-    neighbour pair uses; of a relaxed shape the fastest, with the whole uplink, since pairs that it counts on an outer level may
-    be far ones.
+    A message has its own NIC (bandwidth_l). Where all crossing groups send at once, it has its share of the uplink
+    (capacity_l / crossing_l) and of the uplinks on its way (``links.stream_bandwidth``). The near delay is that of the
+    slowest inner level that any neighbour pair uses. For a relaxed shape it is that of the fastest, with the whole
+    uplink, because pairs that it counts on an outer level may be far ones.
     """
     used, crossing = shape.pairs > 0, shape.crossing
     if isinstance(shape, RelaxedShape):
         inner = np.arange(used.shape[-1]) < CAMPUS
         crossing = np.where(inner, 1.0, crossing)
+        # of the inner levels keep only the innermost one in use
         used = used & (~inner | (np.cumsum(used, axis=-1) == 1))
     rate = np.minimum(links.bandwidth, links.capacity / np.where(used, crossing, 1.0))
     rate = np.minimum(rate, stream_bandwidth(shape, links))
@@ -86,14 +93,14 @@ def neighbour_messages(size_bytes: Floats, shape: GroupShape, links: Links) -> B
 
 
 NO_DELAYS: Final = (*(0.0,) * 8, 1.0, 1.0, 0.0)
-"""A ``Boundary`` that costs nothing."""
+"""A ``Boundary`` without delay."""
 
 
 def boundary_times(pp: int, boundary: tuple[float, ...]) -> tuple[Floats, Floats]:
-    """Latency and occupancy between rank r and r+1, the last entry from rank pp−1 back to rank 0, each (pp,).
+    """Latency and occupancy between rank r and r+1, the last entry from rank pp−1 back to rank 0, seconds, each (pp,).
 
-    Where a boundary is far for some pipelines and near for others, it is as slow as the slower of both and as busy as the busier.
-    Boundaries between buildings of a pipeline that also crosses regions are spread over what is left.
+    A boundary may be far for some pipelines and near for others. It has the longer delay and the longer occupancy of
+    both. Boundaries between buildings of a pipeline that also crosses regions are spread over the remaining ones.
     """
     near, between, far = boundary[:2], boundary[2:4], boundary[4:6]
     kinds = np.array([near, _slower(near, between), _slower(near, far)])
@@ -102,7 +109,7 @@ def boundary_times(pp: int, boundary: tuple[float, ...]) -> tuple[Floats, Floats
 
 
 def boundary_kinds(pp: int, boundary: tuple[float, ...]) -> Ints:
-    """Of each of these boundaries 0 where it is near for all pipelines, 1 between, 2 far, (pp,)."""
+    """Kind of each boundary of ``boundary_times``, (pp,): 0 where it is near for all pipelines, 1 between, 2 far."""
     num_between, num_far, tail, spacing = boundary[6:10]
     positions = [pp - 1 - int(tail) - int(spacing) * index for index in range(int(num_far))]
     kind = np.zeros(pp, dtype=np.int64)
@@ -110,11 +117,12 @@ def boundary_kinds(pp: int, boundary: tuple[float, ...]) -> Ints:
     kind[-1] = 2 * bool(positions)  # the way back from the last rank to the first crosses whatever the pipeline crosses
     left = np.flatnonzero(kind == 0)
     some = min(int(num_between), len(left))
+    # the boundaries in between lie at equal distances
     kind[left[(np.arange(some) * len(left) + len(left) // 2) // max(1, some)]] = 1
     return kind
 
 
 def _slower(near: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, float]:
-    """Latency and occupancy of a boundary that is near for some pipelines."""
+    """Latency and occupancy of a boundary that is near for some pipelines and ``other`` for the rest."""
     occupancy = max(near[1], other[1])
     return max(sum(near), sum(other)) - occupancy, occupancy

@@ -1,12 +1,14 @@
-"""What waits in host memory: bytes that accelerators do not hold, bytes of the host, and seconds of copies over the host link.
+"""Offload to host memory: bytes off the accelerator, bytes of the host, and seconds of copies over the host link.
 
-activations  Of every chunk's layers a share φ keeps its activations on the host from the forward to the backward pass: copied
-             out while the chunk runs forward, back while it runs backward, spread over the pass. A pass lasts as long as the
-             longer of computation and copies, φ · kept bytes / link. The accelerator holds 1 − φ of what its layers keep, and
-             two layers that are on the way. Embedding and head stay. (TransformerEngine pytorch/cpu_offload_v1.py.)
-states       A share of the optimizer states; the host updates them while the accelerator updates the rest. Parameter by
-             parameter its fp32 gradient comes over the link, the host updates it, its value goes back: the longest of the three
-             sets the pace. (Megatron-Core optimizer/cpu_offloading/hybrid_optimizer.py, overlap_cpu_optimizer_d2h_h2d.)
+activations  A share φ of every chunk's layers keeps its activations on the host from the forward to the backward pass.
+             They are copied out while the chunk runs forward and back while it runs backward, spread over the pass. A
+             pass lasts as long as the longer of computation and copies, φ · kept bytes / link. The accelerator holds
+             1 − φ of its layers' kept activations, and two layers in transit. Embedding and head stay on it.
+             (TransformerEngine pytorch/cpu_offload_v1.py.)
+states       The host holds a share of the optimizer states and updates it while the accelerator updates the rest. For
+             every parameter the fp32 gradient comes over the link, the host updates it, and its value goes back; the
+             longest of the three sets the pace. (Megatron-Core optimizer/cpu_offloading/hybrid_optimizer.py,
+             overlap_cpu_optimizer_d2h_h2d.)
 
 Accelerators state their share of the host (``Accelerator.host``); ``problem_of`` refuses jobs that offload without.
 """
@@ -30,7 +32,7 @@ if TYPE_CHECKING:  # paces what is made there
     from scaleacross.cost_models.layer_seconds import StackedTimes
 
 GRADIENT_BYTES: Final = 4.0
-"""Of a gradient on the host, which has the type of its fp32 parameter."""
+"""Bytes of a gradient on the host, which has the type of its fp32 parameter."""
 ON_THE_WAY: Final = 2
 """Layers whose activations are copied while others compute."""
 
@@ -46,12 +48,12 @@ def state_share(candidates: Candidates) -> Floats:
 
 
 def most_activation_share(job: Job, candidates: Candidates) -> Floats:
-    """``activation_share``, where that is still to be chosen the largest that the job allows, (n,)."""
+    """``activation_share``, or the largest share that the job allows where it is still to be chosen, (n,)."""
     return np.where(candidates.policy_open, max(job.activation_offload), activation_share(candidates))
 
 
 def most_state_share(job: Job, candidates: Candidates) -> Floats:
-    """``state_share``, where that is still to be chosen the largest that the job allows, (n,)."""
+    """``state_share``, or the largest share that the job allows where it is still to be chosen, (n,)."""
     return np.where(candidates.policy_open, max(job.optimizer_offload), state_share(candidates))
 
 
@@ -63,7 +65,7 @@ def paced(
     candidates: Candidates,
     accelerator: Accelerator,
 ) -> StackedTimes:
-    """Layer times of passes that last as long as their copies at least.
+    """Layer times with passes that last at least as long as their copies to and from the host.
 
     Args:
         recomputed_s: part of the backward passes, (types + 2, n).
@@ -95,7 +97,7 @@ def host_update_s(job: Job, accelerator: Accelerator, candidates: Candidates, up
 
 
 def on_the_way_bytes(profile: ModelProfile, candidates: Candidates, tokens: Floats) -> Floats:
-    """Activations of the largest layer that are being copied, in the accelerator's memory, (n,)."""
+    """Accelerator memory for activations in transit, those of the largest layer, (n,)."""
     if not candidates.activation_offload.any():
         return np.zeros(len(candidates))
     largest = kept_by_block(profile, candidates).max(axis=0)
@@ -103,5 +105,5 @@ def on_the_way_bytes(profile: ModelProfile, candidates: Candidates, tokens: Floa
 
 
 def host_room_bytes(accelerators: Sequence[Accelerator]) -> float:
-    """Host memory of one accelerator that a job may fill: the least of some types; infinite where nothing is offloaded."""
+    """Host memory per accelerator that a job may use, the least of some types; infinite where none states a host."""
     return min((one.host.memory_bytes for one in accelerators if one.host is not None), default=float("inf"))

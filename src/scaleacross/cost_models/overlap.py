@@ -1,27 +1,28 @@
-"""What computation can hide: windows, and the exposed part of the communication that falls into them.
+"""Windows of computation, and the exposed part of the communication that overlaps with them.
 
-A window has a length (computation that runs meanwhile) and a granularity: of n equal pieces of communication at least
+A window has a length (computation that runs meanwhile) and a granularity. Of n equal pieces of communication at least
 one is exposed, because the first gather has no computation before it and the last reduction none after it:
 
     exposed = max(s / n + (1 − 1/n) · (s − f) · taken, t − window)        (s ≥ t ≥ 0, s ≥ f ≥ 0, n ≥ 1)
 
-for t seconds of communication, s of all communicators added up: where several run side by side t is less (``together_s``), but
-one piece passes them in turn. What overlaps with computation takes multiprocessors from its products: for each second of a
-collective, computation falls behind by ``taken`` seconds (``network.sm_contention``), but for f seconds that hold none
-(``network.drivers``). What its bytes take of HBM does not depend on how long they travel: ``step.hbm_lost_s``.
+s is the sum of all communicators' seconds of communication. t is the time that they take together, which is less where
+several run concurrently (``together_s``); still one piece passes them in turn. Overlapped collectives hold
+multiprocessors that products need. For each second of a collective, computation falls behind by ``taken`` seconds
+(``network.sm_contention``), except for f seconds that hold none (``network.drivers``). What its bytes take of HBM does
+not depend on how long they travel: ``step.hbm_lost_s``.
 
 Rules (Megatron-LM's overlap options and PyTorch FSDP's prefetch, as their documentation describes them):
 
 * gradient_reduce  once per step: layers reduce while earlier layers of the last micro-batch run backward; interleaved
-                   schedules finish chunk after chunk, so the other chunks' last pp micro-batches hide it as well.
-                   Not the last pass itself in torch's pipelines (``buckets.hidden_reductions``)
+                   schedules finish chunk after chunk, so the other chunks' last pp micro-batches overlap with it, too.
+                   In torch's pipelines it does not overlap with the last pass (``buckets.hidden_reductions``)
 * parameter_gather once per step (optimizer state or gradients sharded): the mirror image at the first forward pass
 * shard_forward    every micro-batch (parameters sharded): the next layer is gathered while this one runs
-* shard_backward   every micro-batch (gradients sharded): reduction of the last layer and, where the forward pass did not keep
-                   them, gather of the next layer
+* shard_backward   every micro-batch (gradients sharded): reduction of the last layer and, where the forward pass did
+                   not keep them, gather of the next layer
 
-What travels with every micro-batch is timed pass by pass once a decision is placed (``pipeline.shard_passes``); bounds know
-``least_passes`` of it. Windows count computation alone; traffic of different axes in one window shares the network
+Traffic of every micro-batch is timed pass by pass once a decision is placed (``pipeline.shard_passes``); bounds use
+``least_passes``. Windows count computation alone. Traffic of different axes in one window shares the network
 (``together_s``).
 """
 
@@ -39,20 +40,22 @@ WINDOW_NAMES = ("gradient_reduce", "parameter_gather", "shard_forward", "shard_b
 GRADIENTS: Final = WINDOW_NAMES.index("gradient_reduce")
 PARAMETERS: Final = WINDOW_NAMES.index("parameter_gather")
 EVERY_PASS: Final = slice(2, 4)
-"""The windows of sharded parameters, which come with every micro-batch."""
+"""The windows of traffic that comes with every micro-batch (sharded parameters or gradients)."""
 TRAFFIC_ROWS: Final = 3 * len(WINDOW_NAMES)
-"""Rows of traffic: seconds of calls by window, those of them in which networks beyond the scale-up domain are busy, and those
-that hold no multiprocessors, counted by what drivers other than kernels hold less (``network.drivers``)."""
+"""Rows of traffic: seconds of calls by window, seconds of these in which networks beyond the scale-up domain are
+busy, and seconds that hold no multiprocessors. The last are weighted by how much less drivers other than kernels
+hold (``network.drivers``)."""
 CALLS: Final = slice(len(WINDOW_NAMES))
 BUSY: Final = slice(len(WINDOW_NAMES), 2 * len(WINDOW_NAMES))
 FREE: Final = slice(2 * len(WINDOW_NAMES), TRAFFIC_ROWS)
 
 
 class ChunkWindows(NamedTuple):
-    """What buckets of single chunks leave to hide behind to them and all that follow, (buckets, n) each (``split_backward``).
+    """What overlaps with the buckets of single chunks and of all that follow them, (buckets, n) each
+    (``split_backward``).
 
-    Exposed are ``of_pace`` of the seconds of all communicators side by side and ``of_calls`` of those one after another beyond
-    ``length_s``.
+    ``of_pace`` of the seconds of all communicators together and ``of_calls`` of those one after another are exposed
+    where they outlast ``length_s``.
     """
 
     of_pace: Floats
@@ -61,16 +64,16 @@ class ChunkWindows(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Computation that hides communication, each (n,).
+    """Computation that communication overlaps with, each (n,).
 
     Attributes:
-        length_s: of the computation.
-        first_fraction: 1/n, the share of communication that has nothing to hide behind.
-        taken_fraction: (1 − 1/n) · taken, what computation falls behind per second of communication.
-        in_a_row: share of the calls that follow one another at least (``least_together_s``).
-        slowed_s: by which exposed collectives of the layers last longer, per occurrence; 0 in bounds (``beside_layers``).
-        later: whether passes may turn out longer, which computation alone pays for (``Candidates.rerun_open``).
-        chunks: of timed schedules that split the backward; none in bounds and of others.
+        length_s: seconds of the computation.
+        first_fraction: 1/n, the share of communication that nothing overlaps with.
+        taken_fraction: (1 − 1/n) · taken, seconds by which computation falls behind per second of communication.
+        in_a_row: least share of the calls that follow one another (``least_together_s``).
+        slowed_s: delay of exposed collectives of the layers, per occurrence; 0 in bounds (``beside_layers``).
+        later: whether passes may become longer once a policy is chosen (``Candidates.rerun_open``).
+        chunks: windows of chunks, for timed schedules that split the backward; empty in bounds and for other schedules.
     """
 
     length_s: Floats
@@ -94,19 +97,19 @@ NO_CHUNKS: Final = ChunkWindows(*(np.zeros((0, 1)),) * 3)
 
 
 def rounds(candidates: Candidates, work: Work) -> Floats:
-    """Micro-batches that pass the busiest rank in a step, those of fill and drain included: m + ``Work.fill_rounds``."""
+    """Micro-batches that pass the busiest rank in a step, warm-up and cool-down included: m + ``Work.fill_rounds``."""
     total: Floats = candidates.num_micro_batches + work.fill_rounds
     return total
 
 
 def computation_s(candidates: Candidates, work: Work) -> Floats:
-    """Computation of the busiest rank with fill and drain, (n,)."""
+    """Computation of the busiest rank with warm-up and cool-down, seconds, (n,)."""
     seconds: Floats = candidates.num_micro_batches * (work.forward_s + work.backward_s) + work.fill_s
     return seconds
 
 
 def occurrences(candidates: Candidates, work: Work) -> tuple[Floats, ...]:
-    """How often each of WINDOW_NAMES comes on the critical path of a step, each (n,)."""
+    """How often each of WINDOW_NAMES occurs on the critical path of a step, each (n,)."""
     once, every = np.ones(len(candidates)), rounds(candidates, work)
     return once, once, every, every
 
@@ -114,10 +117,12 @@ def occurrences(candidates: Candidates, work: Work) -> tuple[Floats, ...]:
 def windows(candidates: Candidates, work: Work, *, placed: bool = False) -> tuple[Window, ...]:
     """The windows in the order of WINDOW_NAMES.
 
-    ``placed``: of a decision, whose traffic says what holds no multiprocessors; else gathers take the least that any allowed
-    driver takes, as bounds need it.
+    Args:
+        placed: whether candidates are a placed decision, whose traffic states which seconds hold no multiprocessors.
+            Otherwise gathers use the allowed driver that takes least, as bounds need it.
     """
     pieces, chunks = work.buckets, candidates.num_chunks
+    # passes of the other chunks' last pp micro-batches, and one of this chunk, in passes of the whole rank
     waiting = np.minimum(candidates.pp, candidates.num_micro_batches) * (chunks - 1) / chunks + 1.0 / chunks
     hidden = waiting - 1 / pieces
     products = 1 - work.elementwise_fraction
@@ -136,7 +141,11 @@ def windows(candidates: Candidates, work: Work, *, placed: bool = False) -> tupl
 
 
 def num_communicators(candidates: Candidates, experts: Bools | bool) -> Floats:
-    """Communicators that gradients travel in, 1 at least, (n,); ``experts``: those of the model have one of their own."""
+    """Number of communicators that gradients travel in, at least 1, (n,).
+
+    Args:
+        experts: whether the model's experts have a communicator of their own.
+    """
     sharded = (candidates.dp_shard > 1) * (1.0 + np.asarray(experts))
     return np.maximum(1.0, sharded + (candidates.cp > 1) + (candidates.dp_replicate > 1))
 
@@ -144,9 +153,9 @@ def num_communicators(candidates: Candidates, experts: Bools | bool) -> Floats:
 def together_s(traffic: Sequence[Floats], pieces: Floats) -> Floats:
     """Seconds of all communicators' traffic in each window, (windows, n), from that of each, (TRAFFIC_ROWS, n).
 
-    Every communicator runs its calls one after another, one bucket after another; a bucket passes the communicators in turn, so
-    that different buckets are in different ones at the same moment. Then the longest communicator sets the pace, with one
-    bucket of all others, unless the network that they share is busy for longer:
+    Every communicator runs its calls one after another, one bucket after another. A bucket passes the communicators in
+    turn, so different buckets are in different ones at the same moment. Then the longest communicator sets the pace,
+    with one bucket of all others, unless the network that they share is busy for longer:
 
         max(max_c T_c + (Σ T − max T) / n, Σ_c N_c)       N_c of T_c seconds without latencies, n buckets
     """
@@ -168,8 +177,9 @@ def least_together_s(traffic: Floats, in_a_row: Floats) -> Floats:
 
 
 def beyond_windows_s(traffic: Sequence[Floats], pieces: Floats, over: Sequence[Window]) -> Floats:
-    """``exposed_s`` of the traffic of all communicators, each (TRAFFIC_ROWS, n), in ``pieces`` buckets, (n,)."""
+    """Exposed seconds of all communicators' traffic, each (TRAFFIC_ROWS, n), in ``pieces`` buckets, (n,)."""
     every = sum(traffic[1:], start=traffic[0])
+    # seconds that hold no multiprocessors take nothing from products: a negative delay cancels them
     freed = [
         one._replace(slowed_s=one.slowed_s - one.taken_fraction * f) for one, f in zip(over, every[FREE], strict=True)
     ]
@@ -177,11 +187,11 @@ def beyond_windows_s(traffic: Sequence[Floats], pieces: Floats, over: Sequence[W
 
 
 def exposed_s(in_windows: Floats, calls_s: Floats, over: Sequence[Window]) -> Floats:
-    """Seconds of a step that the two windows of what travels once do not hide, (..., n).
+    """Exposed seconds of a step in the two windows of traffic that travels once, (..., n).
 
     Args:
         in_windows: seconds per occurrence of each window, (windows, ..., n): ``together_s``.
-        calls_s: of all communicators, one after another, likewise: a bucket passes all, each of them takes multiprocessors.
+        calls_s: the sum over communicators, likewise: a bucket passes all of them, and each holds multiprocessors.
     """
     gradient, parameter, *_ = zip(in_windows, calls_s, over, strict=True)
     exposed = _longer_s(*gradient)
@@ -190,7 +200,7 @@ def exposed_s(in_windows: Floats, calls_s: Floats, over: Sequence[Window]) -> Fl
 
 
 def _longer_s(seconds: Floats, calls: Floats, window: Window) -> Floats:
-    """What one occurrence of a window leaves exposed; in place, as bounds price millions."""
+    """Exposed seconds of one occurrence of a window. It works in place, as bounds evaluate millions of candidates."""
     least: Floats = calls * (window.first_fraction + window.taken_fraction)
     least += window.slowed_s
     longer = seconds - window.length_s

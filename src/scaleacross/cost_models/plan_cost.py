@@ -1,4 +1,4 @@
-"""Everything a plan states about one decision: step breakdown, memory per stage, traffic per level, collectives."""
+"""Cost model of one decision: step time and its breakdown, memory per stage, traffic per level, and collectives."""
 
 from __future__ import annotations
 
@@ -46,10 +46,13 @@ from scaleacross.workloads.layer_profile import ModelProfile
 class PlanCost:
     """The computed part of a plan.
 
-    ``volumes`` has the single row that makes the step (the longest kind of rank), ``pipeline`` is that of its replicas and
-    ``windows`` are those of their rank that leaves most traffic exposed, ``gradient_shapes`` those of its groups that reduce
-    gradients on trunks for themselves, ``rank_shapes`` of groups that do so with every pass; ``sent`` is what it communicates,
-    from which collectives and traffic are computed.
+    Attributes:
+        volumes: the single row that sets the step time, that of the longest kind of rank.
+        pipeline: the timed pipeline of its replicas.
+        windows: windows of the rank of these with most exposed traffic.
+        gradient_shapes: shapes of that rank's groups that reduce gradients alone on inter-building links.
+        rank_shapes: shapes of the groups that one pipeline rank's passes call, for communicators that cross buildings.
+        sent: communication of ``volumes``, from which collectives and traffic are computed.
     """
 
     placement: Placement
@@ -77,14 +80,14 @@ def plan_cost(
     layout: Layout | None = None,
     network: Networks | None = None,
 ) -> PlanCost:
-    """Price one decision with its placement.
+    """Compute all figures of one decision with its placement.
 
     Args:
-        shapes: group shapes per axis, ``ep`` and ``expert``; None counts them from the placement (verification passes
-            its own).
-        levels: figures of the fill; None reads them from the topology (``sensitivity`` changes them).
-        layout: replica classes of the placement; None likewise.
-        network: how communicators run their collectives; None: as the decision states it. "best" is what a search prices.
+        shapes: group shapes per axis, ``ep`` and ``expert``; None counts them on the placement (verification gives
+            them).
+        levels: figures of the allocation; None reads them from the topology (``sensitivity`` changes them).
+        layout: replica classes of the placement; None reads them from the topology.
+        network: how communicators run their collectives; None reads it from the decision. A search passes "best".
 
     Raises:
         ValueError: the decision has no placement, its numbers do not divide, or its batch shares name other classes of
@@ -124,7 +127,8 @@ def plan_cost(
 
 
 def replayed_work(job: Job, profile: ModelProfile, topology: Topology, decision: Decision) -> dict[str, PipelineWork]:
-    """Computation of a placed decision by accelerator type, as a plan states it. Raises ValueError as ``plan_cost`` does."""
+    """Computation of a placed decision by accelerator type, as a plan states it for simulation. Raises ValueError as
+    ``plan_cost`` does."""
     accelerators = accelerator_types([topology.building(share.building) for share in _placement(decision).fill])
     candidates = on_ranks(candidate_of(decision, job.global_batch_sequences), decision.stage_recompute)
     return chunk_work(TimedLayers.of(profile, job, accelerators, candidates), layers_per_stage(profile, decision))
@@ -142,13 +146,13 @@ def step_seconds(
     behind_s: float = 0.0,
     layout: Layout | None = None,
 ) -> float:
-    """The step time of ``plan_cost`` alone, s: for searches and fits, which price many decisions on few placements.
+    """The step time of ``plan_cost`` alone, s, for searches and fits, which time many decisions on few placements.
 
     Args:
         groups: of every communicator (``groups_of``); they remember what no size changes.
         known: remembers what placements and networks of one decision share.
-        limit_s: the step is inf where it shows early that it takes as long, how much longer is not worked out; ``behind_s`` of it
-            come after the pipelines at least.
+        limit_s: the result is inf as soon as the step is known to take this long; its exact length is not computed.
+        behind_s: lower bound on the part of the step after the pipelines.
         layout: replica classes of the placement; None reads them from the topology.
     """
     placement = _placement(decision)
@@ -160,7 +164,10 @@ def step_seconds(
 
 
 def groups_of(shapes: Mapping[str, GroupShape], levels: Levels, network: Networks) -> dict[str, Group]:
-    """The groups of every communicator, one row each, on the links of a fill; those inside buildings by accelerator type, too."""
+    """The groups of every communicator, one row each, on the links of an allocation.
+
+    Groups inside buildings are also given the links of each accelerator type.
+    """
     links, launch_s = links_of(levels), max(one.collective_start_s for one in levels.accelerators)
     groups = {name: group_of(network, name, one_row(shape), links, launch_s) for name, shape in shapes.items()}
     own = {name: links_of(one) for name, one in levels.by_type.items()}
@@ -179,7 +186,7 @@ def placed_shapes(topology: Topology, decision: Decision) -> Mapping[str, GroupS
 
 
 def placed_groups(topology: Topology, decision: Decision, shapes: Mapping[str, GroupShape]) -> Mapping[str, Group]:
-    """``groups_of`` a placed decision with its network and its ``placed_shapes``. Raises ValueError as ``plan_cost`` does."""
+    """``groups_of`` for a placed decision with its network. Raises ValueError as ``plan_cost`` does."""
     return groups_of(shapes, build_levels(topology, _placement(decision).fill), network_of(decision))
 
 
@@ -193,7 +200,7 @@ def _placement(decision: Decision) -> Placement:
 
 
 def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:
-    """[stage][chunk] -> layers, stated or as equal as possible."""
+    """[stage][chunk] -> layers, as the decision states them or else as equal as possible."""
     if decision.layers_per_stage is not None:
         return decision.layers_per_stage
     pp, num_chunks, name = decision.degrees.pp, decision.pipeline.num_chunks, decision.pipeline.schedule
@@ -201,7 +208,7 @@ def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[i
 
 
 def micro_batches_of(decision: Decision, candidates: Candidates, layout: Layout) -> tuple[int, ...]:
-    """Micro-batches of every replica class.
+    """Micro-batches of every replica class of ``layout``.
 
     Raises:
         ValueError: the batch shares are not those of the placement's replica classes.
@@ -218,7 +225,7 @@ def micro_batches_of(decision: Decision, candidates: Candidates, layout: Layout)
 
 
 def peak_flop_per_s(topology: Topology, placement: Placement, job: Job) -> float:
-    """Dense peak of an accelerator, the mean over those used."""
+    """Dense peak of an accelerator, FLOP/s, the mean over those used."""
     peaks = (
         share.num_accelerators * topology.building(share.building).accelerator.peak_flop_per_s[job.precision]
         for share in placement.fill
@@ -256,12 +263,13 @@ def stage_memory(
     candidates: Candidates,
     layout: Layout,
 ) -> tuple[StageMemory, ...]:
-    """Every pipeline rank, with the micro-batches of the replicas that have most, on its type with least memory."""
+    """Memory of every pipeline rank, for the replicas with most micro-batches, on its type with least memory."""
     pp, pipeline = decision.degrees.pp, decision.pipeline
     placement = SCHEDULES[pipeline.schedule].placement
     layers = layers_of_ranks(block_counts(profile), layers_per_stage(profile, decision), placement)
     classes = every_rank(layers, head_rank(pp, pipeline.num_chunks, placement))
     most = max(micro_batches_of(decision, candidates, layout))
+    # an order of its own has no closed form for the micro-batches in flight, so they are counted
     flight = None if pipeline.order is None else np.array(peak_in_flight(chosen(pipeline, pp, most)))
     each = on_ranks(candidates, decision.stage_recompute)
     fullest = replace(each, num_micro_batches=np.full(len(each), most))

@@ -1,4 +1,4 @@
-"""What a plan says of its communication: bytes out of the busiest unit of every level, and every kind of collective by itself."""
+"""Communication of a plan: bytes out of the busiest unit of every level, and time of every kind of collective."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ def level_traffic(
     step_s: float,
     network: Sequence[CommunicatorChoice] = (),
 ) -> tuple[LevelTraffic, ...]:
-    """Per level, bytes out of the busiest child; beyond buildings of an all-to-all those on the fullest trunk.
+    """Bytes per step out of the busiest child of every level; for all-to-alls beyond buildings, on the fullest link.
 
-    ``collectives`` says by which algorithm each of ``sent`` travels, ``network`` which of them encoded.
+    Args:
+        collectives: the algorithm of each of ``sent``, in the same order.
+        network: the choices of communicators, which say what travels encoded.
     """
     ratios = {choice.key: sent_ratio(choice.compression) for choice in network if choice.compression}
     out = []
@@ -69,8 +71,8 @@ def carried_bytes(flow: Flow, algorithm: str, shape: GroupShape, level: int, pip
 def bytes_out(flow: Flow, algorithm: str, shape: GroupShape, level: int, pipeline: PipelineChoice) -> float:
     """Bytes that one group sends out of one child of ``level`` in one collective, per direction.
 
-    A ring and a double tree carry the whole stream over every level, a hierarchical algorithm what the level's own children
-    exchange.
+    A ring and a double tree carry the whole stream over every level. A hierarchical algorithm carries what the level's
+    own children exchange.
     """
     fanout, members, degree = float(shape.fanout[level]), float(shape.members[level]), float(shape.degree)
     if flow.op == "send":
@@ -86,10 +88,10 @@ def bytes_out(flow: Flow, algorithm: str, shape: GroupShape, level: int, pipelin
 
 
 def _leaving_share(fanout: float, level: int, pipeline: PipelineChoice) -> float:
-    """Share of a rank's 2v messages per micro-batch that leaves one child of ``level``, by the busiest child.
+    """Share of a rank's 2v messages per micro-batch that leaves one child of ``level``, for the busiest child.
 
-    Of two children the first sends v messages on and, in a loop, v−1 more by the loop-back. Of three or more, a middle one
-    sends v forwards on and v backwards back; where these leave by trunks of their own (buildings, regions), each trunk
+    Of two children the first sends v messages on and, in a loop, v−1 more by the loop-back. Of three or more, a middle
+    one sends v forwards on and v backwards back; where each leaves by a link of its own (buildings, regions), a link
     carries v.
     """
     if fanout == 2 and SCHEDULES[pipeline.schedule].placement == "loop":
@@ -100,7 +102,7 @@ def _leaving_share(fanout: float, level: int, pipeline: PipelineChoice) -> float
 
 
 def predicted(flow: Flow, group: Group, equal_copies: EqualCopies) -> PredictedCollective:
-    """One kind of collective as a plan states it, alone on the network; ``group`` of one row."""
+    """Size, calls and time of one kind of collective as a plan states them, alone on the network; one row."""
     timed, shape = time_of(flow, group, equal_copies), group.shape
     return PredictedCollective(
         name=f"{flow.axis} {flow.op} of {flow.what}",
@@ -117,7 +119,7 @@ def predicted(flow: Flow, group: Group, equal_copies: EqualCopies) -> PredictedC
 
 
 def time_of(flow: Flow, group: Group, equal_copies: EqualCopies) -> Timed:
-    """Time and algorithm of one of ``flow``."""
+    """Time and algorithm of one call of ``flow``."""
     size: Floats = np.array([flow.size_bytes])
     if flow.op == "all_to_all":
         return group.all_to_all(size, equal_copies if flow.axis == "ep" else EVERY_COPY, flow.what)

@@ -1,8 +1,8 @@
-"""Rings and trees of NCCL over nodes as arrays (``schedules.collective.protocols``).
+"""Times of NCCL's rings and trees over nodes, as arrays (``schedules.collective.protocols``).
 
-They hold where the scale-up technology has measured curves, which tell how fast an accelerator and its host are at small
-messages. The constants are of the fabric of one building: over several a ring or tree takes that at least (assumed), and no
-switches reduce for a tree.
+They apply where the scale-up technology has measured curves, which tell how fast an accelerator and its host are at
+small messages. The constants are those of one building's fabric. Over several buildings they are assumed to be lower
+bounds, and no switches reduce for a tree.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from scaleacross.spec.network import CurveOp
 
 
 def nodes_of(shape: GroupShape) -> Floats:
-    """Scale-up domains that a group is spread over, (...); of a relaxed shape the fewest."""
+    """Scale-up domains over which a group is spread, (...); for a relaxed shape the fewest."""
     nodes: Floats = 1.0 + shape.pairs[..., RACK:].sum(axis=-1)
     return nodes
 
 
 def least_tree_share(shape: GroupShape) -> Floats:
-    """x of a tree, (...): the least that switches in every node may leave of it; 2 beyond one building."""
+    """x of a tree, (...): the least share that remains if switches reduce in every node; 2 beyond one building."""
     share: Floats = np.where(shape.span >= CAMPUS, 2.0, tree_share(nodes_of(shape)))
     return share
 
 
 def exchange_latency_s(shape: GroupShape, links: Links) -> Floats:
-    """Seconds of an all-to-all of no bytes, launch included, (...): of a relaxed shape the least.
+    """Seconds of an all-to-all of no bytes, launch included, (...); for a relaxed shape the least.
 
-    Handshakes of nodes wherever they lie; 0 inside one node, and where the curves of a bound's links bound nothing.
+    They are the handshakes of nodes, wherever these lie. They are 0 inside one node, and where the curves of a bound's
+    links bound nothing.
     """
     if links.curves is None:
         return np.zeros(shape.degree.shape)
@@ -66,9 +67,10 @@ class _Line(NamedTuple):
 
 @dataclass(frozen=True)
 class ProtocolTimes:
-    """Groups of an exact shape, whose technology has curves; ``each`` spreads values of the shapes over sizes.
+    """Times of groups of an exact shape whose technology has curves. What no size changes is computed once.
 
-    What no size changes is worked out once.
+    Attributes:
+        each: spreads values of the shapes over sizes.
     """
 
     shape: GroupShape
@@ -90,13 +92,14 @@ class ProtocolTimes:
         return np.where(self._over_nodes, _fastest(self._rings[op], size), 0.0)
 
     def layered_s(self, ring_s: Floats) -> Floats:
-        """Seconds at least of a hierarchical collective whose one phase is over nodes, which is a ring; 0 of several phases."""
+        """Lower bound, s, on a hierarchical collective with one phase, a ring over nodes; 0 with several phases."""
         return np.where(self._one_phase, ring_s, 0.0)
 
     def tree_s(self, size: Floats) -> Floats:
         """Seconds of a double tree's all-reduce, launch included; 0 where the constants do not hold."""
         out = _fastest(self._tree, size)
         if self.switched.any():
+            # the curve without its time at small messages is that of bytes inside a node
             inside = self._curve("all_reduce", size) - self._curve("all_reduce", np.asarray(SMALL_BYTES))
             figures = self._nodes, np.log2(self._nodes), self._rate, self._slower("all_reduce")
             by_switches = switched_s(np.maximum(size, 1.0), np.maximum(0.0, inside), *figures, np.minimum)
@@ -115,7 +118,7 @@ class ProtocolTimes:
 
     @cached_property
     def share(self) -> Floats:
-        """x of the tree that is priced."""
+        """x of the tree that ``tree_s`` times: 2, or what remains if switches reduce."""
         return np.where(self.switched, self.each(least_tree_share(self.shape)), 2.0)
 
     @cached_property
@@ -156,7 +159,7 @@ class ProtocolTimes:
 
 
 def _lines(ways: list[Way]) -> list[_Line]:
-    """Every way with the slowest of its limits."""
+    """Every way as a ``_Line`` with the slowest of its limits."""
     return [_Line(fixed, reduce(np.maximum, limits)) for fixed, limits in ways]
 
 

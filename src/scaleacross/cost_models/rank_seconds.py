@@ -1,6 +1,6 @@
-"""What a class of pipeline ranks computes, waits for and updates: its layers' seconds and collectives put together.
+"""Seconds of computation, collectives and optimizer update of classes of pipeline ranks, summed over their layers.
 
-Everything is per candidate, arrays (n,), or (classes, n) where all classes of ``stages.RankClasses`` are asked for.
+Arrays are per candidate, (n,), or (classes, n) for all classes of ``stages.RankClasses``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from scaleacross.spec.offloading import millionths
 from scaleacross.workloads.layer_profile import ModelProfile
 
 RankTimes = tuple[Floats, Floats, Floats, Floats]
-"""Forward, backward with recomputation, weight gradients (part of backward) and attention of rank classes."""
+"""Forward, backward with recomputation, weight gradients (part of backward), attention; s, (classes, n) each."""
 
 
 def rank_times(times: StackedTimes, candidates: Candidates, classes: RankClasses) -> RankTimes:
@@ -42,13 +42,13 @@ def rank_times(times: StackedTimes, candidates: Candidates, classes: RankClasses
 
 
 def pass_times(times: StackedTimes, candidates: Candidates, classes: RankClasses) -> tuple[Floats, Floats]:
-    """``rank_times`` without weight gradients and attention."""
+    """Forward and backward of ``rank_times`` alone."""
     backward = _of_classes(times.backward_s, classes) + spread(recomputed_s(times, candidates)[:-2], classes)
     return _of_classes(times.forward_s, classes), backward
 
 
 def attention_times(times: StackedTimes, classes: RankClasses) -> Floats:
-    """``rank_times`` of attention alone."""
+    """Attention of ``rank_times`` alone."""
     return _of_classes(times.attention_s, classes)
 
 
@@ -59,28 +59,28 @@ def _of_classes(layers: Floats, classes: RankClasses) -> Floats:
 def with_accumulation(
     times: RankTimes, job: Job, accelerator: Accelerator, candidates: Candidates, held: Floats
 ) -> RankTimes:
-    """``rank_times`` with gradients added up over micro-batches; the first of them has nothing to add to."""
+    """``rank_times`` with gradients accumulated over micro-batches; the first of these has nothing to add to."""
     forward, backward, weight, attention = times
     added = added_up_s(job, accelerator, candidates, held)
     return forward, backward + added, weight + added, attention
 
 
 def added_up_s(job: Job, accelerator: Accelerator, candidates: Candidates, held: Floats) -> Floats:
-    """Seconds of a backward pass in which gradients of ``held`` parameters are added up, in the mean over micro-batches."""
+    """Seconds of a backward pass in which gradients of ``held`` parameters are accumulated, mean over micro-batches."""
     added: Floats = (1 - 1 / candidates.num_micro_batches) * accumulation_time_s(accelerator, job.optimizer, held)
     return added
 
 
 class LayerGathers(NamedTuple):
-    """Gathers (= scatters) over tp of one forward pass of every block type, and those that its backward pass repeats, each
-    (types, n)."""
+    """Gathers (= scatters) over tp per block type, each (types, n): those of one forward pass, and those that its
+    backward pass repeats."""
 
     once: Floats
     again: Floats
 
     @classmethod
     def of(cls, profile: ModelProfile, candidates: Candidates) -> LayerGathers:
-        """Of these candidates."""
+        """Gathers of these candidates."""
         laws, of = (gathers_once, gathers_again), profile.of_blocks
         return cls(*(np.stack([law(layer, candidates) for layer in profile.layers])[of] for law in laws))
 
@@ -88,7 +88,7 @@ class LayerGathers(NamedTuple):
 def layer_counts(
     profile: ModelProfile, layers: LayerGathers, classes: RankClasses, at: NDArray[np.intp]
 ) -> dict[str, Floats]:
-    """``tp_gathers``, ``tp_forward``, ``layers`` and ``moe_layers`` of ``Work`` for the rank class ``at`` of every candidate."""
+    """Columns ``tp_gathers``, ``tp_forward``, ``layers`` and ``moe_layers`` of ``Work`` for each candidate's class."""
     blocks, here = [block for block, _ in profile.blocks], np.arange(layers.once.shape[1])
     gathers, again = (spread(each, classes)[at, here] for each in layers)
     end_gathers = classes.has_embedding * profile.embedding.tp_gathers + classes.has_head * profile.head.tp_gathers
@@ -101,8 +101,10 @@ def layer_counts(
 
 
 def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], candidates: Candidates) -> Floats:
-    """Share of the passes through all layers that is element-wise, of the accelerator type that has most of it, (n,); where the
-    recompute policy is still to be chosen at most."""
+    """Share of the passes through all layers that is element-wise, for the accelerator type with most of it, (n,).
+
+    Where the recompute policy is still to be chosen, it is an upper bound.
+    """
     counts = np.array(block_counts(profile))
     again = np.stack([elementwise_again(layer, candidates) for layer in profile.layers]) + candidates.rerun_open
     passes = 1.0 + again[profile.of_blocks] + ELEMENTWISE_BACKWARD_RATIO
@@ -113,8 +115,10 @@ def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], c
 
 
 def hbm_s_per_byte(accelerators: Sequence[Accelerator], candidates: Candidates, elementwise: Floats) -> Floats:
-    """``Work.hbm_s_per_byte`` for a share of computation that is element-wise; 0 where the policy is still to be chosen, as work
-    that is not element-wise may come again."""
+    """``Work.hbm_s_per_byte`` for the share of computation that is element-wise.
+
+    It is 0 where the policy is still to be chosen, because recomputed work may not be element-wise.
+    """
     each = RING_TOUCHES / min(memory_bytes_per_s(one) for one in accelerators)
     return np.where(candidates.rerun_open, 0.0, elementwise * each)
 
@@ -122,8 +126,11 @@ def hbm_s_per_byte(accelerators: Sequence[Accelerator], candidates: Candidates, 
 def update_s(
     job: Job, accelerators: Sequence[Accelerator], candidates: Candidates, dense: Floats, expert: Floats
 ) -> Floats:
-    """The optimizer update of what a rank holds, by accelerator type, (types, n); at least, where its offload is still to be
-    chosen. With it the check of gradients before they are reduced, one read of them all (``_check_s``)."""
+    """Seconds of the optimizer update of a rank's parameters, by accelerator type, (types, n).
+
+    Where the offload is still to be chosen, it is a lower bound. It includes the check of gradients before they are
+    reduced, one read of them all (``_check_s``).
+    """
     if (later := candidates.policy_open).any():
         chosen = replace(candidates, recompute=np.where(later, 0, candidates.recompute))
         shares = (np.where(later, millionths(share), chosen.optimizer_offload) for share in job.optimizer_offload)
@@ -141,8 +148,11 @@ def update_s(
 
 
 def _check_s(job: Job, accelerator: Accelerator, candidates: Candidates, held: Floats) -> Floats:
-    """Norm of every bucket's local gradients, once in a step (megatron/core/distributed/param_and_grad_buffer.py: check_grads):
-    gradient_bytes per parameter at memory speed. That the host waits for every bucket is not counted. Gradients that are reduced
-    in every pass belong to Megatron-FSDP, which has no such check."""
+    """Seconds of the norm of every bucket's local gradients, once in a step.
+
+    It reads gradient_bytes per parameter at memory speed (megatron/core/distributed/param_and_grad_buffer.py:
+    check_grads). The host's wait for every bucket is not counted. Gradients that are reduced in every pass belong to
+    Megatron-FSDP, which has no such check.
+    """
     read = job.optimizer.gradient_bytes * held / memory_bytes_per_s(accelerator)
     return np.where(reduced_every_pass(candidates) | (not job.checks_gradients), 0.0, read)

@@ -1,7 +1,7 @@
-"""What a recompute policy keeps and sends again, by candidate: tables over RECOMPUTES, looked up by its code.
+"""What a recompute policy keeps and communicates again, by candidate: tables over RECOMPUTES, looked up by its code.
 
-A policy still to be chosen (``ANY_POLICY``, and ``BY_STAGE`` before the stages have theirs: ``on_ranks``) repeats nothing, keeps
-the least of all, and holds nothing while it runs again.
+A policy may still be to be chosen: ``ANY_POLICY``, or ``BY_STAGE`` before the stages have theirs (``on_ranks``). Such a
+policy repeats nothing, keeps the least of all policies, and holds nothing while layers run again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RERUN: Final = _table(lambda policy: RECOMPUTES.index(of_rerun_layer(policy))).
 
 
 def on_ranks(candidates: Candidates, policies: Sequence[str] | None) -> Candidates:
-    """A row of a single decision for every pipeline rank, with its policy; the decision's row where all have the same (None)."""
+    """One row for every pipeline rank of a single decision, with the rank's policy; a single row for None."""
     if policies is None:
         return candidates
     rows = candidates.take(np.zeros(len(policies), dtype=np.int64))
@@ -49,14 +49,15 @@ def on_ranks(candidates: Candidates, policies: Sequence[str] | None) -> Candidat
 
 
 def is_by_stage(candidates: Candidates) -> bool:
-    """Whether the stages of a single candidate are still to get their policies."""
+    """Whether the stages of a single candidate do not have their policies yet."""
     return int(candidates.recompute[0]) == _BY_STAGE
 
 
 def in_whole_layers(recompute: Ints, num_layers: int, stages: Ints, activations: Ints) -> Bools:
-    """Whether policies rerun a whole number of layers in every one of so many virtual stages, (n,).
+    """Whether policies recompute a whole number of layers in each of ``stages`` virtual stages, (n,).
 
-    Where they rerun some, no layers may be on the host (``activations``, their share); BY_STAGE is for several stages.
+    Where they recompute some layers, no activations may be on the host (``activations``, the share of layers there).
+    BY_STAGE needs several stages.
     """
     period, by_stage = _PERIODS[recompute], recompute == _BY_STAGE
     divides = np.where(by_stage, stages > 1, num_layers % (stages * period) == 0)
@@ -64,22 +65,22 @@ def in_whole_layers(recompute: Ints, num_layers: int, stages: Ints, activations:
 
 
 def on_rows(candidates: Candidates, rank: Ints) -> Candidates:
-    """``on_ranks`` for what lies on these pipeline ranks: a row each, or the one row of all."""
+    """Rows of ``on_ranks`` for these pipeline ranks, one each; the single row where all ranks share one."""
     return candidates.take(rank) if len(candidates) > 1 else candidates
 
 
 def own(values: Floats) -> Floats:
-    """Of (ranks, rows of ``on_ranks``) every rank's value in its own row, (ranks,)."""
+    """Every rank's value in its own row, (ranks,), from (ranks, rows of ``on_ranks``)."""
     return values[:, 0] if values.shape[1] == 1 else values.diagonal()
 
 
 def _looked_up(codes: Ints, value: Callable[[str], float]) -> Floats:
-    """``value`` of the policy of every candidate, (n,); of one still to be chosen that of none, which repeats nothing."""
+    """``value`` of every candidate's policy, (n,); a policy still to be chosen counts as none and repeats nothing."""
     return _rows_looked_up(codes, lambda policy: (value(policy),), 1)[0]
 
 
 def _rows_looked_up(codes: Ints, values: Callable[[str], Sequence[float]], number: int) -> Floats:
-    """The same of a ``number`` of values at once, (number, n)."""
+    """``_looked_up`` for a ``number`` of values at once, (number, n)."""
     table = np.zeros((number, len(RECOMPUTES) + 1))
     for code in np.flatnonzero(np.bincount(codes, minlength=1)).tolist():
         table[:, code] = values("none" if code == ANY_POLICY else RECOMPUTES[code])
@@ -104,7 +105,7 @@ def kept_by_block(profile: ModelProfile, candidates: Candidates) -> Floats:
 
 
 def rerun_bytes(layer: LayerProfile, candidates: Candidates) -> Floats:
-    """What one layer that is recomputed holds while it is, beyond what it keeps, (n,)."""
+    """Activation bytes per token that a recomputed layer holds while it runs again, beyond what it keeps, (n,)."""
     rerun = _RERUN[candidates.recompute]
     whole = replace(candidates, recompute=np.zeros_like(candidates.recompute))  # so are policies still to be chosen
     again: Floats = kept_bytes(layer, whole) - kept_bytes(layer, replace(candidates, recompute=rerun))
@@ -112,13 +113,13 @@ def rerun_bytes(layer: LayerProfile, candidates: Candidates) -> Floats:
 
 
 def partly_again(candidates: Candidates) -> Floats:
-    """1 where every layer runs a part of itself again, else 0, (n,)."""
+    """1 where every layer recomputes a part of itself, else 0, (n,)."""
     out: Floats = _PARTLY[candidates.recompute]
     return out
 
 
 def layers_again(candidates: Candidates) -> Floats:
-    """Share of the layers that run again whole, (n,)."""
+    """Share of the layers that are recomputed whole, (n,)."""
     out: Floats = _WHOLE[candidates.recompute]
     return out
 
@@ -129,7 +130,7 @@ def gathers_once(layer: LayerProfile, candidates: Candidates) -> Floats:
 
 
 def _routed_gathers(layer: LayerProfile, candidates: Candidates) -> Floats:
-    """Those of its routed experts, (n,): none where these lie on the lanes of tp."""
+    """Gathers of a layer's routed experts, (n,); 0 where experts lie on the lanes of tp."""
     return np.where(candidates.expert_lanes > 1, 0.0, layer.routed_gathers)
 
 
@@ -142,7 +143,7 @@ def gathers_again(layer: LayerProfile, candidates: Candidates) -> Floats:
 
 
 def keys_again(profile: ModelProfile, candidates: Candidates) -> Floats:
-    """Share of the layers that exchange over cp whose exchange of the forward pass runs once more, (n,)."""
+    """Share of the layers with an exchange over cp whose forward exchange runs once more in the backward pass, (n,)."""
     return _looked_up(candidates.recompute, profile.keys_again)
 
 

@@ -1,4 +1,8 @@
-"""The replicas of a placed decision, kind by kind: their pipeline, timed, and what falls behind it."""
+"""The replicas of a placed decision, kind by kind: the timed pipeline of each, and what follows or outlasts it.
+
+``plan_cost`` times every decision with it: ``Replicas`` holds what no placement changes, ``PlacedReplicas`` its timed
+pipelines, and ``ReplicaKind`` the step time of one kind. The slowest kind is the step of the decision.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +43,19 @@ from scaleacross.spec.plan import Decision
 from scaleacross.workloads.layer_profile import ModelProfile
 
 Traffic = Mapping[GridAxis, tuple[Floats, ...]]
-"""In the windows of ``overlap``, by axis and communicator, each (TRAFFIC_ROWS, ranks)."""
+"""Seconds in the windows of ``overlap``, by axis and communicator, each (TRAFFIC_ROWS, ranks)."""
 
 
 class ReplicaKind(NamedTuple):
-    """Replicas of one kind.
+    """Replicas whose pipelines are alike.
 
     Attributes:
         volumes: a row for every pipeline rank, with the gradients of the fullest one.
-        pipeline, terms, beside: their pipeline, what falls into windows, and what that costs beyond them.
+        pipeline: their timed pipeline.
+        terms: traffic that falls into windows.
+        beside: what that traffic adds beyond the laws of windows.
         heaviest: columns GRADIENTS, one row, of the rank whose gradients a plan states.
-        rank_shapes: of the groups that one pipeline rank's passes call, by communicator that crosses buildings.
+        rank_shapes: shapes of the groups that one pipeline rank's passes call, for communicators that cross buildings.
     """
 
     volumes: Volumes
@@ -61,29 +67,29 @@ class ReplicaKind(NamedTuple):
 
     @property
     def times(self) -> StepTimes:
-        """The step, were all replicas of this kind."""
+        """The step in which all replicas are of this kind."""
         return played_times(*self[:4])
 
     @property
     def step_s(self) -> float:
-        """``times.step_s`` alone."""
+        """Step time of ``times``, s, without its breakdown."""
         return played_step_s(*self[:4])
 
     @property
     def busiest(self) -> Volumes:
-        """The row of the busiest rank, with the gradients that a plan states."""
+        """Volumes of the busiest rank, one row, with the gradients that a plan states."""
         volumes = self.volumes.take(np.array([self.pipeline.rank]))
         return replace(volumes, work=replace(volumes.work, **self.heaviest))
 
     @property
     def least_windows(self) -> tuple[Window, ...]:
-        """What hides traffic on the rank that leaves most of it exposed, one row."""
+        """Windows of the rank with most exposed traffic, one row."""
         over = self.beside.on(windows(self.volumes.candidates, self.volumes.work, placed=True))
         return tuple(one.take(np.array([self._least_hiding])) for one in over)
 
     @property
     def gradient_shapes(self) -> dict[str, GroupShape]:
-        """Shapes of its groups that reduce gradients on the trunks for themselves."""
+        """Shapes of the groups of that rank that reduce gradients alone on inter-building links."""
         return {name: shape.take(self._least_hiding) for name, shape in self.beside.shapes.items()}
 
     @property
@@ -97,7 +103,7 @@ class OnLayout(NamedTuple):
     Attributes:
         accelerators: the types that it runs on.
         split: layers of every stage and chunk.
-        micro_batches: of every class of ``layout``.
+        micro_batches: of every replica class of ``layout``.
     """
 
     job: Job
@@ -111,12 +117,12 @@ class OnLayout(NamedTuple):
 
 @dataclass(frozen=True)
 class Replicas:
-    """The replicas of a decision on one layout, before it is known where its groups lie.
+    """The replicas of a decision on one layout, before the placement of its groups is known.
 
     Attributes:
         volumes: of the decision, one row.
-        rows: of every pipeline rank of every class of replicas (``uneven.rank_rows``).
-        pipelines: without what collectives and messages take.
+        rows: of every pipeline rank of every replica class (``uneven.rank_rows``).
+        pipelines: without the time of collectives and messages.
         split: layers of every stage and chunk.
     """
 
@@ -141,7 +147,7 @@ class Replicas:
         return cls(decision, volumes, rows, pipelines, split)
 
     def placed(self, placement: Placement, groups: Mapping[str, Group], levels: Levels) -> PlacedReplicas:
-        """With their pipelines timed; ``groups``: of every communicator, one row each."""
+        """The replicas with timed pipelines; ``groups`` has one row for every communicator."""
         axes = communicator_axes(self.decision.degrees, placement.axis_order)
         waits, own = waiting_groups(groups, axes, levels), slowest_apart(groups, axes, levels)
         return PlacedReplicas(self, axes, groups, levels, waits, own, self.pipelines.timed(groups, waits, own))
@@ -149,17 +155,18 @@ class Replicas:
 
 @dataclass
 class KnownReplicas:
-    """Remembers the replicas of one decision, which its placements and networks share, until another decision is asked for."""
+    """Memory of ``Replicas`` that placements and networks of one decision share; another decision empties it."""
 
     _decision: Decision | None = None
     _known: dict[Hashable, Replicas] = field(default_factory=dict)
 
     def of(self, given: OnLayout) -> Replicas:
-        """As ``Replicas.of``; always with the same job and profile."""
+        """``Replicas.of``, computed once for each layout. Every call must have the same job and profile."""
         bare = given.decision.model_copy(update={"placement": None, "network": None})
         if bare != self._decision:
             self._decision, self._known = bare, {}
         types = tuple(one.name for one in given.accelerators), tuple(one.types for one in given.layout)
+        # layouts with equal types and batches have equal pipelines until groups are placed
         key = *types, tuple(given.micro_batches)
         if key not in self._known:
             self._known[key] = Replicas.of(given._replace(decision=bare))
@@ -168,11 +175,13 @@ class KnownReplicas:
 
 @dataclass(frozen=True)
 class PlacedReplicas:
-    """The replicas of a placed decision and their pipelines, one for every kind of replicas.
+    """The replicas of a placed decision and their pipelines, one for every kind of replica.
 
     Attributes:
-        axes: degree and stride of every communicator on ``levels``; ``groups``: of each, one row.
-        waits: of pipeline ranks that wait for groups of their own (``waiting_groups``); ``own``: ``far_shapes.slowest_apart``.
+        axes: degree and stride of every communicator on ``levels``.
+        groups: of every communicator, one row.
+        waits: groups of communicators whose pipeline ranks do not all wait alike (``waiting_groups``).
+        own: groups of the pipeline rank that crosses farthest (``far_shapes.slowest_apart``).
     """
 
     replicas: Replicas
@@ -185,12 +194,15 @@ class PlacedReplicas:
 
     @property
     def pipeline_s(self) -> float:
-        """Seconds of the longest pipeline: no step is shorter."""
+        """Seconds of the longest pipeline, a lower bound on the step time."""
         return max(timed.total_s for timed in self.pipelines)
 
     def step_s(self, limit_s: float, behind_s: float) -> float:
-        """Seconds of the step; inf where it shows early that it takes ``limit_s``: pipelines take so long, with ``behind_s`` that
-        comes after them at least, or gradients do, with the optimizer."""
+        """Step time, s; inf as soon as it is known to be ``limit_s`` or more.
+
+        That is known where the longest pipeline and ``behind_s`` take so long, a lower bound on what follows every
+        pipeline. It is also known where gradients that share links with passes and the optimizer take so long.
+        """
         if self.pipeline_s + behind_s >= limit_s:
             return np.inf
         longest = 0.0
@@ -203,7 +215,7 @@ class PlacedReplicas:
         return longest
 
     def kinds(self) -> list[ReplicaKind]:
-        """All kinds of replicas; the one whose step is longest makes the plan's."""
+        """All kinds of replicas; the one with the longest step is the plan's."""
         every = []
         for timed in self.pipelines:
             own, traffic = self._traffic(timed)
@@ -211,14 +223,14 @@ class PlacedReplicas:
         return every
 
     def _traffic(self, timed: TimedPipeline) -> tuple[Volumes, Traffic]:
-        """Ranks of a kind of replicas, a row each, and what they send in windows, by axis and communicator."""
+        """Volumes of a kind's ranks, a row each, and their traffic in windows by axis and communicator."""
         ranks, rows, groups = len(self.replicas.split), self.replicas.rows, self.groups
         here = timed.replicas * ranks + np.arange(ranks)
         own = replace(self.replicas.volumes, candidates=rows.candidates.take(here), work=rows.work.take(here))
         return own, {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
 
     def _far(self, timed: TimedPipeline, own: Volumes, traffic: Traffic) -> FarTraffic | None:
-        """Of gradients that cross buildings."""
+        """Traffic of gradients that cross buildings; None where none do."""
         return FarTraffic.on(self._ranks(own, timed.passes), traffic) if is_far(own, self.groups) else None
 
     def _kind(self, timed: TimedPipeline, own: Volumes, traffic: Traffic, crossing: FarTraffic | None) -> ReplicaKind:
@@ -227,6 +239,7 @@ class PlacedReplicas:
         far = None if crossing is None else crossing.exposed(timed.total_s)
         terms = _terms(own, traffic if far is None else far.traffic)
         beside = beside_layers(own, groups, exchanges, decision.pipeline)
+        # ``later_s`` holds for whole backward passes only
         if timed.actions and not timed.actions.splits:
             over = beside.on(windows(own.candidates, own.work, placed=True))
             parts, ranks = [part for term in terms for part in term.traffic_s], self._ranks(own, timed.actions)
@@ -249,8 +262,9 @@ class PlacedReplicas:
 def _stated_gradients(volumes: Volumes, groups: Mapping[str, Group], split: Split) -> dict[str, Floats]:
     """Columns GRADIENTS, one row, of the rank whose gradients a plan states.
 
-    That is the rank that holds most parameters. Where the replicas' groups reach farther than the shards', it is the rank that
-    reduces most over replicas: ep divides experts already, so one with the embedding may hold most and reduce little.
+    That is the rank that holds most parameters. Where groups of replicas cross a wider level than groups of shards, it
+    is the rank that reduces most over replicas. As ep divides experts already, the rank with the embedding may hold
+    most and reduce little.
     """
     shards, replicas = (int(groups[axis].shape.span[0]) for axis in ("dp_shard", "dp_replicate"))
     if replicas <= shards:
@@ -261,13 +275,16 @@ def _stated_gradients(volumes: Volumes, groups: Mapping[str, Group], split: Spli
 
 
 def _outlasting(terms: Sequence[Terms], replicated_s: float, volumes: Volumes) -> ChunkWindows:
-    """What a single rank leaves of gradients that outlast its backward pass for ``replicated_s``, one row; longer ones do by as
-    much more."""
+    """Chunk window of a single rank, one row, whose gradients stay exposed for ``replicated_s``.
+
+    ``replicated_s`` is the time by which they outlast its backward pass. Gradients that take longer are exposed for as
+    much longer.
+    """
     pace_s = together_s([part for term in terms for part in term.traffic_s], volumes.work.buckets)[GRADIENTS_WINDOW]
     one = np.ones_like(pace_s)[None]
     return ChunkWindows(one, 0 * one, pace_s[None] - replicated_s)
 
 
 def _terms(volumes: Volumes, traffic: Mapping[GridAxis, Sequence[Floats]]) -> tuple[Terms, ...]:
-    """Of every axis, from the traffic of its communicators."""
+    """``Terms`` of every axis, from the traffic of its communicators."""
     return tuple(waiting(volumes, Terms({}, tuple(parts))) for parts in traffic.values())

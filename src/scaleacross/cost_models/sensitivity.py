@@ -1,14 +1,14 @@
-"""What a step answers to: the same decision priced again with one figure of its topology changed.
+"""Sensitivity of the estimated step time: the same decision timed again with one figure of its topology changed.
 
-A *figure* is one number of ``Levels``: the bandwidth (per accelerator and of the whole child together) or the latency of a
-level, an accelerator's FLOP/s, its HBM bandwidth, its fixed host and launch times. With T(f) the step time when the figure
-is multiplied by f and h the relative change,
+A *figure* is one number of ``Levels``: the bandwidth (per accelerator and of the whole child together) or the latency
+of a level, an accelerator's FLOP/s, its HBM bandwidth, or its fixed host and launch times. With T(f) the step time when
+the figure is multiplied by f, and h the relative change,
 
     elasticity = (T(1+h) − T(1−h)) / (2h · T(1))          % of step time per % of the figure
 
-The same difference of one component says what that component waits for: its binding resource is the figure with the
-largest elasticity. Where that is a bandwidth, the per-accelerator rate (the NIC) and the capacity of the child (its uplink or
-trunk) are lowered one at a time, and the one that costs more is named; the NIC where both cost the same.
+The same difference of one component names its bottleneck, the figure with the largest elasticity. A bandwidth has two
+parts, the per-accelerator rate (the NIC) and the capacity of the child (its uplink or inter-building link). These are
+lowered one at a time, and the one with the larger effect is named; the NIC if both are equal.
 
 Measured curves of a scale-up domain have no parameters. Their time at the smallest size counts as latency, the rest as
 bytes over bandwidth.
@@ -36,14 +36,14 @@ from scaleacross.workloads.layer_profile import ModelProfile
 CHANGE: Final = 0.1
 """Relative change of a figure, either way."""
 WORTH_NAMING: Final = 0.02
-"""A component that answers to no figure with at least this elasticity waits for none of them."""
+"""Least elasticity of a bottleneck; a component without a figure of this elasticity has no bottleneck."""
 
 Change = Callable[[Levels, float], Levels]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of the topology: how to multiply it, and the resource that it stands for."""
+    """One number of the topology: its name, the resource that it stands for, and how to multiply it."""
 
     name: str
     resource: str
@@ -53,7 +53,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Repricer:
-    """One decision, priced on changed levels."""
+    """Times one decision on changed levels."""
 
     job: Job
     profile: ModelProfile
@@ -63,25 +63,25 @@ class Repricer:
 
     @classmethod
     def of(cls, job: Job, profile: ModelProfile, topology: Topology, decision: Decision) -> Repricer:
-        """The decision on its own topology. Raises ValueError when it has no placement."""
+        """Repricer of a decision on its own topology. Raises ValueError when the decision has no placement."""
         if decision.placement is None:
             raise ValueError("the decision has no placement")
         return cls(job, profile, topology, decision, build_levels(topology, decision.placement.fill))
 
     def cost(self, change: Change | None = None, factor: float = 1.0) -> PlanCost:
-        """Cost with a figure multiplied by ``factor``."""
+        """The decision's ``PlanCost`` with a figure multiplied by ``factor``; unchanged without ``change``."""
         levels = _everywhere(change, self.levels, factor) if change else self.levels
         return plan_cost(self.job, self.profile, self.topology, self.decision, levels=levels)
 
 
 def _everywhere(change: Change, levels: Levels, factor: float) -> Levels:
-    """The figure multiplied in the whole fill, and inside the buildings of each accelerator type alike."""
+    """``levels`` with the figure multiplied, in the whole allocation and for each accelerator type alike."""
     by_type = {name: change(own, factor) for name, own in levels.by_type.items()}
     return replace(change(levels, factor), by_type=by_type)
 
 
 def sensitivities(pricer: Repricer) -> tuple[tuple[Sensitivity, ...], tuple[Phase, ...]]:
-    """What the step answers to, figure by figure, and what binds each of its components."""
+    """Sensitivity of the step time to every figure and to memory, and the bottleneck of every component of the step."""
     own = pricer.cost()
     known = figures(pricer.levels)
     less = {figure.name: pricer.cost(figure.change, 1 - CHANGE) for figure in known}
@@ -103,7 +103,7 @@ def sensitivities(pricer: Repricer) -> tuple[tuple[Sensitivity, ...], tuple[Phas
 
 
 def figures(levels: Levels) -> tuple[Figure, ...]:
-    """Every figure that ``levels`` have; levels that the job does not reach have no finite capacity."""
+    """Every figure of ``levels``; a level that the job does not cross has infinite capacity and is left out."""
     out = [
         Figure("accelerator FLOP/s", "compute", _accelerators(_faster)),
         Figure("HBM bandwidth", "HBM", _accelerators(_wider)),
@@ -134,7 +134,7 @@ def _wider(accelerator: Accelerator, factor: float) -> Accelerator:
 
 
 def _slower_host(accelerator: Accelerator, factor: float) -> Accelerator:
-    """Everything fixed that a kernel, a layer or a step costs, fitted kernel models included."""
+    """The accelerator with all fixed times multiplied: of a kernel, a layer and a step, fitted models included."""
     names = ("kernel_launch_s", "host_moe_pass_s", "step_overhead_s")
     gemms = {
         kind: model.model_copy(update={"launch_s": model.launch_s * factor})
@@ -152,6 +152,7 @@ def _bandwidth(level: int, *, rate: bool, capacity: bool) -> Change:
         scale = np.where(np.arange(len(LINK_LEVELS)) == level, factor, 1.0)
         curves = levels.curves
         if curves is not None and level == SCALE_UP:
+            # the time at the smallest size is latency, which no bandwidth shortens
             fixed = curves[..., :1]
             curves = fixed + (curves - fixed) / factor
         return replace(
@@ -177,7 +178,7 @@ def _latency(level: int) -> Change:
 
 
 def _of_trunks(pricer: Repricer, figure: Figure, step_s: float) -> float | None:
-    """Change of the step time with more of the trunks of a level alone, NICs as they are; None: the figure is none of trunks."""
+    """Change of the step time, s, with a level's inter-building links widened, NICs unchanged; else None."""
     if figure.level is None or figure.level < CAMPUS or not figure.name.endswith("bandwidth"):
         return None
     wider = pricer.cost(_bandwidth(figure.level, rate=False, capacity=True), 1 + CHANGE)
@@ -209,7 +210,7 @@ def _phase(
 
 
 def _resource(pricer: Repricer, figure: Figure, component: str) -> str:
-    """The resource behind a figure; of a bandwidth, whether the accelerator's NIC or the child's uplink is the narrow part."""
+    """Resource of a figure; for a bandwidth, the narrower of the accelerator's NIC and the child's uplink."""
     if figure.level in (None, SCALE_UP) or not figure.name.endswith("bandwidth"):
         return figure.resource
     level = figure.level or 0
@@ -221,7 +222,7 @@ def _resource(pricer: Repricer, figure: Figure, component: str) -> str:
 
 
 def _memory_sensitivity(own: PlanCost) -> Sensitivity:
-    """Capacity changes no step time of a decision; it decides whether the decision is one."""
+    """Sensitivity to memory capacity, which changes no step time but decides whether the decision fits."""
     fullest = max(own.memory, key=lambda stage: stage.total_bytes / stage.capacity_bytes)
     smaller = fullest.capacity_bytes * (1 - CHANGE)
     fits = fullest.total_bytes <= smaller

@@ -1,4 +1,4 @@
-"""What a shard level shards and how often it travels, by candidate: tables over SHARD_LEVELS, looked up by its code."""
+"""State sharded by a shard level, and how often it is communicated: tables over SHARD_LEVELS, by candidate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def reduced_every_pass(candidates: Candidates) -> Bools:
 
 
 def pass_gathers(candidates: Candidates) -> Floats:
-    """How often a micro-batch gathers the parameters of a layer, (n,): 2 before either pass, 1 before the first, 0 never."""
+    """Times that a micro-batch gathers a layer's parameters, (n,): 2 before either pass, 1 before the first, 0
+    never."""
     out: Floats = _GATHERS[candidates.shard]
     return out
 

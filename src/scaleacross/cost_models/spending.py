@@ -1,19 +1,20 @@
-"""What a step spends: joules or currency units, linear in step time and computation for a given fill.
+"""What a step spends: joules or currency units, linear in step time and computation for a given allocation.
 
     energy = Σ_b PUE_b · n_b · (P_idle,b · T + (P_load,b − P_idle,b) · C)
     money  = (Σ_b n_b · price_b + Σ_b building_b + Σ_l link_l)/3600 · T  +  egress      (``egress.py``)
 
-T step time, C computation of the busiest stage (``CostBreakdown.compute_s``; every accelerator of the job is taken to compute
-as long as that one and to wait the rest of the step), n_b accelerators used in building b. Accelerators of a building that
-the job leaves idle are somebody else's: neither their power nor their price is counted. building_b is the hourly price of a
-building that the job uses, link_l that of a link on the path between two such buildings.
+T is the step time and n_b the accelerators used in building b. C is the computation of the busiest stage
+(``CostBreakdown.compute_s``): every accelerator of the job is assumed to compute as long as that one and to wait for
+the rest of the step. Accelerators of a building that the job leaves idle belong to others: neither their power nor
+their price is counted. building_b is the hourly price of a building that the job uses, link_l that of a link on the
+path between two such buildings.
 
-Tokens/s per megawatt are tokens per step over megajoules per step; tokens/s per currency unit and second are tokens per step
-over currency units per step: most of either is least spending, because the tokens of a step are given.
+Tokens/s per megawatt are tokens per step over megajoules per step. Tokens/s per currency unit and second are tokens per
+step over currency units per step. The maximum of either is the least spending, because the tokens of a step are given.
 
-Under failures a step of useful tokens takes T/G of the wall (``goodput``, G the useful share). What trains nothing spends as what
-waits does, idle power or the price, so T/G stands for T above; C and egress are counted once. Work that is done again after a
-restart is taken to spend idle power as well.
+Under failures a step of useful tokens takes T/G of wall time (``goodput``, G the useful share). Time without training
+spends the same as waiting time, idle power or the price. So T/G replaces T above, and C and egress are counted once.
+Work that is done again after a restart is assumed to spend idle power as well.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SECONDS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Rate:
-    """What one accelerator of a building spends: per second of the step, and more per second of computation."""
+    """What one accelerator of a building spends per second of the step, and additionally per second of computation."""
 
     step_per_s: float
     compute_per_s: float
@@ -64,14 +65,15 @@ class SitePrices:
         return hourly / SECONDS_PER_HOUR
 
     def least_per_s(self, buildings: Sequence[Building], num_accelerators: Floats) -> Floats:
-        """``per_s`` of some of these buildings that hold so many accelerators, at least, (n,).
+        """Lower bound on ``per_s`` of those of these buildings that hold so many accelerators, (n,).
 
-        They are k or more, where the k largest hold as many. So they cost no less than the k cheapest, and routes between k
-        buildings pass k − 1 links or more.
+        If the k largest buildings are needed to hold them, at least k are used. These cost at least as much as the k
+        least expensive ones, and routes between k buildings pass k − 1 links or more.
         """
         prices, links = self._parts
         held = np.cumsum(sorted((one.num_accelerators for one in buildings), reverse=True))
         least = np.minimum(np.searchsorted(held, num_accelerators), len(buildings) - 1)  # k − 1
+        # links without a price may make up the k − 1 least expensive ones
         free = [0.0] * max(0, len(self.topology.trunks) - len(links))
         of_links = np.cumsum([0.0, *sorted([*free, *links.values()])])
         of_buildings = np.cumsum(sorted(prices.get(one.name, 0.0) for one in buildings))
@@ -80,7 +82,7 @@ class SitePrices:
 
     @property
     def owned_per_s(self) -> float:
-        """The same for every building and link of the topology."""
+        """Currency units per second of every building and link of the topology."""
         buildings, links = self._parts
         return (sum(buildings.values()) + sum(links.values())) / SECONDS_PER_HOUR
 
@@ -98,7 +100,15 @@ class SitePrices:
 
 @dataclass(frozen=True)
 class Spending:
-    """How an objective spends on a topology; ``scale`` turns spending into the unit that tokens are counted per."""
+    """Rates at which an objective counts spending on a topology.
+
+    Attributes:
+        unit: of what is spent.
+        scale: ``unit`` per unit that tokens are counted per: 1e6 J for megawatts, 1 for currency units.
+        rates: of one accelerator, by building.
+        pays_egress: whether egress and hourly prices count, else energy.
+        sites: hourly prices; None where only energy counts.
+    """
 
     name: ObjectiveName
     unit: str
@@ -108,7 +118,7 @@ class Spending:
     sites: SitePrices | None = None
 
     def parts(self, fill: Sequence[BuildingShare], step_s: float, compute_s: float, egress: float) -> dict[str, float]:
-        """Parts of what a step spends; ``egress`` counts where trunks are paid for."""
+        """Parts of what a step spends, in ``unit``; ``egress`` counts only for objectives that pay for it."""
         waiting = sum(share.num_accelerators * self.rates[share.building].step_per_s for share in fill) * step_s
         computing = sum(share.num_accelerators * self.rates[share.building].compute_per_s for share in fill) * compute_s
         if self.pays_egress:
@@ -129,9 +139,11 @@ def spent_parts(
     patterns: Mapping[str, Patterns],
     wall_s: float | None = None,
 ) -> dict[str, float]:
-    """Parts of what a step of a placed decision spends; ``patterns`` of every axis, ``ep`` and ``expert``.
+    """Parts of what a step of a placed decision spends.
 
-    ``wall_s``: seconds of the wall per step of useful tokens, where failures count.
+    Args:
+        patterns: of every axis, ``ep`` and ``expert``.
+        wall_s: wall time per step of useful tokens, s, where failures count.
     """
     fill = cost.placement.fill
     egress = 0.0

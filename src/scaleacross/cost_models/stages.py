@@ -1,8 +1,8 @@
-"""Which layers a pipeline rank holds, for one (pp, num_chunks): ranks that hold the same are one class.
+"""Layers of each pipeline rank for one (pp, num_chunks): ranks that hold the same layers form one class.
 
-Which virtual stage a chunk of a rank is follows ``schedules.pipeline.stage_placement``; layers per virtual stage follow
-``spec.parallelism.split_layers``. The embedding sits on rank 0, the head with the last virtual stage: on rank pp − 1 of a loop,
-on rank 0 of a V.
+``schedules.pipeline.stage_placement`` decides which virtual stage a chunk of a rank is.
+``spec.parallelism.split_layers`` decides the layers of a virtual stage. The embedding is on rank 0. The head is with
+the last virtual stage: on rank pp − 1 of a loop, on rank 0 of a V.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class RankClasses:
         first_rank: lowest pipeline rank of the class, (classes,).
         num_ranks: ranks of the class, (classes,).
         last_rank: highest pipeline rank of the class, (classes,).
-        ahead: layers by type of the first chunks of all ranks before the last one of the class, (classes, block types): what the
-            first micro-batch passes before it reaches that rank. None (as ``last_rank``) where nobody asks.
+        ahead: layers by type of the first chunks of all ranks before ``last_rank``, (classes, block types), which the
+            first micro-batch passes before it reaches that rank. None (like ``last_rank``) where it is not needed.
     """
 
     layers: Ints
@@ -51,10 +51,10 @@ class RankClasses:
 
     @property
     def before(self) -> RankClasses:
-        """What the first micro-batch passes before the last rank of every class, as if it were on one rank.
+        """Everything that the first micro-batch passes before the last rank of every class, as if it were on one rank.
 
         Raises:
-            ValueError: ``ahead`` was not asked for.
+            ValueError: the classes were built without ``ahead``.
         """
         if self.ahead is None or self.last_rank is None:
             raise ValueError("these classes do not know what lies ahead of them")
@@ -73,7 +73,7 @@ def equal_stages(
     """[rank][chunk] -> layers of the equal split (``spec.parallelism.split_layers``).
 
     Raises:
-        ValueError: more virtual stages than layers, but for two empty ends.
+        ValueError: more virtual stages than layers; only the two ends of a pipeline may be empty.
     """
     counts = split_layers(num_layers, pp * num_chunks)
     return tuple(
@@ -131,7 +131,7 @@ def virtual_stages(
 
 
 def every_rank(layers: Ints, head: int) -> RankClasses:
-    """Every pipeline rank as a class of its own, from its layers by type, (ranks, types); ``head``: the rank that holds it."""
+    """Every pipeline rank as a class of its own, from its layers by type, (ranks, types), and the head's rank."""
     ranks = np.arange(len(layers))
     return RankClasses(
         layers, (ranks == 0).astype(np.int64), (ranks == head).astype(np.int64), ranks, np.ones_like(ranks)
@@ -150,6 +150,7 @@ def rank_classes(
         ranks.setdefault((tuple(layers), rank == 0, rank == last_rank), []).append(rank)
     keys = list(ranks)
     first_chunks = layers_of_stages(block_counts, split, placement)
+    # exclusive sum: a rank's own first chunk is not ahead of it
     passed = np.cumsum(first_chunks[:pp], axis=0) - first_chunks[:pp]
     last = np.array([ranks[key][-1] for key in keys])
     return RankClasses(
@@ -165,7 +166,7 @@ def rank_classes(
 
 @lru_cache(maxsize=4096)
 def stage_classes(block_counts: tuple[int, ...], num_stages: int) -> RankClasses:
-    """The distinct virtual stages of the equal split, as if each were a rank. Raises ValueError as ``rank_classes`` does."""
+    """The distinct virtual stages of the equal split, as if each were a rank. ValueError as in ``rank_classes``."""
     table = layers_of_stages(block_counts, [[count] for count in split_layers(sum(block_counts), num_stages)])
     ends = np.zeros((num_stages, 2), dtype=np.int64)
     ends[0, 0] = ends[-1, 1] = 1
@@ -175,13 +176,14 @@ def stage_classes(block_counts: tuple[int, ...], num_stages: int) -> RankClasses
 
 @lru_cache(maxsize=4096)
 def one_pass(block_counts: tuple[int, ...], pp: int, num_chunks: int) -> RankClasses:
-    """What a micro-batch passes, as if each were a rank: one round at least, and all layers; the equal split over a loop.
+    """Two classes, as if each were a rank: the least layers of one round, and all layers; equal split over a loop.
 
-    A round goes through the first chunks of ranks 0 … r and the last chunks of the others, for the r < pp − 1 that makes it
-    least (block type by block type). Raises ValueError as ``rank_classes`` does.
+    A round passes the first chunks of ranks 0 … r and the last chunks of the others. Block type by block type, r < pp −
+    1 is the one with the least layers. Raises ValueError as ``rank_classes`` does.
     """
     every = np.array(block_counts)
     table = layers_of_stages(block_counts, [[count] for count in split_layers(sum(block_counts), pp * num_chunks)])
+    # for every r < pp − 1: first chunks of ranks 0 … r, and last chunks of the ranks after r
     ahead, behind = table[:pp].cumsum(axis=0)[:-1], table[-pp:][::-1].cumsum(axis=0)[::-1][1:]
     least = (ahead + behind).min(axis=0, initial=sum(block_counts), where=True) if pp > 1 else every
     both = np.ones(2, dtype=np.int64)
@@ -192,7 +194,8 @@ def spread(values: Floats, classes: RankClasses, embedding: Floats | float = 0.0
     """Sum of a per-layer quantity over the layers of each class.
 
     Args:
-        values: (types, n) per block type and candidate; ``embedding`` and ``head``: (n,), or 0 where they have none of it.
+        values: (types, n) per block type and candidate.
+        embedding, head: the quantity of these ends, (n,), or 0.
 
     Returns:
         (classes, n).
@@ -208,15 +211,15 @@ def block_counts(profile: ModelProfile) -> tuple[int, ...]:
 
 
 def placement_of(candidates: Candidates, row: int = 0) -> StagePlacement:
-    """Where the schedule of a candidate has its virtual stages."""
+    """How the schedule of a candidate places its virtual stages."""
     return SCHEDULES[SCHEDULE_NAMES[int(candidates.schedule[row])]].placement
 
 
 def pipeline_groups(profile: ModelProfile, candidates: Candidates) -> Iterator[tuple[RankClasses, Ints]]:
-    """Rows that share (pp, num_chunks, stage placement) and so their rank classes, as (classes, row indices).
+    """Yield (classes, row indices) for rows with equal (pp, num_chunks, stage placement), hence equal classes.
 
     Raises:
-        ValueError: more virtual stages than layers, but for two empty ends.
+        ValueError: more virtual stages than layers; only the two ends of a pipeline may be empty.
     """
     in_v = folded(candidates.schedule)
     key = (candidates.pp * 1_000_003 + candidates.num_chunks) * 2 + in_v

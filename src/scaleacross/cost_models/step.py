@@ -3,14 +3,15 @@
     step = m · (forward + backward)                 computation of the busiest rank
          + fill                                     forward (+ backward) of the ranks before it once, a chunk each
          + Σ_axes serial                            tp, cp, ep collectives on the critical path; pipeline message delays
-         + Σ_windows exposed(Σ_axes window time)    gradient and parameter traffic that computation does not hide
-         + what passes with shards add              gathers and reductions of every micro-batch (``least_passes``)
-         + hbm                                      what hidden traffic takes of HBM from element-wise work; shown as dp
+         + Σ_windows exposed(Σ_axes window time)    gradient and parameter traffic that exceeds its window
+         + passes with shards                       gathers and reductions of every micro-batch (``least_passes``)
+         + hbm                                      HBM time that overlapped traffic takes from element-wise work, in dp
          + optimizer
 
-For arrays of candidates (``step_times``) this is a bound: one rank with what comes before it. Collectives of its layers that
-wait are paid in ``overlap.rounds``; m of them are shown as the axis that waits, the rest as bubble. A placed decision is timed
-action by action (``pipeline.placed``, ``played_times``): fill, waits and delays are what its schedule makes of them.
+For arrays of candidates (``step_times``) this is a bound: one rank, with the computation of the ranks before it.
+Exposed collectives of its layers occur ``overlap.rounds`` times; m of these are shown as their axis, the rest as
+bubble. A placed decision is timed action by action (``pipeline.placed``, ``played_times``); its schedule determines
+warm-up, cool-down, waits and delays.
 """
 
 from __future__ import annotations
@@ -41,14 +42,16 @@ from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.placement import communicator_axes
 
 PER_ROUND = ("tp", "cp", "ep")
-"""Serial components that are paid once per round, hence share the bubble."""
+"""Serial components that occur once per round, so that a part of them is bubble."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds per candidate, each (n,); ``exposed_s`` by tp, cp, ep, pp, dp. Parts add up to ``step_s``.
+    """Seconds per candidate, each (n,). Parts add up to ``step_s``.
 
-    ``behind_s`` of it come after the pipeline at least, however long that is.
+    Attributes:
+        exposed_s: by tp, cp, ep, pp, dp.
+        behind_s: lower bound on the part that follows the pipeline, however long the pipeline is.
     """
 
     step_s: Floats
@@ -60,7 +63,7 @@ class StepTimes:
 
 
 def placement_free_s(volumes: Volumes) -> Floats:
-    """The part of a step that no placement changes: computation, what it loses of HBM, and the optimizer, (n,)."""
+    """Seconds of a step that no placement changes, (n,): computation, its loss of HBM, and the optimizer."""
     fixed: Floats = computation_s(volumes.candidates, volumes.work) + hbm_lost_s(volumes) + volumes.work.optimizer_s
     return fixed
 
@@ -68,13 +71,13 @@ def placement_free_s(volumes: Volumes) -> Floats:
 def hbm_lost_s(volumes: Volumes) -> Floats:
     """Seconds of a step by which element-wise work falls behind because concurrent traffic passes through HBM, (n,).
 
-    Also where that traffic outlasts its window and the step waits for it anyway: at most what HBM takes of its time too much.
+    It counts even where that traffic outlasts its window and the step waits for it: too high there by at most this.
     """
     return volumes.work.hbm_s_per_byte * volumes.received_beside_bytes
 
 
 def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
-    """Assemble a step from the terms of all axes."""
+    """Step times of an array of candidates from the terms of all axes."""
     candidates, work = volumes.candidates, volumes.work
     busy = candidates.num_micro_batches / rounds(candidates, work)
     exposed: dict[str, Floats] = {name: np.zeros(len(candidates)) for name in ("tp", "cp", "ep", "pp", "dp")}
@@ -83,6 +86,7 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
         for name, seconds in term.serial_s.items():
             share = busy if name in PER_ROUND else np.ones_like(busy)
             exposed[name] = exposed[name] + share * seconds
+            # serial_s counts all rounds; those beyond m belong to warm-up and cool-down
             bubble = bubble + (1 - share) * seconds
     over, traffic = windows(candidates, work), [part for term in terms for part in term.traffic_s]
     compute = candidates.num_micro_batches * (work.forward_s + work.backward_s)
@@ -90,6 +94,7 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
     shards, of_shards = LeastPasses.of(volumes), np.zeros(len(candidates))
     if shards is not None:
         beyond, whole = shards.bounds_s(sum(traffic, start=np.zeros((TRAFFIC_ROWS, len(candidates)))))
+        # ``whole`` bounds the pipeline with all its parts, so only its excess over these counts
         of_shards = np.maximum(beyond, whole - (compute + work.fill_s + waited))
         waited = waited + of_shards
         over = shards.behind(over, waited)
@@ -99,7 +104,7 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
         early = early.where(np.any([term.far for term in terms if term.far is not None], axis=0))
         over, traffic = early.behind(over, waited, before), [part for term in terms for part in _apart(term, early)]
     exposed["dp"] = exposed["dp"] + beyond_windows_s(traffic, work.buckets, over) + hbm_lost_s(volumes)
-    # windows that end with what passes wait for are longer where these wait longer
+    # windows of these candidates grow with the waits of passes: what exceeds them is no certain tail after the pipeline
     open_ended = np.zeros(len(candidates), dtype=bool) if early is None else early.is_far
     open_ended = open_ended if shards is None else open_ended | shards.every_pass
     behind = work.optimizer_s + np.where(open_ended, 0.0, exposed["dp"])
@@ -109,7 +114,7 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
 
 
 def _apart(term: Terms, early: Early) -> Iterator[Floats]:
-    """Traffic of an axis with gradients that do not share trunks."""
+    """Traffic of an axis, with gradients timed as if alone on inter-building links."""
     if not term.apart_s:
         yield from term.traffic_s
     for shared, apart in zip(term.traffic_s, term.apart_s, strict=bool(term.apart_s)):
@@ -117,12 +122,12 @@ def _apart(term: Terms, early: Early) -> Iterator[Floats]:
 
 
 def played_times(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms], beside: BesideLayers) -> StepTimes:
-    """A step whose pipeline was timed, one candidate.
+    """Step times of one candidate whose pipeline was timed.
 
     Args:
         volumes: a row for every pipeline rank of the slowest replicas.
-        terms: what falls into windows, of all ranks; the step waits for the rank that hides least.
-        beside: what windows do not know.
+        terms: traffic in windows, of all ranks; the step waits for the rank with most exposed traffic.
+        beside: effects that the laws of windows do not contain.
     """
     exposed = {name: np.full(1, seconds) for name, seconds in pipeline.waited_s.items()}
     exposed["pp"] = np.full(1, pipeline.total_s - pipeline.alone_s)
@@ -134,18 +139,18 @@ def played_times(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Term
 
 
 def played_step_s(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms], beside: BesideLayers) -> float:
-    """``played_times(...).step_s`` without its parts, which need the pipeline timed once more."""
+    """``played_times(...).step_s`` without its parts; these need the pipeline timed once more."""
     return pipeline.total_s + sum(float(part[0]) for part in _behind_pipeline_s(volumes, terms, beside))
 
 
 def _behind_pipeline_s(volumes: Volumes, terms: Sequence[Terms], beside: BesideLayers) -> tuple[Floats, Floats]:
-    """What data parallelism leaves exposed on the rank that hides least, and the optimizer, each (1,)."""
+    """Exposed data-parallel seconds of the rank with most of them, and seconds of the optimizer, each (1,)."""
     exposed = behind_ranks_s(volumes, terms, beside)
     return exposed.max(keepdims=True), volumes.work.optimizer_s.max(keepdims=True)
 
 
 def behind_ranks_s(volumes: Volumes, terms: Sequence[Terms], beside: BesideLayers) -> Floats:
-    """What data parallelism leaves exposed on every pipeline rank, (ranks,)."""
+    """Exposed data-parallel seconds of every pipeline rank, (ranks,)."""
     waited = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.candidates)))
     over = beside.on(windows(volumes.candidates, volumes.work, placed=True))
     traffic = [part for term in terms for part in term.traffic_s]
@@ -165,10 +170,10 @@ def exact_shapes(
     """Shapes of the groups of every grid axis under an axis order, and of the expert groups (``ep``, ``expert``).
 
     Args:
-        count: counts the shape of a degree and a stride on ``levels``, or remembers it.
+        count: computes the shape of a degree and a stride on ``levels``, or looks it up.
 
     Raises:
-        ValueError: the degrees do not fill the device list of ``levels``.
+        ValueError: the degrees do not tile the device list of ``levels``.
     """
     return {name: count(*axis, levels) for name, axis in communicator_axes(degrees, axis_order).items()}
 

@@ -5,11 +5,12 @@ With x = log(measured / predicted), the interval of x is (low, high) · r, where
     r = [unseen_ratio, where no step time of accelerator and precision was seen]
       · [experts_ratio, for routed experts] · [calibrated_fraction of own runs]
 
-Its median is median · r without own runs, which take a fleet's offset away, and high grows by drift_per_doubling for every
-doubling of accelerators beyond the largest measured run. Where (low, median, high) come from: ``validation.step_errors``.
+Its median is median · r without own runs, and 0 with them, because they remove a fleet's offset. High grows by
+drift_per_doubling for every doubling of accelerators beyond the largest measured run. ``validation.step_errors``
+computes (low, median, high).
 
-The errors of two plans of one model on one fleet are correlated: what the model gets wrong of the kernels it gets wrong in
-both. So their difference is a quantity of its own. It is taken to be Laplace with the mean size ``paired_log``, b:
+The errors of two plans of one model on one fleet are correlated, because an error of the model about kernels affects
+both. So their difference is a quantity of its own. It is assumed to be Laplace with the mean size ``paired_log``, b:
 P(A beats B) = 1 − exp(−d / b) / 2 where A is predicted faster by d = log(B / A).
 """
 
@@ -26,7 +27,11 @@ from scaleacross.workloads.problem import Problem
 
 
 def spread_ratio(errors: StepErrors, *, seen: bool, experts: bool, runs: int = 0) -> float:
-    """r of this module. ``runs``: own runs that the accelerators were fitted to."""
+    """r of the module docstring.
+
+    Args:
+        runs: own runs that the accelerators were fitted to.
+    """
     known = seen or runs > 0
     own = errors.calibrated_fraction[min(runs, len(errors.calibrated_fraction)) - 1] if runs else 1.0
     return (1.0 if known else errors.unseen_ratio) * (errors.experts_ratio if experts else 1.0) * own
@@ -43,7 +48,7 @@ def step_interval(
     num_accelerators: int,
     spans_buildings: bool = False,
 ) -> StepInterval:
-    """The 10th to 90th percentile of the measured step time of a plan on these accelerator types."""
+    """The 10th, 50th and 90th percentile of the measured step time of a plan on these accelerator types, s."""
     found = [_seen(errors, accelerator.name, precision) for accelerator in accelerators]
     largest = [one.largest for one in found if one is not None]
     doublings = max(0.0, math.log2(num_accelerators / min(largest))) if largest else 0.0
@@ -64,7 +69,7 @@ def step_interval(
 
 
 def interval_of(errors: StepErrors, problem: Problem, placement: Placement, step_s: float) -> StepInterval:
-    """That of a placed decision."""
+    """``step_interval`` of a placed decision."""
     return step_interval(
         errors,
         step_s,
@@ -78,7 +83,7 @@ def interval_of(errors: StepErrors, problem: Problem, placement: Placement, step
 
 
 def own_runs(accelerator: Accelerator, model: str, precision: Precision) -> int:
-    """Own runs of the model in the precision that the accelerator was fitted to; spelling of names does not matter."""
+    """Own runs of the model in the precision that the accelerator was fitted to; spelling of names is ignored."""
     return accelerator.step_time_runs.get(run_key(model, precision), 0)
 
 
@@ -92,6 +97,6 @@ def _seen(errors: StepErrors, name: str, precision: Precision) -> SeenSteps | No
 
 
 def probability_faster(errors: StepErrors, step_s: float, other_s: float, *, experts: bool) -> float:
-    """Probability that a plan predicted at ``step_s`` is measured faster than one of the same model predicted at ``other_s``."""
+    """Probability that a plan predicted at ``step_s`` is measured faster than one of its model at ``other_s``."""
     lead = math.log(other_s / step_s) / errors.paired_log["experts" if experts else "dense"]
     return 1 - math.exp(-lead) / 2 if lead >= 0 else math.exp(lead) / 2

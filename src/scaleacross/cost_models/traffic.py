@@ -4,17 +4,18 @@ Sizes (t = tokens of a micro-batch on a rank, h = hidden size, activations in 2 
 
 * tp            t·h·2 gathered or scattered ``Work.tp_gathers`` times per micro-batch (sequence parallelism, Korthikanti
                 2205.05198); without sequence parallelism a gather with its scatter is one all-reduce
-* cp            keys and values of the whole sequence, t·cp·kv·2/tp: gathered forward (or round a ring), gathered and reduced
-                backward (only reduced where autograd keeps them), per layer; or all-to-alls of queries, keys, values and of
-                outputs, 2 forward and 2 backward, of t·(2q + kv)/2·2/tp each in the mean (q, kv features of queries and
-                outputs, of keys and values); or both: all-to-alls inside groups of cp_inner, keys and values of 1/cp_inner of
-                the heads between these
+* cp            per layer one of three exchanges. Keys and values of the whole sequence, t·cp·kv·2/tp, are gathered
+                forward (or round a ring), and gathered and reduced backward (only reduced where autograd keeps them).
+                Or all-to-alls of queries, keys, values and of outputs, 2 forward and 2 backward, of
+                t·(2q + kv)/2·2/tp each in the mean (q, kv features of queries and outputs, of keys and values). Or
+                both: all-to-alls inside groups of cp_inner, keys and values of 1/cp_inner of the heads between these
 * ep            t·top_k·h·2/tp sent per all-to-all; dispatch and combine, forward and backward, per MoE layer
-* pp            t·h·2/tp per message; every chunk boundary forward and backward, but for the ends of the pipeline
+* pp            t·h·2/tp per message; every chunk boundary forward and backward, except at the ends of the pipeline
 * gradients     held parameters · reduce_bytes: reduce-scatter over cp and dp_shard (all-reduce if nothing is sharded),
                 then all-reduce of the shard over dp_replicate; routed experts over dp_shard/ep (folded: not over cp)
-* parameters    held parameters · parameter_bytes gathered back over dp_shard and cp; every micro-batch twice if sharded, once if
-                they are kept until its backward pass; gradients that are sharded are reduced with every micro-batch
+* parameters    held parameters · parameter_bytes gathered back over dp_shard and cp. If parameters are sharded, that is
+                twice per micro-batch, or once if they are kept until its backward pass. Sharded gradients are reduced
+                with every micro-batch
 """
 
 from __future__ import annotations
@@ -49,23 +50,25 @@ from scaleacross.workloads.equal_copies import EqualCopies, equal_copies
 from scaleacross.workloads.layer_profile import ModelProfile
 
 ACTIVATION_BYTES: Final = 2.0
-"""Activations and their gradients travel in 16 bit."""
+"""Bytes of an activation or its gradient on the network: 16 bit."""
 
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
 
 HEADS: Final = "queries, keys, values and outputs"
-"""What an all-to-all over cp carries."""
+"""Payload of an all-to-all over cp."""
 
 TP_PARTS: Final[tuple[Op, ...]] = ("all_gather", "reduce_scatter")
 TP_WHOLE: Final[tuple[Op, ...]] = ("all_reduce",)
-"""What tp runs as often as a gather with its scatter: with and without sequence parallelism."""
+"""Collectives of tp, as often as a gather with its scatter: TP_PARTS with sequence parallelism, TP_WHOLE without."""
 
 
 @dataclass(frozen=True)
 class Volumes:
-    """Sizes of what candidates communicate, bytes; ``launch_s`` is the start-up cost of a collective.
+    """Sizes of what candidates communicate, bytes.
 
-    ``order`` is the pipeline order of its own that a single decision carries (``PipelineChoice.order``).
+    Attributes:
+        launch_s: start-up time of a collective.
+        order: pipeline order of its own that a single decision carries (``PipelineChoice.order``).
     """
 
     job: Job
@@ -86,16 +89,16 @@ class Volumes:
 
     @property
     def hidden_bytes(self) -> Floats:
-        """Bytes of the tensor between layers for one micro-batch on one (cp) rank, whole over tp, (n,)."""
+        """Bytes of the tensor between layers for one micro-batch on one rank of cp, not divided by tp, (n,)."""
         return self.tokens * self.profile.blocks[0][0].hidden_size * ACTIVATION_BYTES
 
     @property
     def kv_bytes(self) -> Floats:
-        """Bytes of keys and values of the whole sequence in a layer, after tp and cp_inner, (n,), mean of those that exchange.
+        """Bytes of keys and values of the whole sequence in an exchanging layer (mean), after tp and cp_inner, (n,).
 
-        A linear-attention or state-space layer moves its inputs and outputs between sequence and heads instead: an all-to-all
-        of a rank's own tokens, which receives what a gather of 1/cp of all tokens would. Its backward pass moves as much once
-        more, not twice: counted too high here.
+        A linear-attention or state-space layer moves its inputs and outputs between sequence and heads instead. That is
+        an all-to-all of a rank's own tokens, which receives what a gather of 1/cp of all tokens would. Its backward
+        pass moves as much once more, not twice, so it is counted too high here.
         """
         exchanging = [(block, count) for block, count in self.profile.blocks if block.exchanges_over_cp]
         layers = max(1, sum(count for _, count in exchanging))
@@ -111,7 +114,7 @@ class Volumes:
 
     @property
     def beside_attention(self) -> Floats:
-        """1 where keys and values run beside the attention of their layer (a ring), 0 where that waits for them, (n,)."""
+        """1 where keys and values travel concurrently with their layer's attention (a ring), 0 where it waits, (n,)."""
         context, ring_allowed = self.candidates.context, "ring" in self.job.context_exchange
         return ((context == RING) | (context == ALL_TO_ALL_RING) | ((context == ANY_EXCHANGE) & ring_allowed)).astype(
             float
@@ -119,8 +122,10 @@ class Volumes:
 
     @property
     def heads_bytes(self) -> Floats:
-        """Bytes that one rank sends in an all-to-all over cp, (n,): the mean of that of queries, keys and values and that of
-        outputs, over the layers that exchange."""
+        """Bytes that one rank sends in an all-to-all over cp, (n,), the mean over the layers that exchange.
+
+        It is also the mean of two exchanges, that of queries, keys and values and that of outputs.
+        """
         exchanging = [(block, count) for block, count in self.profile.blocks if block.exchanges_over_cp]
         layers = max(1, sum(count for _, count in exchanging))
         features = sum(block.swapped_features * count for block, count in exchanging) / layers
@@ -135,12 +140,12 @@ class Volumes:
 
     @property
     def equal_copies(self) -> EqualCopies:
-        """Copies of a token that are sent once to a place."""
+        """Copies of a token that a dispatcher sends only once to one place."""
         return equal_copies(self.job, self.profile)
 
     @property
     def all_reduced(self) -> bool:
-        """Whether gather and scatter over tp are one all-reduce: tp does not divide the norms (no sequence parallelism)."""
+        """Whether gather and scatter over tp are one all-reduce: tp does not divide norms (no sequence parallelism)."""
         return any(block.replicated_elementwise_bytes for block, _ in self.profile.blocks)
 
     @property
@@ -155,7 +160,7 @@ class Volumes:
 
     @property
     def replica_gradient_bytes(self) -> Floats:
-        """Gradient bytes that one rank reduces over dp_replicate, (n,)."""
+        """Bytes of gradients that one rank reduces over dp_replicate, (n,)."""
         candidates, work = self.candidates, self.work
         held = Held(work.dense_parameters, work.expert_parameters).sharded(candidates)
         reduced: Floats = held * self.job.optimizer.reduce_bytes
@@ -163,16 +168,16 @@ class Volumes:
 
     @property
     def received_beside_bytes(self) -> Floats:
-        """Bytes of gradients and parameters that one rank receives in a step beside computation, (n,)."""
+        """Bytes of gradients and parameters that one rank receives in a step concurrently with computation, (n,)."""
         gradients, parameters, each = self.received_by_kind
         return gradients + parameters + each
 
     @property
     def received_by_kind(self) -> tuple[Floats, Floats, Floats]:
-        """Of these the gradients and the parameters that travel once in a step, and what travels with every pass, (n,) each.
+        """``received_beside_bytes`` by kind, (n,) each: gradients per step, parameters per step, traffic of every pass.
 
-        (d−1)/d of a gather or reduction over d ranks, twice that of an all-reduce; how often, ``sharding`` says.
-        What ``job.overlap`` does not run beside computation is left out.
+        A gather or reduction over d ranks receives (d−1)/d of the tensor, an all-reduce twice that; ``sharding`` says
+        how often. Traffic that ``job.overlap`` does not overlap with computation is left out.
         """
         candidates, work, optimizer, overlap = self.candidates, self.work, self.job.optimizer, self.job.overlap
         whole, sharded = candidates.shard == SHARD_LEVELS.index("none"), reduced_every_pass(candidates)
@@ -192,9 +197,12 @@ class Volumes:
 class Flow:
     """One kind of collective of a single decision.
 
-    ``shape`` names the group: a grid axis, ``ep`` or ``expert``. ``size_bytes`` is the full tensor, or what a rank
-    sends for all_to_all and send; ``phases`` counts one rank's calls in a step by where they are issued. Of messages,
-    ``per_border`` counts those that pass a border between two stages in a step, both ways; 0: as many as a rank sends.
+    Attributes:
+        shape: name of the group: a grid axis, ``ep`` or ``expert``.
+        size_bytes: the full tensor, or what a rank sends for all_to_all and send.
+        phases: one rank's calls in a step, by the phase that issues them.
+        per_border: for messages, those that pass a border of two stages in a step, both ways; 0: as many as a rank
+            sends.
     """
 
     axis: Axis
@@ -218,7 +226,7 @@ class _Add(Protocol):
 
 
 def flows(volumes: Volumes) -> list[Flow]:
-    """All collectives of a single decision (``volumes`` has one row), groups of one left out."""
+    """All collectives of a single decision (``volumes`` has one row), without groups of one rank."""
     candidates, work, m = volumes.candidates, volumes.work, float(volumes.candidates.num_micro_batches[0])
     degree = {axis: int(getattr(candidates, axis)[0]) for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")}
     degree["ep"] *= int(candidates.expert_lanes[0])
@@ -260,8 +268,10 @@ def flows(volumes: Volumes) -> list[Flow]:
 
 
 def _messages(candidates: Candidates) -> float:
-    """Messages that a rank of a single decision sends per micro-batch: 2v of a middle one; of two ranks each is an end, which
-    sends v on and v−1 back in a loop, and v in all where they meet in a V."""
+    """Messages that a rank of a single decision sends per micro-batch: 2v for a middle rank of v chunks.
+
+    Of two ranks each is an end. It sends v on and v−1 back in a loop, and v in all in a V, where the two meet.
+    """
     chunks, schedule = int(candidates.num_chunks[0]), candidates.schedule_names[0]
     if int(candidates.pp[0]) > 2:
         return 2.0 * chunks
@@ -269,7 +279,7 @@ def _messages(candidates: Candidates) -> float:
 
 
 def _state_flows(volumes: Volumes, add: _Add, m: float) -> None:
-    """Gradients and parameters over cp, dp_shard and the experts' share of dp_shard."""
+    """Add flows of gradients and parameters over cp, dp_shard and the experts' part of dp_shard."""
     work, optimizer = volumes.work, volumes.job.optimizer
     dense, expert, cp = float(work.dense_parameters[0]), float(work.expert_parameters[0]), int(volumes.candidates.cp[0])
     contexts = int(volumes.candidates.expert_contexts[0])

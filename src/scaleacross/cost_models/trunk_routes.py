@@ -1,7 +1,8 @@
-"""What trunks carry between the buildings of a fill, pair by pair over the paths of ``spec.trunk_paths``.
+"""Load of inter-building links between the buildings of an allocation, pair by pair over the paths of
+``spec.trunk_paths``.
 
-A ring crosses borders between buildings that follow each other; an all-to-all sends from every building to every other, over a
-trunk of their own where there is one and through other buildings elsewhere.
+A ring crosses borders between buildings that follow each other. An all-to-all sends from every building to every other,
+over a direct link where there is one and through other buildings elsewhere.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from scaleacross.spec.trunk_paths import TrunkPaths
 
 @dataclass(frozen=True)
 class Routes:
-    """The buildings of a fill in its order, b of them.
+    """The buildings of an allocation in its order, b of them.
 
     Attributes:
-        paths: the trunks between any two buildings.
+        paths: the links between any two buildings.
         buildings: their names.
-        runs: the stretch of buildings of one region that each belongs to.
-        thinnest: bytes/s of the thinnest trunk of campus and of region level, (2,).
+        runs: for every building, the index of the run of consecutive buildings of one region that it belongs to.
+        thinnest: bytes/s of the slowest link of campus and of region level, (2,).
     """
 
     paths: TrunkPaths
@@ -34,10 +35,12 @@ class Routes:
     thinnest: Floats
 
     def fullest(self, between: Floats) -> Floats:
-        """What the fullest trunk of each level carries, as if it were the level's thinnest, (2,), of what every building sends to
-        every other, (b, b), which is as much either way.
+        """Load of the fullest link of each level, (2,), scaled as if it were the level's slowest.
 
-        A trunk carries, in either direction, all pairs whose way it is on; it counts for each level that one of them crosses.
+        A link carries, in either direction, all pairs on whose path it is. It counts for each level that one crosses.
+
+        Args:
+            between: what every building sends to every other, (b, b), the same both ways.
         """
         sent = between[self._pairs[0], self._pairs[1]]
         busy, out = self._slowness @ sent, np.zeros(2)
@@ -48,13 +51,15 @@ class Routes:
         return out
 
     def slowest_entry(self, taken: Floats) -> float:
-        """What enters a building with others in its region, of what every one takes in, (b,), as if all trunks that lead there
-        were the thinnest of campus level; of the building that takes longest. None takes less, whichever trunks it enters by."""
+        """Largest load that enters a building with others in its region, relative to the campus level's slowest link.
+
+        ``taken``, (b,), is what each building takes in, over all links into it; no choice of links makes it faster.
+        """
         return float((taken * self._entries).max())
 
     @cached_property
     def _entries(self) -> Floats:
-        """The thinnest trunk of campus level over all trunks into each building with others in its region, else 0, (b,)."""
+        """Rate of the campus level's slowest link over that of all links into each building, (b,), or 0."""
         topology, out = self.paths.topology, np.zeros(len(self.buildings))
         for index, (name, run) in enumerate(zip(self.buildings, self.runs, strict=True)):
             if self.runs.count(run) > 1:
@@ -64,19 +69,19 @@ class Routes:
 
     @cached_property
     def _pairs(self) -> Ints:
-        """(2, pairs)"""
+        """Indices of the two buildings of every pair, (2, pairs)."""
         return np.stack(np.triu_indices(len(self.buildings), 1))
 
     @cached_property
     def _levels(self) -> Ints:
-        """0 campus, 1 region, (pairs,)"""
+        """Level of every pair, (pairs,): 0 campus, 1 region."""
         runs = np.array(self.runs)
         different: Bools = runs[self._pairs[0]] != runs[self._pairs[1]]
         return different.astype(np.int64)
 
     @cached_property
     def _slowness(self) -> Floats:
-        """Seconds that a byte of each pair keeps each trunk busy, (trunks, pairs)."""
+        """Seconds for which a byte of each pair occupies each link, (links, pairs)."""
         topology = self.paths.topology
         trunks = {frozenset(trunk.between): index for index, trunk in enumerate(topology.trunks)}
         out = np.zeros((len(trunks), self._pairs.shape[1]))

@@ -1,12 +1,12 @@
-"""Work of decisions whose pipeline ranks or replicas differ: mixed accelerator types, uneven layers, unequal batches.
+"""Work of decisions whose pipeline ranks or replicas differ: mixed accelerator types, unequal layers, unequal batches.
 
-A step lasts as long as if every rank were like the one that makes it longest. So one decision becomes *rows*, one for each
-kind of rank: its computation on the slowest type that its replica class has on that stage, its layers, the micro-batches of
-its class; fill and drain run through the other ranks of its class, each at its own pace. Every row is priced like a candidate
-of equal ranks, and the longest row is the step. What is synchronised over all ranks at the end of a step is the same in every
-row: gradients of the fullest rank, the slowest optimizer update.
+A step lasts as long as if every rank were like the one that makes it longest. So one decision becomes *rows*, one for
+each kind of rank. A row has the layers of that rank, computed on the slowest type that its replica class has on that
+stage, and the micro-batches of its class. Its warm-up and cool-down run through the other ranks of its class, each at
+its own pace. Every row is timed like a candidate of equal ranks, and the longest row is the step. What is synchronised
+over all ranks at the end is the same in every row: gradients of the fullest rank, and the slowest optimizer update.
 
-Everything is linear in the layers of a rank, which is what ``solvers.partition_stages`` builds on (``LayerCosts``):
+Everything is linear in the layers of a rank. ``solvers.partition_stages`` builds on that (``LayerCosts``):
 
     pass_s(rank, type)  = Σ_k n_k · layer_s[type, k] + ends         forward + backward of one micro-batch
     bytes(rank)         = fixed_bytes[rank] + Σ_k n_k · layer_bytes[rank, k]
@@ -51,14 +51,14 @@ from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import ModelProfile
 
 GRADIENTS: Final = ("dense_parameters", "expert_parameters", "buckets")
-"""Columns of ``Work`` that say what travels over data parallel in a step."""
+"""Columns of ``Work`` that decide what travels over data parallel in a step."""
 
 Split = tuple[tuple[int, ...], ...]
 """[pipeline rank][chunk] -> layers."""
 
 
 class Rows(NamedTuple):
-    """Kinds of ranks, (n,): what they do, and the index of the accelerator type that they do it on."""
+    """Kinds of ranks, (n,): candidate and work of each, and the index of the accelerator type that runs it."""
 
     candidates: Candidates
     work: Work
@@ -66,7 +66,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def concatenated(cls, parts: Sequence[Rows]) -> Rows:
-        """All rows of one part or more, one after another."""
+        """The rows of all parts, one part after another; at least one part."""
         candidates, work, types = zip(*parts, strict=True)
         return cls(concatenated(candidates), concatenated(work), np.concatenate(types))
 
@@ -77,15 +77,15 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerCosts:
-    """What one layer of each block type costs one candidate.
+    """Seconds and bytes of one layer of each block type, for one candidate.
 
     Attributes:
         types: names of the accelerator types.
         counts: layers of each block type, in model order.
         layer_s: forward + backward with recomputation, (types, block types).
-        ends_s: embedding and head, (types, 2).
-        fixed_bytes, layer_bytes: per pipeline rank, (pp,) and (pp, block types).
-        capacity_bytes: memory that the job may use, its headroom left free, by accelerator type, (types,).
+        ends_s: forward + backward of embedding and head, (types, 2).
+        fixed_bytes, layer_bytes: memory of every pipeline rank, (pp,), and of a layer on it, (pp, block types).
+        capacity_bytes: memory that the job may use on each accelerator type, without its headroom, (types,).
         head_rank: the rank that holds the head (``stages.head_rank``); -1 is the last one.
     """
 
@@ -99,31 +99,31 @@ class LayerCosts:
     head_rank: int = -1
 
     def pass_s(self, layers: Ints) -> Floats:
-        """Forward + backward of one micro-batch on every rank and type, (types, pp), of ``layers`` (pp, block types)."""
+        """Forward + backward of a micro-batch on every type and rank, (types, pp); ``layers`` is (pp, block types)."""
         seconds = self.layer_s @ layers.T
         seconds[:, 0] += self.ends_s[:, 0]
         seconds[:, self.head_rank] += self.ends_s[:, 1]
         return seconds
 
     def slowest_pass_s(self, layers: Ints, types: Sequence[frozenset[str]]) -> Floats:
-        """``pass_s`` of the slowest of the ``types`` on each rank, (pp,)."""
+        """Forward + backward of one micro-batch on the slowest of each rank's ``types``, (pp,)."""
         return np.max(np.where(self._is_on(types), self.pass_s(layers), 0.0), axis=0)
 
     def least_capacity_bytes(self, types: Sequence[frozenset[str]]) -> Floats:
-        """Usable memory of the smallest of the ``types`` on each rank, (pp,)."""
+        """Usable memory of the smallest of each rank's ``types``, (pp,)."""
         return np.min(np.where(self._is_on(types), self.capacity_bytes[:, None], np.inf), axis=0)
 
     def _is_on(self, types: Sequence[frozenset[str]]) -> Bools:
         return np.array([[name in here for here in types] for name in self.types])
 
     def bytes(self, layers: Ints) -> Floats:
-        """Memory of every rank without the reserve, (pp,), of ``layers`` (pp, block types)."""
+        """Memory of every rank without the reserve, (pp,); ``layers`` is (pp, block types)."""
         needed: Floats = self.fixed_bytes + (self.layer_bytes * layers).sum(axis=1)
         return needed
 
 
 def layer_costs(timed: TimedLayers) -> LayerCosts:
-    """Costs of a single candidate on every accelerator type."""
+    """``LayerCosts`` of a single candidate on every accelerator type."""
     profile, job, accelerators, candidates, times = timed
     seconds = np.stack([layer_pass_s(each, candidates)[:, 0] for each in times])
     ranks, head = np.arange(candidates.pp[0]), head_rank_of(candidates)
@@ -136,12 +136,12 @@ def layer_costs(timed: TimedLayers) -> LayerCosts:
 
 
 def head_rank_of(candidates: Candidates) -> int:
-    """The rank that holds the head of a single candidate."""
+    """The pipeline rank that holds the head of a single candidate."""
     return head_rank(int(candidates.pp[0]), int(candidates.num_chunks[0]), placement_of(candidates))
 
 
 def uneven_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: Sequence[int]) -> Rows:
-    """The distinct of ``rank_rows``."""
+    """The distinct rows of ``rank_rows``."""
     rows = rank_rows(timed, layout, split, micro_batches)
     candidates, work = rows.candidates, columns_of(rows.work)
     columns = np.stack([candidates.num_micro_batches, candidates.recompute, rows.types, *work], axis=1)
@@ -150,7 +150,10 @@ def uneven_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches:
 
 
 def rank_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: Sequence[int]) -> Rows:
-    """One row for every pipeline rank of every replica class of one decision; ``micro_batches`` of every class of ``layout``.
+    """One row for every pipeline rank of every replica class of one decision, class after class.
+
+    Args:
+        micro_batches: of every class of ``layout``.
 
     Raises:
         ValueError: the split does not hold the layers of the model.
@@ -176,13 +179,15 @@ def rank_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: S
     shares, same = ShardShares.of(profile, of_all, held, classes), np.ones(len(rank))
     shared, shared_backward = shared_seconds(job, times)
     passes = (forward + backward)[kinds, rank].reshape(len(layout), -1)
+    # with a split backward only the forwards of the ranks before are certain to precede a rank's actions
     certain = passes if among(candidates.schedule, WHOLE).all() else forward[kinds, rank].reshape(len(layout), -1)
-    one_chunk = int(candidates.num_chunks[0]) == 1  # of several, the first is less than their share
+    # a rank's first of several chunks may be shorter than its mean chunk, so the time before it has no lower bound here
+    one_chunk = int(candidates.num_chunks[0]) == 1
     before = one_chunk * (certain.cumsum(axis=1) - certain).ravel()
     forward_before = forward[kinds, rank].reshape(len(layout), -1)
     forward_before = one_chunk * (forward_before.cumsum(axis=1) - forward_before).ravel()
     idle = idle_share(candidates.schedule_names, forward[kinds, rank], backward[kinds, rank])
-    work = replace(  # what lies ahead of a rank and the least of its stages are for bounds: 0
+    work = replace(  # columns ``ahead_*``, ``least_*_s``, ``round_*`` and ``every_*`` serve bounds only and stay 0
         NO_WORK.take(np.zeros(len(rank), dtype=np.int64)),
         forward_s=forward[kinds, rank],
         backward_s=backward[kinds, rank],
@@ -216,7 +221,7 @@ def rank_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: S
 
 
 def _longest_chunk_s(timed: TimedLayers, split: Split) -> Floats:
-    """Backward of the longest chunk of every rank on every type, (types, ranks)."""
+    """Backward seconds of the longest chunk of every rank on every type, (types, ranks)."""
     profile, job, accelerators, candidates, times = timed
     stages, rank = virtual_stages(block_counts(profile), split, placement_of(candidates))
     candidates = on_rows(candidates, rank)
@@ -229,20 +234,20 @@ def _longest_chunk_s(timed: TimedLayers, split: Split) -> Floats:
 
 
 def own_gradients(profile: ModelProfile, job: Job, candidates: Candidates, split: Split) -> dict[str, Floats]:
-    """Columns GRADIENTS of every pipeline rank's own gradients, (ranks,) each; ``candidates`` has one row."""
+    """Columns GRADIENTS for every pipeline rank's own gradients, (ranks,) each; ``candidates`` has one row."""
     table = layers_of_ranks(block_counts(profile), split, placement_of(candidates))
     held = held_parameters(profile, candidates, every_rank(table, head_rank_of(candidates)))
     return _gradients_of(job, candidates, table, held, np.arange(len(split)))
 
 
 def _gradients_of(job: Job, candidates: Candidates, table: Ints, held: Held, rank: Ints) -> dict[str, Floats]:
-    """GRADIENTS of the pipeline rank of every row."""
+    """Columns GRADIENTS for the pipeline rank of every row."""
     pieces = num_buckets(job.overlap, candidates, table[rank].sum(axis=1).astype(float), held.total[rank, 0])
     return dict(zip(GRADIENTS, (held.dense[rank, 0], held.expert[rank, 0], pieces), strict=True))
 
 
 def _slowest(types: Sequence[frozenset[str]], names: Sequence[str], seconds: Floats) -> list[int]:
-    """Per rank the index of the slowest of its types; ``seconds`` (types, ranks)."""
+    """Index of the slowest of each rank's ``types``, one per rank; ``seconds`` is (types, ranks)."""
     return [
         max((names.index(one) for one in sorted(here)), key=lambda kind: float(seconds[kind, rank]))
         for rank, here in enumerate(types)

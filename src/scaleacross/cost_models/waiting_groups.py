@@ -1,10 +1,10 @@
-"""Groups that stages wait for, pipeline rank by pipeline rank: one whose own groups stay in a building waits for no trunk.
+"""Groups that pipeline ranks wait for; a rank whose groups stay in a building waits for no inter-building link.
 
-Where pipeline stages lie one behind the other over unequal buildings, only the groups of the few stages that a border divides
-cross it. That is told apart where a building of the fill has room for ``EXTENTS`` extents E = degree · stride of an axis. Then it
-holds whole blocks of E positions, and among these whole children of every level that no group fits in. So what bounds say
-of groups inside buildings (``groups.relaxed_shape``) is true of the ranks that stay there, too. Of larger extents all ranks wait
-as those do whose groups lie worst.
+Pipeline stages may lie one behind the other over unequal buildings. Then a border divides only the groups of a few
+stages. Ranks are distinguished where a building of the allocation has room for ``EXTENTS`` extents E = degree · stride
+of an axis. Such a building holds whole blocks of E global ranks, and among these whole children of every level too
+small for a group. So what bounds say of groups inside buildings (``groups.relaxed_shape``) also holds for the ranks
+that stay there. With larger extents all ranks wait like those whose groups lie worst.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels
 from scaleacross.cost_models.links import links_of
 
 EXTENTS: Final = 4
-"""Extents of an axis for which a building has room, so that its ranks are told apart."""
+"""Extents of an axis that a building must have room for, so that its ranks are distinguished."""
 WAITED_GROUPS: Final = ("tp", "cp", "cp_inner", "cp_outer", "ep")
-"""Communicators of which a stage waits for its own group alone."""
+"""Communicators for which a stage waits for its own group only."""
 FAR_LOADS: Final = ("crossing", "leaving", "exchanged", "entering")
-"""Figures of links between buildings that count all groups there, of a rank that has these links to itself its own alone."""
+"""Shape figures of inter-building links that count all groups there; of a rank alone on these links, its own groups."""
 
 
 class RankGroups(NamedTuple):
-    """Groups of one communicator by pipeline rank: ``kinds`` that lie alike, one row each; ``of`` which a rank has, (ranks,).
+    """Groups of one communicator by pipeline rank.
 
-    The first kind stays in buildings. Ranks with groups that cross have such groups, too, and wait for the longer ones.
+    Attributes:
+        kinds: groups that lie alike, one row each. The first of several kinds stays inside buildings.
+        of: index into ``kinds`` of every rank, (ranks,). Ranks with groups that cross buildings also have groups of the
+            first kind, and wait for the longer ones.
     """
 
     kinds: tuple[Group, ...]
@@ -45,11 +48,12 @@ class RankGroups(NamedTuple):
 
     @classmethod
     def alike(cls, group: Group, ranks: int) -> RankGroups:
-        """The same on all ranks."""
+        """The same group on all ranks."""
         return cls((group,), np.zeros(ranks, dtype=np.int64))
 
     def calls(self, of_kind: Callable[[Group], Calls]) -> Calls:
-        """Of every rank, (ranks,), none with messages; one row where all ranks are alike."""
+        """Calls of every rank, (ranks,) per column, without messages; where all ranks are alike, those of the one
+        kind."""
         every = [of_kind(group) for group in self.kinds]
         if len(every) == 1:
             return every[0]
@@ -57,22 +61,28 @@ class RankGroups(NamedTuple):
         return Calls.of(None if parts[0] is None else self._longest(parts) for parts in columns)
 
     def _longest(self, seconds: Sequence[Floats]) -> Floats:
+        # a rank whose groups cross buildings waits for groups of the first kind, too
         longest: Floats = np.maximum(np.concatenate(seconds, axis=-1), seconds[0])
         return longest[..., self.of]
 
     def each(self, figures: Callable[[Group], Floats]) -> Floats:
-        """Figures (...,) of every rank's groups, (..., ranks)."""
+        """Stack of a figure (...,) of every rank's groups, (..., ranks)."""
         return np.stack([figures(group) for group in self.kinds], axis=-1)[..., self.of]
 
 
 def told_apart(extent: Ints | int, largest: Floats | Ints | float, ranks: Ints | int) -> Bools:
-    """Whether each of ``ranks`` pipeline ranks waits for its own groups, which reach over ``extent`` positions, with ``largest``
-    accelerators of the fullest building; arrays."""
+    """Whether each of ``ranks`` pipeline ranks waits for its own groups only, not for those that lie worst; broadcasts.
+
+    Args:
+        extent: global ranks that one group spans.
+        largest: accelerators of the fullest building.
+    """
     return np.asarray((np.asarray(ranks) > 1) & (EXTENTS * np.asarray(extent) <= largest))
 
 
 def near_shape(shape: GroupShape, where: Bools) -> GroupShape:
-    """The shapes (n rows), of those that cross buildings, where asked, as for ranks whose groups stay in one."""
+    """Shapes (n rows) as ranks see them whose groups stay in one building; rows not in ``where``, or that cross none,
+    are unchanged."""
     inside, where = np.arange(NUM_LEVELS) < CAMPUS, where & (shape.span >= CAMPUS)
     every = replace(shape, farthest_fanout=shape.fanout, farthest_members=shape.members, farthest_taken=shape.taken)
     pairs = zip(columns_of(shape), columns_of(_crossing_only(every, np.where(inside, shape.fanout, 1.0))), strict=True)
@@ -82,11 +92,12 @@ def near_shape(shape: GroupShape, where: Bools) -> GroupShape:
 
 
 def alone_shape(shape: GroupShape, where: Bools, ranks: Ints | int) -> GroupShape:
-    """The shapes (n rows), where asked, as any of ``ranks`` pipeline ranks whose groups cross farthest has them at least.
+    """Lower bound on shapes (n rows) for any of ``ranks`` pipeline ranks whose groups cross farthest; only rows in
+    ``where`` change.
 
-    Such a rank has links between buildings to itself (``far_shapes.slowest_apart``); of what all-to-alls of all ranks put on a
-    link, or gathers bring into a building, some rank has its share or more. Relaxed shapes may cross these links in place of
-    any other.
+    Such a rank has inter-building links to itself (``far_shapes.slowest_apart``). All ranks' all-to-alls load a link,
+    and their gathers enter a building; some rank has 1/``ranks`` of that load or more. Relaxed shapes may cross these
+    links in place of any other.
     """
     relaxed, far = isinstance(shape, RelaxedShape), np.arange(NUM_LEVELS) >= CAMPUS
     where = np.asarray(where & (relaxed | (shape.span >= CAMPUS)))
@@ -104,7 +115,7 @@ def alone_shape(shape: GroupShape, where: Bools, ranks: Ints | int) -> GroupShap
 
 
 def least_shape(shape: GroupShape, extent: Ints, largest: Ints | int, ranks: Ints) -> GroupShape:
-    """Of shapes (n rows) those of the pipeline ranks that wait least for them; other arguments as of ``told_apart``."""
+    """Shapes (n rows) of the pipeline ranks that wait least; arguments as in ``told_apart``."""
     apart = told_apart(extent, largest, ranks)
     return alone_shape(near_shape(shape, apart), ~apart & (ranks > 1), ranks)
 
@@ -112,7 +123,7 @@ def least_shape(shape: GroupShape, extent: Ints, largest: Ints | int, ranks: Int
 def waiting_groups(
     groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels, names: Sequence[str] = WAITED_GROUPS
 ) -> dict[str, RankGroups]:
-    """Groups that pipeline ranks wait for, where not all of a communicator's lie alike.
+    """Groups that each pipeline rank waits for, of those communicators ``names`` whose groups do not all lie alike.
 
     Args:
         groups: of every communicator, one row each.
@@ -130,7 +141,8 @@ def waiting_groups(
 
 
 def _of_ranks(group: Group, axis: Axis, pipeline: Axis, levels: Levels) -> RankGroups:
-    """The groups of every pipeline rank, by how they lie. Those that cross have links between buildings to themselves."""
+    """Groups of every pipeline rank, sorted into kinds by the levels that they cross. Those that cross buildings have
+    the inter-building links to themselves."""
     own = shapes_of_ranks(group.shape, axis, pipeline, levels)
     fanout, of = np.unique(own.fanout, axis=0, return_inverse=True)
     kinds = [near_shape(group.shape, np.ones(1, dtype=bool))]
@@ -142,18 +154,21 @@ def _of_ranks(group: Group, axis: Axis, pipeline: Axis, levels: Levels) -> RankG
 
 
 def _lying(group: Group, shape: GroupShape, levels: Levels) -> Group:
-    """The groups with another shape; those inside buildings by accelerator type, too."""
+    """``group`` with another shape; groups inside buildings are also given the links of each accelerator type."""
     out = replace(group, shape=shape)
     own = levels.by_type if int(shape.span[0]) < CAMPUS else {}
     return replace(out, by_type={name: replace(out, links=links_of(one)) for name, one in own.items()})
 
 
 def _crossing_only(shape: GroupShape, fanout: Floats) -> GroupShape:
-    """The shapes of groups of which a part, with this ``fanout``, crosses some far levels only: where it does not, its neighbours
-    are as far apart as on the outermost level that it does cross."""
+    """Restrict shapes to the far levels that some groups cross, those with ``fanout`` above 1.
+
+    On a far level that is not crossed, neighbours are as far apart as on the outermost level that is.
+    """
     parts = {name: np.array(getattr(shape, name)) for name in column_names(GroupShape)} | {"fanout": fanout}
     parts["farthest_fanout"][..., CAMPUS:] = fanout[..., CAMPUS:]
     for level in (REGION, CAMPUS):
+        # a level without a crossing is idle; its neighbour pairs count on the next crossed level inside
         stays = fanout[..., level] <= 1
         crossed = fanout[..., :level] > 1
         outermost = np.where(crossed.any(axis=-1), level - 1 - np.argmax(crossed[..., ::-1], axis=-1), 0)

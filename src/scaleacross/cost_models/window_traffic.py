@@ -1,4 +1,8 @@
-"""What every axis sends in the windows of ``overlap``: gradients and parameters, by communicator."""
+"""Traffic of every axis in the windows of ``overlap``: gradients and parameters, by communicator.
+
+Rows of traffic arrays are those of ``overlap.TRAFFIC_ROWS``: seconds of calls, busy seconds, and seconds that hold no
+multiprocessors, each by window.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ SHARDED: Final[tuple[GridAxis, ...]] = ("cp", "dp_shard")
 
 
 def window_s(axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None) -> Floats:
-    """What an axis adds to the windows at least, (TRAFFIC_ROWS, n): ``least_communicators`` added up."""
+    """Lower bound on an axis's traffic in the windows, (TRAFFIC_ROWS, n): the sum of ``least_communicators``."""
     first, *others = least_communicators(axis, volumes, group, expert_group)
     return sum(others, start=first)
 
@@ -31,10 +35,10 @@ def window_s(axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group
 def communicators(
     axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
 ) -> tuple[Floats, ...]:
-    """Traffic of an axis in the windows by communicator, each (TRAFFIC_ROWS, n); degrees, chunks and shard level decide it.
+    """Traffic of an axis in the windows by communicator, each (TRAFFIC_ROWS, n), as degrees and shard level decide.
 
-    cp and dp_shard: gradients and sharded states (of the experts over their own groups); dp_replicate: all-reduce of the
-    (sharded) gradients.
+    cp and dp_shard carry gradients and sharded states (those of experts over their own groups); dp_replicate carries
+    the all-reduce of the (sharded) gradients.
 
     Raises:
         ValueError: ``dp_shard`` without its expert groups.
@@ -50,9 +54,12 @@ def communicators(
 def least_communicators(
     axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
 ) -> tuple[Floats, ...]:
-    """``communicators`` as bounds count them (``least_passes``): what travels with every pass on groups that no other stands in
-    the way of on trunks; of its BUSY rows, in which all groups share links, those of groups that cross buildings, and of relaxed
-    shapes, which may cross trunks in place of other links, what trunks carry of them."""
+    """Lower bound on ``communicators``, as bounds need it (``least_passes``).
+
+    Traffic of every pass is timed as if its group were alone on inter-building links. All groups share links in the
+    BUSY rows, so these rows count only groups that cross buildings. Relaxed shapes may cross inter-building links in
+    place of other links, so their BUSY rows count what these links carry.
+    """
     every = communicators(axis, volumes, group, expert_group)
     if axis not in SHARDED or not _shards_travel(volumes):
         return every
@@ -78,27 +85,28 @@ def _shards_travel(volumes: Volumes) -> bool:
 
 
 def crosses_buildings(shape: GroupShape) -> Bools:
-    """Which groups certainly cross buildings, (n,): of relaxed shapes none, as they may cross trunks in place of other links."""
+    """Which groups certainly cross buildings, (n,). No relaxed shape does: it may cross such links instead of any."""
     return np.asarray((shape.span >= CAMPUS) & (not isinstance(shape, RelaxedShape)))
 
 
 def without_trunks(group: Group) -> Group:
-    """The groups where nothing but their own networks and latencies limits them, on trunks and on the way there."""
+    """The groups without other groups' traffic: only their own networks and latencies limit them beyond buildings."""
     return group.kept(("without trunks",), lambda: replace(group, links=group.links.without_others(group.shape)))
 
 
 def on_trunks(group: Group) -> Group:
-    """The groups where nothing but trunks limits them."""
+    """The groups limited by inter-building links only."""
     return group.kept(("on trunks",), lambda: replace(group, links=group.links.only_trunks()))
 
 
 def trunks_apart_s(
     axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
 ) -> tuple[Floats, ...]:
-    """Of gradients that are reduced once in a step in ``communicators`` the seconds, and those in which networks are busy, each
-    (2, n), at least; nothing of an axis that reduces none. Raises ValueError as it does.
+    """Lower bound on gradients that are reduced once in a step, for a group that is alone on inter-building links.
 
-    No other group stands in a group's way on trunks; of relaxed shapes nowhere, as they may cross trunks in place of other links.
+    Each communicator of ``communicators`` has the seconds of its calls and those in which networks are busy, (2, n). An
+    axis that reduces no gradients has none. A relaxed shape may cross such links in place of other links, so its group
+    counts as alone on all links. Raises ValueError as ``communicators`` does.
     """
     if axis not in GRADIENT_AXES:
         return ()
@@ -106,11 +114,12 @@ def trunks_apart_s(
     if axis == "dp_replicate":
         return (_replicas_s(volumes, group)[:2],)
     every = _sharded(axis, volumes, group, expert_group and without_trunks(expert_group))
+    # communicators without parameters on a rank send nothing, whatever the latency of a call
     return tuple(np.where(one[0] <= 0, 0.0, _reductions_s(volumes, *one)[0][:2]) for one in every)
 
 
 def windows_of(flow: Flow, shard: ShardLevel) -> tuple[int, ...]:
-    """Windows (indices of WINDOW_NAMES) that every call of a flow falls into; none for what the step waits for."""
+    """Windows (indices of WINDOW_NAMES) that a flow's calls fall into; empty for calls that the step waits for."""
     if not flow.what.endswith(("gradients", "parameters")) or flow.what.startswith("key"):
         return ()
     if flow.what.endswith("parameters"):
@@ -121,7 +130,7 @@ def windows_of(flow: Flow, shard: ShardLevel) -> tuple[int, ...]:
 def _sharded(
     axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None
 ) -> list[tuple[Floats, Group, str]]:
-    """Parameters that every communicator of cp or dp_shard shards or reduces, (n,), its group and what it calls them."""
+    """Communicators of cp or dp_shard: parameters that each shards or reduces, (n,), group, and prefix of payloads."""
     candidates, work = volumes.candidates, volumes.work
     if axis == "cp":
         experts = np.where(candidates.expert_contexts == candidates.cp, work.expert_parameters, 0.0)
@@ -135,7 +144,7 @@ def _sharded(
 
 
 def _replicas_s(volumes: Volumes, group: Group) -> Floats:
-    """Of the gradients over dp_replicate, as ``_calls_s``."""
+    """Seconds of the gradients over dp_replicate, as ``_calls_s``."""
     return _calls_s(group.all_reduce(volumes.replica_gradient_bytes / volumes.work.buckets, "gradients"), volumes)
 
 
@@ -153,7 +162,7 @@ def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str) -> Flo
 
 
 def _reductions_s(volumes: Volumes, held: Floats, group: Group, of: str) -> tuple[Floats, Floats]:
-    """Of gradients that are reduced once in a step, and with every pass, each as ``_calls_s``."""
+    """Seconds of gradients reduced once in a step, and of those reduced with every pass, each as ``_calls_s``."""
     gradients = held * volumes.job.optimizer.reduce_bytes / volumes.work.buckets
     whole = reduced = np.zeros((3, len(volumes.candidates)))
     unsharded, every = volumes.candidates.shard == SHARD_LEVELS.index("none"), reduced_every_pass(volumes.candidates)
@@ -166,6 +175,6 @@ def _reductions_s(volumes: Volumes, held: Floats, group: Group, of: str) -> tupl
 
 
 def _calls_s(each: Timed, volumes: Volumes) -> Floats:
-    """Seconds of the calls for all buckets, those in which the network is busy, and those that hold nothing, (3, n)."""
+    """Seconds of all buckets' calls, those with a busy network, and those that hold no multiprocessors, (3, n)."""
     calls_s = volumes.work.buckets * each.time_s
     return np.stack(np.broadcast_arrays(calls_s, volumes.work.buckets * each.busy_s, calls_s * (1.0 - each.held_share)))

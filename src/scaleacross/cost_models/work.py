@@ -1,8 +1,8 @@
-"""The computation of the busiest pipeline rank, and the sizes that its communication has.
+"""Computation of the busiest pipeline rank per micro-batch, and the figures that its communication depends on.
 
-The busiest rank is the one with most computation per micro-batch; every rank is taken to be as slow (a step waits for
-it), and its layers are the ones whose collectives are counted. Where accelerator types differ, the slowest type sets
-the time, and of every type the slowest accelerator of the job (``stragglers``).
+The busiest rank has the longest computation, that of the ranks before it included. Every rank is assumed to be as slow,
+because a step waits for the busiest one. Collectives are counted for the layers of that rank. Where accelerator types
+differ, the slowest type sets the time, and of every type the slowest accelerator of the job (``stragglers``).
 """
 
 from __future__ import annotations
@@ -41,38 +41,39 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 @dataclass(frozen=True)
 class Work:
-    """Per candidate, shape (n,). Times are seconds per micro-batch on the busiest rank, all its chunks together.
+    """Work of every candidate, shape (n,). Times are seconds per micro-batch on the busiest rank, all chunks together.
 
     Attributes:
-        forward_s, backward_s: computation; recomputation is part of backward.
-        weight_s: weight gradients, part of backward_s.
-        fill_s: forward and backward of one micro-batch through the first chunk of every rank before this one: what fill and
-            drain add at least, forward alone where weight gradients fill the drain.
-        fill_backward_s: of it what the last micro-batch's way back adds.
-        chunk_backward_s: backward of one chunk of this rank, at most.
-        fill_rounds: micro-batches' worth of passes in which ranks fill and drain, were all alike (``overlap.rounds``).
-        ahead_*: what those first chunks have of the columns of these names (``least_waits``).
-        ranks_behind: pipeline ranks behind this one, at least.
-        attention_s: fused attention forward, part of forward_s (what context parallelism can hide behind).
+        forward_s, backward_s: computation; ``backward_s`` includes recomputation.
+        weight_s: weight gradients, part of ``backward_s``.
+        fill_s: one micro-batch through the first chunk of every rank before this one: warm-up and cool-down at least.
+            Backward counts only where it is whole.
+        fill_backward_s: the backward part of ``fill_s``, which the last micro-batch adds.
+        chunk_backward_s: upper bound on the backward of one chunk of this rank.
+        fill_rounds: warm-up and cool-down of a pipeline of equal ranks, in passes of a micro-batch
+            (``overlap.rounds``).
+        ahead_*: the columns of these names for the first chunks that ``fill_s`` counts (``least_waits``).
+        ranks_behind: lower bound on the number of pipeline ranks after this one.
+        attention_s: fused attention forward, part of ``forward_s``; exchanges over cp can overlap with it.
         tp_gathers: gathers plus scatters over tp, forward and backward.
-        tp_forward: gathers (and as many scatters) of the forward pass, part of tp_gathers.
-        shared_s, shared_backward_s: shared experts of a layer that run beside its all-to-alls, at most.
+        tp_forward: gathers of the forward pass, which has as many scatters; part of ``tp_gathers``.
+        shared_s, shared_backward_s: upper bounds on a layer's shared experts that run concurrently with all-to-alls.
         layers, moe_layers: layers with attention, layers with routed experts.
         dense_parameters, expert_parameters: held by the fullest rank before sharding over data parallel.
-        mean_held_share, least_held_share: what the ranks hold in the mean, and the emptiest one, over that.
-        own_layer_share, fullest_layer_share, mean_shard_share: as of ``ShardShares``, the first of this rank.
+        mean_held_share, least_held_share: parameters of the mean and of the emptiest rank, over those of the fullest.
+        own_layer_share, fullest_layer_share, mean_shard_share: fields of ``ShardShares``, ``own`` that of this rank.
         least_layers: layers of the rank that has fewest.
         optimizer_s: the update at the end of the step.
-        buckets: pieces in which the rank's gradients and parameters travel (``buckets.num_buckets``).
-        taken_fraction: of their speed that products lose while a collective runs beside them; ``least_taken_fraction``: beside a
-            gather by the driver, among those that the job allows, that takes least.
+        buckets: pieces in which gradients and parameters of the fullest rank travel (``buckets.num_buckets``).
+        taken_fraction: share of their speed that products lose while a collective is concurrent with them.
+        least_taken_fraction: the same for a gather, with the allowed driver that takes least.
         elementwise_fraction: share of computation that moves bytes only, which loses no speed to held multiprocessors.
-        hbm_s_per_byte: by which such computation falls behind per byte received beside it, which passes through HBM.
-        whole_share: forward and backward of one micro-batch through all ranks over that of this one.
-        least_forward_s, least_backward_s: through the virtual stage that takes least, times the chunks of a rank.
-        round_forward_s, round_backward_s: through the first chunk of the ranks up to one and the last chunk of those behind it,
-            whichever rank that is, at least; not what gradients take to add up.
-        every_*: through all layers, likewise; collectives and what hides them are 0 where accelerator types differ.
+        hbm_s_per_byte: delay of computation per byte received concurrently, because such bytes pass through HBM.
+        whole_share: forward and backward of one micro-batch through all ranks, over that of this one.
+        least_forward_s, least_backward_s: through the shortest virtual stage, times the chunks of a rank.
+        round_forward_s, round_backward_s: through first chunks of ranks 0 … r and last chunks of the others, least r.
+        every_*: through all layers; like ``round_*`` without gradient accumulation. Where accelerator types differ,
+            counts of collectives are 0, and weight gradients and attention are those of the type with most.
     """
 
     forward_s: Floats
@@ -136,8 +137,8 @@ NO_WORK: Final = Work(*(np.zeros(1) for _ in column_names(Work)))
 
 @dataclass(frozen=True)
 class LayerWaits:
-    """Seconds at least that one micro-batch waits, forward and backward, per candidate (n,): for an expert layer, and for one
-    gather of activations over tp."""
+    """Lower bounds on waits of one micro-batch, forward and backward, seconds per candidate (n,): ``expert_s`` of one
+    expert layer, ``gather_s`` of one gather or scatter of activations over tp."""
 
     expert_s: Floats
     gather_s: Floats
@@ -154,14 +155,14 @@ def work_of(
     candidates: Candidates,
     waits: LayerWaits | None = None,
 ) -> Work:
-    """Work of every candidate, on the rank whose computation, with what comes before it, is longest.
+    """Work of every candidate, on the rank whose computation, with that of the ranks before it, takes longest.
 
     Args:
-        waits: collectives that count as well when the longest rank is looked for.
+        waits: collectives that count as well when the longest rank is looked for; None counts computation alone.
 
     Raises:
         KeyError: an accelerator states no peak for the job's precision.
-        ValueError: more virtual stages than layers, but for two empty ends.
+        ValueError: more virtual stages than layers; only the two ends of a pipeline may be empty.
     """
     distinct, rows_to_distinct = distinct_shards(candidates)
     times = [stacked_times(profile, job, accelerator, distinct) for accelerator in accelerators]
@@ -186,7 +187,7 @@ def _group_work(
     classes: RankClasses,
     waits: LayerWaits | None,
 ) -> dict[str, Floats]:
-    """Work of candidates that share their rank classes."""
+    """Columns of ``Work`` for candidates that share their rank classes."""
     here = np.arange(len(candidates))
     held = held_parameters(profile, candidates, classes)
     fullest = _fullest(held)
@@ -198,6 +199,7 @@ def _group_work(
     totals = np.stack([forward + backward for forward, backward, _, _ in per_type])  # (types, classes, n)
     fills = [_fill_s(each, candidates, classes) for each in times]
     fill, fill_backward = (np.max([each[part] for each in fills], axis=0) for part in range(2))
+    # a rank that computes less may still end last, because more ranks run before it
     longest = candidates.num_micro_batches * (totals + _waited_s(profile, gathers, classes, waits)) + fill
     slowest, busiest = np.unravel_index(
         longest.reshape(-1, len(candidates)).argmax(axis=0), (len(accelerators), len(classes.first_rank))
@@ -248,7 +250,7 @@ def _group_work(
 def state_work(
     profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator], candidates: Candidates
 ) -> dict[str, Floats]:
-    """The columns of ``work_of`` that depend on how states are sharded, STATE_COLUMNS, alone."""
+    """Columns STATE_COLUMNS of ``work_of`` alone: those that depend on how states are sharded."""
     columns = {name: np.empty(len(candidates)) for name in STATE_COLUMNS}
     for classes, rows in pipeline_groups(profile, candidates):
         of_group = candidates.take(rows)
@@ -259,7 +261,7 @@ def state_work(
 
 
 class _Fullest(NamedTuple):
-    """The fullest rank class of every candidate and the parameters that it holds, (n,) each."""
+    """The rank class ``at`` with most parameters of every candidate, and how many it holds, (n,) each."""
 
     at: NDArray[np.intp]
     dense: Floats
@@ -272,14 +274,14 @@ def _fullest(held: Held) -> _Fullest:
 
 
 class ShardShares(NamedTuple):
-    """How few parameters calls may have, over those of the fullest rank's mean layer; 1 at most.
+    """Lower bounds on the parameters of one call, relative to those of the fullest rank's mean layer; at most 1.
 
-    Dense parameters or those of experts, whichever are less.
+    Each is the lesser of two shares: that of dense parameters and that of experts.
 
     Attributes:
-        own: of the layers of every rank class, (classes, n), in the mean over its chunks; a chunk without layers counts as 0.
+        own: of the layers of every rank class, (classes, n), mean over its chunks; a chunk without layers counts as 0.
         fullest: of every layer of the fullest rank, (n,).
-        mean: what the ranks hold in the mean over what the fullest holds, (n,).
+        mean: parameters of the mean rank over those of the fullest, (n,).
     """
 
     own: Floats
@@ -288,34 +290,34 @@ class ShardShares(NamedTuple):
 
     @classmethod
     def of(cls, profile: ModelProfile, candidates: Candidates, held: Held, classes: RankClasses) -> ShardShares:
-        """Of rank classes that ``held`` so much. A layer is its chunk's mean layer: embedding and head add to those of theirs."""
+        """Shares for ``classes``. A layer counts as its chunk's mean layer, with the chunk's embedding and head."""
         kinds, here = len(profile.blocks), np.arange(len(candidates))
         units = RankClasses(np.eye(kinds, dtype=np.int64), *(np.zeros(kinds, dtype=np.int64),) * 4)
         layer, at = held_parameters(profile, candidates, units), held.total.argmax(axis=0)
         layers, ranks = np.maximum(1, classes.num_layers)[:, None], classes.num_ranks[:, None]
         own, mean = [], []
         for unit, whole in ((layer.dense, held.dense), (layer.expert, held.expert)):
-            # of several chunks each has layers of the rank's leanest kind at least, a single one is the rank
+            # one of several chunks may have layers of the rank's leanest kind alone; a single chunk is the whole rank
             leanest = np.where(classes.layers[:, :, None] > 0, unit, np.inf).min(axis=1)
             least = np.where(candidates.num_chunks == 1, whole / layers, np.minimum(leanest, whole / layers))
             own.append(_over(least, (whole / layers)[at, here]))
             mean.append(_over((ranks * whole).sum(axis=0) / ranks.sum(), whole[at, here]))
         shares = np.minimum(1.0, np.min(own, axis=0))
-        # the first and the last stage may have no layers (``split_layers``), both on one rank
+        # the first and the last stage may have no layers (``split_layers``), and one rank may hold both
         empty = np.minimum(2, candidates.pp * candidates.num_chunks - sum(block_counts(profile)))
         kept = 1 - np.where(candidates.num_chunks > 1, np.clip(empty / candidates.num_chunks, 0.0, 1.0), 0.0)
         return cls(kept * shares, shares[at, here], np.minimum(1.0, np.min(mean, axis=0)))
 
 
 def _over(one: Floats, of: Floats) -> Floats:
-    """Quotients; 1 where there is nothing to divide by."""
+    """Element-wise ``one / of``; 1 where ``of`` is 0."""
     return np.divide(one, of, out=np.ones(np.broadcast_shapes(one.shape, of.shape)), where=of > 0)
 
 
 def _of_states(
     job: Job, accelerators: Sequence[Accelerator], candidates: Candidates, classes: RankClasses, held: _Fullest
 ) -> dict[str, Floats]:
-    """Columns STATE_COLUMNS of candidates that share their rank classes."""
+    """Columns STATE_COLUMNS for candidates that share their rank classes."""
     return {
         "optimizer_s": update_s(job, accelerators, candidates, held.dense, held.expert).max(axis=0),
         "buckets": num_buckets(
@@ -325,14 +327,14 @@ def _of_states(
 
 
 def _fill_s(times: StackedTimes, candidates: Candidates, classes: RankClasses) -> tuple[Floats, Floats]:
-    """``Work.fill_s`` and ``fill_backward_s`` of the last rank of every class, (classes, n) each."""
+    """``Work.fill_s`` and ``Work.fill_backward_s`` for the last rank of every class, (classes, n) each."""
     forward, backward = pass_times(times, candidates, classes.before)
     back = np.where(among(candidates.schedule, WHOLE), backward, 0.0)
     return forward + back, back
 
 
 def _waited_s(profile: ModelProfile, gathers: LayerGathers, classes: RankClasses, waits: LayerWaits | None) -> Floats:
-    """Seconds per micro-batch that every class waits, (classes, n)."""
+    """Seconds per micro-batch that every class waits for collectives, (classes, n); zeros (1, n) without ``waits``."""
     if waits is None:
         return np.zeros((1, gathers.once.shape[1]))
     counts = layer_counts(profile, gathers, classes, np.arange(len(classes.first_rank))[:, None])
@@ -348,7 +350,7 @@ def _ahead(
     classes: RankClasses,
     at: NDArray[np.intp],
 ) -> dict[str, Floats]:
-    """Columns ``ahead_*`` and ``ranks_behind`` of the class ``at`` of every candidate."""
+    """Columns ``ahead_*`` and ``ranks_behind`` for rank class ``at`` of every candidate."""
     before = classes.before
     counts = layer_counts(profile, gathers, before, at)
     counts["attention_s"] = np.max(
@@ -359,8 +361,7 @@ def _ahead(
 
 
 def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], candidates: Candidates) -> dict[str, Floats]:
-    """Columns ``least_forward_s``, ``least_backward_s`` and, but for gradients added up, ``chunk_backward_s`` of candidates that
-    share their virtual stages."""
+    """Columns ``least_*_s`` and (without accumulation) ``chunk_backward_s`` of candidates with equal virtual stages."""
     pp, chunks = int(candidates.pp[0]), int(candidates.num_chunks[0])
     stages = stage_classes(block_counts(profile), pp * chunks)
     passes = [pass_times(each, candidates, stages) for each in times]
@@ -376,7 +377,7 @@ def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], candidate
 def _passes(
     profile: ModelProfile, times: Sequence[StackedTimes], candidates: Candidates, gathers: LayerGathers
 ) -> dict[str, Floats]:
-    """Columns ``round_*`` and ``every_*`` of candidates that share their virtual stages."""
+    """Columns ``round_*`` and ``every_*`` for candidates that share their virtual stages."""
     classes = one_pass(block_counts(profile), int(candidates.pp[0]), int(candidates.num_chunks[0]))
     passes = [rank_times(each, candidates, classes) for each in times]
     forward, backward = (np.min([each[part] for each in passes], axis=0) for part in range(2))

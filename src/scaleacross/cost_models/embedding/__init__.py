@@ -1,1 +1,1 @@
-"""What embedding tables cost: every way to place one, in seconds and bytes per rank, by our laws or by TorchRec's estimator."""
+"""Cost of embedding tables: every way to place one, in seconds and bytes per rank, by our laws or TorchRec's."""

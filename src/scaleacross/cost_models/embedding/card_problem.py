@@ -1,4 +1,4 @@
-"""From an inference job to tables and cards in bytes and seconds per request."""
+"""Tables and cards of an inference job, in bytes and seconds per request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaleacross.spec.inference import (
 from scaleacross.workloads.recommendation import Dlrm
 
 VECTOR_BYTES: Final = 2
-"""Per element of a vector between cards, and of an activation: fp16."""
+"""Bytes per element of a vector between cards, and of an activation: fp16."""
 
 
 def card_problem(

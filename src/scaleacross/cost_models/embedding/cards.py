@@ -1,11 +1,12 @@
 """Embedding tables over the inference cards of one host: busy seconds per request, and the latency of one request.
 
-A card looks rows up on ``cores`` of its cores and runs the dense network on the others. Per request the slowest of these sets the
-rate of queries: look-ups of a card; the dense network, which the cards run in turn; what leaves and enters a card over its port;
-with transfers through the host, what all cards send over the switch's uplink. *Replicated*: every card holds the dense network.
-*Split*: each holds a part of it, all vectors go to card 0 and activations from card to card. Latency: the slowest look-up, the
-vectors on their way, the dense network on one card, and the stated time per hop; no queue. Derived from arXiv 2107.04140 and
-Glow's partitioner; no measurement stands behind it.
+A card looks rows up on ``cores`` of its cores and runs the dense network on the others. The slowest of four parts of a
+request sets the rate of queries. They are the look-ups of a card; the dense network, which the cards run in turn; the
+bytes that leave and enter a card over its port; and, with transfers through the host, the bytes of all cards over the
+switch's uplink. *Replicated*: every card holds the dense network. *Split*: each holds a part of it, all vectors go to
+card 0 and activations from card to card. Latency is the slowest look-up, the travel of vectors, the dense network on
+one card, and the stated time per hop; no queue. Derived from arXiv 2107.04140 and Glow's partitioner; no measurement
+supports it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from scaleacross.cost_models.candidates import Floats
 
 @dataclass(frozen=True)
 class InferenceTable:
-    """A table as an inference card sees it: bytes held, seconds of look-up on one core and bytes sent on, per request."""
+    """A table on an inference card: bytes held, and per request seconds of look-up on one core and bytes sent on."""
 
     name: str
     memory_bytes: int
@@ -36,9 +37,10 @@ class CardHost:
     Attributes:
         dense_bytes, dense_core_s: of the whole dense network.
         uplink_bytes_per_s: between switch and host, where vectors go through the host; None: from card to card.
-        hop_s: per transfer from one device to another, beside its bytes.
-        latency_bound_s: of a request.
-        split: the dense network is cut over the cards; ``activation_bytes`` go from part to part, per request.
+        hop_s: time of a transfer from one device to another, besides that of its bytes.
+        latency_bound_s: limit on the latency of a request.
+        split: whether the dense network is divided over the cards.
+        activation_bytes: bytes that then go from part to part, per request.
     """
 
     num_cards: int
@@ -55,23 +57,27 @@ class CardHost:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes of a card that tables may fill."""
+        """Bytes of a card that tables may use."""
         return self.memory_bytes - -(-self.dense_bytes // (self.num_cards if self.split else 1))
 
     @property
     def leaving(self) -> Floats:
-        """(cards,) share of a card's vectors that leave it: a request's dense part is where it is whole, or card 0."""
+        """Share of each card's vectors that leave it, (cards,).
+
+        The vectors of a request go to the card with its dense part: to any card in turn where each holds all of it,
+        else to card 0.
+        """
         each = np.full(self.num_cards, 1.0 if self.split else (self.num_cards - 1) / self.num_cards)
         if self.split:
             each[0] = 0.0
         return each
 
     def dense_s(self, cores: int) -> float:
-        """Busy seconds of the dense part per request and card, with ``cores`` kept for look-ups."""
+        """Busy seconds of the dense part per request and card, with ``cores`` reserved for look-ups."""
         return self.dense_core_s / (self.num_cards * (self.cores - cores))
 
     def fixed_latency_s(self, cores: int, all_output_bytes: float) -> float:
-        """Latency that no placement changes: dense network, hops, and the uplink."""
+        """Seconds of latency that no placement changes: dense network, hops, and the uplink."""
         through_host = self.uplink_bytes_per_s is not None
         hops = (0 if self.num_cards == 1 else 2 if through_host else 1) + (self.num_cards - 1 if self.split else 0)
         seconds = self.dense_core_s / (self.cores - cores) + hops * self.hop_s
@@ -89,7 +95,7 @@ def _by_card(host: CardHost, cards: Sequence[int], figures: Sequence[float]) -> 
 
 
 def seconds_per_request(tables: Sequence[InferenceTable], host: CardHost, cards: Sequence[int], cores: int) -> float:
-    """Busy time of the slowest part per request, with table i on ``cards[i]``."""
+    """Busy seconds of the slowest part per request, with table i on ``cards[i]``."""
     lookups = _by_card(host, cards, [table.lookup_core_s for table in tables]) / cores
     sent = _by_card(host, cards, [table.output_bytes for table in tables])
     leaves, total = sent * host.leaving, float(sent.sum())
@@ -98,13 +104,14 @@ def seconds_per_request(tables: Sequence[InferenceTable], host: CardHost, cards:
     if host.split:
         comes = np.zeros(host.num_cards)
         comes[0] = total - sent[0]
+    # ports carry both directions at once
     ports = np.maximum(leaves, comes) + passed
     uplink = float(leaves.sum()) / host.uplink_bytes_per_s if host.uplink_bytes_per_s is not None else 0.0
     return max(host.dense_s(cores), float(lookups.max()), float(ports.max()) / host.pcie_bytes_per_s, uplink)
 
 
 def latency_s(tables: Sequence[InferenceTable], host: CardHost, cards: Sequence[int], cores: int) -> float:
-    """Latency of a request that finds all cards idle."""
+    """Latency, s, of a request that finds all cards idle."""
     lookups = _by_card(host, cards, [table.lookup_core_s for table in tables]) / cores
     sent = _by_card(host, cards, [table.output_bytes for table in tables])
     to = sent[:1] if host.split else sent

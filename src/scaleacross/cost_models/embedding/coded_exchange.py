@@ -1,13 +1,13 @@
-"""What coding makes of the exchange of vectors: seconds per byte by codec and levels, and the links below which it pays.
+"""Effect of coding on the exchange of vectors: seconds per byte by codec and levels, and break-even link rates.
 
-Symbols: a rank sends V bytes of vectors in all, of which the share x goes to ranks apart by the coded levels; a codec of ratio r
-encodes T_c and decodes T_d bytes of vectors per second on one accelerator.
+Symbols: a rank sends V bytes of vectors in all, of which the share x goes to ranks apart by the coded levels; a codec
+of ratio r encodes T_c and decodes T_d bytes of vectors per second on one accelerator.
 
     time / V = max over levels of 1/(r_l · B_l)  +  x · (1/T_c + 1/T_d)
 
-B_l is what a level carries of the exchange (``Group.all_to_all``), and r_l how much shorter its bytes are. What goes between two
-ranks is coded where the outermost level that they are apart by is a coded one, so that a level whose bytes are in the shares a_k
-for ranks apart by it and by those farther out (k ≥ l) has Σ a_k / Σ (a_k/r where k is coded, else a_k), and x is Σ a_k over the
+B_l is the rate of level l for its part of the exchange (``Group.all_to_all``), and r_l the ratio of its bytes. Bytes
+between two ranks are coded where the outermost level between them is a coded one. Let a_k be the share of a level's
+bytes for ranks apart by level k ≥ l. Then r_l is Σ a_k / Σ (a_k/r where k is coded, else a_k), and x is Σ a_k over the
 coded levels. Encode, send, decode follow one another: nothing is pipelined. On one link of rate B alone the speed-up is
 1 / (1/r + B·(1/T_c + 1/T_d)), above 1 below
 
@@ -37,7 +37,7 @@ from scaleacross.spec.network_choice import Driver
 
 @dataclass(frozen=True)
 class ForwardSlopes:
-    """Seconds per byte of vectors forward: over the group, and between hosts behind a reduction inside them."""
+    """Seconds per byte of vectors forward, over the group, and between hosts after a reduction inside them."""
 
     all_to_all: float
     across_hosts: float
@@ -45,20 +45,20 @@ class ForwardSlopes:
 
 @dataclass(frozen=True)
 class CodecOffer:
-    """A way for one table's vectors, and its seconds per byte over the group."""
+    """A codec for one table's vectors, and its seconds per byte over the group."""
 
     codec: TableCodec
     s_per_byte: float
 
 
 def message_speed_up(ratio: ArrayLike, link: ArrayLike, encode: ArrayLike, decode: ArrayLike) -> Floats:
-    """Speed-up of one message on a link; all rates in bytes/s of the message as it is."""
+    """Speed-up of one message on a link; all rates in bytes/s of the message before encoding."""
     codec = 1 / np.asarray(encode, dtype=np.float64) + 1 / np.asarray(decode)
     return np.asarray(1 / (1 / np.asarray(ratio) + np.asarray(link) * codec))
 
 
 def break_even_bytes_per_s(ratio: ArrayLike, encode: ArrayLike, decode: ArrayLike) -> Floats:
-    """Link rate per rank below which a codec makes a message faster; 0 where it does not make it shorter."""
+    """Link rate per rank below which a codec makes a message faster; 0 where it does not shorten messages."""
     codec = 1 / np.asarray(encode, dtype=np.float64) + 1 / np.asarray(decode)
     return np.maximum(0.0, 1 - 1 / np.asarray(ratio, dtype=np.float64)) / codec
 
@@ -70,13 +70,13 @@ def aggregate_ratio(plain_bytes: ArrayLike, ratios: ArrayLike) -> float:
 
 
 def end_to_end_speed_up(shares: Mapping[str, float], after: Mapping[str, float]) -> float:
-    """Step before over step after, when parts of it shrink from ``shares`` to ``after`` (same unit) and the others stay."""
+    """Step before over step after, when parts shrink from ``shares`` to ``after`` (same unit) and all others stay."""
     whole = sum(shares.values())
     return whole / (whole - sum(shares[name] - left for name, left in after.items()))
 
 
 def coded_slope(group: Group, codec: TableCodec, driver: Driver = "multiprocessors") -> float:
-    """Seconds per byte that a rank sends in all, of vectors in ``codec`` on its levels."""
+    """Seconds per byte that a rank sends in all, for vectors coded with ``codec`` on its levels."""
     apart, coded = _apart(group), on_levels(1.0, codec.levels, 0.0) > 0
     sent = _and_farther(np.where(coded, apart / codec.ratio, apart))
     ratio = np.divide(_and_farther(apart), sent, where=sent > 0, out=np.ones_like(sent))
@@ -85,7 +85,7 @@ def coded_slope(group: Group, codec: TableCodec, driver: Driver = "multiprocesso
 
 
 def forward_slopes(groups: ExchangeGroups, codecs: Sequence[TableCodec]) -> dict[str, ForwardSlopes]:
-    """Of every table that travels coded."""
+    """Slopes of every table whose vectors travel coded, by table."""
     known: dict[TableCodec, ForwardSlopes] = {}
     out = {}
     for codec in codecs:
@@ -100,7 +100,7 @@ def forward_slopes(groups: ExchangeGroups, codecs: Sequence[TableCodec]) -> dict
 def codec_offers(
     request: ExchangeCompressionRequest, figures: Sequence[CodecFigures], table: str, group: Group
 ) -> tuple[CodecOffer, ...]:
-    """Every codec of a table that is faster than none and that no other one with as tight a bound beats.
+    """Codecs of a table that are faster than none and that no other one with as tight a bound outperforms.
 
     Args:
         figures: of the table (``figures_by_table``).
@@ -124,6 +124,7 @@ def codec_offers(
             )
             if (seconds := coded_slope(group, codec)) < plain:
                 offers.append(CodecOffer(codec, seconds))
+    # tightest bound first, so that every later offer must be faster than all before it
     offers.sort(key=lambda offer: (offer.codec.bound_fraction, offer.s_per_byte, len(offer.codec.levels)))
     out: list[CodecOffer] = []
     for offer in offers:
@@ -133,7 +134,7 @@ def codec_offers(
 
 
 def figures_by_table(request: ExchangeCompressionRequest) -> dict[str, tuple[CodecFigures, ...]]:
-    """Measured rows by table; those for any table stand under ``any``."""
+    """Measured rows by table; rows for any table have the key ``any``."""
     rows = () if isinstance(request.measured, str) else request.measured
     out: dict[str, tuple[CodecFigures, ...]] = {}
     for one in rows:
@@ -149,7 +150,7 @@ def crossed_levels(group: Group, allowed: Sequence[LinkLevel]) -> list[tuple[Lin
 
 
 def rank_bytes_per_s(group: Group, level: LinkLevel) -> float:
-    """What one rank gets of a level for its bytes that cross it, when all exchange; infinite where none do."""
+    """Bytes/s of one rank across a level when all ranks exchange; infinite where no bytes cross it."""
     at = LINK_LEVELS.index(level)
     each = float(exchange_s_per_byte(group.shape, group.links)[..., at])
     share = float(_and_farther(_apart(group))[at])
@@ -164,6 +165,6 @@ def _apart(group: Group) -> Floats:
 
 
 def _and_farther(shares: Floats) -> Floats:
-    """Sums over each level and all farther out."""
+    """Sum of the shares of each level and of all levels farther out."""
     out: Floats = np.cumsum(shares[::-1])[::-1]
     return out

@@ -1,4 +1,4 @@
-"""Between what a search assigns and what a plan says, and what either costs rank by rank."""
+"""Conversion between a search's assignment and a plan's decision, and the cost of either, rank by rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from scaleacross.spec.recommendation import (
 def decision_of(
     problem: EmbeddingProblem, assignment: Assignment, codecs: tuple[TableCodec, ...] = ()
 ) -> RecommendationDecision:
-    """The assignment, with codecs of tables whose vectors travel coded, in the words of a plan."""
+    """Decision of a plan for an assignment, with codecs of tables whose vectors travel coded."""
     own, placements = problem.sharding, []
     for table, options, index, ranks in zip(own.tables, own.options, assignment.option, assignment.ranks, strict=True):
         option = options[index]
@@ -54,10 +54,11 @@ def decision_of(
 
 
 def assignment_of(problem: EmbeddingProblem, decision: RecommendationDecision) -> Assignment:
-    """A plan's decision as an assignment.
+    """The assignment that a plan's decision states.
 
     Raises:
-        InputError: a table is missing, twice there or unknown, or placed as the job, its topology or the rules do not allow.
+        InputError: a table is missing, twice there or unknown, or its placement is not allowed by job, topology or
+            rules.
     """
     own = problem.sharding
     stated = {placement.table: placement for placement in decision.tables}
@@ -106,7 +107,7 @@ def _require_ranks(problem: ShardingProblem, placement: TablePlacement, option: 
 
 
 def priced(problem: EmbeddingProblem, assignment: Assignment) -> tuple[EmbeddingCost, tuple[RankLoad, ...]]:
-    """The step, and what every rank of a group spends and holds."""
+    """Cost of the step, and seconds and bytes of every rank of a group."""
     fleet = problem.sharding.fleet
     parts, memory = loads_of(problem.sharding, assignment)
     taken = _taken_s(problem, assignment, parts[:, EXCHANGE])
@@ -129,8 +130,10 @@ def priced(problem: EmbeddingProblem, assignment: Assignment) -> tuple[Embedding
 
 
 def _taken_s(problem: EmbeddingProblem, assignment: Assignment, exchange_s: Floats) -> Floats:
-    """What exchanges take of concurrent products, (ranks,): gradients of copies and partial sums of rows are added up by kernels,
-    whatever drives the all-to-alls."""
+    """Seconds that exchanges take from concurrent products, (ranks,).
+
+    Gradients of copies and partial sums of rows are reduced by kernels, whatever drives the all-to-alls.
+    """
     own, added = problem.sharding, np.zeros(len(exchange_s))
     for table, options, choice, ranks in zip(own.tables, own.options, assignment.option, assignment.ranks, strict=True):
         sharding = options[choice].sharding

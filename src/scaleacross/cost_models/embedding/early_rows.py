@@ -1,13 +1,13 @@
-"""What rows fetched ahead of their batch still cost: those that two batches in a row read cannot come early.
+"""Exposed time of rows fetched ahead of their batch: rows that two consecutive batches read cannot be fetched early.
 
-Symbols: F seconds to fetch all rows of a batch, of which products that run concurrently lose h seconds to what drives the
-exchange (``network.drivers``), C seconds of computation beside it, c the share of rows that the batch before reads as well (and
-updates), α the latency of one more exchange.
+Symbols: F seconds to fetch all rows of a batch, of which concurrent products lose h seconds to the exchange's driver
+(``network.drivers``); C seconds of computation concurrent with it; c the share of rows that the batch before reads as
+well (and updates); α the latency of one more exchange.
 
     exposed = max((1 − c)·h, (1 − c)·F − C) + c·F + α
 
-A row that takes the share p of all reads is in a batch of R reads with probability q = 1 − (1 − p)^R: c = Σ q² / Σ q over rows.
-Reads are taken as independent.
+A row with the share p of all reads is in a batch of R reads with probability q = 1 − (1 − p)^R: c = Σ q² / Σ q over
+rows. Reads are assumed to be independent.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _BINS: Final = 400
 def early_rows(
     problem: EmbeddingProblem, model: Dlrm, ranks: Sequence[RankLoad], driver: Driver = "multiprocessors"
 ) -> EarlyRows | None:
-    """What rows fetched a batch ahead would leave exposed of a plan; None where TorchRec's estimator counts, or groups average.
+    """Exposed time of a plan if rows were fetched a batch ahead; None for TorchRec's estimator or several groups.
 
-    Half of the busiest rank's exchange and a third of its look-ups come forward; computation beside them is the dense part. The
-    collision fraction is that of all vectors: tables by the rows that a batch reads of them. ``driver``: of ``problem``.
+    Half of the busiest rank's exchange and a third of its look-ups are fetched early; the dense part is concurrent with
+    them. The collision fraction is the mean over tables, weighted by their vectors. ``driver`` is that of ``problem``.
     """
     if problem.job.cost_model == "torchrec" or problem.num_groups > 1:
         return None
@@ -57,17 +57,18 @@ def exposed_fetch_s(
     start_s: ArrayLike = 0.0,
     taken_s: ArrayLike = 0.0,
 ) -> Floats:
-    """Seconds that fetching adds to a step; ``taken_s`` is what products lose to it."""
+    """Seconds that fetching adds to a step; ``taken_s`` is the time that products lose to it."""
     fetch, share = np.asarray(fetch_s, dtype=np.float64), np.asarray(collision_fraction, dtype=np.float64)
     early = np.maximum((1 - share) * np.asarray(taken_s), (1 - share) * fetch - np.asarray(computation_s))
     return np.asarray(early + share * fetch + np.asarray(start_s))
 
 
 def collision_fraction(locality: Locality, rows: int, reads: float) -> float:
-    """Expected share of the different rows of a batch that the batch before reads too; ``reads`` of a batch from ``rows``."""
+    """Expected share of a batch's distinct rows that the batch before reads too; a batch has ``reads`` of ``rows``."""
     edges = np.unique(np.concatenate(([0.0], np.geomspace(1 / rows, 1.0, min(_BINS, rows)))))
     taken = np.array([locality.read_share(share, rows) for share in edges])
     count = np.diff(edges) * rows
+    # read share of one row: a bin of the read distribution over the rows in it
     each = np.clip(np.diff(taken) / taken[-1] / count, 0.0, 1.0)
     inside = -np.expm1(reads * np.log1p(-np.minimum(each, 1 - 1e-15)))
     found = float((count * inside).sum())

@@ -1,4 +1,4 @@
-"""Seconds per byte of what ranks exchange for their tables, from the collective laws on the levels of the topology."""
+"""Seconds per byte of ranks' exchanges for their tables, from the collective laws on the topology's levels."""
 
 from __future__ import annotations
 
@@ -16,15 +16,22 @@ from scaleacross.cost_models.links import links_of
 from scaleacross.spec.network_choice import Driver
 
 _LARGE_BYTES: Final = 2.0**30
-"""Size beyond which every law is a straight line."""
+"""Size above which every law is a straight line."""
 
 Replicas = Literal["outer", "inner"]
 
 
 @dataclass(frozen=True)
 class ExchangeGroups:
-    """Who exchanges with whom: members of a group, its members in a host, its hosts, replicas of a shard, and all ranks; what
-    drives their all-to-alls."""
+    """Process groups of the exchange, and the driver of their all-to-alls.
+
+    Attributes:
+        members: a replica group.
+        inside: its members in a host.
+        across: its hosts.
+        replicas: replicas of a shard.
+        every: all ranks.
+    """
 
     members: Group
     inside: Group
@@ -44,12 +51,13 @@ class Exchange:
     """Slopes of the collectives, s per byte.
 
     Attributes:
-        all_to_all: of the bytes that a rank sends in all, over the group.
-        scatter: reduce-scatter forward and all-gather backward together, of the full tensor, over the group.
-        host_scatter: the same inside a host; across_hosts: all-to-all between hosts behind it.
+        all_to_all: per byte that a rank sends in all, over the group.
+        scatter: reduce-scatter forward and all-gather backward together, per byte of the full tensor, over the group.
+        host_scatter: the same inside a host.
+        across_hosts: all-to-all between hosts after ``host_scatter``.
         all_reduce: of a table that every rank of the group holds.
         sync: all-reduce over the replica groups.
-        start_s: latency and launch of the two all-to-alls of a step.
+        start_s: latency and launch of the two all-to-alls of a step, s.
     """
 
     all_to_all: float
@@ -69,14 +77,14 @@ def exchange_groups(
     launch_s: float,
     driver: Driver = "multiprocessors",
 ) -> ExchangeGroups:
-    """The process groups of ``num_groups`` groups on the positions of ``levels``.
+    """The process groups of ``num_groups`` replica groups on the global ranks of ``levels``.
 
     Args:
-        replicas: ``outer``: a group is a run of positions; ``inner``: replicas are neighbours and groups stride over them.
+        replicas: ``outer``: a group is a run of ranks; ``inner``: replicas are neighbours and groups stride over them.
         unit: ranks of one group in a host; 0 where tables are not split over hosts.
 
     Raises:
-        ValueError: the groups do not tile the positions.
+        ValueError: the groups do not tile the ranks.
     """
     whole = levels.num_positions
     size = whole // num_groups
@@ -101,8 +109,8 @@ def exchange_of(groups: ExchangeGroups, sent_bytes: float, table_bytes: float) -
     """The slopes of the groups.
 
     Args:
-        sent_bytes: vectors of all tables over the ranks: what a rank sends in an all-to-all.
-        table_bytes: vectors of a mean table: what is reduced where its rows are split.
+        sent_bytes: bytes that a rank sends in an all-to-all: vectors of all tables over the ranks.
+        table_bytes: bytes that are reduced where a table's rows are split: vectors of a mean table.
     """
     members = groups.members
     return Exchange(
@@ -117,7 +125,7 @@ def exchange_of(groups: ExchangeGroups, sent_bytes: float, table_bytes: float) -
 
 
 def start_s(groups: ExchangeGroups, sent_bytes: float) -> float:
-    """Seconds of one all-to-all of few bytes."""
+    """Seconds of one all-to-all of ``sent_bytes``, a small size."""
     if groups.size <= 1:
         return 0.0
     each = (groups.members, groups.members.by(groups.driver))
@@ -130,12 +138,15 @@ def moved_slope(group: Group, driver: Driver, size_bytes: float = _LARGE_BYTES) 
 
 
 def _both(group: Group, size_bytes: float) -> float:
-    """Reduce-scatter forward and all-gather backward."""
+    """Slope of reduce-scatter forward and all-gather backward together."""
     return slope(lambda size: group.gather(size, "reduce_scatter"), size_bytes) + slope(group.gather, size_bytes)
 
 
 def slope(time: Callable[[Floats], Timed], size_bytes: float = _LARGE_BYTES) -> float:
-    """Seconds per byte of messages of a size beyond what starts them; no less than of large ones, which reach most of a curve."""
+    """Seconds per byte of messages of ``size_bytes`` without their start-up, at least those of large messages.
+
+    Large messages attain the highest rate of a measured curve.
+    """
     none, own, large, larger = (
         float(time(np.array(size)).time_s) for size in (0.0, size_bytes, _LARGE_BYTES, 2 * _LARGE_BYTES)
     )

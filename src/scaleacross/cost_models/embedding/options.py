@@ -1,9 +1,9 @@
-"""The one form in which a search, a checker and both cost models speak of placing tables.
+"""Common form of table placement, used by the search, the checker and both cost models.
 
-A *rank* is one accelerator of a replica group. Ranks of one *class* (accelerator type and share of host memory) cost the same.
-An option of a table loads whole ranks: ``num_shards`` single ranks of its choice (spread ``one``), every rank of one unit
-(``unit``), or all ranks (``all``). Load is additive: a rank takes the sum of its shards' seconds and holds the sum of their
-bytes.
+A *rank* is one accelerator of a replica group. Ranks of one *class* (accelerator type and share of host memory) take
+equal times. An option of a table loads whole ranks: ``num_shards`` single ranks of its choice (spread ``one``), every
+rank of one unit (``unit``), or all ranks (``all``). Load is additive: a rank takes the sum of its shards' seconds and
+holds the sum of their bytes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Option:
     """One way to place a table.
 
     Attributes:
-        parts: (classes, 3) look-up, exchange and sync of one shard on a rank of each class, s per step.
-        memory: (NUM_TIERS,) whole bytes of one shard on a rank that holds it.
+        parts: look-up, exchange and sync of one shard on a rank of each class, s per step, (classes, 3).
+        memory: whole bytes of one shard on a rank that holds it, (NUM_TIERS,).
         num_shards: shards that go to ranks of their own choice; 1 for the other spreads.
         cache_fraction: share of the rows that a cache in HBM holds; None: there is no cache.
     """
@@ -53,7 +53,7 @@ class Option:
 
     @property
     def kind(self) -> tuple[Sharding, Kernel, int, float | None]:
-        """What tells the options of a table apart."""
+        """Key that identifies an option among those of a table."""
         return self.sharding, self.kernel, self.column_width, self.cache_fraction
 
     @property
@@ -63,18 +63,18 @@ class Option:
 
     @property
     def in_one_host(self) -> bool:
-        """Whether its shards, several, must lie inside one host."""
+        """Whether its several shards must lie inside one host."""
         return self.sharding == "table_column_wise" and self.num_shards > 1
 
     @cached_property
     def seconds(self) -> Floats:
-        """(classes,) seconds of one shard on a rank of each class."""
+        """Seconds of one shard on a rank of each class, (classes,)."""
         whole: Floats = self.parts.sum(axis=1)
         return whole
 
 
 def cache_fractions(kernel: Kernel, allowed: Sequence[float]) -> Sequence[float | None]:
-    """Those that a table with this kernel may have: the allowed ones of a kernel with a cache, None of others."""
+    """Cache fractions that a table with this kernel may have: the allowed ones for a kernel with a cache, else None."""
     return allowed if kernel in CACHED else (None,)
 
 
@@ -83,9 +83,9 @@ class Fleet:
     """The ranks of one replica group.
 
     Attributes:
-        rank_class: (ranks,) class of each rank.
-        capacity: (ranks, NUM_TIERS) bytes that shards may fill.
-        units: ranks of every host, (units, ranks of one); empty where hosts differ in size, so that no table is split over one.
+        rank_class: class of each rank, (ranks,).
+        capacity: bytes that shards may use, (ranks, NUM_TIERS).
+        units: ranks of every host, (units, ranks of one); empty where hosts differ in size: no table is split then.
         building: of every rank, its name.
         host: of every rank, its number in the building.
     """
@@ -108,7 +108,7 @@ class Fleet:
 
     @cached_property
     def host_of(self) -> Ints:
-        """(ranks,) number of the host of every rank, from 0, over all buildings."""
+        """Number of the host of every rank, from 0, over all buildings, (ranks,)."""
         number = {place: at for at, place in enumerate(dict.fromkeys(zip(self.building, self.host, strict=True)))}
         return np.array([number[place] for place in zip(self.building, self.host, strict=True)])
 
@@ -119,7 +119,7 @@ class Fleet:
 
 
 def holders(option: Option, fleet: Fleet) -> int:
-    """Shards of a table on all ranks together, repeats counted."""
+    """Number of shards of a table on all ranks together, repeats counted."""
     of_unit = len(fleet.units[0]) if fleet.units else 1
     return {"one": option.num_shards, "unit": of_unit, "all": fleet.num_ranks}[option.spread]
 
@@ -137,7 +137,8 @@ class ShardingProblem:
 class Assignment:
     """A choice for every table: index of its option, and the ranks that hold its shards.
 
-    ``ranks`` of spread ``one``: one per shard, in column order, repeats allowed; of ``unit``: those of the unit; of ``all``: all.
+    For spread ``one``, ``ranks`` has one rank per shard, in column order, repeats allowed. For ``unit`` it has those of
+    the unit, for ``all`` all.
     """
 
     option: tuple[int, ...]
@@ -145,7 +146,7 @@ class Assignment:
 
 
 def loads_of(problem: ShardingProblem, assignment: Assignment) -> tuple[Floats, Floats]:
-    """What every rank spends and holds: parts (ranks, 3) in s, bytes (ranks, NUM_TIERS)."""
+    """Load of every rank: parts (ranks, 3) in s, bytes (ranks, NUM_TIERS)."""
     fleet = problem.fleet
     parts, memory = np.zeros((fleet.num_ranks, 3)), np.zeros((fleet.num_ranks, NUM_TIERS))
     for options, choice, ranks in zip(problem.options, assignment.option, assignment.ranks, strict=True):

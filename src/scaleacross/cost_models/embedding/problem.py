@@ -1,4 +1,4 @@
-"""From a job, its model and its topology to tables with options over ranks, and to what a step costs beside them."""
+"""Tables with options over ranks, and the rest of a step, from a job, its model and its topology."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from scaleacross.spec.topology import Building, Topology, with_host_shares
 from scaleacross.workloads.recommendation import Dlrm, EmbeddingTable
 
 _SIZE_BYTES = 8
-"""Of one message, sent ahead of coded ones."""
+"""Bytes that state the size of one coded message; they are sent ahead of it."""
 _DENSE_STATE_BYTES = 16
 """fp32 weight, gradient and two moments of Adam, per weight of the dense networks."""
 
@@ -42,14 +42,14 @@ class EmbeddingProblem:
 
     Attributes:
         sharding: tables, options and ranks of one group.
-        num_groups, replicas: the groups and how they lie (``exchange_of``).
+        num_groups, replicas: number of replica groups, and how they lie (``exchange_groups``).
         top_s: interaction and top MLP, which wait for the vectors, forward and backward.
-        bottom_s: bottom MLP, beside look-ups and exchange.
-        all_reduce_s: of dense gradients over all ranks; it shares links with the exchange of gradients, so nothing hides it.
+        bottom_s: bottom MLP, concurrent with look-ups and exchange.
+        all_reduce_s: all-reduce of dense gradients over all ranks; exposed, as the exchange of gradients shares its
+            links.
         start_s: latency and launch of the collectives.
-        samples: of histories of unequal length, ways to share them out, fastest first; the first is in ``top_s``.
-        taken: of the speed of concurrent products, the share that kernels take which add up, and that the driver of all-to-alls
-            takes.
+        samples: ways to share out histories of unequal length, fastest first; ``top_s`` contains the first.
+        taken: share of concurrent products' speed that reducing kernels take, and that the driver of all-to-alls takes.
     """
 
     job: RecommendationJob
@@ -64,13 +64,17 @@ class EmbeddingProblem:
     taken: tuple[float, float] = (0.0, 0.0)
 
     def step_s(self, busiest_s: float) -> float:
-        """A step in which the busiest rank spends ``busiest_s`` on its tables and which loses nothing to contention; grows with
-        it."""
+        """Step time, s, if the busiest rank spends ``busiest_s`` on tables and without contention; grows with it."""
         return self.start_s + self.top_s + self.all_reduce_s + max(busiest_s, self.bottom_s)
 
     def cost(self, busiest_s: float, taken_s: float = 0.0) -> EmbeddingCost:
-        """The step in parts; ``taken_s`` is what the exchange takes of products, of which only the bottom MLP is concurrent."""
+        """The step in parts.
+
+        Args:
+            taken_s: time that the exchange takes from products; only the bottom MLP is concurrent with it.
+        """
         most = max(self.taken)
+        # contention slows the bottom MLP only as long as it runs, however long the exchange is
         bottom_s = self.bottom_s + min(taken_s, self.bottom_s * most / (1 - most))
         step_s = self.start_s + self.top_s + self.all_reduce_s + max(busiest_s, bottom_s)
         dense_s = self.top_s + max(0.0, bottom_s - busiest_s)
@@ -86,7 +90,7 @@ class EmbeddingProblem:
 
 
 def fill_of(job: RecommendationJob, topology: Topology) -> tuple[BuildingShare, ...]:
-    """The first accelerators, building by building.
+    """Allocation of the job: the first accelerators, building by building.
 
     Raises:
         InputError: more are asked for than there are, or the batch is no multiple of them.
@@ -106,9 +110,14 @@ def fill_of(job: RecommendationJob, topology: Topology) -> tuple[BuildingShare, 
 
 @dataclass(frozen=True)
 class GroupRanks:
-    """The ranks of one replica group: building and number there of each, ranks by host, and all process groups.
+    """The ranks of one replica group.
 
-    ``unit`` is the ranks of a host over which tables may be split, 0 where there is none; ``whole`` the ranks of all groups.
+    Attributes:
+        own: building of each rank, and its number there.
+        units: ranks by host.
+        unit: ranks of a host over which tables may be split, 0 where there is none.
+        whole: ranks of all groups.
+        groups: all process groups.
     """
 
     own: tuple[tuple[Building, int], ...]
@@ -128,8 +137,8 @@ def group_ranks(
     """The ranks of the first group.
 
     Raises:
-        InputError: the job does not fit the topology (``fill_of``), groups do not tile the ranks, or the host drives and none is
-            stated.
+        InputError: the job does not fit the topology (``fill_of``), groups do not tile the ranks, or the host drives
+            and none is stated.
     """
     if driver == "host":
         topology = with_host_shares(topology)
@@ -162,8 +171,8 @@ def embedding_problem(
         driver: of the all-to-alls of vectors and gradients.
 
     Raises:
-        InputError: the job does not fit the topology (``fill_of``), groups do not tile the ranks, or TorchRec's estimator is
-            asked about ranks, groups, codecs or drivers that it does not know, or the host drives and none is stated.
+        InputError: the job does not fit the topology (``fill_of``), groups do not tile the ranks, TorchRec's estimator
+            is given ranks, groups, codecs or drivers that it does not know, or the host drives and none is stated.
     """
     ranks = group_ranks(job, topology, num_groups, replicas, driver)
     own, unit = ranks.own, ranks.unit
@@ -222,7 +231,7 @@ def _per_kind(
     make: Callable[[EmbeddingTable], tuple[Option, ...]],
     forward: Mapping[str, ForwardSlopes] | None = None,
 ) -> tuple[tuple[Option, ...], ...]:
-    """Options of every table, made once for tables that are alike and travel alike."""
+    """Options of every table, computed once for tables that are equal and travel with equal slopes."""
     made: dict[tuple[EmbeddingTable, ForwardSlopes | None], tuple[Option, ...]] = {}
     out = []
     for table in tables:
@@ -234,7 +243,7 @@ def _per_kind(
 
 
 def _kind(building: Building) -> tuple[object, ...]:
-    """What makes two ranks cost the same."""
+    """Key of ranks with equal rates."""
     return (
         building.accelerator.name,
         building.accelerator.memory_bandwidth_bytes_per_s,
@@ -244,7 +253,7 @@ def _kind(building: Building) -> tuple[object, ...]:
 
 
 def _units(own: Sequence[tuple[Building, int]]) -> tuple[Ints, ...]:
-    """Ranks of every host; nothing where hosts hold different numbers of them or only one."""
+    """Ranks of every host; empty where hosts have different numbers of ranks or only one."""
     hosts: dict[tuple[str, int], list[int]] = {}
     for rank, (building, at) in enumerate(own):
         hosts.setdefault((building.name, at // building.accelerators_per_host), []).append(rank)
@@ -263,7 +272,7 @@ def _rates(building: Building) -> RankRates:
 
 
 def _capacity(job: RecommendationJob, model: Dlrm, building: Building, batch: float) -> Floats:
-    """Bytes per tier that tables may fill on a rank: of HBM what the dense part, received vectors and the reserve leave."""
+    """Bytes per tier that tables may use on a rank; in HBM without the dense part, received vectors and the reserve."""
     accelerator, host = building.accelerator, building.host
     if job.cost_model == "torchrec":
         hbm = accelerator.memory_bytes * (1 - job.reserved_fraction)
@@ -282,7 +291,7 @@ def _capacity(job: RecommendationJob, model: Dlrm, building: Building, batch: fl
 
 
 def _flop_per_s(job: RecommendationJob, used: Sequence[Building]) -> float:
-    """Of products on the slowest accelerator; a weight takes 6 FLOP per sample, both ways."""
+    """FLOP/s of products on the slowest accelerator; a weight takes 6 FLOP per sample, both ways."""
     rates = []
     for accelerator in {building.accelerator.name: building.accelerator for building in used}.values():
         peak = accelerator.peak_flop_per_s.get(job.dense_precision)
@@ -294,7 +303,7 @@ def _flop_per_s(job: RecommendationJob, used: Sequence[Building]) -> float:
 
 
 def machine_of(building: Building, num_ranks: int) -> TorchRecMachine:
-    """What TorchRec's ``Topology`` would be told of these ranks: two networks, rates in bytes per ms."""
+    """These ranks as a ``Topology`` of TorchRec: two networks, rates in bytes per ms."""
     links, host = building.links, building.host
     inside, outside = (link.technology for link in (links.scale_up, links.zone))
     standard = TorchRecMachine(1, 1)

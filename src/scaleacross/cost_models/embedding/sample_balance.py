@@ -1,8 +1,9 @@
-"""What unequal histories make of a step: the busiest rank's layers as samples come, and balanced in a building or everywhere.
+"""Effect of unequal histories on a step, with samples as they come, balanced in a building, or everywhere.
 
-A history of L tokens costs a·L + b·L² (``workloads.sequences``). A step waits for its busiest rank: the mean rank's seconds times
-E[max]/mean, from drawn batches. Balanced samples travel: 8 bytes per row number, all but the share that stays, in one all-to-all
-among the ranks that share them. Its time is counted in full, though a prefetching loader may hide it.
+A history of L tokens takes time a·L + b·L² (``workloads.sequences``). A step waits for its busiest rank: the mean
+rank's seconds times E[max]/mean, from drawn batches. Balanced samples travel: 8 bytes per row number, except for the
+share that stays, in one all-to-all among the ranks that share them. Its time counts in full, though a prefetching
+loader may overlap it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from scaleacross.workloads.recommendation import ID_BYTES, Dlrm
 from scaleacross.workloads.sequences import Lengths
 
 _DRAWN: Final = 60_000
-"""Samples drawn in all, about: the share of idle time is then known to a few percent of itself."""
+"""Approximate number of samples drawn in all, which determines the share of idle time to a few percent of itself."""
 _MOST_DRAWS: Final = 12
 
 
@@ -55,11 +56,12 @@ def busiest_over_mean(
 
     Args:
         costs: (a, b) of a·L + b·L².
-        ranks: of every building.
+        ranks: number of ranks of every building.
         batch: samples per rank.
     """
     whole = sum(ranks)
     draws = int(np.clip(_DRAWN // (whole * batch), 2, _MOST_DRAWS))
+    # a fixed seed makes estimates repeatable
     generator, found = np.random.default_rng(0), []
     for _ in range(draws):
         own = drawn(lengths, generator, whole * batch)
@@ -80,7 +82,7 @@ def sample_sharings(
     rules: Sequence[SampleRule],
     flop_per_s: float,
 ) -> tuple[SampleSharing, ...]:
-    """Every allowed rule, fastest first; nothing where histories are no part of the model.
+    """Every allowed rule with its times, fastest first; empty where histories are no part of the model.
 
     Args:
         batch: samples per rank.

@@ -1,17 +1,19 @@
-"""Our own cost of a table on a rank: rows read from each memory, vectors exchanged over all levels, bytes stored per memory.
+"""Our cost model of a table on a rank: rows read from each memory, vectors exchanged over all levels, bytes per memory.
 
-Per step and shard, with r row numbers looked up, v vectors of D columns left over, e bytes per element stored, c sent:
+Per step and shard, with r row numbers looked up, v vectors of D columns sent on, e bytes per element stored, c sent:
 
-* HBM forward 8r + r·row + v·D·c; backward 8r + 2·r·row + v·D·c (gradient in; rows read and written). A row takes whole sectors of
-  32 bytes: row = ⌈D·e/32⌉·32.
-* Host memory behind a cache: the reads that miss come over the host link and go back, 2·miss·r·row (``Locality.read_share`` of
-  the cached share is what hits; every miss is fetched by itself). Without a cache rows are read and written there: 3·r·row. The
-  link is an accelerator's own, or its share of the host's memory. SSD: as behind a cache, at the accelerator's share of its rate.
-* Exchange forward and backward: ``exchange.Exchange``. Vectors that travel coded (``coded_exchange``) do so forward, in the
-  all-to-alls of whole vectors; a reduction of partial sums (row_wise) is never coded. Rows that are not pooled have no partial
-  sums: each comes from the one rank that holds it, whatever the sharding. Row numbers travel ahead of the step, not counted.
+* HBM forward 8r + r·row + v·D·c; backward 8r + 2·r·row + v·D·c (gradient in; rows read and written). A row takes whole
+  sectors of 32 bytes: row = ⌈D·e/32⌉·32.
+* Host memory with a cache in front: the reads that miss come over the host link and go back, 2·miss·r·row
+  (``Locality.read_share`` of the cached share is the hit rate; every miss is fetched by itself). Without a cache rows
+  are read and written there: 3·r·row. The link is an accelerator's own, or its share of the host's memory. SSD: as host
+  memory with a cache, at the accelerator's share of its rate.
+* Exchange forward and backward: ``exchange.Exchange``. Coded vectors (``coded_exchange``) travel so forward, in the
+  all-to-alls of whole vectors; a reduction of partial sums (row_wise) is never coded. Rows that are not pooled have no
+  partial sums: each comes from the one rank that holds it, whatever the sharding. Row numbers travel ahead of the step
+  and are not counted.
 * A dense table is read on every rank, its gradient all-reduced, and its optimizer passes over every element.
-* The average over replica groups moves what the shard stores, every ``sync_interval_steps``.
+* The average over replica groups moves the bytes that the shard stores, every ``sync_interval_steps``.
 """
 
 from __future__ import annotations
@@ -56,8 +58,14 @@ class RankRates:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all tables share: the job, ranks of a group and of a host, samples per rank, rates and slopes; ``forward`` are slopes
-    of the tables whose vectors travel coded."""
+    """Figures that all tables share.
+
+    Attributes:
+        num_ranks, unit: ranks of a group, and of a host.
+        batch: samples per rank.
+        rates: of each class of ranks.
+        forward: slopes of the tables whose vectors travel coded.
+    """
 
     job: RecommendationJob
     num_ranks: int
@@ -72,7 +80,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class _Shard:
-    """Counts of one shard per step: row numbers, vectors that leave it, rows and columns stored, seconds of exchange."""
+    """Counts of one shard per step: row numbers, vectors sent on, rows and columns stored, seconds of exchange."""
 
     reads: float
     vectors: float
@@ -101,7 +109,7 @@ def _exists(kernel: Kernel, setting: Setting) -> bool:
 
 
 def _shards(table: EmbeddingTable, sharding: Sharding, setting: Setting) -> list[_Shard]:
-    """The ways to cut a table by one sharding: one, or of columns one per number of shards; none where it cannot be."""
+    """Ways to cut a table by one sharding: one, or for columns one per number of shards; empty where impossible."""
     ranks, links = setting.num_ranks, setting.exchange
     sent = BYTES_OF[setting.job.exchange_precision]
     reads = setting.batch * table.reads_per_sample * ranks
@@ -145,7 +153,7 @@ def _option(
 
 
 def row_bytes(width: int, element_bytes: int) -> int:
-    """Bytes that one row moves: whole sectors."""
+    """Bytes that reading one row moves: whole sectors."""
     return math.ceil(width * element_bytes / SECTOR_BYTES) * SECTOR_BYTES
 
 

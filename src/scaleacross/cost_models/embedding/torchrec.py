@@ -1,7 +1,8 @@
-"""TorchRec's estimator of look-ups, communication and storage: the yardstick of its own planner.
+"""TorchRec's estimator of look-ups, communication and storage, by which its own planner compares plans.
 
-Formulas and constants of ``meta-pytorch/torchrec`` 376cac6 (planner/constants.py, estimator/, 1.9.2 has the same). Two networks,
-no latency, no overlap, no dense part; a plan's score is the largest sum of a rank. Rates are bytes per ms there, times ms.
+Formulas and constants of ``meta-pytorch/torchrec`` 376cac6 (planner/constants.py, estimator/, 1.9.2 has the same). Two
+networks, no latency, no overlap, no dense part; a plan's score is the largest sum of a rank. Its rates are in bytes per
+ms, its times in ms.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ LEAST_COLUMN_WIDTH: Final = 128
 BACKWARD_FACTOR: Final = 2
 _UVM_SLOWDOWN: Final = 10
 CACHE_RATIO: Final = 0.2
-"""Share of a table that a cache holds without a constraint."""
+"""Share of a table that a cache holds if no constraint states one."""
 
 
 @dataclass(frozen=True)
 class TorchRecMachine:
-    """What its ``Topology`` holds; defaults are planner/constants.py. Rates in bytes per ms."""
+    """Figures of TorchRec's ``Topology``, rates in bytes per ms; defaults are those of planner/constants.py."""
 
     world_size: int
     local_world_size: int
@@ -44,11 +45,11 @@ class TorchRecMachine:
 
     @property
     def network(self) -> float:
-        """Rate of a collective over all ranks other than an all-reduce."""
+        """Bytes per ms of a collective over all ranks other than an all-reduce."""
         return self.intra_host if self.world_size <= self.local_world_size else self.inter_host
 
     def kernel_rate(self, kernel: Kernel) -> float:
-        """Rate at which a kernel moves rows."""
+        """Rate at which a kernel moves rows, bytes per ms."""
         blend = self.cache_ratio * self.hbm + (1 - self.cache_ratio) * self.hbm_to_host
         return {
             "dense": 0.5 * self.hbm,
@@ -61,7 +62,7 @@ class TorchRecMachine:
 
 @dataclass(frozen=True)
 class ShardPerf:
-    """One shard's figures in ms, as TorchRec's ``Perf``."""
+    """One shard's times in ms, like TorchRec's ``Perf``."""
 
     fwd_compute: float
     fwd_comms: float
@@ -80,7 +81,7 @@ def shard_perf(
     row_bytes: int = 4,
     sent_bytes: int = 4,
 ) -> ShardPerf:
-    """Figures of one shard of ``width`` columns; ``batch`` samples per rank, bytes per element stored and sent."""
+    """Times of one shard of ``width`` columns; ``batch`` samples per rank, bytes per element stored and sent."""
     w, local, rate = machine.world_size, machine.local_world_size, machine.kernel_rate(kernel)
     reads, outputs = batch * table.reads_per_sample, batch * table.outputs_per_sample
     dim, factor = table.dimension, WEIGHTED_FACTOR if table.weighted else 1.0
@@ -146,17 +147,17 @@ def shard_storage(
 
 
 def cache_state_bytes(rows: float, cache_ratio: float) -> float:
-    """Bytes in HBM that say which rows a cache holds: 4 per row of the table, 16 per row of the cache."""
+    """Bytes in HBM of the index of cached rows: 4 per row of the table, 16 per row of the cache."""
     return rows * (4 + 16 * cache_ratio)
 
 
 def column_width(table: EmbeddingTable, least: int = LEAST_COLUMN_WIDTH) -> int:
-    """Columns of its column shards: the least width where it divides the dimension, else whole rows (no smaller than 128)."""
+    """Columns of TorchRec's column shards: ``least`` where it divides a larger dimension, else whole rows."""
     return least if table.dimension > least and table.dimension % least == 0 else table.dimension
 
 
 def column_widths(table: EmbeddingTable, least: int = LEAST_COLUMN_WIDTH) -> tuple[int, ...]:
-    """Widths that its ``min_partition`` reaches: its own choice first, then halves of 128 down to ``least``."""
+    """Widths that ``min_partition`` can give: TorchRec's own choice first, then halves of 128 down to ``least``."""
     halves = [width for width in (128, 64, 32, 16, 8, 4) if width >= least]
     return tuple(dict.fromkeys(column_width(table, width) for width in (LEAST_COLUMN_WIDTH, *halves)))
 
@@ -173,10 +174,10 @@ def torchrec_options(
     least_column_width: int = LEAST_COLUMN_WIDTH,
     cached: Sequence[float] = (CACHE_RATIO,),
 ) -> tuple[Option, ...]:
-    """Every option of a table that its enumerator lists, by its own figures (here in s, look-up and exchange apart).
+    """Every option of a table that TorchRec's enumerator lists, by its own figures (here in s, look-up and exchange).
 
-    Below ``LEAST_COLUMN_WIDTH`` it lists column shards, and beside ``CACHE_RATIO`` other shares ``cached``, only where a
-    constraint (``min_partition``, ``cache_params``) asks for them.
+    Below ``LEAST_COLUMN_WIDTH`` it lists column shards, and besides ``CACHE_RATIO`` other shares ``cached``, only where
+    a constraint (``min_partition``, ``cache_params``) asks for them.
     """
     out = []
     narrow = column_widths(table, least_column_width)

@@ -1,4 +1,4 @@
-"""Goodput of a placed decision: what strikes it (``strikes``), how long that takes (``recovery``), what is left (``share``)."""
+"""Goodput of a placed decision: failures that hit it (``strikes``), times to recover (``recovery``) and ``share``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ WAITING_HOSTS: Final = (
     "published rates count days of nodes; hosts in repair do not; assumed)"
 )
 LEAST_SHARE: Final = 1e-6
-"""Less of the time than this trains nothing."""
+"""A smaller share of useful time counts as none."""
 
 
 def is_asked(problem: Problem) -> bool:
-    """Whether the job or its topology says anything about failures, or useful tokens are the objective."""
+    """Whether the job or its topology states anything about failures, or useful tokens are the objective."""
     stated = problem.job.reliability is not None or problem.topology.reliability is not None
     return stated or counts_failures(problem.job.objective)
 
@@ -33,14 +33,14 @@ def is_asked(problem: Problem) -> bool:
 def fault_model(
     job: Job, profile: ModelProfile, laid: Laid, micro_batches: int, failures: Failures | None = None
 ) -> FaultModel:
-    """What strikes a placed decision and how long it takes to recover.
+    """The failures that hit a placed decision and the times to recover from them.
 
     Args:
         micro_batches: of one replica in a step; for ``batch_policy: keep``.
         failures: instead of the topology's.
 
     Raises:
-        KeyError: a building of the fill is not in the topology.
+        KeyError: a building of the allocation is not in the topology.
     """
     recovery = job.reliability or Recovery()
     failures = failures or laid.topology.reliability or Failures()
@@ -65,7 +65,7 @@ def recovering(
     unit_loss: float,
     num_hosts: int,
 ) -> FaultModel:
-    """The model of so many fault units, without checkpoints."""
+    """The fault model for ``num_units`` fault units, without checkpoints."""
     repair_hours = default("repair_hours") if failures.repair_hours is None else failures.repair_hours
     return FaultModel(
         num_units=num_units,
@@ -88,7 +88,7 @@ def hosts_of(laid: Laid) -> int:
 
 
 def unit_loss(recovery: Recovery, num_units: int, micro_batches: int) -> float:
-    """Share of the tokens per second that one missing unit takes: 1/R, or more where whole micro-batches must be taken over."""
+    """Share of tokens per second lost with one missing unit: 1/R, or more if others take over whole micro-batches."""
     if num_units == 1 or recovery.batch_policy == "shrink":
         return 1 / num_units
     taken_over = -(-micro_batches * num_units // (num_units - 1))
@@ -96,7 +96,7 @@ def unit_loss(recovery: Recovery, num_units: int, micro_batches: int) -> float:
 
 
 def goodput_of(problem: Problem, decision: Decision, step_s: float) -> Goodput:
-    """The share of the time that trains, with its causes and at the three published rates.
+    """The useful share of the time, the losses by cause, and the share at the three published rates.
 
     Raises:
         ValueError: the decision has no placement.
@@ -146,7 +146,7 @@ def goodput_of(problem: Problem, decision: Decision, step_s: float) -> Goodput:
 
 
 def _shorter_stall(recovery: Recovery, model: FaultModel) -> dict[str, str]:
-    """What is assumed where a stall is stated that outlasts the recovery that follows from the plan."""
+    """Assumption made where the stated stall is longer than the recovery that follows from the plan."""
     if recovery.stall_s is None or recovery.stall_s <= model.stall_s:
         return {}
     return {
@@ -156,7 +156,7 @@ def _shorter_stall(recovery: Recovery, model: FaultModel) -> dict[str, str]:
 
 
 def _longer_interval(recovery: Recovery, model: FaultModel) -> dict[str, str]:
-    """What is assumed where checkpoints are stated to come sooner than storage has the last one."""
+    """Assumption made where the stated checkpoint interval is shorter than storage needs for one checkpoint."""
     stated, taken = recovery.checkpoint_interval_s, model.checkpoint_interval_s
     if stated == "auto" or taken is None or taken <= stated:
         return {}
@@ -168,13 +168,13 @@ def _longer_interval(recovery: Recovery, model: FaultModel) -> dict[str, str]:
 
 
 def _hosts_free(problem: Problem, model: FaultModel) -> int:
-    """Hosts of the fleet, those held back included, that a placement does not use."""
+    """Hosts of the topology, those held back included, that a placement does not use."""
     left = sum(building.hosts for building in problem.topology.buildings)  # without those held back
     return left + sum(problem.job.spare_hosts.values()) - (model.num_hosts or 0)
 
 
 def _spares_beyond(found: Goodput) -> dict[str, str]:
-    """What is assumed of spare hosts that the fleet does not have."""
+    """Assumption about spare hosts that the topology does not have."""
     if not found.spares_lacking:
         return {}
     by, free = found.spares_taken, found.hosts_free
@@ -185,7 +185,7 @@ def _spares_beyond(found: Goodput) -> dict[str, str]:
 
 
 def useful_parts(problem: Problem, decision: Decision, step_s: float) -> dict[str, float]:
-    """Wall seconds per step of useful tokens: the step, and what failures add to it.
+    """Wall seconds per step of useful tokens: the step, and the time that failures add to it.
 
     Raises:
         ValueError: the decision has no placement.

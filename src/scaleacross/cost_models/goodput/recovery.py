@@ -1,4 +1,4 @@
-"""How long a recovery takes: from the plan, where the job does not state it.
+"""Duration of a recovery, computed from the plan where the job does not state it.
 
     D = detect + schedule + load + initialise + first step
     load       = state bytes of a fault unit / (hosts of the unit · bytes/s of a host)
@@ -6,9 +6,9 @@
     s          = detect + regroup
     w          = state bytes of an accelerator / staging rate, or of a host / storage rate for a blocking checkpoint
 
-State bytes are all parameters times the bytes of a working copy and of the optimizer's states. A unit that leaves takes ranks and
-bytes of its own only; where all restart, every rank starts and the units share the storage. A standby host needs no scheduling
-and no first step: its processes run already.
+State bytes are all parameters times the bytes of a working copy and of the optimizer's states. A unit that recovers
+alone loads its own bytes and starts its own ranks. Where all restart, every rank starts and the units share the
+storage. A standby host needs no scheduling and no first step, because its processes run already.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 @dataclass(frozen=True)
 class RecoveryTimes:
-    """Seconds: ``recover_s`` of one unit, ``restart_s`` of all, ``stall_s`` of the others, and of a checkpoint."""
+    """Seconds of a recovery and of checkpoints.
+
+    Attributes:
+        recover_s: recovery of one unit.
+        restart_s: restart of all units.
+        stall_s: stall of the other units.
+        blocking_s: time that a checkpoint blocks training.
+        least_interval_s: least time between checkpoints that storage can follow.
+    """
 
     recover_s: float
     restart_s: float
@@ -32,10 +40,11 @@ class RecoveryTimes:
     least_interval_s: float
 
     def interval_s(self, recovery: Recovery, stops_per_s: float) -> float | None:
-        """Training between checkpoints: the stated or the best one that storage can follow; None where nothing stops.
+        """Training between checkpoints, s: the stated interval, or the best one, but no less than storage can follow.
 
-        Where the loss of all units at once is rarer than the life of the job, the best interval exceeds any job. It ends at
-        ``longest_checkpoint_interval_hours``, as losses that no rate states remain.
+        It is None where nothing stops. Where the loss of all units at once is rarer than the life of the job, the best
+        interval exceeds any job. It is limited to ``longest_checkpoint_interval_hours``, as losses that no rate states
+        remain.
         """
         if recovery.checkpoint_interval_s != "auto":
             return max(recovery.checkpoint_interval_s, self.least_interval_s)
@@ -45,14 +54,14 @@ class RecoveryTimes:
 
 
 def state_bytes(job: Job, profile: ModelProfile) -> float:
-    """Bytes that a complete state holds: parameters and what the optimizer keeps of them."""
+    """Bytes of a complete state: parameters and the optimizer's states for them."""
     return profile.total_parameters * (job.optimizer.parameter_bytes + job.optimizer.state_bytes)
 
 
 def recovery_times(
     job: Job, profile: ModelProfile, num_accelerators: int, num_units: int, accelerators_per_host: int
 ) -> RecoveryTimes:
-    """Times of a job on so many accelerators in so many fault units; ``job.reliability`` None counts as all defaults."""
+    """Times of a job on so many accelerators in so many fault units; ``job.reliability`` None means all defaults."""
     recovery = job.reliability or Recovery()
     hot = recovery.policy == "hot_spare"
     per_unit = num_accelerators / num_units

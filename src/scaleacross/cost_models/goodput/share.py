@@ -1,24 +1,26 @@
 """Closed forms of the share of useful time.
 
-Symbols       λ failures per second of the job; R fault units; D time until a unit that was hit is back; s time that everybody
-              stalls; Δ training between checkpoints, w time that one blocks; S spare hosts, ρ = hosts failing per s · repair time
+Symbols       λ failures per second of the job; R fault units; D time until a unit that was hit is back; s time that all
+              units stall; Δ training between checkpoints, w time that one blocks; S spare hosts; ρ = hosts failing per
+              s times repair time
 Periodic      failures M = 1/λ apart:  G = (M − D)/M for R = 1;  ((M − D) + (D − s)(R − 1)/R)/M with fault units
-Poisson       a strike that hits all units stops everybody for D_all; a strike that hits h < R units takes these for D and stalls
-              the others for s. A unit trains at an instant if none of these windows is open, and windows of a Poisson process are
-              open with probability 1 − e^{−rate·window}. Nested failures are in it: a later strike opens its window anew.
+Poisson       a strike that hits all units stops all of them for D_all. A strike that hits h < R units stops these for
+              D and stalls the others for s. A unit trains at an instant if none of these windows is open, and windows
+              of a Poisson process are open with probability 1 − e^{−rate·window}. Nested failures are included: a
+              later strike opens its window anew.
                   A = e^{−λ_all·D_all} · e^{−λ_part·s} · (1 − ℓR(1 − e^{−λ_unit(D − s)}))
-              λ_unit = Σ λ_h·h/R strikes on one unit, ℓ share of the tokens that a missing unit takes (1/R: nobody helps).
-              For ℓ = 1/R and stop-free windows this is exact.
+              λ_unit = Σ λ_h·h/R strikes on one unit, ℓ share of the tokens lost with a missing unit (1/R: nobody
+              helps). For ℓ = 1/R and stop-free windows this is exact.
 Checkpoints   stops at rate λ_s lose what was not saved (Daly 2006, doi 10.1016/j.future.2004.11.016):
                   C = λ_s·Δ / (e^{λ_s(Δ + w)} − 1)
-              λ_s = λ_all + the rate at which the last unit goes, U·λ_unit·p(1 − p)^{U−1} with p = e^{−λ_unit·D} and the
-              U = R − u units that do not wait for a host
+              λ_s = λ_all + the rate at which the last unit is lost, U·λ_unit·p(1 − p)^{U−1} with p = e^{−λ_unit·D}
+              and the U = R − u units that do not wait for a host
               best Δ: x + e^{−x} = 1 + λ_s·w with x = λ_s(Δ + w); Young's √(2w/λ_s) is its first term
-Spares        while more than S hosts are in repair, u units wait for a host with probability P(u) (``repair``). The others
-              go on: strikes on parts of the job fall to λ_part·(R − u)/R, u units are missing beside those out for D, and with
-              u = R nothing is trained
-Slow spells   Poisson, of a fixed length; the least speed v of those under way counts. None of class c is under way with
-              probability e^{−rate·lasts} (M/G/∞), so V = Σ_c v_c · P(c under way, none slower) + P(none),
+Spares        while more than S hosts are in repair, u units wait for a host with probability P(u) (``repair``). The
+              others continue: strikes on parts of the job fall to λ_part·(R − u)/R, u units are missing besides those
+              out for D, and with u = R nothing is trained
+Slow spells   Poisson, of a fixed length; the least speed v of those under way counts. None of class c is under way
+              with probability e^{−rate·lasts} (M/G/∞), so V = Σ_c v_c · P(c under way, none slower) + P(none),
               exactly; failures do not change it
 Result        G = Σ_u P(u) · (1 − ℓu) · A_u · C_u · V
 
@@ -38,14 +40,14 @@ from scaleacross.errors import InputError
 from scaleacross.spec.goodput import FaultModel, LossCause, SlowSpell
 
 COVERED: Final = 0.999
-"""Share of the time that the spares advised are enough for."""
+"""Share of the time in which the advised number of spares suffices."""
 NEWTON_STEPS: Final = 40
 MANY: Final = 1e5
 MOST_IN_REPAIR: Final = 1e12
 
 
 def periodic_share(between_s: float, recover_s: float, stall_s: float, num_units: int) -> float:
-    """Useful share of the time when failures come evenly spaced, ``between_s`` apart; one unit: everybody restarts.
+    """Useful share of the time when failures come evenly spaced, ``between_s`` apart; with one unit, all ranks restart.
 
     Raises:
         InputError: a failure comes before the last one is over.
@@ -59,7 +61,7 @@ def periodic_share(between_s: float, recover_s: float, stall_s: float, num_units
 
 
 def useful_share(model: FaultModel) -> tuple[float, dict[LossCause, float]]:
-    """Expected useful share of the time under Poisson failures, and the share lost by cause; together they are 1."""
+    """Expected useful share of the time under Poisson failures, and the share lost by cause; all shares add up to 1."""
     total, lost = 0.0, dict[LossCause, float]()
     for waiting, chance in enumerate(waiting_units(model, _at_work(model)).tolist()):
         left = chance
@@ -71,11 +73,12 @@ def useful_share(model: FaultModel) -> tuple[float, dict[LossCause, float]]:
 
 
 def most_useful_share(model: FaultModel, fewest_hosts: int) -> float:
-    """No model has a higher share that has no fewer failures, units hit and hosts than ``fewest_hosts``, no longer times to
-    repair, and no more hosts and spares than this.
+    """Upper bound on the useful share of a family of models.
 
-    Hosts in repair are stochastically fewest where fewest fail at each number of them, and so are waiting units; a share that
-    rises with these (fewer units stall more rarely) is held at its greatest beyond.
+    The family has at least the failures and units hit of ``model``, at least ``fewest_hosts`` hosts, no shorter repair
+    times, and no more hosts and spares. Hosts in repair are stochastically fewest where fewest fail at each number of
+    them, and so are waiting units. A share may rise with these (fewer units stall more rarely); then the largest share
+    beyond counts.
     """
     if model.spares is None:
         return useful_share(model)[0]
@@ -86,19 +89,19 @@ def most_useful_share(model: FaultModel, fewest_hosts: int) -> float:
 
 
 def _at_work(model: FaultModel) -> float:
-    """Share of the time without anything missing in which hosts fail, where those of a job that restarts do not."""
+    """Share of the time with nothing missing in which hosts can fail; below 1 only if restarting hosts cannot."""
     return 1.0 if model.idle_hosts_fail else _restart_factor(model)
 
 
 def _restart_factor(model: FaultModel) -> float:
-    """What strikes that stop everybody leave."""
+    """Share of the time outside of restarts of all units."""
     every = strike_rates(model)[0]
     windows_nest = model.idle_hosts_fail or model.num_units > 1
     return math.exp(-every * model.restart_s) if windows_nest else 1 / (1 + every * model.restart_s)
 
 
 def _factors(model: FaultModel, waiting: int) -> dict[LossCause, float]:
-    """What each cause leaves of what those before it left, while so many units wait for a host."""
+    """Factor of each cause on the useful share, in this order, while ``waiting`` units wait for a host."""
     units = model.num_units
     going, lost = units - waiting, 1.0 if units == 1 else model.unit_loss
     whole = max(0.0, 1 - lost * waiting) if going else 0.0
@@ -137,7 +140,7 @@ def strike_rates(model: FaultModel) -> tuple[float, float, float]:
 
 
 def stop_rate(model: FaultModel) -> float:
-    """Times per second of training that no unit is left, so that all go back to the last checkpoint."""
+    """Rate, per second of training, at which no unit is left, so that all return to the last checkpoint."""
     chances = waiting_units(model, _at_work(model))[: model.num_units].tolist()
     rates = [_stop_rate(model, model.num_units - waiting) for waiting in range(len(chances))]
     trained = sum(chances)
@@ -145,7 +148,7 @@ def stop_rate(model: FaultModel) -> float:
 
 
 def _stop_rate(model: FaultModel, going: int) -> float:
-    """The same while so many units do not wait for a host."""
+    """``stop_rate`` while ``going`` units do not wait for a host."""
     every, part, one = strike_rates(model)
     if not part or not going:
         return every
@@ -154,18 +157,19 @@ def _stop_rate(model: FaultModel, going: int) -> float:
 
 
 def _checkpoint_factors(stops_per_s: float, interval_s: float | None, blocking_s: float) -> tuple[float, float]:
-    """What restarts from a checkpoint leave, and what blocking leaves."""
+    """Share of training kept despite restarts from a checkpoint, and share of the time not blocked by checkpoints."""
     if interval_s is None:
         return 1.0, 1.0
     blocked = interval_s / (interval_s + blocking_s)
     exponent = stops_per_s * (interval_s + blocking_s)
+    # the fraction below tends to 1 here, and ``expm1`` overflows for large exponents, where it tends to 0
     if exponent < 1e-12:
         return 1.0, blocked
     return (exponent / math.expm1(exponent) if exponent < 700 else 0.0), blocked
 
 
 def best_interval_s(stops_per_s: float, blocking_s: float) -> float | None:
-    """Training between checkpoints that loses least, seconds; None where nothing stops, 0 where a checkpoint is free."""
+    """Seconds of training between checkpoints that lose least; None if nothing stops, 0 if a checkpoint is free."""
     if stops_per_s <= 0:
         return None
     blocked = stops_per_s * blocking_s
@@ -173,12 +177,13 @@ def best_interval_s(stops_per_s: float, blocking_s: float) -> float | None:
     for _ in range(NEWTON_STEPS):
         if x <= 0:
             return 0.0
+        # Newton's method on x + e^{−x} = 1 + λ_s·w, from Young's interval
         x -= (x + math.expm1(-x) - blocked) / -math.expm1(-x)
     return x / stops_per_s - blocking_s
 
 
 def waiting_loss(model: FaultModel) -> float:
-    """Share of the tokens that units lose which wait for a host because all spares are being repaired."""
+    """Share of the tokens lost to units that wait for a host because all spares are in repair."""
     lost = 1.0 if model.num_units == 1 else model.unit_loss
     chances = waiting_units(model, _at_work(model)).tolist()
     return sum(
@@ -191,15 +196,16 @@ def poisson_tail(mean: float, at_most: int) -> float:
     """P(Poisson(mean) > at_most)."""
     if mean == 0:
         return 0.0
+    # logarithms, because powers and factorials of many hosts overflow
     terms = [math.exp(n * math.log(mean) - mean - math.lgamma(n + 1)) for n in range(at_most + 1)]
     return max(0.0, 1 - math.fsum(terms))
 
 
 def spares_needed(mean: float) -> int:
-    """Least S with P(Poisson(mean) > S) ≤ 1 − COVERED; beyond MANY by two terms of Cornish and Fisher, to one host.
+    """Least S with P(Poisson(mean) > S) ≤ 1 − COVERED; above MANY by two terms of Cornish and Fisher, to one host.
 
     Raises:
-        InputError: the mean is no number that hosts can have.
+        InputError: the mean exceeds any number of hosts.
     """
     if not mean < MOST_IN_REPAIR:
         raise InputError(
@@ -219,7 +225,7 @@ def spares_needed(mean: float) -> int:
 
 
 def failures_until_group_lost(num_groups: int, copies: int) -> float:
-    """Failures that ``num_groups`` groups survive in the mean when every shard has ``copies`` holders.
+    """Mean number of failures that ``num_groups`` groups survive when every shard has ``copies`` holders.
 
     Γ(1/r)/r · N^{1 − 1/r}, arXiv 2603.00357.
     """

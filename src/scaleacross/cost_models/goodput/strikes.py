@@ -1,8 +1,8 @@
 """Which fault units a failure hits, from the placement.
 
-Every class of failure takes a domain: an accelerator, a host, a rack, a zone, a building. A domain hits the fault units
-(``dp_replicate`` groups) that have a member in it. A link between two buildings takes what it cuts off: nothing while another
-path joins them; otherwise every unit that is not whole on the better side.
+Every class of failure disables a domain: an accelerator, a host, a rack, a zone, a building. A domain hits the fault
+units (``dp_replicate`` groups) that have a member in it. The loss of a link between two buildings hits no unit while
+another path joins them. Otherwise it hits every unit that is not whole on the better side.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from scaleacross.spec.reliability import (
 from scaleacross.spec.topology import Building, Topology
 
 DOMAINS: Final[tuple[FailureClass, ...]] = ("accelerator", "host", "rack", "zone", "building")
-"""Classes of failures that take a contiguous run of accelerators, innermost first."""
+"""Classes of failures that disable a contiguous run of accelerators, innermost first."""
 TAKES_A_HOST: Final = ("accelerator", "host")
 
 
 class Laid(NamedTuple):
-    """Degrees laid out on a fill of a topology; whoever asks gets KeyError for a building that is not in the topology."""
+    """Degrees laid out on an allocation. Its functions raise KeyError for a building that is not in ``topology``."""
 
     topology: Topology
     fill: Sequence[BuildingShare]
@@ -40,16 +40,16 @@ class Laid(NamedTuple):
 
     @property
     def unit_stride(self) -> int:
-        """Positions from one fault unit to the next."""
+        """Global ranks from one fault unit to the next."""
         return strides(self.degrees, self.axis_order)["dp_replicate"]
 
     def sizes(self, level: FailureClass) -> list[int]:
-        """Accelerators of one domain of a class, by building of the fill."""
+        """Accelerators of one domain of a class, for every building of the allocation."""
         return [domain_size(self.topology.building(share.building), level) for share in self.fill]
 
 
 def domain_size(building: Building, level: FailureClass) -> int:
-    """Accelerators of one domain."""
+    """Accelerators of one domain of a class."""
     if level == "accelerator":
         return 1
     if level == "host":
@@ -60,7 +60,7 @@ def domain_size(building: Building, level: FailureClass) -> int:
 def units_hit(laid: Laid, level: FailureClass) -> dict[int, int]:
     """Fault units hit by the loss of one domain of a class -> number of domains in use that hit so many.
 
-    Positions that lie between two cuts of domains and of units are alike; one is looked at for all.
+    Global ranks between two cuts of domains and of units are alike, so one of them stands for all.
     """
     stride, sizes, units = laid.unit_stride, laid.sizes(level), laid.degrees.dp_replicate
     bases = [0, *np.cumsum([share.num_accelerators for share in laid.fill]).tolist()]
@@ -68,6 +68,7 @@ def units_hit(laid: Laid, level: FailureClass) -> dict[int, int]:
     found: dict[int, int] = {}
     for share, size, base in zip(laid.fill, sizes, bases, strict=False):
         position = np.arange(base, base + share.num_accelerators, unit)
+        # one code for every pair of a domain and a unit in it
         pairs = np.unique((position - base) // size * units + position // stride % units)
         _, hit = np.unique(pairs // units, return_counts=True)
         for number, domains in zip(*np.unique(hit, return_counts=True), strict=True):
@@ -76,7 +77,7 @@ def units_hit(laid: Laid, level: FailureClass) -> dict[int, int]:
 
 
 def only_copies(laid: Laid, level: FailureClass) -> int:
-    """Shards of the state whose copies, one per fault unit, all lie in one domain of a class; the most over domains."""
+    """Largest number of shards, over domains, whose copies (one per fault unit) all lie in one domain of a class."""
     domain, seen = [], 0
     for share, size in zip(laid.fill, laid.sizes(level), strict=True):
         domain.append(seen + np.arange(share.num_accelerators) // size)
@@ -87,7 +88,7 @@ def only_copies(laid: Laid, level: FailureClass) -> int:
 
 
 def units_cut_off(laid: Laid) -> list[tuple[tuple[str, str], int]]:
-    """Links between buildings -> fault units that the loss of one takes, 0 where another path stays."""
+    """Links between buildings, each with the number of fault units that its loss hits; 0 where another path remains."""
     topology, used, out = laid.topology, [share.building for share in laid.fill], []
     graph = nx.MultiGraph()
     graph.add_nodes_from(building.name for building in topology.buildings)
@@ -115,7 +116,7 @@ def _buildings_of_units(laid: Laid) -> list[set[str]]:
 
 
 def strikes_of(failures: Failures, laid: Laid) -> tuple[Strike, ...]:
-    """Rates of everything that hits the placed plan, failures per second of the job, by class and units hit."""
+    """Failures that hit the placed plan, per second of the job, by class and units hit."""
     out = [*_by_node(failures, laid)]
     for level in DOMAINS:
         between_s = failures.mtbf_s(level)
@@ -133,9 +134,10 @@ def strikes_of(failures: Failures, laid: Laid) -> tuple[Strike, ...]:
 
 
 def fewest_strikes(failures: Failures, num_accelerators: int, accelerators_per_host: int) -> tuple[Strike, ...]:
-    """What hits any placement on so many accelerators at least: each failure of a host or an accelerator hits one unit.
+    """Lower bound on failures of any placement on so many accelerators: one of a host or accelerator hits one unit.
 
-    ``accelerators_per_host``: of the largest host, so that the hosts are as few as can be.
+    Args:
+        accelerators_per_host: of the largest host, so that there are as few hosts as possible.
     """
     per_s = num_accelerators * failures.node_rate / NODE_DAYS_TO_ACCELERATOR_SECONDS
     rates = {"node": (per_s, _swap_fraction(failures))}
@@ -151,7 +153,7 @@ def fewest_strikes(failures: Failures, num_accelerators: int, accelerators_per_h
 
 
 def _by_node(failures: Failures, laid: Laid) -> Iterator[Strike]:
-    """Failures per node-day: each takes one host."""
+    """Strikes of failures stated per node-day; each disables one host."""
     if failures.node_rate == 0:
         return
     total = sum(share.num_accelerators for share in laid.fill) * failures.node_rate / NODE_DAYS_TO_ACCELERATOR_SECONDS
@@ -162,6 +164,6 @@ def _by_node(failures: Failures, laid: Laid) -> Iterator[Strike]:
 
 
 def _swap_fraction(failures: Failures) -> float:
-    """Share of failures of a node after which another host takes its place."""
+    """Share of node failures after which another host replaces the failed one."""
     swapped = failures.host_swap_fraction
     return default("host_swap_fraction") if swapped is None else swapped

@@ -1,4 +1,4 @@
-"""What-if of failures: how much longer a step more fault units may cost, and how many spare hosts pay for themselves."""
+"""What-if of failures: how much longer a step with more fault units may be, and how many spare hosts are worthwhile."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from scaleacross.spec.explanation import SpareBreakEven, UnitsBreakEven
 from scaleacross.spec.goodput import FaultModel
 
 RATE_FACTORS: Final = (0.5, 1.0, 2.0)
-"""Failure rates at which more units are asked about, of the plan's own."""
+"""Failure rates, relative to the plan's, at which more units are evaluated."""
 BISECTIONS: Final = 60
 ALLOWED_LONGER: Final = 0.01
-"""A step longer by this share is the price of more units whose failure rate is looked for."""
+"""Assumed lengthening of a step by more units, for which the break-even failure rate is computed."""
 MOST_SPARES: Final = 4096
 
 
 def with_units(model: FaultModel, num_units: int) -> FaultModel:
-    """The same with so many units that lie apart: what hit one unit hits one still, what hit all hits all; same times."""
+    """The model with ``num_units`` separate units: a failure of one unit still hits one, a failure of all hits all;
+    times are the same."""
     strikes = tuple(
         one.model_copy(update={"units_hit": num_units if one.units_hit == model.num_units > 1 else 1})
         for one in model.strikes
@@ -26,7 +27,7 @@ def with_units(model: FaultModel, num_units: int) -> FaultModel:
 
 
 def units_break_even(model: FaultModel) -> tuple[UnitsBreakEven, ...]:
-    """For twice as many fault units at several failure rates: the longer step at which they stop to pay."""
+    """For twice as many fault units, at several failure rates: the lengthening of a step up to which they gain."""
     twice = with_units(model, 2 * model.num_units)
     return tuple(
         UnitsBreakEven(
@@ -40,9 +41,9 @@ def units_break_even(model: FaultModel) -> tuple[UnitsBreakEven, ...]:
 
 
 def paying_rate_factor(model: FaultModel) -> float | None:
-    """The failure rate, of the plan's own, beyond which twice the units pay for a step longer by ALLOWED_LONGER; None: at none.
+    """Failure rate, relative to the plan's, above which twice the units outweigh ALLOWED_LONGER; None: at no rate.
 
-    Looked for up to the rate at which a third of the time is lost: beyond it the closed form is not used.
+    The search ends at the rate at which a third of the time is lost, because the closed form is not used beyond it.
     """
     twice = with_units(model, 2 * model.num_units)
 
@@ -61,9 +62,9 @@ def paying_rate_factor(model: FaultModel) -> float | None:
 
 
 def spare_break_even(model: FaultModel, num_hosts: int) -> SpareBreakEven | None:
-    """Spare hosts of which the last one brings more useful time than a host that trains; None: no host needs repair.
+    """Number of spare hosts whose last one adds more useful time than a host that trains; None: no host needs repair.
 
-    A host that trains brings 1/``num_hosts`` of the tokens; spare S + 1 brings what it takes off the time that a host is missing.
+    A host that trains adds 1/``num_hosts`` of the tokens; spare S + 1 reduces the time in which a host is missing.
     """
     if model.swaps_per_s * model.repair_s == 0:
         return None
@@ -72,7 +73,7 @@ def spare_break_even(model: FaultModel, num_hosts: int) -> SpareBreakEven | None
         return waiting_loss(model.model_copy(update={"spares": spares}))
 
     load = int(model.swaps_per_s * model.repair_s)
-    spares = max(0, load)  # below the mean every spare takes off more than the one before
+    spares = max(0, load)  # below the mean every spare reduces the wait by more than the one before
     if waits(0) - waits(spares + 1) < (spares + 1) / num_hosts:
         return SpareBreakEven(spares=0, lost_without_fraction=waits(0), lost_with_fraction=waits(0))
     while spares < MOST_SPARES and waits(spares) - waits(spares + 1) > 1 / num_hosts:

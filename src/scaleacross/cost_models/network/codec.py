@@ -1,6 +1,6 @@
-"""Codecs for gradients that cross a slow level: how much shorter messages get, what that costs an accelerator, and the error.
+"""Codecs for gradients that cross a slow level: their compression ratio, their time on an accelerator, and their error.
 
-Figures of one encoding, of fp32 elements in blocks of 256 that share one byte for their scale (``runtime.codecs`` executes them):
+Figures of one encoding of fp32 elements, in blocks of 256 that share a one-byte scale (run by ``runtime.codecs``):
 
 =============  ======================  ================================================
 codec          bytes per element       error over the largest element of the block, ≤
@@ -11,17 +11,17 @@ codec          bytes per element       error over the largest element of the blo
 ``int4_block`` 1/2 + 1/256             1/7
 =============  ======================  ================================================
 
-Encoding and decoding are element-wise kernels: they read or write 4 bytes of an element and write or read the encoded ones, at
-the share of memory bandwidth that such kernels reach (``Accelerator.memory_efficiency_fraction``, with the source that the
-accelerator's entry states):
+Encoding and decoding are element-wise kernels. They read or write 4 bytes of an element and write or read the encoded
+ones. They attain the share of memory bandwidth of such kernels (``Accelerator.memory_efficiency_fraction``, with the
+source that the accelerator's entry states):
 
-    rate = memory bandwidth · share / (1 + 1/ratio)       bytes/s of the message as it is
+    rate = memory bandwidth · share / (1 + 1/ratio)       bytes/s of the message before encoding
 
 unless the accelerator's entry has a measured rate (``Accelerator.codec_bytes_per_s``).
 Assumed: nothing else uses the memory meanwhile, and a reduction that decodes takes no longer than one that does not.
 
-Errors of partial sums add up: a result is as far off as all encodings on its way together. What has been decoded is encoded
-again without change, so a gather encodes once, however many ranks pass it on.
+Errors of partial sums add up: the error of a result is that of all encodings on its way together. A decoded value is
+encoded again without change, so a gather encodes once, however many ranks pass it on.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from scaleacross.spec.network import LINK_LEVELS, LinkLevel
 from scaleacross.spec.network_choice import BlockCodecName, CommunicatorChoice, Compression
 
 PLAIN_BYTES: Final = 4.0
-"""Bytes of an element as it is: codecs take fp32."""
+"""Bytes of an element before encoding: codecs take fp32."""
 
 
 class Codec(NamedTuple):
-    """Bytes of an encoded element, and the error of one encoding over the largest of its block."""
+    """Bytes of an encoded element, and the error of one encoding relative to the largest element of its block."""
 
     element_bytes: float
     relative_error: float
@@ -61,16 +61,16 @@ CODECS: Final[Mapping[BlockCodecName, Codec]] = {
     "int8_block": Codec(1 + 1 / 256, 1 / 127),
     "int4_block": Codec(1 / 2 + 1 / 256, 1 / 7),
 }
-"""``bounded`` is not among them: how short it makes messages, and how far off in shares, depends on the values."""
+"""Codecs with known figures. ``bounded`` is not among them: its ratio and relative error depend on the values."""
 
 
 def is_encodable(op: str, payload: str) -> bool:
-    """Whether messages of a collective may be encoded at all: reductions of gradients, which are sums of noisy terms."""
+    """Whether messages of a collective may be encoded: only reductions of gradients, which are sums of noisy terms."""
     return op in ("all_reduce", "reduce_scatter") and payload in ("gradients", "expert gradients")
 
 
 def figures(codec: BlockCodecName, accelerators: Sequence[Accelerator]) -> tuple[float, float]:
-    """(ratio, bytes/s of the message as it is, of encoding as of decoding, on the slowest of ``accelerators``)."""
+    """Ratio, and bytes/s before encoding of one encoding or one decoding, on the slowest of ``accelerators``."""
     ratio = CODECS[codec].ratio
     return ratio, min(one.codec_bytes_per_s.get(codec, _memory_rate(one, ratio)) for one in accelerators)
 
@@ -80,7 +80,7 @@ def _memory_rate(one: Accelerator, ratio: float) -> float:
 
 
 def compression(codec: BlockCodecName, levels: Sequence[LinkLevel], accelerators: Sequence[Accelerator]) -> Compression:
-    """A codec on some levels, with the error of one encoding."""
+    """A codec on some levels, with its rates on the slowest accelerator and the error of one encoding."""
     ratio, rate = figures(codec, accelerators)
     return Compression(
         codec=codec,
@@ -93,9 +93,9 @@ def compression(codec: BlockCodecName, levels: Sequence[LinkLevel], accelerators
 
 
 def offers(job: Job, accelerators: Sequence[Accelerator]) -> tuple[Compression, ...]:
-    """What a plan may choose from: every codec that no other one beats, on the outermost one, two, … of the job's levels.
+    """Compressions that a plan may choose: each undominated codec on the outermost one, two, … of the job's levels.
 
-    None where the job does not ask, or gradients are reduced in other than 4 bytes.
+    There are none where the job does not ask for any, or reduces gradients in other than 4 bytes.
     """
     asked = job.network.compression
     if asked is None or job.optimizer.reduce_bytes != PLAIN_BYTES:
@@ -109,7 +109,7 @@ def offers(job: Job, accelerators: Sequence[Accelerator]) -> tuple[Compression, 
 
 
 def best_ratio(job: Job) -> float:
-    """The most by which a codec of the job's makes gradients shorter; 1 where nothing may be encoded."""
+    """Largest ratio of the job's codecs for gradients; 1 where nothing may be encoded."""
     asked = job.network.compression
     if asked is None or job.optimizer.reduce_bytes != PLAIN_BYTES:
         return 1.0
@@ -117,7 +117,7 @@ def best_ratio(job: Job) -> float:
 
 
 def undominated(names: Sequence[BlockCodecName]) -> list[BlockCodecName]:
-    """Codecs with no other one that makes messages as short with less error."""
+    """Codecs for which no other one has at least the same ratio and less error."""
 
     def beaten(name: BlockCodecName) -> bool:
         own = CODECS[name]
@@ -134,22 +134,23 @@ def crosses(shape: GroupShape, levels: Sequence[LinkLevel]) -> bool:
 
 
 def encodings_of(choice: CommunicatorChoice, shape: GroupShape, levels: Sequence[LinkLevel]) -> Floats:
-    """``num_encodings`` of what a choice runs."""
+    """``num_encodings`` for the algorithm of a choice."""
     level_by_level = choice.algorithm == "hierarchical"
     return num_encodings(choice.op, shape, levels, steps_of(choice.steps, shape.fanout) if level_by_level else None)
 
 
 def num_encodings(op: str, shape: GroupShape, levels: Sequence[LinkLevel], steps: Floats | None = None) -> Floats:
-    """Encodings that a reduced element has behind it at most, (...).
+    """Largest number of encodings that a reduced element passes through, (...).
 
-    A ring passes every boundary once but for the hop that a block does not make; level by level a partial sum makes as many
-    steps as the level has. An all-reduce encodes the result once more to spread it.
+    A ring passes every boundary once, except for the hop that a block does not make. Level by level, a partial sum
+    makes as many steps as the level has. An all-reduce encodes the result once more to distribute it.
 
     Args:
         steps: messages one after another on each level, (..., NUM_LEVELS); None: a ring through all ranks.
     """
     on = np.isin(LINK_LEVELS, levels)
     if steps is None:
+        # a ring returns over its outermost level, and a block makes one hop less than there are ranks
         closing = on[np.maximum(shape.span, 0)]
         crossings = np.minimum((shape.pairs * on).sum(axis=-1) + closing, shape.degree - 1)
     else:

@@ -1,20 +1,22 @@
-"""Seconds that no algorithm can beat, for groups of a collective that tile a topology and run it at the same time.
+"""Lower bounds on collective time, for groups that tile a topology and run the same collective concurrently.
 
-Take any unit: an accelerator, a scale-up domain, a rack, a zone, a building, a region. m of a group's n ranks sit in it. Of what
-each group runs over S bytes there must come in, from outside,
+Take any unit: an accelerator, a scale-up domain, a rack, a zone, a building, a region. m of a group's n ranks are in
+it. For a collective over S bytes, each group must receive from outside the unit
 
 * all-gather      S·(n−m)/n, the parts of the others; a reduce-scatter sends as much out
 * all-to-all      m·(n−m)/n·S
-* all-reduce      S, the sum of the others; and 2(u−1)·S into all of the u units that the group touches together (Patarasuk and
-                  Yuan, 2009). Switches of a scale-up domain may add up what passes: an accelerator then takes in (n−1)/n·S only
+* all-reduce      S, the sum of the others; and 2(u−1)·S into all of the u units that the group touches together
+                  (Patarasuk and Yuan, 2009). If switches of a scale-up domain add up what passes, an accelerator
+                  receives only (n−1)/n·S
 
-All of it passes what leads into the unit. For an accelerator that is its link into the scale-up domain and its network
-adapter; for other units the adapters of their accelerators or, where that is less, the uplink of a domain, rack or zone, or all
-trunks of a building or region. So no schedule takes less than the bytes of all groups over that rate, in any unit, after the
-least latency of what leads into it: bytes of ranks farther away may travel while those of nearer ones come in. Nor does any take
-less than one message from the farthest rank, over the buildings on the way of least latency.
+All of it passes the links into the unit. For an accelerator these are its link into the scale-up domain and its network
+adapter. For other units they are the adapters of their accelerators or, where that is less, the uplink of a domain,
+rack or zone, or all inter-building links of a building or region. So in any unit, no schedule is faster than the bytes
+of all groups over that rate, plus the least latency of a link into it. (Bytes of ranks farther away may travel while
+those of nearer ones come in.) Nor is any faster than one message from the farthest rank, over the buildings on the
+route of least latency.
 
-A measured curve of a group inside one scale-up domain is taken as it is, where it is below all this.
+A measured curve of a group inside one scale-up domain replaces the bound where it is below all this.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from scaleacross.spec.trunk_paths import TrunkPaths
 
 
 class Tiling(NamedTuple):
-    """Groups of ``degree`` positions, ``stride`` apart, on a fill of a topology."""
+    """Groups of ``degree`` global ranks, ``stride`` apart, on an allocation of a topology."""
 
     topology: Topology
     fill: Sequence[BuildingShare]
@@ -44,26 +46,26 @@ class Tiling(NamedTuple):
 
     @property
     def groups(self) -> Ints:
-        """Positions of every group, (groups, degree)."""
+        """Global ranks of every group, (groups, degree)."""
         every = np.arange(self.levels.num_positions, dtype=np.int64)
         return every.reshape(-1, self.degree, self.stride).transpose(0, 2, 1).reshape(-1, self.degree)
 
     def units(self, level: int) -> Ints:
-        """The unit below a level that holds each position, (positions,)."""
+        """The unit below a level that holds each global rank, (ranks,)."""
         if level == SCALE_UP:
             return np.arange(self.levels.num_positions, dtype=np.int64)
         return self.levels.children(1)[level - 1] - 1
 
 
 def least_s(op: CurveOp, size_bytes: float, tiling: Tiling, measured_s: float | None) -> tuple[float, int | None]:
-    """Seconds that no algorithm can beat, and the level whose links say so (None for groups of one).
+    """Lower bound on seconds of any algorithm, and the level whose links set it (None for groups of one).
 
     Args:
-        op: all_reduce, all_gather, reduce_scatter (``size_bytes`` of the full tensor) or all_to_all (bytes that one rank sends in
-            all, itself included).
+        op: all_reduce, all_gather, reduce_scatter (``size_bytes`` of the full tensor) or all_to_all (bytes that one
+            rank sends in all, itself included).
         size_bytes: S.
         tiling: the groups.
-        measured_s: what a curve of the scale-up domain says of as many ranks; None without one.
+        measured_s: time of as many ranks by a curve of the scale-up domain; None without one.
     """
     if tiling.degree == 1:
         return 0.0, None
@@ -77,19 +79,20 @@ def least_s(op: CurveOp, size_bytes: float, tiling: Tiling, measured_s: float | 
 
 
 def _apart(tiling: Tiling, level: int) -> Ints:
-    """Groups that touch several units below a level."""
+    """Indices of the groups that touch several units below a level."""
     units = tiling.units(level)[tiling.groups]
     return np.flatnonzero((units != units[:, :1]).any(axis=1))
 
 
 def _level_s(op: CurveOp, size_bytes: float, tiling: Tiling, level: int, curves: bool) -> float:
-    """The longest that a unit below a level takes to let in what its groups need; 0 where none needs anything."""
+    """Largest time of a unit below a level to receive what its groups need, s; 0 where no group needs anything."""
     units, groups = tiling.units(level), tiling.groups
     rates, first_s = _rates(tiling, level), _first_s(tiling, level)
     group = np.repeat(np.arange(len(groups)), tiling.degree)
     pair, members = np.unique(group * len(rates) + units[groups.ravel()], return_counts=True)
     of_group, unit = np.divmod(pair, len(rates))
     outside = (tiling.degree - members) / tiling.degree
+    # a measured domain may reduce in its switches, so its accelerators may receive less
     adds_up = level == SCALE_UP and curves
     share = outside
     if op == "all_to_all":
@@ -109,7 +112,7 @@ def _level_s(op: CurveOp, size_bytes: float, tiling: Tiling, level: int, curves:
 
 
 def _rates(tiling: Tiling, level: int) -> Floats:
-    """Bytes/s that enter each unit below a level at best, (units,)."""
+    """Upper bound on bytes/s that enter each unit below a level, (units,)."""
     topology = tiling.topology
     used = [topology.building(share.building) for share in tiling.fill]
     counts = [share.num_accelerators for share in tiling.fill]
@@ -127,7 +130,7 @@ def _rates(tiling: Tiling, level: int) -> Floats:
 
 
 def _first_s(tiling: Tiling, level: int) -> Floats:
-    """The least latency of a message into each unit below a level, (units,)."""
+    """Least latency of a message into each unit below a level, s, (units,)."""
     owner = np.repeat(np.arange(len(tiling.fill)), [share.num_accelerators for share in tiling.fill])
     used = [tiling.topology.building(share.building) for share in tiling.fill]
     near = [
@@ -140,7 +143,7 @@ def _first_s(tiling: Tiling, level: int) -> Floats:
 
 
 def _trunks_into(tiling: Tiling, level: int) -> list[list[Trunk]]:
-    """Trunks between the buildings of each unit below a level (the one that holds it) and all others, (units,)."""
+    """Inter-building links from outside into the buildings of each unit below a level, (units,)."""
     pairs = {*zip(tiling.units(level).tolist(), tiling.units(CAMPUS).tolist(), strict=True)}
     inside: dict[int, set[str]] = {}
     for unit, building in sorted(pairs):
@@ -158,19 +161,20 @@ def _adapter_bytes_per_s(building: Building) -> float:
 
 
 def _uplink_bytes_per_s(building: Building, level: int) -> float:
-    """What all of a unit below a level inside a building have for leaving it."""
+    """Bytes/s that leave one unit below a level inside a building."""
     link, below = getattr(building.links, LINK_LEVELS[level]), LINK_LEVELS[level - 1]
     size = building.accelerators_per(below)
     return _bytes_per_s(building, LINK_LEVELS[level]) * size / float(link.oversubscription_ratio)
 
 
 def _farthest_s(tiling: Tiling) -> float:
-    """The least latency of a message between the two ranks of a group that are farthest apart."""
+    """Least latency, s, of a message between the two ranks of a group that are farthest apart."""
     topology = tiling.topology
     used = [topology.building(share.building) for share in tiling.fill]
     owner = tiling.units(CAMPUS)[tiling.groups]
     rows = np.unique(np.sort(owner, axis=1), axis=0)
     together = {pair for row in rows for pair in combinations(np.unique(row).tolist(), 2)}
+    # with messages of 0 bytes, routes are those of least latency
     paths = TrunkPaths(topology.model_copy(update={"routed_message_bytes": 0.0}))
     over = [paths.latency_s(used[a].name, used[b].name) for a, b in together]
     for level in reversed(range(CAMPUS)):

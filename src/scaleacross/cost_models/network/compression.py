@@ -1,13 +1,13 @@
-"""What a codec makes of the links: seconds per byte of messages as they are, and the bounds that a search needs.
+"""Effect of a codec on links: seconds per byte of messages before encoding, and the bounds that a search needs.
 
-Symbols: a level with bandwidth b per accelerator and W for all m members of a group in one child (``collective_laws``), a codec
-of ratio r whose encoding and decoding together take c seconds per byte on one accelerator.
+Symbols: a level with bandwidth b per accelerator and W for all m members of a group in one child (``collective_laws``);
+a codec of ratio r whose encoding and decoding together take c seconds per byte on one accelerator.
 
     one message       1/(r·W) + c/m         encode, send, decode, one after the other
-    many chunks       the busiest of: the wire 1/(r·W), the adapter, and the codec Σ (f−1)/f · c/m, which work at the same time
+    many chunks       the busiest of: the wire 1/(r·W), the adapter, and the codec Σ (f−1)/f · c/m, at the same time
 
-The first is links of bandwidth 1/(1/(r·b) + c) and capacity likewise, so every formula over links holds for encoded messages.
-A window holds r times the message. Links that are r times as fast bound both from below.
+The first law equals links of bandwidth 1/(1/(r·b) + c), and likewise for capacity, so every formula over links holds
+for encoded messages. A window holds r times the message. Links that are r times as fast bound both from below.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from scaleacross.spec.network_choice import Compression, Driver
 
 @dataclass(frozen=True)
 class Best:
-    """The best of all options, encoded ones and other drivers than kernels included.
+    """Network choice that stands for the best of all options, encoded messages and other drivers than kernels included.
 
     Attributes:
         offers: codecs on levels, each with the error of one encoding.
-        max_relative_error: of all encodings of a result together.
-        drivers: of gathers and all-to-alls.
+        max_relative_error: limit on all encodings of a result together.
+        drivers: allowed for gathers and all-to-alls.
     """
 
     offers: tuple[Compression, ...]
@@ -42,7 +42,7 @@ class Best:
 
 
 def on_levels(values: float, levels: Sequence[str], elsewhere: float) -> Floats:
-    """``values`` on some levels, (NUM_LEVELS,)."""
+    """``values`` on some levels and ``elsewhere`` on the others, (NUM_LEVELS,)."""
     return np.where(np.isin(LINK_LEVELS, levels), values, elsewhere)
 
 
@@ -52,20 +52,20 @@ def sent_ratio(compression: Compression | None) -> Floats:
 
 
 def codec_s_per_byte(compression: Compression) -> Floats:
-    """Seconds that one accelerator encodes and decodes a byte of a message, per level."""
+    """Seconds in which one accelerator encodes and decodes a byte of a message, per level."""
     seconds = 1 / compression.encode_bytes_per_s + 1 / compression.decode_bytes_per_s
     return on_levels(seconds, compression.levels, 0.0)
 
 
 def shortened(links: Links, ratio: Floats) -> Links:
-    """Links on which ``ratio`` times as many bytes pass, per level."""
+    """Links that carry ``ratio`` times as many bytes, per level."""
     adapter = None if links.adapter is None else links.adapter * ratio
     bandwidth, capacity = links.bandwidth * ratio, links.capacity * ratio
     return links._replace(bandwidth=bandwidth, capacity=capacity, adapter=adapter, ratio=ratio)
 
 
 def encoded(links: Links, shape: GroupShape, compression: Compression) -> Links:
-    """Links as one encoded message after the other sees them."""
+    """Links for messages that are encoded, sent and decoded one after the other."""
     fast, each = shortened(links, sent_ratio(compression)), codec_s_per_byte(compression)
     shared = shape.crossing / fast.capacity + each / shape.members
     with np.errstate(divide="ignore"):
@@ -83,7 +83,7 @@ def coded_laws(
     *,
     by_rank: bool = False,
 ) -> Laws:
-    """``collective_laws.laws`` of messages that travel encoded."""
+    """``collective_laws.laws`` for messages that travel encoded."""
     shape = shape.farthest
     one = laws(shape, encoded(links, shape, compression), counted, steps, by_rank=by_rank)
     wire = laws(shape, shortened(links, sent_ratio(compression)), counted, steps, by_rank=by_rank)
@@ -96,7 +96,7 @@ def coded_laws(
 
 
 def fastest_links(links: Links, offers: Sequence[Compression]) -> Links:
-    """Links that are faster than any offer makes them and no slower than those farther out, as bounds need them."""
+    """Links as fast as the best offer on each level and no slower than those farther out, as bounds need them."""
     fast = shortened(links, np.max([sent_ratio(one) for one in offers], axis=0))
     bandwidth, capacity = (
         np.maximum.accumulate(part[..., ::-1], axis=-1)[..., ::-1] for part in (fast.bandwidth, fast.capacity)

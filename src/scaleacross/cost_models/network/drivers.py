@@ -1,20 +1,20 @@
-"""What drives a collective: kernels on multiprocessors, copy engines with RDMA, or the host; what each takes.
+"""Drivers of a collective: kernels on multiprocessors, copy engines with RDMA, or the host; and what each holds.
 
-================= ============================ ============================ ===============================================
-driver            multiprocessors held         inside a scale-up domain     beyond it, per accelerator
-================= ============================ ============================ ===============================================
-multiprocessors   as the accelerator says, h   measured curves              port
-copy_engines      min(h, 1)                    ENGINE_SHARE of what kernels port: adapters read and write the tensors
-                                               reach, ENGINE_START_S more
-host              0                            over the host                min(port, host link, host memory / 3 touches)
-================= ============================ ============================ ===============================================
+=============== ============================ ============================ =============================================
+driver          multiprocessors held         inside a scale-up domain     beyond it, per accelerator
+=============== ============================ ============================ =============================================
+multiprocessors as the accelerator says, h   measured curves              port
+copy_engines    min(h, 1)                    ENGINE_SHARE of what kernels port: adapters read and write the tensors
+                                             attain, ENGINE_START_S more
+host            0                            over the host                min(port, host link, host memory / 3 touches)
+=============== ============================ ============================ =============================================
 
-Copy engines and hosts move bytes and add nothing up: they run gathers and all-to-alls. Neither is ever faster than kernels on the
-same links (NCCL 2.31 on its zero-CTA policy: "even when that choice may sacrifice some performance"; of the host path arXiv
-2604.24073: slower than NCCL alone), so a call takes the longer of the law above and of what kernels take. What they give back is
-computation: while a collective holds h of N multiprocessors, products run at (N − h)/N of their speed (``sm_contention``).
-What bytes take of HBM counts alike for all three, which is too much for copy engines; so do chunk windows of parameters that
-cross buildings (``split_backward``).
+Copy engines and hosts move bytes and cannot reduce, so they run gathers and all-to-alls. Neither is ever faster than
+kernels on the same links (NCCL 2.31 on its zero-CTA policy: "even when that choice may sacrifice some performance"; of
+the host path arXiv 2604.24073: slower than NCCL alone). So a call takes the longer of the law above and the kernels'
+time. Their gain is computation: while a collective holds h of N multiprocessors, products run at (N − h)/N of their
+speed (``sm_contention``). Contention for HBM counts alike for all three, which is too much for copy engines. So do
+chunk windows of parameters that cross buildings (``split_backward``).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def slowdown(driver: Driver, num_held: int, num_multiprocessors: int) -> float:
 
 
 def taken_fraction(accelerators: Sequence[Accelerator], driver: Driver = "multiprocessors") -> float:
-    """Share of their speed that products lose while a driver's collective runs, of the accelerator type that loses most."""
+    """Share of their speed that products lose while a driver's collective runs, on the type that loses most."""
     return max(
         float(held_fraction(held_by(driver, one.collective_multiprocessors), one.num_multiprocessors))
         for one in accelerators
@@ -53,16 +53,16 @@ def taken_fraction(accelerators: Sequence[Accelerator], driver: Driver = "multip
 
 
 def least_taken_fraction(accelerators: Sequence[Accelerator], drivers: Iterable[Driver]) -> float:
-    """``taken_fraction`` of the driver, among those allowed, that takes least."""
+    """Least ``taken_fraction`` among the allowed drivers."""
     return min(taken_fraction(accelerators, driver) for driver in drivers)
 
 
 class Drives(NamedTuple):
-    """What accelerators leave to drivers other than kernels.
+    """Figures of accelerators for drivers other than kernels.
 
     Attributes:
-        host_bytes_per_s: what a collective that the host drives sends and receives per accelerator; None: no host is stated.
-        engine_share: what copy engines take of products' speed over what kernels take, at most 1.
+        host_bytes_per_s: rate per accelerator of a collective that the host drives; None: no host is stated.
+        engine_share: products' loss of speed to copy engines over their loss to kernels, at most 1.
     """
 
     host_bytes_per_s: float | None
@@ -70,18 +70,18 @@ class Drives(NamedTuple):
 
     @classmethod
     def of(cls, accelerators: Sequence[Accelerator]) -> Drives:
-        """Of several types the slowest."""
+        """Figures of the slowest of several types."""
         rates = [one.host.relay_bytes_per_s for one in accelerators if one.host is not None]
         kernels = taken_fraction(accelerators)
         share = taken_fraction(accelerators, "copy_engines") / kernels if kernels else 1.0
         return cls(min(rates) if rates and len(rates) == len(accelerators) else None, share)
 
     def held_share(self, driver: Driver) -> float:
-        """What a driver takes of products' speed over what kernels take."""
+        """Products' loss of speed to a driver over their loss to kernels."""
         return {"multiprocessors": 1.0, "copy_engines": self.engine_share, "host": 0.0}[driver]
 
     def port_bytes_per_s(self, driver: Driver) -> float:
-        """Most that an accelerator sends on any level; raises InputError where the host drives and none is stated."""
+        """Largest rate of an accelerator on any level; inf unless the host drives. InputError if no host is stated."""
         if driver != "host":
             return np.inf
         if self.host_bytes_per_s is None:
@@ -92,19 +92,19 @@ class Drives(NamedTuple):
         return self.host_bytes_per_s
 
     def start_s(self, driver: Driver) -> float:
-        """What a call takes beyond the start of kernels: of the host the first segment's way there and the last one's back."""
+        """Start-up of a call beyond that of kernels, s; the host adds the first segment's way in and the last's out."""
         if driver == "host":
             return 2 * LIBRARY_SEGMENT_BYTES / self.port_bytes_per_s(driver)
         return ENGINE_START_S if driver == "copy_engines" else 0.0
 
 
 def inside_share(driver: Driver) -> float:
-    """Of what kernels reach inside a scale-up domain."""
+    """Share of the kernels' rate inside a scale-up domain."""
     return ENGINE_SHARE if driver == "copy_engines" else 1.0
 
 
 def driven(links: Links, driver: Driver) -> Links:
-    """``links`` as a driver other than kernels has them: without their curves.
+    """``links`` for a driver other than kernels, without measured curves.
 
     Raises:
         InputError: the host drives, and none is stated.

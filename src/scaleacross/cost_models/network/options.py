@@ -1,17 +1,19 @@
 """Every way to run one collective on a group, with its time and the bytes per level.
 
-Symbols and formulas as in ``collective_laws``: S bytes, level l with fanout f_l, W_l what a group has for leaving a child, α_l
-latency. ``collectives.Group`` prices the best of these ways, so the fastest option here is what a search promises.
+Symbols and formulas as in ``collective_laws``: S bytes, level l with fanout f_l, W_l a group's rate out of a child, α_l
+latency. ``collectives.Group`` computes the best of these ways, so the fastest option here is the time that a search
+assumes.
 
 * library        a group inside one scale-up domain whose curve is measured
 * ring, tree     as there
-* hierarchical   every combination of algorithms per level and chunks; direct exchange of f−1 messages at once is left out: what
-                 it costs (incast) is not priced here
+* hierarchical   every combination of algorithms per level and chunks; direct exchange of f−1 messages at once is left
+                 out, because its incast is not modelled here
 * all-to-all     direct (one latency) and pairwise (every level its steps one after the other); two-level over the
                  outermost level: the same far bytes in fewer, larger messages, after a phase inside
 
-None of a group that leaves its domain is faster than the measured curve of as many ranks as one domain holds, nor than what
-NCCL's protocols take at least inside a building (``protocol_times``); encoded messages know no protocols.
+No option of a group that leaves its domain is faster than the measured curve of as many ranks as one domain holds. Nor
+is it faster than the lower bounds of NCCL's protocols inside a building (``protocol_times``); these do not apply to
+encoded messages.
 """
 
 from __future__ import annotations
@@ -46,9 +48,9 @@ class Way(NamedTuple):
     """One way to run a reduction.
 
     Attributes:
-        name: as a schedule of ``schedules.collective`` is named; levels outermost first.
-        algorithm: as a plan names it.
-        steps: what each level of a hierarchical way runs, outermost first.
+        name: name of its schedule in ``schedules.collective``; levels outermost first.
+        algorithm: its name in a plan.
+        steps: algorithm of each level of a hierarchical way, outermost first.
         num_chunks: chunks that follow one another.
     """
 
@@ -62,12 +64,12 @@ class Option(NamedTuple):
     """A way with its time.
 
     Attributes:
-        name, num_chunks: as of ``Way``.
-        algorithm: None: no plan chooses it.
+        name, steps, num_chunks: as in ``Way``.
+        algorithm: its name in a plan; None: no plan chooses it.
         time_s: alone on the network, launch included.
         level_bytes: [level] -> bytes that one group sends into one child.
-        steps: as of ``Way``.
-        busy_s: of it, those in which networks beyond the scale-up domain are busy (no latencies), as ``collectives.Timed``.
+        busy_s: the part of ``time_s`` in which networks beyond the scale-up domain are busy (no latencies), as in
+            ``collectives.Timed``.
     """
 
     name: str
@@ -80,7 +82,7 @@ class Option(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """A level that the group crosses, and what all members in one child have for leaving it."""
+    """A level that the group crosses, and the rate of all members in one child for leaving it."""
 
     level: int
     fanout: int
@@ -93,8 +95,8 @@ def options(op: CurveOp, size_bytes: float, shape: GroupShape, links: Links, lau
     """All options, fastest first; empty for a group of one.
 
     Args:
-        op: all_reduce, all_gather, reduce_scatter (``size_bytes`` of the full tensor) or all_to_all (bytes that one rank sends in
-            all, itself included).
+        op: all_reduce, all_gather, reduce_scatter (``size_bytes`` of the full tensor) or all_to_all (bytes that one
+            rank sends in all, itself included).
         shape: exact shape of the groups, one row.
         links: figures of the levels, one row.
         launch_s: fixed start-up of a collective.
@@ -119,9 +121,10 @@ def options(op: CurveOp, size_bytes: float, shape: GroupShape, links: Links, lau
 def ways(
     op: CurveOp, size_bytes: float, shape: GroupShape, links: Links, compression: Compression | None = None
 ) -> Iterator[Way]:
-    """Ring, tree, and every combination of algorithms per level and chunks; inside a domain of which curves know, the library.
+    """Ring, tree, and every combination of algorithms per level and chunks; in a domain with curves, the library.
 
-    ``compression``: how messages travel on some levels; then trees, whose ranks pass on sums of many levels, are left out.
+    Args:
+        compression: encoding of messages on some levels. It excludes trees, whose ranks pass on sums of many levels.
     """
     levels = np.flatnonzero(shape.fanout > 1).tolist()
     if not levels:
@@ -148,7 +151,7 @@ def ways(
 
 
 def _reduction(op: GatherOp | Literal["all_reduce"], size: float, group: Group, way: Way) -> Option:
-    """A way as a stated choice of the group takes it."""
+    """Option of a way, timed like a stated choice of the group."""
     shape, links = group.shape, group.links
     choice = CommunicatorChoice(
         communicator="dp_shard",  # any will do: the group reads operation, algorithm and chunks alone
@@ -175,7 +178,7 @@ def _reduction(op: GatherOp | Literal["all_reduce"], size: float, group: Group, 
 
 
 def measured_s(op: CurveOp, size: float, degree: float, links: Links) -> float:
-    """Seconds, of size ``size`` bytes, by the curve of as many ranks as a domain holds, NaN without one."""
+    """Seconds for ``size`` bytes by the curve of as many ranks as a domain holds; NaN without one."""
     if links.curves is None:
         return math.nan
     return float(curve_s(links.curves, links.curve, op, np.array(degree), np.array(size)))
@@ -189,6 +192,7 @@ def _exchanged(size: float, crossed: Sequence[_Level], degree: float) -> dict[in
 def _crossed(shape: GroupShape, links: Links) -> list[_Level]:
     """Levels that an all-to-all crosses, innermost first."""
     leaving = shape.members * (shape.degree - shape.members) / shape.degree
+    # levels that nothing crosses take no time; the bound avoids a division by zero
     rate = leaving / np.maximum(exchange_s_per_byte(shape, links), np.finfo(float).tiny)
     return [
         _Level(level, int(f), float(shape.members[level]), float(rate[level]), float(links.latency[level]))
@@ -198,7 +202,7 @@ def _crossed(shape: GroupShape, links: Links) -> list[_Level]:
 
 
 def _algorithms(fanout: float) -> list[LevelAlgorithm]:
-    """What a level can run; halving and doubling where it saves steps."""
+    """Algorithms that a level can run; halving and doubling only where it saves steps."""
     out: list[LevelAlgorithm] = ["ring"]
     if float(fewest_steps(np.array(fanout))) < fanout - 1:
         out.append("halving_doubling")
@@ -208,10 +212,11 @@ def _algorithms(fanout: float) -> list[LevelAlgorithm]:
 def _all_to_all(
     size: float, crossed: Sequence[_Level], shape: GroupShape, *, handshakes_s: float, curves: bool
 ) -> Iterator[Option]:
-    """Every level's bytes over its links, all levels at once; what differs is how many messages wait for one another.
+    """Options of an all-to-all. All send every level's bytes over its links at once; they differ in latencies.
 
-    In two levels everything is first exchanged among the m ranks below the outermost level, for all its children; then what a
-    child lacks of it crosses, past every level on its way. Of each level's links that takes no less than the direct exchange.
+    In two levels, everything is first exchanged among the m ranks below the outermost level, for all its children. Then
+    what a child lacks crosses, past every level on its way. On each level's links that takes no less than the direct
+    exchange.
     """
     entering = _exchanged(size, crossed, float(shape.degree))
     outer = [level for level in crossed if level.level >= RACK] if curves else crossed

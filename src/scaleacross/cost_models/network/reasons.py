@@ -1,5 +1,4 @@
-"""What the time of a collective answers to: every figure of the network is improved by a tenth in turn, and the one that saves
-most is named."""
+"""Bottleneck of a collective: each figure of the network is improved by a tenth; the one that saves most is named."""
 
 from __future__ import annotations
 
@@ -23,16 +22,17 @@ from scaleacross.workloads.equal_copies import EqualCopies
 
 BETTER: Final = 1.1
 ADAPTER: Final = "network adapter"
-"""Every link beyond the scale-up domain: ports and, behind them, what they all feed."""
+"""Every link beyond the scale-up domain: ports, and all links that they feed."""
 NARROWER: Final = 0.99
-"""The adapter stands for all links, and less latency turns a window over more often: the narrower figure is named where it
-saves as much."""
+"""Factor on savings of the adapter, which stands for all links, and of latency, which also renews a window more
+often. The narrower figure is named where it saves as much."""
 WORTH_NAMING: Final = 1e-3
-"""Share of the time that a tenth must save."""
+"""Least share of the time that a tenth must save."""
 
 
 def decided_by(flow: Flow, group: Group, equal_copies: EqualCopies) -> str:
-    """The figure that the time of one call answers to most; ``group`` of one row, with its network."""
+    """Name of the figure with the largest effect on the time of one call; "launch" if none has any. ``group`` has
+    one row and its network."""
     own = _seconds(flow, group, equal_copies)
     saved = {name: own - _seconds(flow, better, equal_copies) for name, better in _improved(flow, group)}
     if not saved:
@@ -46,7 +46,7 @@ def _seconds(flow: Flow, group: Group, equal_copies: EqualCopies) -> float:
 
 
 def _improved(flow: Flow, group: Group) -> Iterator[tuple[str, Group]]:
-    """The group with one figure better."""
+    """Yield the name of each figure and the group with that figure improved."""
     links = group.links
     if links.curves is not None:
         yield "scale-up domain", replace(group, links=links._replace(curves=links.curves / BETTER))
@@ -70,13 +70,13 @@ def _improved(flow: Flow, group: Group) -> Iterator[tuple[str, Group]]:
 
 
 def _roomier(links: Links, scale: Floats) -> Links:
-    """Links whose uplinks and trunks are wider."""
+    """Links whose shared capacities (uplinks and inter-building links) are ``scale`` times as large."""
     uplink = None if links.uplink is None else links.uplink * scale
     return links._replace(capacity=links.capacity * scale, uplink=uplink)
 
 
 def _wider_window(flow: Flow, group: Group, level: int) -> Group | None:
-    """More in flight across a level; None where no choice says how much there is."""
+    """The group with more bytes in flight across a level; None where no choice states how many there are."""
     own = None if isinstance(group.network, str | Best) else group.network.get((flow.op, flow.what))
     if own is None:
         return None

@@ -1,8 +1,9 @@
-"""What a communicator holds on every accelerator: channels (blocks of threads), queue pairs, and buffers for what is in flight.
+"""Resources of a communicator on every accelerator: channels (blocks of threads), queue pairs and buffers.
 
-Connections stay open, so a communicator holds the most that any of its collectives needs, and an accelerator the sum over its
-communicators. A ring talks to 2 peers, the double tree to 6 (two children and a parent, twice), halving and doubling over f
-children to log2 f, a direct exchange to everybody outside of the scale-up domain, a pipeline to its 2 neighbours.
+Connections stay open, so a communicator holds the most that any of its collectives needs. An accelerator holds the sum
+over its communicators. A ring talks to 2 peers, the double tree to 6 (two children and a parent, twice), halving and
+doubling over f children to log2 f, a direct exchange to every rank outside of the scale-up domain, a pipeline to its 2
+neighbours.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from scaleacross.spec.network_choice import CommunicatorChoice, Connection, held
 
 
 class Held(NamedTuple):
-    """Of one accelerator, whole numbers: blocks of threads, queue pairs, bytes."""
+    """Resources held on one accelerator, whole numbers: blocks of threads, queue pairs, bytes."""
 
     channels: int
     queue_pairs: int
@@ -30,7 +31,7 @@ NOTHING_HELD = Held(0, 0, 0)
 
 
 def held(choice: CommunicatorChoice, shape: GroupShape) -> Held:
-    """What one choice needs; ``shape`` of one row or none."""
+    """Resources that one choice needs; ``shape`` has one row or no row axis."""
     peers = peers_by_level(choice, shape)
     pairs = sum(peers[one.level] * one.queue_pairs for one in choice.connections)
     buffers = sum(peers[one.level] * one.window_bytes for one in choice.connections)
@@ -38,7 +39,7 @@ def held(choice: CommunicatorChoice, shape: GroupShape) -> Held:
 
 
 def peers_by_level(choice: CommunicatorChoice, shape: GroupShape) -> dict[str, int]:
-    """Peers of one rank across every level that it has connections for."""
+    """Number of peers of one rank across every level that the choice has connections for."""
     fanout, members = shape.fanout.reshape(NUM_LEVELS), shape.members.reshape(NUM_LEVELS)
     degree, halving = int(shape.degree.reshape(())), {s.level for s in choice.steps if s.algorithm != "ring"}
 
@@ -56,7 +57,7 @@ def peers_by_level(choice: CommunicatorChoice, shape: GroupShape) -> dict[str, i
 
 
 def held_together(choices: Iterable[CommunicatorChoice], shapes: Mapping[str, GroupShape]) -> Held:
-    """What all communicators of a plan hold on one accelerator."""
+    """Resources that all communicators of a plan hold on one accelerator."""
     most: defaultdict[str, Held] = defaultdict(lambda: NOTHING_HELD)
     for choice in choices:
         own, one = most[choice.communicator], held(choice, shapes[choice.communicator])

@@ -1,16 +1,16 @@
-"""What a connection's settings leave of a level: channels, window, hashing and loss, for arrays of groups.
+"""Effect of a connection's settings on a level: channels, window, hashing and loss, for arrays of groups.
 
     rate      min(bandwidth, h · CHANNEL_BYTES_PER_S, window / RTT) · goodput       of one rank, h channels
     goodput   (1−p) / (1−p+p·W), W packets of a queue pair in flight (go-back-N; 1 for selective repeat)
-    capacity  · ``load_balance.ecmp_efficiency_fraction`` of crossing · members · q flows, where queue pairs are hashed; of a ring
-              or tree, which leaves a building over one domain, of crossing · ring_lanes · q (``Links.ring_share``), of an
-              all-to-all, where ranks have one to every peer, of all pairs · q (``Links.egress``)
+    capacity  · ``load_balance.ecmp_efficiency_fraction`` of crossing · members · q flows, where queue pairs are hashed.
+              A ring or tree leaves a building over one domain: crossing · ring_lanes · q (``Links.ring_share``). In an
+              all-to-all, ranks have a flow to every peer: all pairs · q (``Links.egress``)
 
-Only levels beyond the scale-up domain have connections. Inside a building the share of line rate that a technology reaches
-already counts what hashing costs there, so hashing is priced on trunks alone (``Levels.num_links``).
+Only levels beyond the scale-up domain have connections. Inside a building the share of line rate that a technology
+attains already includes hashing. So hashing is modelled on inter-building links alone (``Levels.num_links``).
 
 Defaults of NCCL 2.31: 4 MiB of buffer per channel in 8 steps (NCCL_BUFFSIZE, NCCL_STEPS), one queue pair per channel
-(NCCL_IB_QPS_PER_CONNECTION); as many channels as fill the port.
+(NCCL_IB_QPS_PER_CONNECTION); as many channels as saturate the port.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Settings(NamedTuple):
     Attributes:
         num_channels: blocks of threads.
         queue_pairs: of one connection.
-        window_bytes: most in flight to one peer.
-        sprayed: queue pairs are fed as fast as they drain, so no link waits for another.
+        window_bytes: largest number of bytes in flight to one peer.
+        sprayed: whether queue pairs are fed as fast as they drain, so that no link waits for another.
     """
 
     num_channels: Floats
@@ -52,21 +52,21 @@ class Settings(NamedTuple):
 
 
 def window_rate_bytes_per_s(window_bytes: Floats, one_way_latency_s: Floats) -> Floats:
-    """Most that one connection moves with so many bytes in flight, window / RTT; inf without latency."""
+    """Largest rate of one connection with so many bytes in flight, window / RTT; inf without latency."""
     with np.errstate(divide="ignore", over="ignore"):
         return window_bytes / (2 * one_way_latency_s)
 
 
 def go_back_n_fraction(loss_fraction: Floats, window_packets: Floats) -> Floats:
-    """Go-back-N sends the whole window again: (1−p) / (1−p+p·W), W packets in flight; W = 1 is selective repeat.
+    """Goodput over rate under loss, (1−p) / (1−p+p·W), W packets in flight: go-back-N sends a whole window again.
 
-    Source: Bertsekas and Gallager, Data Networks (1992), section 2.4.
+    W = 1 is selective repeat. Source: Bertsekas and Gallager, Data Networks (1992), section 2.4.
     """
     return (1 - loss_fraction) / (1 - loss_fraction + loss_fraction * window_packets)
 
 
 def channels_of(bandwidth: Floats) -> Floats:
-    """Channels that fill a port, ⌈bandwidth / CHANNEL_BYTES_PER_S⌉; 1 where there is no port."""
+    """Channels that saturate a port, ⌈bandwidth / CHANNEL_BYTES_PER_S⌉; 1 where there is no port."""
     filled: Floats = np.ceil(np.where(np.isfinite(bandwidth), bandwidth, 0.0) / CHANNEL_BYTES_PER_S)
     return np.maximum(1.0, filled)
 
@@ -79,7 +79,7 @@ def library_settings(links: Links) -> Settings:
 
 
 def stated_settings(*choices: CommunicatorChoice) -> Settings:
-    """The settings of a choice, or of several, a row each; levels without a connection are not limited."""
+    """The settings of a choice, or of several, one row each; levels without a connection are not limited."""
     if len(choices) > 1:
         return Settings(*map(np.stack, zip(*map(stated_settings, choices), strict=True)))
     [choice] = choices
@@ -93,7 +93,7 @@ def stated_settings(*choices: CommunicatorChoice) -> Settings:
 
 
 def connected(links: Links, shape: GroupShape, settings: Settings) -> Links:
-    """``links`` as these settings leave them to the groups of ``shape``; levels that they do not cross stay as they are."""
+    """``links`` as limited by these settings for the groups of ``shape``; levels not crossed are unchanged."""
     crossed = BEYOND & (shape.fanout > 1)
     rate = _flow_rate(links, settings)
     if links.loss is not None and links.packet_bytes is not None and np.any(links.loss > 0):
@@ -102,6 +102,7 @@ def connected(links: Links, shape: GroupShape, settings: Settings) -> Links:
             packets = np.where(np.isfinite(rate), np.maximum(1.0, in_flight / links.packet_bytes), 1.0)
         rate = rate * go_back_n_fraction(links.loss, packets)
     bandwidth = np.where(crossed, rate, links.bandwidth)
+    # ``_hashed`` multiplies by crossing again, which gives the pairs of ranks on the fullest link
     pairs = shape.exchanged * shape.degree[..., None] / shape.crossing
     members, lanes, peers = (
         _hashed(links, shape, each, settings, crossed) for each in (shape.members, ring_lanes(shape), pairs)
@@ -116,23 +117,24 @@ def connected(links: Links, shape: GroupShape, settings: Settings) -> Links:
 
 
 def connected_at_best(links: Links, settings: Settings) -> Links:
-    """The most that these settings leave of ``links`` to any group: without what losses and hashed flows take.
+    """Upper bound on ``links`` under these settings for any group: losses and hashing of flows are left out.
 
-    Still monotone where ``links`` are (bandwidths fall and latencies rise outwards), as bounds on relaxed shapes need it.
+    The result stays monotone where ``links`` are (bandwidths fall and latencies rise outwards), as bounds on relaxed
+    shapes need it.
     """
     rate = np.where(BEYOND, _flow_rate(links, settings), links.bandwidth)
     return links._replace(bandwidth=rate, adapter=links.bandwidth)
 
 
 def _flow_rate(links: Links, settings: Settings) -> Floats:
-    """What channels and windows let a rank send over every level, bytes/s, as wide as ``links``."""
+    """Largest rate of a rank over every level with these channels and windows, bytes/s, as wide as ``links``."""
     with np.errstate(invalid="ignore"):
         rate = np.minimum(links.bandwidth, settings.num_channels * CHANNEL_BYTES_PER_S)
         return np.minimum(rate, window_rate_bytes_per_s(settings.window_bytes, links.latency))
 
 
 def _hashed(links: Links, shape: GroupShape, senders: Floats, settings: Settings, crossed: Bools) -> Floats:
-    """Share of a level's capacity that hashed flows of some ``senders`` in a child reach; 1 where nothing is hashed."""
+    """Share of a level's capacity that hashed flows of ``senders`` in a child attain; 1 where nothing is hashed."""
     if links.num_links is None or not np.any(links.num_links > 0):
         return np.ones(())
     flows = shape.crossing * senders * settings.queue_pairs
@@ -141,6 +143,7 @@ def _hashed(links: Links, shape: GroupShape, senders: Floats, settings: Settings
     )
     share = np.ones(flows.shape)
     if hashed.any():
+        # few distinct pairs occur, and each is a sum over many loads
         pairs, inverse = np.unique(np.stack([flows[hashed], num_links[hashed]]), axis=1, return_inverse=True)
         share[hashed] = ecmp_efficiency_fraction(pairs[0], pairs[1])[inverse.ravel()]
     return share

@@ -1,11 +1,12 @@
-"""What the collectives of an overlap window put on the trunks together, and what a job lets them.
+"""Load that the collectives of an overlap window put on inter-building links together, and the budget that a job sets.
 
-In a window of L_w seconds of computation a trunk level of capacity C (per direction, out of the busiest unit) could carry C·L_w
-bytes. The window's own collectives and those that the step waits for in the same passes (pipeline messages above all) share it:
+In a window of L_w seconds of computation, inter-building links of capacity C (per direction, out of the busiest unit)
+could carry C·L_w bytes. The window's own collectives share it with those that the step waits for in the same passes
+(mainly pipeline messages):
 
-    Σ calls in the window · bytes of all groups on the fullest trunk  ≤  fraction · C · L_w
+    Σ calls in the window · bytes of all groups on the fullest link  ≤  fraction · C · L_w
 
-A call that is waited for comes as often in a window as passes of a micro-batch fit into its computation.
+An exposed call occurs as often in a window as passes of a micro-batch fit into the window's computation.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from scaleacross.spec.plan import Decision
 
 TRUNKS: Final = (CAMPUS, REGION)
 PASSES: Final = ("backward", "forward", "forward", "backward")
-"""What computes in each of WINDOW_NAMES."""
+"""Pass whose computation makes up each of WINDOW_NAMES."""
 
 
 def calls_in_windows(flow: Flow, volumes: Volumes, shard: ShardLevel) -> Floats:
@@ -42,6 +43,7 @@ def calls_in_windows(flow: Flow, volumes: Volumes, shard: ShardLevel) -> Floats:
         return np.array([float(volumes.work.buckets[0]) * (row in own) for row in range(len(WINDOW_NAMES))])
     work, count = volumes.work, float(volumes.candidates.num_micro_batches[0])
     seconds = {"forward": float(work.forward_s[0]), "backward": float(work.backward_s[0])}
+    # messages go with forward and backward passes alike, half of them with each
     each = {name: (flow.phases.get(name, 0.0) + flow.phases.get("message", 0.0) / 2) / count for name in seconds}  # type: ignore[call-overload]
     lengths = [float(one.length_s[0]) for one in windows(volumes.candidates, work)]
     return np.array([each[name] * length / seconds[name] for name, length in zip(PASSES, lengths, strict=True)])
@@ -50,7 +52,7 @@ def calls_in_windows(flow: Flow, volumes: Volumes, shard: ShardLevel) -> Floats:
 def call_bytes(
     flow: Flow, algorithm: str, compression: Compression | None, shape: GroupShape, pipeline: PipelineChoice
 ) -> Floats:
-    """Bytes that one call of all groups puts on the busiest trunk of each level, (trunk levels,); ``shape`` of no rows."""
+    """Bytes that one call of all groups puts on the busiest link of each level of TRUNKS; ``shape`` has no rows."""
     ratio = sent_ratio(compression)
     return np.array(
         [
@@ -61,20 +63,20 @@ def call_bytes(
 
 
 def budgets_bytes(fraction: float, volumes: Volumes, levels: Levels) -> Floats:
-    """What the windows leave to collectives, (windows, trunk levels)."""
+    """Bytes that collectives may send in each window, (windows, inter-building levels)."""
     lengths = np.array([float(one.length_s[0]) for one in windows(volumes.candidates, volumes.work)])
     capacity = levels.capacity[list(TRUNKS)]
     return np.asarray(fraction * lengths[:, None] * np.where(np.isfinite(capacity), capacity, 0.0))
 
 
 def hidden_windows(job: Job) -> tuple[bool, ...]:
-    """Whether the job lets computation hide each window's collectives."""
+    """Whether the job overlaps each window's collectives with computation."""
     overlap = job.overlap
     return overlap.gradient_reduce, overlap.parameter_gather, overlap.shard_prefetch, overlap.shard_prefetch
 
 
 def loads_bytes(decision: Decision, cost: PlanCost, shapes: Mapping[str, GroupShape]) -> Floats:
-    """What a priced plan puts on trunks in each window, (windows, trunk levels)."""
+    """Bytes that a plan with known cost puts on inter-building links in each window, (windows, levels)."""
     coded = {choice.key: choice.compression for choice in decision.network or ()}
     out = np.zeros((len(WINDOW_NAMES), len(TRUNKS)))
     for flow, one in zip(cost.sent, cost.collectives, strict=True):
@@ -85,7 +87,7 @@ def loads_bytes(decision: Decision, cost: PlanCost, shapes: Mapping[str, GroupSh
 
 
 def over(loads: Floats, budgets: Floats, only: Sequence[bool]) -> list[str]:
-    """Windows, among those in which something is hidden, whose load exceeds its budget."""
+    """Descriptions of the windows in ``only`` whose load exceeds its budget."""
     return [
         f"{name}: {loads[row, at] / 1e9:.4g} GB over the trunks of {LINK_LEVELS[level]}, {budgets[row, at] / 1e9:.4g} GB allowed"
         for row, name in enumerate(WINDOW_NAMES)
