@@ -1,8 +1,8 @@
-"""What else was on the table, and why it lost: the question behind "why does pp cross the buildings?".
+"""Find the best alternatives to a plan and say why they are slower ("why does pp cross the buildings?").
 
-For the winner's degrees every other axis is made the slowest one (C5 of ``place_parallelism``), so that it is the one
-that crosses; every choice (schedule, chunks, recompute, shard level, micro-batch) is changed alone; the best other
-degrees come from what the search placed; and the job is tried in its largest building alone.
+For the winner's degrees every other axis is made the slowest one (C5 of ``place_parallelism``), so that it crosses.
+Every choice (schedule, chunks, recompute, shard level, micro-batch) is changed alone. The best other degrees come from
+what the search placed. The job is also tried in its fastest building alone.
 """
 
 from __future__ import annotations
@@ -62,13 +62,14 @@ def alternatives(
     networks: PlacedNetworks,
     alone_of: Callable[[Search], OneBuilding | None] = lambda state: None,
 ) -> tuple[Alternative, ...]:
-    """The best alternative of every kind by estimate, fastest first; each with the network that is best for it. None is looked
-    for once the limit has passed.
+    """Return the best alternative of every kind by estimated step time, fastest first, each with its best network.
+
+    Nothing is tried once the limit has passed.
 
     Args:
-        won: price of the best plan with its network.
-        networks: remembers those of alternatives.
-        alone_of: what one building alone takes.
+        won: figures of the best plan with its network.
+        networks: remembers the networks of alternatives.
+        alone_of: returns the search in one building alone.
     """
     kinds: dict[str, Alternative] = {}
     for label, placed in chain(_other_axes(state, best), _other_degrees(state, best), _other_choices(state, best)):
@@ -88,7 +89,10 @@ def alternatives(
 
 
 def why_slower(won: PlanCost, lost: PlanCost) -> str:
-    """Component by component what the loser pays (+) and saves (−), largest first, naming what crosses which level."""
+    """Return the component differences, largest first, and which axis crosses which level.
+
+    ``+`` is time that the loser takes more than the winner, ``−`` time that it takes less.
+    """
     step = won.cost.step_s
     changes = {name: lost.cost.component(name) - won.cost.component(name) for name in COMPONENTS}
     named = sorted(
@@ -131,7 +135,7 @@ def _other_degrees(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
 
 
 def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
-    """The winner's degrees with one choice changed: per kind of choice the candidate with the least estimate."""
+    """Yield the winner's degrees with one choice changed: for each choice the candidate with the least estimate."""
     if state.past_limit:
         return
     pinned = DegreeRequest(**best.candidates.decision(0).degrees.model_dump())
@@ -171,7 +175,7 @@ def _choice_label(choice: str, placed: Placed) -> str:
 def _one_building(
     state: Search, best: Placed, won: PlanCost, alone_of: Callable[[Search], OneBuilding | None]
 ) -> Alternative | None:
-    """The job in one building, if the best plan uses several; None where that was not searched, or not to any end."""
+    """Return the job in one building if the best plan uses several; None where that search has no outcome."""
     alone = alone_of(state) if len(best.placement.fill) > 1 else None
     if alone is None or (alone.found.best is None and alone.found.out_of_time):
         return None

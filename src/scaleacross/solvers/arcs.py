@@ -1,7 +1,7 @@
-"""One axis of many candidates at one stride: what they wait for and what they carry, each worked out for distinct rows only.
+"""One axis of many candidates at one stride: what they wait for and what they send, computed for distinct rows only.
 
-Nothing here depends on the overlap settings of a job: calls, groups and window traffic are priced once, and ``Arc.terms``
-applies the settings. An axis that all candidates have at degree 1 makes no arc.
+Nothing here depends on the overlap settings of a job. Calls, groups and window traffic are computed once, and
+``Arc.terms`` applies the settings. An axis that all candidates have at degree 1 makes no arc.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENDLESS_S: Final = 1e30
 SPLIT: Final = frozenset({"dp_shard", "dp_replicate", "shard", "optimizer_offload"})
 """Columns that change neither computation nor any collective that the step waits for."""
 SHAPE: Final = frozenset({"micro_batch", "num_micro_batches", "schedule", "recompute", "context", "activation_offload"})
-"""Columns that change no traffic of gradients, parameters and optimizer states, but for folded stages (``_kinds``)."""
+"""Columns that change no gradient, parameter and optimizer traffic, except through folded stages (``alike``)."""
 
 
 class Kinds(NamedTuple):
@@ -41,12 +41,15 @@ class Kinds(NamedTuple):
 
 
 def kinds_of(candidates: Candidates) -> Kinds:
-    """The kinds of some candidates."""
+    """Return the kinds of some candidates."""
     return Kinds(alike(candidates, SPLIT), alike(candidates, SHAPE))
 
 
 def alike(candidates: Candidates, without: frozenset[str]) -> Distinct:
-    """Candidates that agree on all columns but some, and on whether their stages are folded, which moves layers."""
+    """Return the kinds of candidates that agree on all columns but ``without``.
+
+    Candidates of one kind also agree on whether their stages are folded, which moves layers.
+    """
     columns = [getattr(candidates, name) for name in column_names(Candidates) if name not in without]
     if "schedule" in without:
         columns.append(folded(candidates.schedule).astype(np.int64))
@@ -54,12 +57,12 @@ def alike(candidates: Candidates, without: frozenset[str]) -> Distinct:
 
 
 def axes_of_several(candidates: Candidates, axes: Sequence[GridAxis]) -> Sequence[GridAxis]:
-    """Those of ``axes`` over which some candidate has several ranks, at least one: groups of one rank send nothing."""
+    """Return the ``axes`` over which some candidate has several ranks, at least one axis; single ranks send nothing."""
     return [axis for axis in axes if (getattr(candidates, axis) > 1).any()] or axes[:1]
 
 
 def by_orders(candidates: Candidates) -> Iterator[tuple[Ints, list[tuple[GridAxis, ...]]]]:
-    """Rows of candidates with the same axes of degree > 1, and the orders that these axes may lie in."""
+    """Yield rows of candidates with the same axes of degree > 1, and the orders that these axes may lie in."""
     pattern = distinct(*(np.minimum(getattr(candidates, axis), 2) for axis in (*GRID_AXES, "expert_lanes")))
     for kind, row in enumerate(pattern.first):
         active = [axis for axis in GRID_AXES if int(getattr(candidates, axis)[row]) > 1]
@@ -67,7 +70,7 @@ def by_orders(candidates: Candidates) -> Iterator[tuple[Ints, list[tuple[GridAxi
 
 
 def sets_before(orders: Sequence[Sequence[GridAxis]], axis: GridAxis) -> tuple[list[frozenset[GridAxis]], Ints]:
-    """The sets of axes that are faster than one in some order, each once, and which of them each order has, (orders,)."""
+    """Return the distinct sets of axes that are faster than ``axis``, and the index of each order's set, (orders,)."""
     before = [frozenset(order[: order.index(axis)]) for order in orders]
     sets = list(dict.fromkeys(before))
     return sets, np.array([sets.index(faster) for faster in before])
@@ -76,13 +79,17 @@ def sets_before(orders: Sequence[Sequence[GridAxis]], axis: GridAxis) -> tuple[l
 def added_s(
     parts: Sequence[Terms], over: Sequence[Window], early: Early | None = None, shards: LeastPasses | None = None
 ) -> Floats:
-    """Lower bound on what all axes together add to ``placement_free_s``, (..., n): the longest of what they wait, the pipeline
-    alone, one micro-batch's path and what shards keep the fullest rank or links busy for, and of their traffic what the windows
-    do not hide.
+    """Return a lower bound on what all axes together add to ``placement_free_s``, s, (..., n).
 
-    Policies still to be chosen lengthen windows, by no more than the pipeline computes. A pipeline of which only the messages are
-    known may compute as much as hides all. ``early``: of gradients that cross buildings, None where there can be none;
-    ``shards``: of those that travel with every pass, likewise.
+    It is the exposed window traffic, what follows the pipeline, and the longest of four paths: all waits of the axes;
+    the pipeline alone; one micro-batch's path; the time that shards keep the fullest rank or the links busy.
+
+    Open recompute policies lengthen windows, by no more than the pipeline computes. A pipeline of which only the
+    messages are known may compute as much as overlaps with everything.
+
+    Args:
+        early: figures of gradients that cross buildings, None where there can be none.
+        shards: figures of traffic in every pass, None where there is none.
     """
     waited = _summed([part.waited_s for part in parts])
     path = np.broadcast_to(sum(part.passed_s for part in parts), waited.shape)
@@ -103,6 +110,7 @@ def added_s(
         traffic, over = early.alone(traffic, apart), early.behind(over, longest, before)
     exposed = exposed_in_windows_s(traffic, over)
     if alone and over[0].later.any():
+        # passes of open policies may overlap with any traffic, so a path that lacks them gets endless windows
         endless = [one._replace(length_s=np.where(one.later, ENDLESS_S, one.length_s)) for one in over]
         exposed = longest_s(exposed + waited, exposed_in_windows_s(traffic, endless) + np.max(alone, axis=0))
     else:
@@ -113,7 +121,7 @@ def added_s(
 
 
 def _summed(columns: Sequence[Floats]) -> Floats:
-    """The sum of arrays of one shape, without the stack of them that ``np.sum`` makes first."""
+    """Return the sum of arrays of one shape, without the stack of them that ``np.sum`` makes first."""
     total = columns[0].copy()
     for column in columns[1:]:
         total += column
@@ -121,7 +129,7 @@ def _summed(columns: Sequence[Floats]) -> Floats:
 
 
 def _far(early: Early, parts: Sequence[Terms], shape: tuple[int, ...]) -> Early | None:
-    """``early`` of the candidates, (..., n), that may have such gradients; None where none has."""
+    """Return ``early`` of the candidates, (..., n), that may have such gradients; None where none has."""
     known = [part.far for part in parts if part.far is not None]
     far = np.broadcast_to(np.any(known, axis=0) if known else np.ones((), dtype=bool), shape)
     return early.where(far) if far.any() else None
@@ -131,9 +139,12 @@ def _far(early: Early, parts: Sequence[Terms], shape: tuple[int, ...]) -> Early 
 class Arc:
     """An axis at the strides (n,) of candidates, or at several of each, (k, n).
 
-    ``some`` has one row for all that wait alike, with its ``calls``; ``waits`` (n,) or (k, n) says which row that is.
-    ``window_s`` (TRAFFIC_ROWS, n) or (TRAFFIC_ROWS, k, n) is the traffic in the windows, ``far`` (n,) or (k, n) whether gradients
-    cross buildings (None: not known).
+    Attributes:
+        some: one row for all candidates that wait alike, with its ``calls``.
+        waits: row of ``some`` of every candidate, (n,) or (k, n).
+        window_s: traffic in the windows, (TRAFFIC_ROWS, n) or (TRAFFIC_ROWS, k, n).
+        far: whether gradients cross buildings, (n,) or (k, n); None where that is not known.
+        apart_s: gradients of groups that share links with no other, (2, n) or (2, k, n); None without such links.
     """
 
     axis: GridAxis
@@ -145,7 +156,7 @@ class Arc:
     apart_s: Floats | None = None
 
     def terms(self, volumes: Volumes) -> Terms:
-        """What the axis adds under the overlap settings of the job of ``volumes`` (of all candidates)."""
+        """Return what the axis adds under the overlap settings of the job of ``volumes`` (of all candidates)."""
         waits = waits_of(replace(self.some, job=volumes.job), self.calls)
         alone = None if waits.alone_s is None or not waits.alone_s.any() else waits.alone_s[self.waits]
         waited, early, passed = (each[self.waits] for each in waits[:3])
@@ -154,5 +165,5 @@ class Arc:
 
 
 def exposed_in_windows_s(traffic_s: Floats, over: Sequence[Window]) -> Floats:
-    """What the windows of what travels once do not hide at least of the traffic in them, (TRAFFIC_ROWS, n) -> (n,)."""
+    """Return the least exposed part of once-per-step traffic in the windows, s, (TRAFFIC_ROWS, n) -> (n,)."""
     return exposed_s(least_together_s(traffic_s, over[0].in_a_row), traffic_s[: len(over)], over)

@@ -1,18 +1,17 @@
-"""How much of the work each stage and each replica takes when a placement mixes accelerator types.
+"""Balance work over pipeline stages and replicas when a placement mixes accelerator types.
 
 For a candidate on a given placement the choices are
 
 B1 layers     the equal split, or the one of ``partition_stages`` for the types that the placement has on each stage
               (where all stages have the same types: the equal split only, since ``uneven_layers`` tries the other)
 B2 batch      equally many micro-batches for every replica, or those of ``share_batch`` for the pace that each class has
-              under the split chosen by B1 (where there is one class, or the target knows no other: equally many only)
+              under the split chosen by B1 (with one class, or a target that knows no other: equally many only)
 B3 memory     every stage fits the smallest type on it, with the micro-batches of the replicas that have most
+B4 reruns     under ``recompute: per_stage`` as many layers of every stage as its memory asks for
+              (``partition_stages``), on the equal split and on the one that is fastest with them; batches are equal
 
-B4 reruns     under ``recompute: per_stage`` as many layers of every stage as its memory asks for (``partition_stages``), on the
-              equal split and on the one that is fastest with them; batches are equal
-
-so at most four balances, all of which are priced. Their number, and the size of both models, depends on the buildings, the
-layers and the micro-batches, not on the accelerators.
+So there are at most four balances, and all of them get step times. Their number, and the size of both models, depends
+on the buildings, the layers and the micro-batches, not on the accelerators.
 """
 
 from __future__ import annotations
@@ -47,8 +46,10 @@ from scaleacross.workloads.problem import Problem
 
 @dataclass(frozen=True)
 class Balance:
-    """Layers [rank][chunk], micro-batches by replica class and recompute policies by rank, on one layout; ``placement``: where
-    virtual stages sit."""
+    """Layers [rank][chunk], micro-batches per replica class and recompute policies per rank, on one layout.
+
+    ``placement`` says which rank holds which virtual stage.
+    """
 
     layout: Layout
     split: Split
@@ -58,18 +59,18 @@ class Balance:
 
     @property
     def layers_per_stage(self) -> Split | None:
-        """The split as a decision states it: None when it is the equal one."""
+        """Split as a decision states it: None when it is the equal one."""
         equal = equal_stages(sum(map(sum, self.split)), len(self.split), len(self.split[0]), self.placement)
         return None if self.split == equal else self.split
 
     @property
     def stated(self) -> dict[str, object]:
-        """As fields of a decision."""
+        """Layers, batch shares and recompute policies as fields of a decision."""
         return {name: getattr(self, name) for name in ("layers_per_stage", "batch_shares", "stage_recompute")}
 
     @property
     def batch_shares(self) -> tuple[BatchShare, ...] | None:
-        """The micro-batches as a decision states them: None when they are equal."""
+        """Micro-batches as a decision states them: None when they are equal."""
         if len(set(self.micro_batches)) == 1:
             return None
         return tuple(
@@ -80,7 +81,7 @@ class Balance:
 
 @dataclass(frozen=True)
 class Balancer:
-    """The balances of one candidate."""
+    """Finds the balances of one candidate."""
 
     timed: TimedLayers
     _fastest: dict[tuple[frozenset[str], ...], Split | None] = field(init=False, default_factory=dict)
@@ -88,12 +89,12 @@ class Balancer:
 
     @property
     def candidates(self) -> Candidates:
-        """Its row."""
+        """The candidate as a single row."""
         return self.timed.candidates
 
     @property
     def placement(self) -> StagePlacement:
-        """Where the schedule has its virtual stages."""
+        """Rank that holds each virtual stage under the candidate's schedule."""
         return placement_of(self.candidates)
 
     @property
@@ -102,7 +103,7 @@ class Balancer:
         return self._costs_with(int(self.candidates.num_micro_batches[0]))
 
     def equal(self, layout: Layout) -> Balance:
-        """Equal layers and batches, whether they fit or not."""
+        """Return equal layers and batches, whether they fit or not."""
         m = int(self.candidates.num_micro_batches[0])
         return Balance(layout, self._equal_split, (m,) * len(layout), self.placement)
 
@@ -112,7 +113,7 @@ class Balancer:
         return equal_stages(self.timed.profile.num_layers, pp, num_chunks, self.placement)
 
     def balances(self, layout: Layout) -> Iterator[Balance]:
-        """B1–B3, the equal ones first."""
+        """Yield the balances of B1–B3 that fit, the equal one first."""
         alike = self.equal(layout).micro_batches
         for split in self._splits(layout):
             for micro_batches in dict.fromkeys((alike, *self._shares(layout, split))):
@@ -121,19 +122,19 @@ class Balancer:
 
     @cached_property
     def uneven_split(self) -> Split | None:
-        """The split of ``partition_stages`` on a fleet of one type; None where that is the equal one, or none fits."""
+        """Split of ``partition_stages`` on a fleet of one type; None where it is the equal one, or none fits."""
         types = [frozenset(one.name for one in self.timed.accelerators)] * int(self.candidates.pp[0])
         split = partition_stages(self.costs, types, int(self.candidates.num_chunks[0]), self.placement)
         return None if split == self._equal_split else split
 
     def uneven(self, layout: Layout) -> Iterator[Balance]:
-        """``uneven_split`` with equally many micro-batches for every replica, where it fits."""
+        """Yield ``uneven_split`` with equally many micro-batches for every replica, where it fits."""
         balance = self.equal(layout)
         if self.uneven_split is not None and self._fits(layout, self.uneven_split, max(balance.micro_batches)):
             yield replace(balance, split=self.uneven_split)
 
     def by_stage(self, layout: Layout) -> Iterator[Balance]:
-        """B4."""
+        """Yield the balances of B4."""
         kept, rerun = (self._with(policy) for policy in ("none", "full"))
         num_chunks, types = int(self.candidates.num_chunks[0]), types_of_ranks(layout)
         reruns = Reruns(kept.costs, rerun.costs, types, num_chunks)
@@ -147,12 +148,12 @@ class Balancer:
         return Balancer(self._timed(recompute=RECOMPUTES.index(policy)))
 
     def _timed(self, **columns: int) -> TimedLayers:
-        """With other ``columns`` of the candidate."""
+        """Return the timed layers with other ``columns`` of the candidate."""
         other = {name: np.array([value]) for name, value in columns.items()}
         return self.timed._replace(candidates=replace(self.candidates, **other))
 
     def rows(self, balance: Balance) -> Rows:
-        """The rows that price a balance: one where all ranks are alike, else one of every kind of rank."""
+        """Return the rows that time a balance: one if all ranks are alike, else one per kind of rank."""
         if len(self.timed.accelerators) == 1 and balance.layers_per_stage is None and balance.stage_recompute is None:
             work = work_of(*self.timed[:4])
             return Rows(self.candidates, work, np.zeros(len(self.candidates), dtype=np.int64))
@@ -179,11 +180,12 @@ class Balancer:
         replicas = [one.num_replicas for one in layout]
         name, total = SCHEDULE_NAMES[int(self.candidates.schedule[0])], m * sum(replicas)
         legal = legal_micro_batches(name, pp, num_chunks, total) if pp > 1 else range(1, total + 1)
+        # warm-up and cool-down leave a rank idle for (pp − 1)/v micro-batches
         shares = share_batch(self.paces(layout, split), replicas, total, (pp - 1) / num_chunks, legal)
         return [] if shares is None else [shares]
 
     def paces(self, layout: Layout, split: Split) -> list[float]:
-        """Seconds of a micro-batch on the slowest stage of every replica class."""
+        """Return the seconds of a micro-batch on the slowest stage of every replica class."""
         layers = self._table(split)
         return [float(self.costs.slowest_pass_s(layers, one.types).max()) for one in layout]
 
@@ -193,7 +195,7 @@ class Balancer:
         return bool((costs.bytes(self._table(split)) <= capacity).all()) and self._host_holds(layout, split, most)
 
     def _host_holds(self, layout: Layout, split: Split, most: int) -> bool:
-        """Whether host memory holds what every rank offloads."""
+        """Return whether host memory holds what every rank offloads."""
         if not (self.candidates.activation_offload.any() or self.candidates.optimizer_offload.any()):
             return True
         candidates = self._timed(num_micro_batches=most).candidates
@@ -215,7 +217,7 @@ class Balancer:
 
 
 def balance_of(problem: Problem, decision: Decision, placement: Placement, candidates: Candidates) -> Balance:
-    """The balance that a placed decision states, the equal one where it states none (``candidates`` is its row)."""
+    """Return the balance that a placed decision states, by default the equal one (``candidates`` is its row)."""
     layout = layout_of(problem.topology, placement.fill, decision.degrees, placement.axis_order)
     split = layers_per_stage(problem.profile, decision)
     batches = micro_batches_of(decision, candidates, layout)

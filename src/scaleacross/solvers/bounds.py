@@ -1,23 +1,25 @@
 """Lower bounds on the step time of every plan of a job, each with the numbers it comes from.
 
 compute    model FLOP / Σ accelerators · the rate that no kernel of theirs exceeds
-cut        by degrees (``crossing``): the axis that reaches over all accelerators crosses buildings, whichever it is;
-           whatever the degrees, a job on several buildings either keeps every data-parallel group in one building, then
-           each token's activations leave some building and return, or some stage's gradients cross. A building that reduces
-           S parameters with others receives all others' sum, S·reduce bytes R. Where states are sharded and the building has
-           the share x of them, it receives S·(x·R + (1−x)·P) of gradients and gathered parameters, P bytes each, and sends
-           S·((1−x)·R + x·P): one direction carries S·(R + P)/2 or more. The smaller of all that over all trunks of the
-           building that has most. A job in one building has that building's accelerators only.
+cut        By degrees (``crossing``): the slowest axis spans all accelerators, so it crosses buildings, whichever it is.
+           For any degrees: a job in one building has that building's accelerators only. A job on several may keep every
+           data-parallel group in one building. Then each token's activations leave some building and return. Otherwise
+           some stage's gradients cross. A building that reduces S parameters with others receives all others' sum,
+           S·reduce bytes R. Where states are sharded and the building has the share x of them, it receives
+           S·(x·R + (1−x)·P) of gradients and gathered parameters, P bytes each, and sends S·((1−x)·R + x·P). So one
+           direction carries S·(R + P)/2 or more. The bound divides the least of these volumes by the rate of all links
+           of the building that has most.
 critical   one micro-batch passes every layer forward and backward, one after another, whatever the placement:
-path       Σ_layers (F + B) at the degrees and micro-batch that make it least. A whole backward lasts at least as long with
-           any m. A split one waits for input gradients only; its busiest rank computes m rounds of F + B, so where m ≥ p
-           this holds too. Where the job has a split schedule that runs with m < p, weight gradients are left out
+path       Σ_layers (F + B) at the degrees and micro-batch that make it least. A whole backward pass lasts at least as
+           long with any m. A split one makes others wait for input gradients only; its busiest rank computes m rounds
+           of F + B, so for m ≥ p this holds, too. Where the job has a split schedule that runs with m < p, weight
+           gradients are left out
 pipeline   the least computation + bubble + optimizer time of any candidate that fits in memory and was not ruled out
 memory     Little's law on the first pipeline rank: micro-batches in flight and the trip of one of them (``crossing``)
 latency
 search     branch and bound: nothing that was not placed exactly can be faster
-any layers the search places two splits of the layers per candidate; this is its bound on all others, too: the least bound of
-           ``mixed_fleets`` of any candidate. Chunks of one rank are as equal as possible
+any layers the search places two splits of the layers per candidate; this bound covers all other splits, too: the least
+           bound of ``mixed_fleets`` of any candidate. Chunks of one rank are as equal as possible
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ _WHY: Final = {
 
 
 def compute_bound(problem: Problem) -> Bound:
-    """All accelerators that the job may use, the fastest ones, busy with model FLOP alone."""
+    """Return the time of the model FLOP alone on the fastest accelerators that the job may use."""
     flop = _step_flop(problem)
     left, rate = problem.job.most_accelerators or problem.topology.num_accelerators, 0.0
     used = min(left, problem.topology.num_accelerators)
@@ -67,7 +69,7 @@ def compute_bound(problem: Problem) -> Bound:
 
 
 def cut_bound(problem: Problem) -> Bound | None:
-    """What must pass between buildings, None for a single building."""
+    """Return the time for what must pass between buildings, None for a single building."""
     buildings = problem.topology.buildings
     if len(buildings) < 2:
         return None
@@ -89,18 +91,21 @@ def cut_bound(problem: Problem) -> Bound | None:
 
 
 def fastest_building(problem: Problem) -> Building:
-    """The one whose accelerators together compute most per second: of several types not always the one that has most of them."""
+    """Return the building whose accelerators together compute most per second.
+
+    With several accelerator types it need not be the one with most accelerators.
+    """
     return max(problem.topology.buildings, key=lambda building: _attainable_flop_per_s(problem, building))
 
 
 def _of_trunks(topology: Topology, building: str) -> float:
-    """What all trunks of a building carry in one direction, bytes/s."""
+    """Return the bytes/s that all links of a building carry in one direction."""
     own = (trunk for trunk in topology.trunks if building in trunk.between)
     return sum(attainable_trunk_bytes_per_s(topology, trunk) for trunk in own)
 
 
 def spending_bound(problem: Problem, spending: Spending) -> float:
-    """Joules or currency units that no plan spends less of per step: model FLOP where a FLOP costs least.
+    """Return the joules or currency units that any plan spends per step at least: model FLOP where a FLOP costs least.
 
     Σ_b n_b·(a_b·T + b_b·C) with T, C ≥ FLOP / Σ_b n_b·r_b is at least FLOP · min_b (a_b + b_b)/r_b.
     """
@@ -113,7 +118,7 @@ def spending_bound(problem: Problem, spending: Spending) -> float:
 
 
 def critical_path_bound(problem: Problem) -> Bound:
-    """One micro-batch through all layers and back, kernels at their fastest shapes (docstring of the module)."""
+    """Return the time of one micro-batch through all layers and back, with kernels at their fastest shapes."""
     job, profile = problem.job, problem.profile
     space = SearchSpace(job, profile, problem.topology.num_accelerators, 1)
     exchanges = [
@@ -130,6 +135,7 @@ def critical_path_bound(problem: Problem) -> Bound:
     lanes = np.where(folded, tp * cp, 1)
     shards = Shards(tp, cp, ep, micro_batch, np.zeros(len(rows), dtype=np.int64), context, lanes, inner)
     layers = [*profile.blocks, (profile.embedding, 1), (profile.head, 1)]
+    # one micro-batch on two ranks stands for m < p
     split = any(is_legal(name, 2, 1, v) for name, v in product(job.schedules, job.num_chunks) if name in SPLIT)
     least = np.inf
     for accelerator in accelerator_types(problem.topology.buildings):
@@ -145,7 +151,10 @@ def critical_path_bound(problem: Problem) -> Bound:
 
 
 def search_bounds(state: Search, step_s: float) -> tuple[Bound, ...]:
-    """All bounds of a finished search, each at most the objective ``step_s``: with layers moved less than any candidate takes."""
+    """Return all bounds of a finished search, each at most the objective ``step_s``.
+
+    ``step_s`` may be below the step of every candidate, because layers are moved after the search.
+    """
     least_s, why = min(state.bound_s, step_s), "least bound of any candidate that was not placed exactly"
     bounds = {"search": Bound(name="search", step_s=least_s, why=why)}
     if state.any_layers_s is not None:
@@ -162,7 +171,10 @@ def search_bounds(state: Search, step_s: float) -> tuple[Bound, ...]:
 
 
 def _bounds_by_degrees(state: Search, least_s: float) -> Iterator[Bound]:
-    """``crossing`` over all candidates; those that the search bounds higher than its own bound have at least that."""
+    """Yield the bounds of ``crossing`` over all candidates.
+
+    Candidates that the search bounds above its own bound are not looked at: they count with that bound.
+    """
     several = len(state.problem.topology.buildings) > 1
     names = ("cut", "memory_latency") if several else ("memory_latency",)
     least = dict.fromkeys(names, (least_s, "every candidate that was not ruled out takes as long"))

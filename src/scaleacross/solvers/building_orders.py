@@ -1,17 +1,19 @@
-"""Other orders of the buildings of a found decision, where its pipelines run through three or more of them.
+"""Propose other orders of the buildings of a found decision whose pipelines run through three or more of them.
 
-An estimate knows how many messages cross and what a trunk carries in the mean, not which trunk the messages of which stage pass
-one after another. A simulation does, so the few orders below are for it to decide.
+An estimate knows how many messages cross and what a link carries in the mean. It does not know which link the messages
+of which stage pass one after another. A simulation does, so it decides among the few orders that this file proposes.
 
-Sets          O  permutations of the buildings of a fill that keep the accelerator type of every place, each building with its
-              share (up to MAX_PERMUTED buildings; beyond, the nearest-neighbour chains)
-Parameters    load(o)     seconds per byte of the busiest trunk, if every two neighbours of every pipeline (its last and first
-                          rank too, where chunks run in a loop) exchange one byte, on the paths of ``TrunkPaths``
+Sets          O  permutations of the buildings of an allocation that keep the accelerator type of every place, each
+              building with its share (up to MAX_PERMUTED buildings; beyond, the nearest-neighbour chains)
+Parameters    load(o)     seconds per byte of the busiest inter-building link, if every two neighbours of every pipeline
+                          (its last and first rank too, where chunks run in a loop) exchange one byte, on the paths of
+                          ``TrunkPaths``
               latency(o)  sum of one-way latencies between all these neighbours, s
-Chosen        the o of least load (of these the least latency) and of least latency (of these the least load), as far as they
-              are below the present order, each with its reversal; orders that cost the same (``Fleet.signature``) once
+Chosen        the o of least load (of these the least latency) and of least latency (of these the least load), as far as
+              they are below the present order, each with its reversal; one of several with equal ``Fleet.signature``
 
-Where pp is the slowest axis, latency alone makes it a shortest Hamiltonian path, and load alone the bottleneck form of one.
+Where pp is the slowest axis, latency alone makes it a shortest Hamiltonian path, and load alone the bottleneck form of
+one.
 """
 
 from __future__ import annotations
@@ -33,21 +35,23 @@ from scaleacross.spec.topology import attainable_trunk_bytes_per_s
 from scaleacross.workloads.problem import Problem
 
 MAX_PERMUTED: Final = 6
-"""Buildings whose orders are all looked at: 720 at most, some milliseconds each on the largest fleets."""
+"""Most buildings whose orders are all looked at: at most 720, some milliseconds each on the largest fleets."""
 LEAST_BUILDINGS: Final = 3
-"""Of two buildings both orders load the one path alike."""
+"""With two buildings, both orders load the only path alike."""
 NEARER: Final = 1 - 1e-9
-"""Below the present order means below by more than rounding."""
+"""Ratio below which an order is better than the present one by more than rounding."""
 
 Figures = tuple[float, float]
-"""Load and latency."""
+"""Load and latency of an order."""
 Crossing = dict[tuple[int, int], int]
-"""How many neighbours of pipelines lie in two places of a fill."""
+"""Number of pipeline neighbours in every pair of places of an allocation."""
 
 
 def other_orders(problem: Problem, decision: Decision) -> list[Decision]:
-    """The decision with its buildings in other orders that promise a shorter step in simulation, four at most, without network
-    and spans; none where less than three buildings are used, or replicas have shares of the batch by building.
+    """Return up to four decisions with the buildings in orders that promise a shorter simulated step.
+
+    They have no network and no spans. The list is empty where less than three buildings are used, or replicas have
+    shares of the batch by building.
 
     Raises:
         ValueError: the decision has no placement.
@@ -71,7 +75,7 @@ def other_orders(problem: Problem, decision: Decision) -> list[Decision]:
 
 
 def _promising(fleet: Fleet, present: Fill, figures: Callable[[Fill], Figures]) -> Iterator[Fill]:
-    """The chosen orders, each once, and not the present one."""
+    """Yield the chosen orders, each once, without the present one."""
     of = {fill: figures(fill) for fill in _orders(fleet, present)}
     seen = {fleet.signature(present)}
     for first, second in ((0, 1), (1, 0)):
@@ -85,7 +89,7 @@ def _promising(fleet: Fleet, present: Fill, figures: Callable[[Fill], Figures]) 
 
 
 def _orders(fleet: Fleet, present: Fill) -> list[Fill]:
-    """O, the present order first, in a deterministic order."""
+    """Return O with the present order first, in a deterministic order."""
     types = [_type(fleet, name) for name, _ in present]
     if len(present) <= MAX_PERMUTED:
         every: Sequence[Fill] = list(permutations(present))
@@ -96,7 +100,7 @@ def _orders(fleet: Fleet, present: Fill) -> list[Fill]:
 
 
 def _chain(fleet: Fleet, present: Fill, start: tuple[str, int]) -> Fill:
-    """From ``start`` always to the building at the least latency, of these over the widest path."""
+    """Return the buildings from ``start``, each followed by the one at the least latency, then over the widest path."""
     chain, left = [start], [share for share in present if share != start]
     while left:
         here, paths = chain[-1][0], fleet.paths
@@ -107,7 +111,7 @@ def _chain(fleet: Fleet, present: Fill, start: tuple[str, int]) -> Fill:
 
 
 def _figures(fleet: Fleet, decision: Decision, fill: Fill) -> Figures:
-    """Load and latency of an order."""
+    """Return load and latency of an order."""
     busy_s, latency_s = dict.fromkeys((trunk.between for trunk in fleet.topology.trunks), 0.0), 0.0
     for (here, there), count in _crossing(decision, [number for _, number in fill]).items():
         ends = fill[here][0], fill[there][0]
@@ -118,9 +122,10 @@ def _figures(fleet: Fleet, decision: Decision, fill: Fill) -> Figures:
 
 
 def _crossing(decision: Decision, sizes: Sequence[int]) -> Crossing:
-    """The pairs of places, as shares of ``sizes`` follow each other, between which pipelines cross, with how many do.
+    """Return the pairs of places between which pipelines cross, with how many neighbours do.
 
-    Positions within the stride of pp and between two cuts lie alike; one is looked at for all.
+    Places are shares of ``sizes`` in sequence. Ranks within the stride of pp and between two cuts lie alike, so one is
+    counted for all.
     """
     placement, pipeline, pp = decision.placement, decision.pipeline, decision.degrees.pp
     if placement is None:

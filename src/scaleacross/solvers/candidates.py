@@ -1,14 +1,16 @@
-"""Price candidates in arrays: does it fit, and what can a step cost at best?
+"""Memory tests and lower bounds on step time for arrays of candidates on one fleet.
 
-Two lower bounds per candidate, both the cost model itself on shapes that no placement can beat (``groups.relaxed_shape``):
+The joint search, the baselines and the report on infeasible jobs use ``Pricing``. It has two bounds per candidate. Both
+evaluate the cost model on group shapes that no placement can beat (``groups.relaxed_shape``):
 
 * coarse: every axis lies as well as if it were the innermost one
-* tight:  the best axis order, every axis at the stride which that order gives it (all orders are enumerated)
+* tight:  the best axis order, every axis at the stride that this order gives it (all orders are enumerated)
 
-The tight bound misses only what the cut between unequal buildings adds; ``place_parallelism`` settles that exactly.
+The tight bound ignores only what borders between unequal buildings add. ``place_parallelism`` adds that exactly.
 
-A million candidates share few collectives (``distinct``). What depends on a part of the columns is priced once:
-calls on (tp, cp, ep, pp, dp, micro-batch), computation and serial terms on *bases* (all but SPLIT), states on all but SHAPE.
+A million candidates share few collectives (``distinct``), so every figure is computed once per distinct set of columns:
+calls by (tp, cp, ep, pp, dp, micro-batch), computation and exposed terms by *base* (all columns but SPLIT), and model
+states by all columns but SHAPE.
 """
 
 from __future__ import annotations
@@ -59,12 +61,15 @@ from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, GridAxis
 from scaleacross.workloads.layer_profile import ModelProfile
 
 ORDER_BLOCK: Final = 16_384
-"""Candidates times axis orders that are bounded together."""
+"""Number of (candidate, axis order) pairs that are bounded together."""
 
 
 @dataclass(frozen=True)
 class Pricing:
-    """The figures that price candidates on one fleet; ``network`` is how communicators run their collectives."""
+    """Bounds and memory tests on one fleet, with its best ``links`` and the largest child of every level (``sizes``).
+
+    ``network`` is how communicators run their collectives.
+    """
 
     fleet: Fleet
     job: Job
@@ -75,7 +80,7 @@ class Pricing:
 
     @classmethod
     def on(cls, fleet: Fleet, job: Job, profile: ModelProfile, network: Literal["library"] | None = None) -> Pricing:
-        """Pricing with the best links that the fleet can offer and the best that any network of the job does, unless named."""
+        """Return the pricing with the fleet's best links and ``network``, by default the best that the job allows."""
         asked = network or best_network(job, fleet.accelerators)
         return cls(fleet, job, profile, fleet.optimistic_links(), fleet.largest_children(), asked)
 
@@ -86,60 +91,62 @@ class Pricing:
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """Their names."""
+        """Names of the accelerator types."""
         return tuple(accelerator.name for accelerator in self.accelerators)
 
     @cached_property
     def waiting_links(self) -> Mapping[str, Links]:
-        """What groups that the pipeline waits for have at best on accelerators of each type."""
+        """Best links of groups that the pipeline waits for, by accelerator type."""
         return {name: self.fleet.optimistic_links_on(name) for name in self.types}
 
     @property
     def launch_s(self) -> float:
-        """Start-up cost of a collective."""
+        """Seconds to start a collective, on the slowest type."""
         return max(accelerator.collective_start_s for accelerator in self.accelerators)
 
     @property
     def capacity_bytes(self) -> float:
-        """Memory that the job may use per accelerator, its headroom left free."""
+        """Usable bytes per accelerator, with the job's headroom left free."""
         return self.room_bytes(self.job.memory_headroom_fraction)
 
     def room_bytes(self, headroom_fraction: float) -> float:
-        """The same with that share of memory left free."""
+        """Return the usable bytes per accelerator of the smallest type, with this share of memory left free."""
         return min(accelerator.room_bytes(headroom_fraction) for accelerator in self.accelerators)
 
     @property
     def many_buildings(self) -> bool:
-        """Whether anything can cross buildings."""
+        """Whether the fleet has several buildings, so that groups can cross between them."""
         return len(self.fleet.buildings) > 1
 
     def early(self, volumes: Volumes) -> Early | None:
-        """Of candidates whose gradients may cross buildings; None where there can be none."""
+        """Return ``Early`` of candidates whose gradients may cross buildings; None where there can be none."""
         return early_gradients(volumes) if self.many_buildings else None
 
     def volumes(self, candidates: Candidates, work: Work) -> Volumes:
-        """The sizes of what these candidates communicate."""
+        """Return the sizes of what these candidates communicate."""
         return Volumes(self.job, self.profile, candidates, work, self.launch_s)
 
     def needed_bytes(self, candidates: Candidates) -> Floats:
-        """Bytes on the fullest pipeline rank, without the reserve, (n,); of candidates that lack host memory more than fit."""
+        """Return bytes on the fullest pipeline rank, without the reserve, (n,); too many where host memory is short."""
         needed, fleet = np.empty(len(candidates)), (self.accelerators, self.room_bytes(0.0))
         for classes, rows in pipeline_groups(self.profile, candidates):
             needed[rows] = fullest_bytes(self.profile, self.job, candidates.take(rows), classes, *fleet)
         return needed
 
     def base_needed_bytes(self, bases: Candidates) -> Floats:
-        """Bytes that every candidate of a base needs at least, (n,): the least over the job's shard levels."""
+        """Return the least bytes of any candidate of each base, (n,): the minimum over the job's shard levels."""
         levels = [SHARD_LEVELS.index(level) for level in self.job.shard]
         every = replace(bases.take(np.tile(np.arange(len(bases)), len(levels))), shard=np.repeat(levels, len(bases)))
         return np.min(self.needed_bytes(every).reshape(len(levels), len(bases)), axis=0)
 
     def base_floor_s(self, bases: Candidates) -> Floats:
-        """Computation at least, (n,), from the layers alone: the busiest rank has no less than the mean, m times.
+        """Return a lower bound on computation from the layers alone, s, (n,).
 
-        With one chunk and whole backwards step ≥ m·a_r + Σ_{s<r} a_s for every rank r, a their passes. So the first r ranks
-        hold S_r ≤ step·(1 − (1 − 1/m)^r), and all of them, whatever the split, the layers of the model. Holds for unequal
-        layers and batches: each layer counts as on its fastest type. Of whole backwards in chunks one micro-batch passes all.
+        The busiest rank computes at least the mean of all ranks, m times. With one chunk and whole backward passes,
+        step ≥ m·a_r + Σ_{s<r} a_s for every rank r, a their passes. So the first r ranks hold
+        S_r ≤ step·(1 − (1 − 1/m)^r), and all ranks together hold the layers of the model. This is true for unequal
+        layers and batches, as each layer counts on its fastest type. With whole backward passes in several
+        chunks, one micro-batch passes all layers.
         """
         kinds = distinct(*(getattr(bases, name) for name in LAYER_COLUMNS), bases.recompute)
         some = bases.take(kinds.first)
@@ -152,7 +159,7 @@ class Pricing:
         return floor
 
     def _passes_s(self, candidates: Candidates) -> Floats:
-        """Forward and backward of a micro-batch through a layer of each type and the ends, (accelerator types, layers, n)."""
+        """Return forward and backward of a micro-batch per layer type and end, s, (accelerator types, layers, n)."""
         times = times_by_type(self.profile, self.job, self.accelerators, candidates)
         return np.stack([layer_pass_s(one, candidates) for one in times])
 
@@ -161,28 +168,28 @@ class Pricing:
         return np.array([*block_counts(self.profile), 1, 1])
 
     def base_free_s(self, bases: Candidates) -> Floats:
-        """Computation with fill and drain, (n,): the part of a base's step that no placement and no split changes."""
+        """Return computation with warm-up and cool-down, s, (n,), which no placement and no split of dp changes."""
         return computation_s(bases, self._work_of(bases))
 
     def base_bound_s(self, bases: Candidates) -> Floats:
-        """Lower bound on all candidates of a base, (n,): computation, bubble, serial terms at their relaxed best."""
+        """Return a lower bound on all candidates of each base, s, (n,): computation, bubble, least exposed terms."""
         work = self._work_of(bases)
         waits = self._waits(self.volumes(bases, work))
         return computation_s(bases, work) + longest_s(waits.waited_s, waits.alone_s)
 
     def base_estimate_s(self, bases: Candidates, bound_s: Floats) -> Floats:
-        """What each base may take, (n,): bases are tried in its order. On one type the bound serves."""
+        """Return the estimated step time that orders the bases, s, (n,). On one accelerator type it is the bound."""
         return bound_s
 
     def work(self, candidates: Candidates, kinds: Kinds | None = None) -> Work:
-        """``work_of`` on the fleet, computed once for candidates that share it (``kinds`` of them, if known)."""
+        """Return ``work_of`` on the fleet, computed once per distinct candidate (``kinds``, if known)."""
         base, state = kinds or kinds_of(candidates)
         own = state_work(self.profile, self.job, self.accelerators, candidates.take(state.first))
         shared = self._work_of(candidates.take(base.first)).take(base.code)
         return replace(shared, **{name: column[state.code] for name, column in own.items()})
 
     def coarse(self, candidates: Candidates) -> Priced:
-        """Work and coarse bound of candidates."""
+        """Return the candidates with their work, coarse bound and estimate."""
         base, state = kinds = kinds_of(candidates)
         work = self.work(candidates, kinds)
         volumes = self.volumes(candidates, work)
@@ -198,12 +205,13 @@ class Pricing:
         )
         terms = waiting(volumes, Terms({"": serial}, (summed,), longest, early_s=first, apart_s=apart))
         parts, over, shards = [terms], windows(candidates, work), LeastPasses.of(volumes)
+        # only the bound uses ``early``: in the estimate all ranks' gradients share the links between buildings
         together = added_s(parts, over, None, shards)
         added = together if early is None else added_s(parts, over, early, shards)
         return Priced(candidates, work, free, free + added, free + together)
 
     def tight(self, priced: Priced) -> Priced:
-        """The same candidates with the tight bound."""
+        """Return the same candidates with the tight bound and its estimate."""
         best = np.empty((2, len(priced.bound_s)))
         for rows, orders in by_orders(priced.candidates):
             some = priced.candidates.take(rows), priced.work.take(rows)
@@ -212,11 +220,11 @@ class Pricing:
         return replace(priced, bound_s=bound, estimate_s=estimate)
 
     def order_bounds_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
-        """Lower bounds on the exposed communication of candidates, one for each order of the same axes, (orders, n)."""
+        """Return lower bounds on exposed communication, s, one for each order of the same axes, (orders, n)."""
         return self.order_figures_s(candidates, work, orders)[0]
 
     def order_figures_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
-        """``order_bounds_s``, and what ``Priced.estimate_s`` is made of, (2, orders, n)."""
+        """Return ``order_bounds_s`` and the communication in ``Priced.estimate_s``, s, (2, orders, n)."""
         volumes, kinds, over = self.volumes(candidates, work), kinds_of(candidates), windows(candidates, work)
         early, shards = self.early(volumes), LeastPasses.of(volumes)
         parts, used = [], []
@@ -235,11 +243,12 @@ class Pricing:
         return out
 
     def _arc(self, axis: GridAxis, stride: Ints, volumes: Volumes, kinds: Kinds) -> Arc:
-        """An axis at one stride per candidate, (n,), or at several, (k, n)."""
+        """Return an axis at one stride per candidate, (n,), or at several, (k, n)."""
 
         def met(kind: Distinct) -> tuple[Volumes, Ints, Ints]:
-            """One candidate of every kind and stride, that stride, and which of them each candidate is."""
+            """Return one candidate and its stride per distinct (kind, stride), and every candidate's index there."""
             pairs = distinct(np.broadcast_to(kind.code, stride.shape).ravel(), stride.ravel())
+            # with several strides rows run stride by stride, so the remainder is the candidate
             some = volumes.take(pairs.first % len(volumes.candidates))
             return some, stride.ravel()[pairs.first], pairs.code.reshape(stride.shape)
 
@@ -250,14 +259,14 @@ class Pricing:
         return Arc(axis, some, calls, waits, window[:, carries], far, None if alone is None else alone[:, carries])
 
     def _far(self, axis: GridAxis, candidates: Candidates, stride: Ints) -> Bools | None:
-        """Whether gradients over an axis cross buildings, (n,) or (k, n); None: that depends on the fill."""
+        """Return whether gradients over an axis cross buildings, (n,) or (k, n); None: the allocation decides."""
         return None
 
     def _work_of(self, candidates: Candidates) -> Work:
         return work_of(self.profile, self.job, self.accelerators, candidates, self._layer_waits(candidates))
 
     def _layer_waits(self, candidates: Candidates) -> LayerWaits:
-        """What one layer's collectives take at least, so that ranks with more of them count as longer."""
+        """Return the least exposed seconds of a layer's collectives: ranks with more layers count as longer."""
         volumes = self.volumes(candidates, NO_WORK.take(np.zeros(len(candidates), dtype=np.int64)))
         innermost, nothing = np.ones(len(candidates), dtype=np.int64), np.zeros(len(candidates))
         exchange, gather = nothing, nothing
@@ -270,8 +279,10 @@ class Pricing:
         return LayerWaits(exchange, gather)
 
     def _waits(self, volumes: Volumes) -> Waits:
-        """Lower bound on what all axes add to the pipeline of candidates, each at its best; ``alone_s``: the longest of the other
-        paths of ``least_waits``."""
+        """Return a lower bound on what all axes add to the pipeline, s, each axis at its best.
+
+        ``alone_s`` is the longest of the other paths of ``least_waits``.
+        """
         stride = np.ones(len(volumes.candidates), dtype=np.int64)
         axes = axes_of_several(volumes.candidates, GRID_AXES)
         every = [waits_of(volumes, self._calls(axis, volumes, stride, coarse=True)) for axis in axes]
@@ -282,8 +293,11 @@ class Pricing:
         return Waits(waited, early, passed, np.max([passed, *others], axis=0))
 
     def _calls(self, axis: GridAxis, volumes: Volumes, stride: Ints, coarse: bool) -> Calls:
-        """Lower bound on one call of the collectives that the step waits for; of several accelerator types on the one that
-        computes slowest, which ``work`` has on all ranks."""
+        """Return a lower bound on one call of each collective that the step waits for, s.
+
+        With several accelerator types it is the call on the type that computes slowest, which ``work`` has on all
+        ranks.
+        """
         first, *others = every = self._calls_by_type(axis, volumes, stride, coarse)
         if not others:
             return first
@@ -292,7 +306,7 @@ class Pricing:
         return chosen_calls(every, passes.argmax(axis=0)[kinds.code])
 
     def _calls_by_type(self, axis: GridAxis, volumes: Volumes, stride: Ints, coarse: bool) -> list[Calls]:
-        """The same on every accelerator type; one for all types that are alike to it."""
+        """Return ``_calls`` on every accelerator type; a single entry where the types do not differ."""
         candidates = volumes.candidates
         kinds = distinct(*(getattr(candidates, name) for name in (*LAYER_COLUMNS, "pp", "dp")), stride)
         some, apart = volumes.take(kinds.first), stride[kinds.first]
@@ -307,14 +321,17 @@ class Pricing:
         return [axis_calls(axis, some, self._on(name, group), *others).take(kinds.code) for name, others in each]
 
     def _on(self, accelerator: str, group: Group) -> Group:
-        """Groups that the pipeline waits for on accelerators of a type."""
+        """Return groups that the pipeline waits for with the links of an accelerator type."""
         return replace(group, links=self.waiting_links[accelerator])
 
     def _carried_s(
         self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False
     ) -> tuple[Floats, Floats | None]:
-        """Lower bound on what an axis adds to the windows, (TRAFFIC_ROWS, n), and on the gradients in it where no other group
-        stands in a group's way, (2, n)."""
+        """Return lower bounds on an axis' window traffic, (TRAFFIC_ROWS, n), and on its gradients, (2, n), s.
+
+        The second figure assumes that a group shares inter-building links with no other; None where there is no such
+        link.
+        """
         if axis not in GRADIENT_AXES:
             return np.zeros((TRAFFIC_ROWS, len(volumes.candidates))), None
         groups = self._carrying(axis, volumes, stride, coarse)
@@ -324,7 +341,7 @@ class Pricing:
     def _carrying(
         self, axis: GridAxis, volumes: Volumes, stride: Ints | None, coarse: bool
     ) -> tuple[Group, Group | None]:
-        """Groups that gradients and parameters travel in, and those of experts."""
+        """Return the groups that carry gradients and parameters, and those of experts (dp_shard only)."""
         candidates = volumes.candidates
         stride = np.ones(len(candidates), dtype=np.int64) if stride is None else stride
         kinds = distinct(getattr(candidates, axis), candidates.ep, stride, candidates.world_size)
@@ -344,14 +361,20 @@ class Pricing:
         rows: Ints | None = None,
         waits: bool = False,
     ) -> Group:
-        """Groups of ``degree`` at ``stride`` at their best, as ``_lying``, one row of which each of ``rows`` meets."""
+        """Return groups of ``degree`` at ``stride`` in the shapes of ``_lying``; ``rows``: each candidate's shape."""
         shape = self._lying(candidates, degree, stride, coarse, waits)
         return Group(shape, self._links_of(candidates), self.launch_s, rows, self.network)
 
     def _lying(self, candidates: Candidates, degree: Ints, stride: Ints, coarse: bool, waits: bool) -> GroupShape:
-        """``coarse``: at that stride or any larger one; ``waits``: as on the pipeline rank that waits least for them, whose
-        groups need not cross buildings because others must, or take turns with them on the links between these."""
+        """Return group shapes that no placement can beat.
+
+        Args:
+            coarse: whether the stride may also be larger.
+            waits: whether to take the pipeline rank that waits least. Its groups need not cross buildings because
+                others do, nor share inter-building links with them.
+        """
         fleet, world = self.fleet, candidates.world_size
+        # no child holds more accelerators than the candidate uses
         sizes = np.append(np.minimum(self.sizes[:-1], world[:, None]), world[:, None], axis=1)
         cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
         host, buildings = 1 if coarse else fleet.common_host, len(fleet.buildings)

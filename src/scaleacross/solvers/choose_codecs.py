@@ -1,4 +1,4 @@
-"""Which codec every table's vectors travel in: the least time within a mean error (a multiple-choice knapsack)."""
+"""Choose the codec of every table's vectors: least time within a mean error (a multiple-choice knapsack)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final
 from ortools.sat.python import cp_model
 
 _STEPS: Final = 1_000_000_000
-"""Whole numbers per second of all tables uncoded, and per bound of the whole range."""
+"""Integer units of the whole time without codecs, and of a bound equal to the whole range."""
 _DETERMINISTIC_LIMIT: Final = 4.0
 
 
 @dataclass(frozen=True)
 class Way:
-    """Seconds, and the bound over the range that it costs; 0 for vectors as they are."""
+    """Seconds of a codec, and its error bound over the range; 0 for vectors that are not encoded."""
 
     seconds: float
     bound_fraction: float
@@ -24,14 +24,14 @@ class Way:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Place of the way taken for every table, and whether no other choice is faster."""
+    """Index of the chosen way of every table, and whether no other choice is faster."""
 
     ways: tuple[int, ...]
     proved: bool
 
 
 def choose_codecs(ways: Sequence[Sequence[Way]], weights: Sequence[float], max_mean_bound: float) -> Chosen:
-    """The fastest ways whose weighted mean bound is at most ``max_mean_bound``.
+    """Return the fastest ways whose weighted mean bound is at most ``max_mean_bound``.
 
     Args:
         ways: of every table; the first of each costs no accuracy.

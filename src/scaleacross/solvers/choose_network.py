@@ -1,15 +1,15 @@
 """Choose for every communicator and kind of collective: algorithm, chunks, channels, connections, codec.
 
 Sets          F  kinds of collective of a placed plan (``traffic.flows``), each of a communicator c(f);  O_f  its options
-              B  blocks of flows whose times enter the step together (both collectives of tp, both of key/value exchange; every
-              other flow alone);  J_b  combinations of their options
-              W  overlap windows of what travels once, of length L_w, first share g_w, taken share h_w, q_w slowed
-                 (``overlap.Window``); shards, which travel with every pass, are blocks that the step waits for
+              B  blocks of flows whose times enter the step together (both collectives of tp, both of key/value
+              exchange; every other flow alone);  J_b  combinations of their options
+              W  overlap windows of what travels once per step (``overlap.Window``): length L_w, first share g_w, taken
+              share h_w, q_w slowed; shards, which travel in every pass, are blocks that the step waits for
               n  buckets
               R  channels, queue pairs, buffer bytes;  V_cr  amounts of r that some option of communicator c holds
-              u[b,j,w,l] bytes that a combination puts on trunks of level l in window w;  U_wl  what the job lets them carry
-Parameters    s[b,j]    seconds that the step waits for a block: the price of the step, in which all else runs its fastest
-                        options, less its price if the block does too
+              u[b,j,w,l] bytes that a combination puts on links of level l in window w;  U_wl  their limit by the job
+Parameters    s[b,j]    seconds that the step waits for a block: the step time with all else at its fastest options,
+                        less the step time with the block at its fastest option, too
               t[b,j,w]  seconds of its calls in window w, and  t°[b,j,w]  of them those in which the network is busy,
               f[b,j,w]  of them those that hold no multiprocessors (``network.drivers``)
               H[b,j,c,r]  what a combination holds of r for communicator c;  H_r  the job's budget (``job.network``)
@@ -19,16 +19,16 @@ Objective     min Σ s[b,j]·y[b,j] + Σ_w x[w]
 C1 one each   Σ_j y[b,j] = 1
 C2 held       y[b,j] ≤ Σ_{v ≥ H[b,j,c,r]} z[c,r,v]      and  Σ_v z[c,r,v] = 1
 C3 budget     Σ_c Σ_v v·z[c,r,v] ≤ H_r
-C4 trunks     Σ u[b,j,w,l]·y[b,j] ≤ U_wl        trunk level l in window w: whoever sends in the window shares it
+C4 trunks     Σ u[b,j,w,l]·y[b,j] ≤ U_wl        links of level l in window w: all senders of the window share them
 C5 granule    x[w] ≥ Σ ((g_w + h_w)·t[b,j,w] − h_w·f[b,j,w])·y[b,j] + q_w
 C6 window     x[w] ≥ π − L_w  for every pace π of window w:  Σ t/n + (1 − 1/n)·(those of one communicator), or Σ t°;
               x[w] ≥ a·π + b·Σ t[b,j,w]·y[b,j] − L  for each of its ``overlap.ChunkWindows``;
 
-Communicators run side by side as far as the network that they share allows: paces are ``overlap.together_s``, and the objective
-of a choice is ``overlap.exposed_s`` itself, for the rank that makes the step. The step grows with every time, so where the
-combinations that are fastest wherever their seconds go keep to the budgets together, they are the optimum, and nothing is solved.
-Of equal choices the one with the fastest combinations is taken: windows are those of the rank that waits longest, and others may
-wait for what that one hides.
+Communicators run concurrently as far as the network that they share allows: paces are ``overlap.together_s``. The
+objective of a choice is ``overlap.exposed_s`` itself, for the rank that determines the step. The step grows with every
+time. So where the combinations that are fastest wherever their seconds go keep to the budgets together, they are the
+optimum, and nothing is solved. Of equal choices the one with the fastest combinations is taken: windows are those of
+the rank that waits longest, and other ranks may wait for what that one overlaps.
 """
 
 from __future__ import annotations
@@ -56,13 +56,15 @@ from scaleacross.solvers.network_model import (
 
 TIME_LIMIT_S: Final = 10.0
 LOAD_UNIT: Final = "KiB"
-"""Trunk loads are counted in whole units, so that nothing is rounded in the model."""
+"""Unit of link loads, counted in whole numbers so that the model rounds nothing."""
 
 
 @dataclass(frozen=True)
 class NetworkProblem:
-    """Blocks with their combinations, fastest first, the windows and their buckets, and the budgets; ``trunk_load`` is U in a
-    row."""
+    """Blocks with their combinations, fastest first, the windows and their buckets (``pieces``), and the budgets.
+
+    ``trunk_load`` is U as a row.
+    """
 
     blocks: tuple[tuple[Combination, ...], ...]
     windows: tuple[Window, ...]
@@ -72,15 +74,15 @@ class NetworkProblem:
 
     @property
     def num_options(self) -> int:
-        """Combinations of all blocks."""
+        """Number of combinations of all blocks."""
         return sum(map(len, self.blocks))
 
     def allows(self, chosen: Sequence[Combination]) -> bool:
-        """Whether a choice keeps to all budgets."""
+        """Return whether a choice keeps to all budgets."""
         return within(held_by(chosen), self.budgets) and trunks_within(chosen, self.trunk_load)
 
     def exposed_s(self, chosen: Sequence[Combination]) -> float:
-        """The objective of a choice, as the price of a step counts it, s."""
+        """Return the objective of a choice as the step time counts it, s."""
         traffic: dict[str, np.ndarray] = {}
         for one in chosen:
             rows = np.array([*one.times.window_s, *one.times.busy_s, *one.times.free_s]).reshape(TRAFFIC_ROWS, 1)
@@ -93,7 +95,7 @@ class NetworkProblem:
 
 @dataclass(frozen=True)
 class NetworkSolution:
-    """What was chosen in every block, its exposed seconds, and no choice's less than ``bound_s``."""
+    """The chosen combination of every block, its exposed seconds, and a lower bound on those of any choice."""
 
     chosen: tuple[Combination, ...]
     exposed_s: float
@@ -102,7 +104,7 @@ class NetworkSolution:
 
 
 def choose(problem: NetworkProblem, seed: int = 0) -> NetworkSolution:
-    """The choice with the least exposed seconds that keeps to the budgets.
+    """Return the choice with the least exposed seconds that keeps to the budgets.
 
     Raises:
         InfeasibleError: no choice keeps to the budgets; the message names the one that is short and the least it needs.
@@ -122,12 +124,13 @@ def choose(problem: NetworkProblem, seed: int = 0) -> NetworkSolution:
     chosen = _fastest_of_equals(problem, chosen)
     seconds = problem.exposed_s(chosen)
     least = sum(min(one.times.serial_s for one in block) for block in problem.blocks)
+    # after a time limit the solver's bound may be weaker than the blocks' least waits alone
     bound = seconds if solution.status == "optimal" else min(seconds, max(least, solution.bound))
     return NetworkSolution(chosen, seconds, bound, solution.status)
 
 
 def _fastest_of_equals(problem: NetworkProblem, chosen: tuple[Combination, ...]) -> tuple[Combination, ...]:
-    """``chosen`` with the fastest combination of every block, one after another, that is allowed and makes it no worse."""
+    """Return ``chosen`` with the fastest combination of each block, in turn, that is allowed and no slower in all."""
     least = problem.exposed_s(chosen)
     for at, block in enumerate(problem.blocks):
         for one in block[: block.index(chosen[at])]:
@@ -139,23 +142,23 @@ def _fastest_of_equals(problem: NetworkProblem, chosen: tuple[Combination, ...])
 
 
 def held_by(chosen: Sequence[Combination]) -> Held:
-    """What a choice holds on one accelerator: the most of every communicator, summed over communicators."""
+    """Return what a choice holds on one accelerator: the most of every communicator, summed over communicators."""
     most = most_held(option for one in chosen for option in one.options)
     return Held(*(sum(column) for column in zip(*most.values(), strict=True))) if most else NOTHING_HELD
 
 
 def within(held: Held, budgets: Held) -> bool:
-    """Whether every resource keeps to its budget."""
+    """Return whether every resource keeps to its budget."""
     return all(amount <= limit for amount, limit in zip(held, budgets, strict=True))
 
 
 def trunks_within(chosen: Sequence[Combination], budgets: Sequence[int]) -> bool:
-    """Whether every trunk of every window carries no more than its budget."""
+    """Return whether the links of every level and window carry no more than their budget."""
     return all(sum(one.trunk_load[at] for one in chosen) <= budget for at, budget in enumerate(budgets))
 
 
 def build_model(problem: NetworkProblem) -> tuple[LinearModel, list[list[int]]]:
-    """The model of the module docstring, and the variable of every combination."""
+    """Return the model of the module docstring and the variable of every combination."""
     model, blocks = LinearModel(), problem.blocks
     variables = [
         [model.binary(f"y[{b},{j}]") for j in range(len(combinations))] for b, combinations in enumerate(blocks)
@@ -201,5 +204,5 @@ def _least_by_communicator(problem: NetworkProblem, resource: int) -> Mapping[st
 
 
 def rounded_budgets(channels: int, queue_pairs: int, buffer_bytes: float) -> Held:
-    """Budgets as whole numbers."""
+    """Return the budgets as whole numbers."""
     return Held(channels, queue_pairs, math.floor(min(buffer_bytes, float(np.iinfo(np.int64).max))))

@@ -1,13 +1,14 @@
-"""Which requirements of a job cannot hold together: an irreducible set, by a deletion filter.
+"""Find which requirements of a job cannot hold together: an irreducible set, by a deletion filter.
 
-A requirement is something that the user or the machine asks for: memory, the accelerators there are, whole hosts, the batch,
-a pinned degree, a restricted choice, replicas kept apart (``failure_domains``). Starting from all of them, one after another is
-dropped for good if the rest is still impossible (Chinneck and Dravnieks 1991, doi 10.1287/ijoc.3.2.157). What stays is impossible
-together, and possible as soon as any one of it is given up (while everything outside of the set is given up).
+A requirement is something that the user or the machine asks for: memory, the accelerators there are, whole hosts, the
+batch, a pinned degree, a restricted choice, replicas kept apart (``failure_domains``). The filter starts from all of
+them and drops one after another for good if the rest is still impossible (Chinneck and Dravnieks 1991, doi
+10.1287/ijoc.3.2.157). What stays is impossible together, and possible as soon as any one of it is given up (while
+everything outside of the set is given up).
 
-"Impossible" means here: no candidate of ``search_space`` satisfies the rules, fits in memory and has a placement that keeps its
-replicas apart. Relaxed, memory is unlimited, accelerators are MANY, in as many buildings as there are replicas, hosts are single
-accelerators, and the batch is BATCH_FACTOR times as long (so every divisor stays one).
+"Impossible" means here: no candidate of ``search_space`` satisfies the rules, fits in memory and has a placement that
+keeps its replicas apart. Relaxed, memory is unlimited, accelerators are MANY, in as many buildings as there are
+replicas, hosts are single accelerators, and the batch is BATCH_FACTOR times as long (so every divisor stays one).
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Conflict:
 
 
 def conflict_of(problem: Problem, time_limit_s: float) -> Conflict | None:
-    """The conflict of a job without any candidate that fits; None when there is one."""
+    """Return the conflict of a job without any candidate that fits; None when there is one."""
     deadline = time.perf_counter() + time_limit_s
     named = _requirements(problem)
     kept = list(named)
@@ -74,11 +75,11 @@ def conflict_of(problem: Problem, time_limit_s: float) -> Conflict | None:
 
 
 def possible(problem: Problem, dropped: frozenset[str]) -> bool:
-    """Whether some candidate satisfies what is left of the requirements, on any fleet."""
+    """Return whether some candidate on any fleet satisfies the requirements that are not dropped."""
     job = _relaxed(problem.job, dropped)
     wanted = None if "failure_domains" in dropped else job.failure_domains
     if wanted is not None and wanted.max_replicas_lost == 0:
-        return False  # whatever unit is in use holds some of a replica
+        return False  # every unit in use holds a part of some replica
     for fleet in fleets(problem.topology):
         many = "accelerators" in dropped
         space = SearchSpace(
@@ -95,7 +96,10 @@ def possible(problem: Problem, dropped: frozenset[str]) -> bool:
 
 
 def _any_fits(space: SearchSpace, pricing: Pricing, capacity_bytes: float, apart: FailureDomains | None) -> bool:
-    """Whether one candidate needs no more than the capacity, and can keep its replicas apart; not all bases are expanded."""
+    """Return whether a candidate needs at most the capacity and can keep its replicas apart.
+
+    Bases are expanded in ascending order of their memory, only until one is found.
+    """
     for bases in space.bases(Refusals()):
         fitting = bases
         if apart is not None:
@@ -113,7 +117,7 @@ def _any_fits(space: SearchSpace, pricing: Pricing, capacity_bytes: float, apart
 
 
 def _requirements(problem: Problem) -> dict[str, str]:
-    """Requirements in the order in which the filter tries to do without them: what nobody can change comes last."""
+    """Return the requirements in the order in which the filter drops them: what nobody can change comes last."""
     job, defaults = problem.job, Job.model_fields
     out = {}
     for name in CHOICES:
@@ -148,7 +152,7 @@ def _requirements(problem: Problem) -> dict[str, str]:
 
 
 def _relaxed(job: Job, dropped: frozenset[str]) -> Job:
-    """The job without the requirements of the user that are dropped."""
+    """Return the job without the dropped requirements of the user."""
     changes: dict[str, object] = {name: Job.model_fields[name].default for name in CHOICES if name in dropped}
     free = {axis: None for axis in DegreeRequest.model_fields if f"degrees.{axis}" in dropped}
     changes["degrees"] = job.degrees.model_copy(update=free)

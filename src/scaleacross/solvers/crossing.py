@@ -1,20 +1,23 @@
-"""What must cross buildings for given degrees, and what memory lets a pipeline do about it: two bounds on each candidate.
+"""Two lower bounds for given degrees: what must cross buildings, and what memory lets a pipeline keep in flight.
 
-A candidate of more accelerators than any building holds spreads over several, and the slowest axis of its order, whose groups
-reach over all positions, crosses them. Which axis that is the placement decides, so each is tried and the least is kept.
+A candidate of more accelerators than any building holds spans several. The slowest axis of its order has groups over
+all global ranks, so it crosses buildings. Which axis that is depends on the placement, so each is tried and the least
+is kept.
 
-cut             free time + what the slowest axis adds, with every link inside buildings infinitely fast: its calls that the step
-                waits for, and its traffic in the windows as far as computation does not hide it
-memory latency  Little's law on the first rank. It holds K chunk activations at most (``pipeline.max_in_flight``), chunk c of a
-                micro-batch from its forward to its backward, hence for (v−c)/v of a trip through all layers and back or longer:
+cut             free time + what the slowest axis adds, with infinitely fast links inside buildings: its exposed calls,
+                and its traffic in the windows beyond the computation that overlaps with it
+memory latency  Little's law on the first rank. It holds at most K chunk activations (``pipeline.max_in_flight``), chunk
+                c of a micro-batch from its forward to its backward, hence for (v−c)/v of a trip through all layers and
+                back or longer:
                     step ≥ m·(v+1)/(2K) · (T + 2·Σ latency) + optimizer
                 T computation of one micro-batch on all ranks (of chunks: as short as the shortest),
-                m micro-batches, v chunks. The latencies of all p·v − 1 hops count,
-                the far ones of the pipeline where it is the slowest axis. Schedules that split the backward are left out.
+                m micro-batches, v chunks. The latencies of all p·v − 1 hops count, those between buildings where pp is
+                the slowest axis. Schedules that split the backward are left out.
 
-Widths and latencies of trunks: a fill of N accelerators joins a set of buildings that together hold N, one after another, so it
-crosses every cut of that set. Of the best set, the best that the narrowest cut (latency: the longest) offers is counted: the
-bottleneck of a spanning tree. All sets are looked at up to MAX_BUILDINGS, beyond that the best trunk of all counts.
+An allocation of N accelerators joins a set of buildings that together hold N, one after another, so it crosses every
+cut of that set. The best set counts, with the best width and latency that its narrowest (longest) cut offers: the
+bottleneck of a spanning tree. All sets are looked at up to MAX_BUILDINGS. With more buildings, the best inter-building
+link of all counts.
 """
 
 from __future__ import annotations
@@ -43,14 +46,16 @@ from scaleacross.solvers.priced import Priced
 from scaleacross.spec.parallelism import GRID_AXES
 
 MAX_BUILDINGS: Final = 10
-"""Up to here all sets of buildings are looked at."""
+"""Most buildings for which all sets of them are looked at."""
 
 
 @dataclass(frozen=True)
 class Crossing(Pricing):
-    """Pricing in which only links between buildings take time; ``sizes`` and figures of sets of buildings, ascending by size.
+    """Pricing in which only links between buildings take time.
 
-    ``far`` (sets, 2 levels, width and latency): the best of all sets that hold as many accelerators or more.
+    Attributes:
+        held: accelerators of every set of buildings, ascending, (sets,).
+        far: width (bytes/s) and latency (s), (sets, 2 levels, 2), the best of sets with as many accelerators or more.
     """
 
     held: Ints
@@ -58,18 +63,18 @@ class Crossing(Pricing):
 
     @classmethod
     def of(cls, pricing: Pricing) -> Crossing:
-        """The crossing part of some pricing of a fleet of one type."""
+        """Return the crossing part of the pricing of a fleet of one type."""
         same = {f.name: getattr(pricing, f.name) for f in fields(Pricing)}
         held, far = _far_figures(pricing.fleet, pricing.links)
         return cls(**same, held=held, far=far)
 
     @property
     def launch_s(self) -> float:
-        """Nothing: a group that stays in one building may be free here."""
+        """Zero, because a group that stays in one building may be free here."""
         return 0.0
 
     def bounds_s(self, priced: Priced) -> tuple[Floats, Floats]:
-        """The cut bound and the memory-latency bound of candidates, each (n,)."""
+        """Return the cut bound and the memory-latency bound of candidates, s, (n,) each."""
         candidates, work = priced.candidates, priced.work
         volumes, over = self.volumes(candidates, work), windows(candidates, work)
         beyond = candidates.world_size > max(building.num_accelerators for building in self.fleet.buildings)
@@ -86,7 +91,7 @@ class Crossing(Pricing):
             waits = waits_of(some, calls)
             waited = longest_s(waits.waited_s, waits.alone_s)
             early, shards, longest = early_gradients(some), LeastPasses.of(some), waited
-            later, endless = here, np.full(len(rows), np.inf)  # what comes before gradients is not known of a trip
+            later, endless = here, np.full(len(rows), np.inf)  # a trip does not tell what precedes gradients
             if shards is not None:
                 beyond_s, whole_s = shards.bounds_s(traffic)
                 longest = longest_s(np.maximum(waits.waited_s + beyond_s, whole_s - shards.computed_s), waited)
@@ -103,7 +108,7 @@ class Crossing(Pricing):
         return priced.free_s + cut, law + work.optimizer_s
 
     def _trips_s(self, priced: Priced, far: bool) -> Floats:
-        """Little's law, (n,); 0 where the backward is split."""
+        """Return the bound of Little's law, s, (n,); 0 where the backward is split."""
         candidates, work = priced.candidates, priced.work
         p, m, v = candidates.pp, candidates.num_micro_batches, candidates.num_chunks
         latency = self.links.latency
@@ -111,6 +116,7 @@ class Crossing(Pricing):
         hops = (p * v - 1) * near_s
         if far:
             largest = max(building.num_accelerators for building in self.fleet.buildings)
+            # a pipeline over all global ranks crosses at least this many borders between buildings
             num_far = -(-candidates.world_size // largest) - 1
             far_s = self._far_of(candidates.world_size)[:, :, 1].min(axis=1)
             hops = hops + v * num_far * np.maximum(0.0, far_s - near_s)
@@ -125,6 +131,7 @@ class Crossing(Pricing):
     def _links_of(self, candidates: Candidates) -> Links:
         far = self._far_of(candidates.world_size)
         shape = (len(candidates), len(self.links.bandwidth))
+        # links inside buildings take no time here, so only the levels from CAMPUS on get figures
         bandwidth, capacity = (np.full(shape, np.inf) for _ in range(2))
         latency = np.zeros(shape)
         bandwidth[:, CAMPUS:] = self.links.bandwidth[CAMPUS:]
@@ -136,22 +143,23 @@ class Crossing(Pricing):
 
 
 def _far_figures(fleet: Fleet, links: Links) -> tuple[Ints, Floats]:
-    """``held`` and ``far`` of ``Crossing``."""
+    """Return ``held`` and ``far`` of ``Crossing``."""
     best = np.stack([links.capacity[CAMPUS:], links.latency[CAMPUS:]], axis=1)
     if not 2 <= len(fleet.buildings) <= MAX_BUILDINGS:
         return np.array([fleet.num_accelerators]), best[None]
     sets = sorted(_sets(fleet, best), key=lambda one: one[0])
     held, far = np.array([size for size, _ in sets]), np.stack([figures for _, figures in sets])
+    # a larger set may serve a smaller candidate, so each row takes the best of the rows after it
     far[:, :, 0] = np.maximum.accumulate(far[::-1, :, 0], axis=0)[::-1]
     far[:, :, 1] = np.minimum.accumulate(far[::-1, :, 1], axis=0)[::-1]
     return held, far
 
 
 def _sets(fleet: Fleet, best: Floats) -> Iterator[tuple[int, Floats]]:
-    """Accelerators and (level, width and latency) of every set of two buildings or more.
+    """Yield accelerators and (level, width and latency) of every set of two buildings or more.
 
-    Inside one region the set's cuts are crossed on campus level. Over several, buildings of one region need not follow each
-    other, so only the cuts between regions are known to be crossed.
+    Inside one region the set's cuts are crossed on campus level. Over several regions, buildings of one region need not
+    be adjacent, so only the cuts between regions are known to be crossed.
     """
     region = {building.name: fleet.topology.region_of(building.name) for building in fleet.buildings}
     for count in range(2, len(fleet.buildings) + 1):
@@ -164,13 +172,16 @@ def _sets(fleet: Fleet, best: Floats) -> Iterator[tuple[int, Floats]]:
             figures[level] = min(best[level, 0], width), max(best[level, 1], latency)
             if level == 0:
                 figures[REGION - CAMPUS] = figures[0]
-            else:  # a group may spare the campus level by crossing regions
+            else:  # a group may avoid the campus level by crossing regions
                 figures[0] = max(best[0, 0], figures[level, 0]), min(best[0, 1], figures[level, 1])
             yield sum(building.num_accelerators for building in some), figures
 
 
 def _bottleneck(fleet: Fleet, units: dict[str, str]) -> tuple[float, float]:
-    """Width and latency of the worst link of the best tree that joins the units (buildings or regions) of some buildings."""
+    """Return width (bytes/s) and latency (s) of the worst link of the best tree that joins buildings or regions.
+
+    ``units`` maps each building to itself or to its region.
+    """
     widths, latencies = nx.Graph(), nx.Graph()
     for here, there in combinations(units, 2):
         ends = units[here], units[there]

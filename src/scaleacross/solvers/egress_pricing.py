@@ -1,7 +1,8 @@
-"""Egress of candidates: exact on one placement, and the least that any placement leaves.
+"""Egress costs of candidates: exact on one placement, and the least of any placement.
 
-Egress is linear in what a candidate sends, and its unit prices depend on degrees and placement alone. So they are kept, and the
-least over all placements is one product of a table (placements × kinds of traffic) and a vector of bytes.
+Egress is linear in the bytes that a candidate sends, and its unit prices depend on degrees and placement alone. So they
+are kept, and the least over all placements is one product of a table (placements × kinds of traffic) and a vector of
+bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ RING, PAIRS, ONWARD, BACK = range(len(UnitPrices._fields))
 
 @dataclass
 class EgressPricing:
-    """Unit prices on one fleet, remembered."""
+    """Unit prices on one fleet, kept by degrees and allocation."""
 
     fleet: Fleet
     _prices: dict[Fill, Prices] = field(default_factory=dict)
@@ -44,12 +45,12 @@ class EgressPricing:
     def exact(
         self, degrees: Degrees, axis_order: Sequence[GridAxis], fill: Fill, sent: Sequence[Flow], num_chunks: int
     ) -> float:
-        """Currency units per step on one placement."""
+        """Return currency units per step on one placement."""
         groups = communicator_axes(degrees, axis_order)
         return sum(flow_price(flow, self._unit(fill, *groups[flow.shape]), num_chunks) for flow in sent)
 
     def least(self, volumes: Volumes) -> Floats:
-        """Currency units per step on the placement that leaves least, (n,); 0 where one building holds the candidate."""
+        """Return the least currency units per step on any placement, (n,); 0 where one building holds the candidate."""
         candidates = volumes.candidates
         out = np.zeros(len(candidates))
         spread = candidates.world_size > max(building.num_accelerators for building in self.fleet.buildings)
@@ -64,7 +65,7 @@ class EgressPricing:
         return out
 
     def _table(self, degrees: Degrees) -> Floats:
-        """Unit prices of every placement, (placements, shapes · kinds)."""
+        """Return the unit prices of every placement, (placements, shapes · kinds)."""
         if degrees not in self._tables:
             active = [axis for axis in GRID_AXES if degrees.of(axis) > 1]
             idle = [axis for axis in GRID_AXES if axis not in active]
@@ -73,6 +74,7 @@ class EgressPricing:
                 communicator_axes(degrees, (*idle, *order)) for order in axis_orders(active, degrees.expert_lanes > 1)
             ]
             pairs = {pair: index for index, pair in enumerate({pair for group in groups for pair in group.values()})}
+            # many orders give every communicator the same (degree, stride), so each such row is kept once
             rows = np.unique([[pairs[group[shape]] for shape in SHAPES] for group in groups], axis=0)
             units = np.array([[self._unit(fill, *pair) for pair in pairs] for fill in fills], dtype=np.float64)
             table = units.reshape(len(fills), len(pairs), len(UnitPrices._fields))[:, rows]
@@ -89,7 +91,8 @@ class EgressPricing:
 
 
 def sent_amounts(volumes: Volumes) -> Floats:
-    """Bytes per step that each kind of unit price multiplies, (n, SHAPES, UnitPrices): ``traffic.flows`` in arrays."""
+    """Return bytes per step that each kind of unit price multiplies, (n, SHAPES, UnitPrices): ``traffic.flows`` in
+    arrays."""
     candidates, work, optimizer = volumes.candidates, volumes.work, volumes.job.optimizer
     m = candidates.num_micro_batches
     out = np.zeros((len(candidates), len(SHAPES), len(UnitPrices._fields)))
@@ -98,7 +101,7 @@ def sent_amounts(volumes: Volumes) -> Floats:
     swapped, ring = (
         candidates.context == ALL_TO_ALL,
         candidates.context != ANY_EXCHANGE,
-    )  # nothing is counted of an open one
+    )  # an exchange that is still open counts nothing
     gathers = work.layers * m * (2 + volumes.regathers + volumes.keys_again) * volumes.kv_bytes
     heads, inside = work.layers * m * (4 + 2 * volumes.keys_again) * volumes.heads_bytes, candidates.cp_inner > 1
     out[:, at["cp"], RING] = np.where(ring & ~swapped & ~inside, gathers, 0.0)

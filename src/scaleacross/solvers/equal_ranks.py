@@ -1,4 +1,4 @@
-"""Equal layers and batches on mixed pools: how baselines' candidates are bounded and estimated there."""
+"""Bounds and estimates for baselines on mixed pools: equal layers and batches on all ranks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 
 class EqualRanks(Pricing):
-    """Equal layers and batches on a mixed pool, as baselines plan: memory and estimates are those of ranks that all have the
-    slowest type, bounds are those of ``MixedPricing``.
+    """Pricing of equal layers and batches on a mixed pool, as baselines plan.
 
-    A bound on ranks of the slowest type is none: of two stages the longer one may lie in a building of faster accelerators.
+    Memory and estimates are those of ranks that all have the slowest type. Bounds are those of ``MixedPricing``,
+    because the step of such ranks is no bound: of two stages the longer one may lie in a building of faster
+    accelerators.
     """
 
     @cached_property
@@ -32,26 +33,27 @@ class EqualRanks(Pricing):
         return MixedPricing(**{each.name: getattr(self, each.name) for each in fields(Pricing)})
 
     def base_free_s(self, bases: Candidates) -> Floats:
-        """As of ``MixedPricing``."""
+        """Return ``MixedPricing.base_free_s``."""
         return self._unlike.base_free_s(bases)
 
     def base_bound_s(self, bases: Candidates) -> Floats:
-        """As of ``MixedPricing``."""
+        """Return ``MixedPricing.base_bound_s``."""
         return self._unlike.base_bound_s(bases)
 
     def coarse(self, candidates: Candidates) -> Priced:
-        """Work and estimate of ranks of the slowest type, bound of ``MixedPricing``."""
+        """Return work and estimate of ranks of the slowest type with the bound of ``MixedPricing``."""
         return replace(super().coarse(candidates), bound_s=self._unlike.coarse(candidates).bound_s)
 
     def order_figures_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
-        """Bounds and estimates, both less ``placement_free_s`` of ``work``."""
+        """Return bounds and estimates less ``placement_free_s`` of ``work``, s, (2, orders, n)."""
         least = self._unlike.coarse(candidates).work
+        # ``MixedPricing`` bounds refer to another placement-free part, so both are put on that of ``work``
         other_s = placement_free_s(self.volumes(candidates, least)) - placement_free_s(self.volumes(candidates, work))
         bounds = self._unlike.order_bounds_s(candidates, least, orders) + other_s
         return np.stack([bounds, super().order_figures_s(candidates, work, orders)[1]])
 
 
 def equal_ranks_on(fleet: Fleet, job: Job, profile: ModelProfile) -> Pricing:
-    """The pricing of baselines, with the library's networks: of one type, or ``EqualRanks``."""
+    """Return the pricing of baselines with the library's networks: ``EqualRanks`` on a mixed pool, else ``Pricing``."""
     kind = EqualRanks if len(fleet.accelerators) > 1 else Pricing
     return kind.on(fleet, job, profile, network="library")

@@ -1,13 +1,14 @@
-"""Try every placement of a candidate: where work is balanced over accelerator types, or failures restrict the placement.
+"""Try every placement of a candidate, where work is balanced over accelerator types or failures restrict the placement.
 
-Space         every axis order on every fill (S1–S3 of ``fleets``), every balance (B1–B3 of ``balance``) of its layout
+Space         every axis order on every allocation (S1–S3, ``fleets``), every balance of its layout (B1–B3, ``balance``)
 C1 failures   no unit (zone or building) holds more data-parallel replicas than ``job.failure_domains`` allows to lose
 
-The *layout* of a placement is the types on each stage of each replica class; layouts are few. Each is balanced. Balances whose
-computation alone takes too long are left; all others are bounded in arrays, on all orders and fills of their layouts at once, and
-priced exactly, from the least bound up, until the next is not below the best. Orders whose own bound (``order_bounds_s``) is not
-below it are left out; of the others the pipeline is timed first, and the rest only where both together may be below. There are at
-most 5! orders; fills depend on the number of buildings; so nothing grows with the accelerators but the counting of groups.
+The *layout* of a placement is the types on each stage of each replica class. Layouts are few, and each is balanced.
+Balances whose computation alone takes too long are dropped. All others are bounded in arrays, on all orders and
+allocations of their layouts at once. They get exact step times, least bound first, until the next bound is not below
+the best. Orders whose own bound (``order_bounds_s``) is not below it are left out. Of the others the pipeline is timed
+first, and the rest only where both together may be below the best. There are at most 5! orders, and allocations depend
+on the number of buildings. So only the counting of groups grows with the accelerators.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ LAYOUT_AXES: Final[tuple[GridAxis, ...]] = ("pp", "dp_shard", "dp_replicate")
 
 
 class Trial(NamedTuple):
-    """A balance of a layout with the rows that price it, where it may lie, and what its computation takes at least."""
+    """A balance of a layout: least seconds of its computation, its rows of candidates, and its possible places."""
 
     floor_s: float
     balance: Balance
@@ -72,7 +73,7 @@ def placer_on(
     incumbent_s: Callable[[], float] = lambda: np.inf,
     balanced: bool = True,
 ) -> Placer:
-    """The placer for a fleet.
+    """Return the placer for a fleet.
 
     Args:
         incumbent_s: where every placement is tried, nothing at or above this is placed.
@@ -94,11 +95,11 @@ class EveryPlacement(Placer):
     _times: dict[tuple[int, ...], list[StackedTimes]] = field(default_factory=dict)
 
     def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
-        """The best placement and balance of a single candidate.
+        """Return the best placement and balance of a single candidate.
 
-        None when no fill holds it, nothing fits in memory, or (unless a slowest axis is asked for) nothing is faster than the
-        incumbent. ``communication_s`` of the decision is the step less what ``work`` takes, so that both add up to the
-        step.
+        None when no allocation holds it, nothing fits in memory, or (unless a slowest axis is asked for) nothing is
+        faster than the incumbent. ``communication_s`` of the decision is the step less what ``work`` takes, so that
+        both add up to the step.
         """
         free_s = float(placement_free_s(self.pricing.volumes(candidates, work))[0])
         limit_s = np.inf if wanted.slowest_axis else min(self.incumbent_s(), free_s + wanted.cutoff_s)
@@ -121,10 +122,10 @@ class EveryPlacement(Placer):
         return best
 
     def every_of(self, decision: Decision) -> Iterator[tuple[float, PlacementDecision]]:
-        """Step and placement of a decision wherever it can lie as it is; its own placement is not looked at.
+        """Yield step time and placement of a decision wherever it can lie unchanged; its own placement is ignored.
 
-        Left out are placements in which it does not fit, that lose too many replicas (C1), or that have other replica classes
-        than its batch shares name.
+        Left out are placements in which it does not fit, that lose too many replicas (C1), or that have other replica
+        classes than its batch shares name.
         """
         job, profile, accelerators = self.pricing.job, self.pricing.profile, self.pricing.accelerators
         candidates = candidate_of(decision, job.global_batch_sequences)
@@ -140,15 +141,15 @@ class EveryPlacement(Placer):
 
     @property
     def by_stage(self) -> bool:
-        """Whether it places candidates whose stages have recompute policies of their own: with bounds for unequal stages."""
+        """Whether it places candidates with a recompute policy per stage: its bounds must hold for unequal stages."""
         return self.balanced and isinstance(self.pricing, MixedPricing)
 
     def unlimited(self) -> Placer:
-        """The same placer without an incumbent."""
+        """Return the same placer without an incumbent."""
         return replace(self, incumbent_s=lambda: np.inf)
 
     def _balanced(self, candidates: Candidates, orders: Sequence[AxisOrder] | None) -> list[Trial]:
-        """Every balance of every layout, lowest floor first; ``orders`` of the active axes, None: all of them."""
+        """Return every balance of every layout, lowest floor first; ``orders`` of the active axes, None for all."""
         pricing, balancer = self.pricing, self._balancer(candidates)
         out = []
         for layout, alike in self._by_layout(candidates, orders).items():
@@ -163,7 +164,7 @@ class EveryPlacement(Placer):
         return Balancer(TimedLayers(pricing.profile, pricing.job, pricing.accelerators, candidates, times))
 
     def _balances(self, balancer: Balancer, layout: Layout) -> Iterable[Balance]:
-        """The balances to try on a layout: the equal one alone where a share of every chunk's layers is recomputed."""
+        """Return the balances to try on a layout: only the equal one if a part of every chunk's layers runs again."""
         if self.balanced and is_by_stage(balancer.candidates):
             return balancer.by_stage(layout)
         several = self.balanced and rerun_period(RECOMPUTES[int(balancer.candidates.recompute[0])]) == 1
@@ -179,7 +180,7 @@ class EveryPlacement(Placer):
         return places
 
     def places(self, candidates: Candidates, orders: Sequence[AxisOrder] | None = None) -> Iterator[Place]:
-        """Where a single candidate may lie; ``orders`` of its active axes, None: all."""
+        """Yield the places where a single candidate may lie; ``orders`` of its active axes, None for all."""
         idle, orders = axes_of(candidates)[1], orders_of(candidates) if orders is None else orders
         for fill in self.fills_of(candidates) if orders else ():
             for order in orders:
@@ -211,23 +212,26 @@ class EveryPlacement(Placer):
         return self._layouts[key]
 
     def _step_s(self, decision: Decision, place: Place, limit_s: float = np.inf, behind_s: float = 0.0) -> float:
-        """Exact step of a decision in a place; inf where it shows early that it takes ``limit_s`` (``step_seconds``)."""
+        """Return the exact step in a place, s; inf once it is known to take ``limit_s`` (``step_seconds``)."""
         return self.on(place[0]).step_s(placed_at(decision, place), self._known, limit_s, behind_s)
 
     def _floors_s(self, trials: Sequence[Trial]) -> tuple[Floats, Floats]:
-        """Bounds on the step in every place of every trial, by the longest of its rows, and on what comes behind the pipeline,
-        (places,) each, trial by trial."""
+        """Return lower bounds on the step and on what follows the pipeline, s, (places,) each, trial by trial.
+
+        The bound of a place is that of the longest of the trial's rows.
+        """
         if not trials:
             return np.zeros(0), np.zeros(0)
         times, sizes = self._times_at(trials), [len(one.rows.types) for one in trials for _ in one.places]
+        # the rows of one trial in one place are adjacent, so ``reduceat`` reduces each run of them
         starts = np.cumsum([0, *sizes[:-1]])
         return np.maximum.reduceat(times.step_s, starts), np.minimum.reduceat(times.behind_s, starts)
 
     def _times_at(self, trials: Sequence[Trial]) -> StepTimes:
-        """Bounds on the step of every row in every place, as if pipeline messages took no time: trial by trial, place by place,
-        row by row.
+        """Return lower bounds on the step of every row in every place, as if pipeline messages took no time.
 
-        Rows wait for groups inside buildings as long as these take on their own accelerator type.
+        They are ordered trial by trial, place by place, row by row. A row waits for a group inside a building as long
+        as the group takes on the row's own accelerator type.
         """
         places = {place: index for index, place in enumerate(dict.fromkeys(p for one in trials for p in one.places))}
         place, row = _pairs(trials, places)
@@ -237,6 +241,7 @@ class EveryPlacement(Placer):
         fills = {fill: index for index, fill in enumerate(dict.fromkeys(fill for fill, _ in places))}
         whole, at = [self.levels(fill) for fill in fills], np.array([fills[fill] for fill, _ in places])[place]
         own = [levels.on(name) for name in self.pricing.types for levels in whole]
+        # in ``[*whole, *own]`` the links of type t on fill i follow at (t + 1) · fills + i
         links, at_own = stacked_links(whole, at), (rows.types + 1) * len(whole) + at
         network = searched_network(self.pricing.job, self.pricing.accelerators)
         terms = []
@@ -255,7 +260,7 @@ class EveryPlacement(Placer):
 
 
 def _pairs(trials: Sequence[Trial], number: Mapping[Place, int]) -> tuple[Ints, Ints]:
-    """Number of the place and of the row of every pair of both, (pairs,) each: trial by trial, place by place, row by row."""
+    """Return the numbers of the place and of the row of every pair, (pairs,) each, in the order of ``_times_at``."""
     of_places, of_rows, before = [], [], 0
     for one in trials:
         rows = np.arange(before, before + len(one.rows.types))
@@ -266,18 +271,18 @@ def _pairs(trials: Sequence[Trial], number: Mapping[Place, int]) -> tuple[Ints, 
 
 
 def placed_at(decision: Decision, place: Place) -> Decision:
-    """A decision in a place."""
+    """Return the decision with its placement set to a place."""
     fill, order = place
     return decision.model_copy(update={"placement": Placement(axis_order=order, fill=shares(fill))})
 
 
 def balanced(decision: Decision, balance: Balance) -> Decision:
-    """A decision with the layers, batch shares and recompute policies of a balance."""
+    """Return the decision with the layers, batch shares and recompute policies of a balance."""
     return decision.model_copy(update=balance.stated)
 
 
 def _holds(layout: Layout, decision: Decision) -> bool:
-    """Whether the batch shares of a decision, if any, are of the replica classes of a layout."""
+    """Return whether the batch shares of a decision, if any, match the replica classes of a layout."""
     shares = decision.batch_shares
     there = {one.buildings: one.num_replicas for one in layout}
     return shares is None or there == {share.buildings: share.num_replicas for share in shares}

@@ -1,7 +1,7 @@
-"""Whether some placement of given degrees keeps the replicas of a job apart, as ``Job.failure_domains`` asks.
+"""Test whether some placement of given degrees keeps the replicas of a job apart, as ``Job.failure_domains`` asks.
 
-A unit in use holds part of one replica or more, so none may be lost only by a job without accelerators. Replicas of w
-accelerators: the fullest of u units holds at least ⌈N/u⌉ accelerators, of at least ⌈⌈N/u⌉/w⌉ replicas.
+A unit in use holds part of one replica or more, so only a job without accelerators loses none. Replicas have w
+accelerators. The fullest of u units holds at least ⌈N/u⌉ accelerators, of at least ⌈⌈N/u⌉/w⌉ replicas.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHAPE_AXES = ("dp_shard", "dp_replicate", "pp", "tp", "cp", "expert_lanes")
 
 
 def lost_at_least(fleet: Fleet, candidates: Candidates, wanted: FailureDomains) -> Ints:
-    """Replicas that the fullest unit of the fleet takes with it at least, whatever the placement, (n,)."""
+    """Return the least replicas that are lost with the fullest unit of the fleet, whatever the placement, (n,)."""
     units = sum(
         -(-building.num_accelerators // building.accelerators_per("zone")) if wanted.level == "zone" else 1
         for building in fleet.buildings
@@ -30,7 +30,7 @@ def lost_at_least(fleet: Fleet, candidates: Candidates, wanted: FailureDomains) 
 
 
 def keeps_apart(fleet: Fleet, degrees: Degrees, wanted: FailureDomains) -> bool:
-    """Whether some axis order on some fill loses no more replicas than allowed with any one unit."""
+    """Return whether some axis order on some allocation loses no more replicas than allowed with any one unit."""
     active = [axis for axis in GRID_AXES if degrees.of(axis) > 1]
     idle = [axis for axis in GRID_AXES if axis not in active]
     return any(
@@ -41,7 +41,7 @@ def keeps_apart(fleet: Fleet, degrees: Degrees, wanted: FailureDomains) -> bool:
 
 
 def any_keeps_apart(fleet: Fleet, candidates: Candidates, wanted: FailureDomains) -> bool:
-    """Whether some candidate has a placement that keeps its replicas apart; the most promising ones are tried first."""
+    """Return whether some candidate has a placement that keeps its replicas apart, most promising ones first."""
     least = lost_at_least(fleet, candidates, wanted)
     hopeful = np.flatnonzero(least <= wanted.max_replicas_lost)
     kinds = distinct(*(getattr(candidates, axis)[hopeful] for axis in SHAPE_AXES))

@@ -1,8 +1,8 @@
-"""A first plan without a search, for one that ends before it has any: the leanest choices first, whatever the clock says.
+"""Find a first plan without a search, whatever the clock says, where a search ended before it had any.
 
-What fills memory is nearly decided by a few choices. So the job is narrowed to those that hold least, all degrees stay, and the
-candidates that fit are placed, least bound first, until one of them has a placement. If none has, the job is narrowed less; the
-last time not at all. Nothing that fits is missed, therefore.
+A few choices nearly decide how much memory is filled. So the job is narrowed to those that hold least, while all
+degrees stay. Bases that fit are expanded, least bound first, until one of their candidates has a placement. If none
+has, the job is narrowed less, the last time not at all. So nothing that fits is missed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXPANDED: Final = 128
 
 
 def first_plan(state: Search, placers: Sequence[Placer], tries: int | None = None) -> None:
-    """The first candidate that fits and can be placed becomes the incumbent; none where nothing can.
+    """Make the first candidate that fits and can be placed the incumbent; there is none where nothing can.
 
     Args:
         tries: candidates to place at most, for placers that may refuse all (a goal with a limit that none meets); None: all.
@@ -38,7 +38,7 @@ def first_plan(state: Search, placers: Sequence[Placer], tries: int | None = Non
 
 
 def _narrowed(job: Job, profile: ModelProfile) -> Iterator[Job]:
-    """The job with ever more choices, from those that hold least."""
+    """Yield the job with ever more choices, starting with those that hold least memory."""
     lean = {
         "recompute": (min(job.recompute, key=lambda policy: _kept(profile, policy)),),
         "micro_batch_sequences": (min(job.micro_batch_sequences),),
@@ -58,7 +58,7 @@ def _kept(profile: ModelProfile, policy: str) -> float:
 
 
 def _placed(state: Search, job: Job, placer: Placer) -> Iterator[bool]:
-    """Whether a candidate could be placed, for every one of a job that fits on a fleet."""
+    """Yield for every candidate of the job that fits on the fleet whether it could be placed."""
     pricing = placer.pricing
     space = narrowed(SearchSpace(job, state.problem.profile, placer.fleet.num_accelerators, placer.fleet.unit))
     parts, together = space.bases(Refusals()), 1 if space.policies_open else EXPANDED

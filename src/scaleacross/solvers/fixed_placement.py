@@ -1,8 +1,8 @@
-"""Candidates on the devices of one fill: arrays of them on any axis orders, and one of them exactly.
+"""Candidates on the devices of one allocation: arrays of them on any axis orders, and single ones exactly.
 
-Arrays have the same cost model as a plan (``cost_models.step``) on the groups that an order really makes, counted once per
-distinct group; nothing is relaxed. Only pipelines whose delays have no exact closed form keep the bound of
-``pipeline.lower_bound_s``: ``step_s`` times those action by action. So arrays never exceed ``step_s``.
+Arrays have the same cost model as a plan (``cost_models.step``) on the groups that an order really makes, counted once
+per distinct group. Nothing is relaxed except that pipelines whose delays have no exact closed form keep the bound of
+``pipeline.lower_bound_s``. ``step_s`` times those action by action. So arrays never exceed ``step_s``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 @dataclass(frozen=True)
 class FixedPlacement(Pricing):
-    """Pricing on the devices of one fill, which every candidate fills exactly (``exact_shape`` raises ValueError otherwise).
+    """Pricing on the devices of one allocation, all used by every candidate (else ``exact_shape`` raises ValueError).
 
     ``order_bounds_s`` bounds the communication of candidates on many orders.
     """
@@ -57,39 +57,39 @@ class FixedPlacement(Pricing):
         profile: ModelProfile,
         network: Literal["best", "library"] | Best = "best",
     ) -> FixedPlacement:
-        """Pricing with the links of this fill."""
+        """Return the pricing with the links of this allocation."""
         levels = build_levels(fleet.topology, shares(fill), fleet.paths)
         one = links_of(levels)
         links = one._replace(bandwidth=one.bandwidth[None], capacity=one.capacity[None], latency=one.latency[None])
         return cls(fleet, job, profile, links, fleet.largest_children(), network, fill, levels)
 
     def shape(self, degree: int, stride: int) -> GroupShape:
-        """Shape of the groups of an axis."""
+        """Return the exact shape of the groups of an axis."""
         if (degree, stride) not in self._shapes:
             self._shapes[degree, stride] = exact_shape(degree, stride, self.levels)
         return self._shapes[degree, stride]
 
     def placed(self, candidates: Candidates, row: int, axis_order: Sequence[GridAxis]) -> Decision:
-        """One of the candidates with its placement."""
+        """Return the decision of one candidate with its placement."""
         placement = Placement(axis_order=tuple(axis_order), fill=shares(self.fill))
         return candidates.decision(row).model_copy(update={"placement": placement})
 
     def step_s(
         self, decision: Decision, known: KnownReplicas | None = None, limit_s: float = np.inf, behind_s: float = 0.0
     ) -> float:
-        """Exact step time of a decision that is placed on this fill; other arguments as of ``step_seconds``."""
+        """Return the exact step time of a decision placed here, s; other arguments as of ``step_seconds``."""
         return step_seconds(*self._model, decision, self.groups(decision), self.levels, known, limit_s, behind_s)
 
     def cost(self, decision: Decision) -> PlanCost:
-        """All figures of a decision that is placed on this fill."""
+        """Return all figures of a decision placed on this allocation."""
         return plan_cost(*self._model, decision, self._shapes_of(decision), self.levels, network=self.network)
 
     def groups(self, decision: Decision) -> Mapping[str, Group]:
-        """Groups of every communicator, each made once: what their laws cost does not depend on the candidate."""
+        """Return the groups of every communicator, each made once, because its laws do not depend on the candidate."""
         shapes = self._shapes_of(decision)
         new = {name: shape for name, shape in shapes.items() if id(shape) not in self._groups}
         for name, group in groups_of(new, self.levels, self.network).items():
-            self._groups[id(new[name])] = group  # ``_shapes`` holds the shape, so that its number stays its own
+            self._groups[id(new[name])] = group  # ``_shapes`` keeps the shape alive, so no other gets its id
         return {name: self._groups[id(shape)] for name, shape in shapes.items()}
 
     @property
@@ -105,7 +105,7 @@ class FixedPlacement(Pricing):
         )
 
     def spans(self, candidates: Candidates, axis_order: Sequence[GridAxis]) -> dict[str, Ints]:
-        """Outermost level that the groups of every axis (and ``ep``) cross on an order, (n,) each."""
+        """Return the outermost level that the groups of every axis (and ``ep``) cross on an order, (n,) each."""
         out, stride = {}, np.ones(len(candidates), dtype=np.int64)
         for axis in axis_order:
             out[str(axis)] = self._exact(getattr(candidates, axis), stride).span
@@ -133,7 +133,7 @@ class FixedPlacement(Pricing):
         return len(self.fill) > 1
 
     def _exact(self, degree: Ints, stride: Ints) -> GroupShape:
-        """Shapes of many groups."""
+        """Return the exact shapes of many groups, counted once per distinct (degree, stride)."""
         kinds = distinct(degree, stride)
         some = stacked_shapes([self.shape(int(degree[row]), int(stride[row])) for row in kinds.first])
         return GroupShape(*(column[kinds.code] for column in columns_of(some)))

@@ -1,4 +1,8 @@
-"""The candidates of one fleet in blocks, bounded and pruned: steps 1 to 4 of the joint search (``joint``)."""
+"""Bound and prune the candidates of one fleet in blocks: steps 1 to 4 of the joint search (``joint``).
+
+A *base* is a candidate without its split of dp and its shard level, so it stands for several candidates.
+``price_fleet`` is a generator, so that ``joint.search`` can let fleets take turns.
+"""
 
 from __future__ import annotations
 
@@ -21,28 +25,28 @@ from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Placed, Search, forget
 
 TIES_SHARE: Final = 0.1
-"""Of a limit in seconds what ties may take beyond it: a choice."""
+"""Share of a limit in seconds that ties may take beyond it: a choice."""
 TIGHT_BLOCK: Final = 16_384
-"""Candidates per tight-bound evaluation: large enough for arrays to pay, small enough to stop early."""
+"""Candidates per tight-bound evaluation: many enough for arrays to pay, few enough to stop early."""
 TIGHT_PART: Final = 4096
-"""Candidates on several accelerator types that get it between two looks at the clock, a second."""
+"""Candidates on several accelerator types that get it between two looks at the clock, about a second."""
 PROMISING: Final = 2048
 """Candidates of a block that get the tight bound at once, so that the best of them is placed."""
 TRIED: Final = 4
-"""Candidates of a block on one accelerator type that get exact step times at once at most: a choice. On several there are
-neighbours."""
+"""Most candidates of a block on one accelerator type that get exact step times at once: a choice. On several types the
+neighbours of the best are tried instead."""
 TRIED_TIGHT: Final = 16
-"""The same of a block that got the tight bound, which takes seconds on several types: a choice."""
+"""The same number for a block with tight bounds, which take seconds on several types: a choice."""
 PATIENCE: Final = 12
-"""Exact prices in a row, none of them less, after which the placement of a candidate that is tried ends: a choice. It is placed
-in full in its turn."""
+"""Exact step times in a row without an improvement after which the first trial of a candidate ends: a choice. The
+candidate is placed in full in its turn."""
 WORTH: Final = 0.05
-"""Share of the incumbent that a second candidate is expected to save at least: a placement takes a second on 100,000
-accelerators, and all have their turn. A choice."""
+"""Share of the incumbent that a second candidate is expected to save at least: a choice. A placement takes a second on
+100,000 accelerators, and all candidates have their turn later."""
 BASE_BLOCK: Final = 1024
 """Bases that are expanded together."""
 BASE_PART: Final = 16_384
-"""Bases that are bounded together, half a second where nothing is known to beat."""
+"""Bases that are bounded together: half a second while there is no incumbent."""
 PROBED: Final = 8192
 """Bases in the sample that gives the first incumbent."""
 PROBED_DEEPLY: Final = 128
@@ -50,7 +54,7 @@ PROBED_DEEPLY: Final = 128
 
 
 class Bases(NamedTuple):
-    """Bases with their bounds, the candidates that each stands for, and what each may take, (n,) each."""
+    """Bases with their bounds, the number of candidates that each stands for, and their estimates, (n,) each."""
 
     candidates: Candidates
     bound_s: Floats
@@ -58,12 +62,14 @@ class Bases(NamedTuple):
     estimate_s: Floats
 
     def take(self, rows: Ints) -> Bases:
-        """Some of them."""
+        """Return the bases selected by an index array."""
         return Bases(self.candidates.take(rows), self.bound_s[rows], self.counts[rows], self.estimate_s[rows])
 
     def in_turn(self, beyond: Beyond, below_s: float) -> Ints:
-        """Rows, the least estimates first; where none of the next block is expected to stay ``below_s``, but others are, these
-        first."""
+        """Return the rows in ascending order of their estimates.
+
+        Where no base of the next block is expected to stay ``below_s`` but others are, expected step times order them.
+        """
         order = np.argsort(self.estimate_s, kind="stable")
         expected_s = beyond.expected_s(self.candidates, self.estimate_s)
         hopeful = expected_s < below_s
@@ -72,7 +78,10 @@ class Bases(NamedTuple):
 
 
 def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer] | None]:
-    """Steps 1 to 3 on one fleet: candidates whose coarse bound is below the incumbent, a block a turn; the first turn probes."""
+    """Run steps 1 to 3 on one fleet and yield the candidates whose coarse bound is below the incumbent, a block a turn.
+
+    The first turn places a sample and yields None.
+    """
     job, space = state.problem.job, narrowed(space_on(state, placer))
     again = placer.least_stages > 1  # what a rule refuses, or memory, was counted with equal stages
     refusals = Refusals() if again else state.refusals
@@ -99,8 +108,9 @@ def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer]
 
 
 def place_ties(state: Search, best: Placed, below_s: float) -> None:
-    """After a search: candidates of other kinds than the best that stay below ``below_s`` (``Climber.place_ties``), as long as
-    what is left of a limit in seconds lasts, or ``TIES_SHARE`` of it.
+    """Place candidates of other kinds than the best that stay below ``below_s``, after a search.
+
+    ``Climber.place_ties`` runs to the end of a limit in seconds, or for ``TIES_SHARE`` of it where that is later.
     """
     placer = best.placer
     space = narrowed(space_on(state, placer))
@@ -122,7 +132,7 @@ def place_ties(state: Search, best: Placed, below_s: float) -> None:
 def _enumerate(
     state: Search, space: SearchSpace, refusals: Refusals, least_stages: int
 ) -> list[tuple[Candidates, Ints]]:
-    """All bases of so many stages or more in batches, with the number of candidates that each stands for."""
+    """Return the bases with at least ``least_stages`` stages in batches, and how many candidates each stands for."""
     batches = []
     for bases in space.bases(refusals):
         if not len(bases) or int(bases.pp[0]) < least_stages:
@@ -133,7 +143,7 @@ def _enumerate(
         state.several_chunks |= bool(((bases.num_chunks > 1) & (bases.pp > 1)).any())
         state.tell("enumerating", state.num_candidates)
         if state.out_of_time:
-            state.drop(np.zeros(1))  # of what comes next nothing is known
+            state.drop(np.zeros(1))  # nothing is known of the bases that follow
             break
     return batches
 
@@ -141,7 +151,7 @@ def _enumerate(
 def _sample(
     state: Search, space: SearchSpace, pricing: Pricing, enumerated: list[tuple[Candidates, Ints]]
 ) -> Priced | None:
-    """Candidates of a sample of bases, for a first incumbent, which prunes bases unseen; None of few, or where none fits."""
+    """Return candidates of a sample of bases, for a first incumbent; None of few bases, or if none fits."""
     total = sum(len(bases) for bases, _ in enumerated)
     if total < 2 * PROBED or state.out_of_time:
         return None
@@ -156,7 +166,7 @@ def _sample(
 
 
 def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Candidates, Ints]]) -> Bases:
-    """Step 1: the bases that may fit and win.
+    """Return the bases that may fit and win (step 1).
 
     The layers alone prune first, then computation rank by rank, then memory, then the bound with communication.
     """
@@ -189,7 +199,7 @@ def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Candidates, I
 
 
 def _in_parts(enumerated: list[tuple[Candidates, Ints]]) -> Iterator[tuple[Candidates, Ints]]:
-    """The same bases, so many at a time that the clock is looked at in between."""
+    """Yield the same bases in parts of ``BASE_PART``, so that the clock is looked at in between."""
     for bases, count in enumerated:
         for start in range(0, len(bases), BASE_PART):
             rows = np.arange(start, min(start + BASE_PART, len(bases)))
@@ -199,8 +209,8 @@ def _in_parts(enumerated: list[tuple[Candidates, Ints]]) -> Iterator[tuple[Candi
 def _place_most_promising(state: Search, priced: Priced | None, placer: Placer, climber: Climber) -> None:
     """Place candidates whose estimates are below the incumbent; they are placed again in their turn.
 
-    On one accelerator type those that are the most promising, on several the one with the least estimate, and then its
-    neighbours.
+    On one accelerator type these are the most promising candidates. On several types it is the one with the least
+    estimate, followed by its neighbours.
     """
     if priced is None or state.out_of_time:
         return
@@ -208,6 +218,7 @@ def _place_most_promising(state: Search, priced: Priced | None, placer: Placer, 
     if not several:
         figures.append(placer.beyond.expected_s(priced.candidates, priced.estimate_s))
     block = priced.take(np.unique([np.argsort(figure, kind="stable")[:PROMISING] for figure in figures]))
+    # the tight bound is slow, so hopeless rows are dropped before it
     block = block.take(block.estimate_s < state.target_s)
     if not len(block.bound_s):
         return
@@ -219,11 +230,11 @@ def _place_most_promising(state: Search, priced: Priced | None, placer: Placer, 
 
 
 def _place_best(state: Search, block: Priced, placer: Placer, most: int, below_s: Callable[[], float]) -> Placed | None:
-    """Place the candidate with the least estimate, then those that are expected to take least, until ``most`` of them got exact
-    step times: bounds on its fills rule out a candidate in a tenth of the time.
+    """Place the candidate with the least estimate, then those with the least expected step time.
 
-    The first if its estimate is below the incumbent, the others if they may save ``WORTH`` of it. Returns the last one whose step
-    is below ``below_s``.
+    It ends once ``most`` candidates got exact step times: bounds on its allocations rule out a candidate in a tenth of
+    the time. The first is placed if its estimate is below the incumbent, the others if they may save ``WORTH`` of it.
+    Returns the last candidate whose step is below ``below_s``.
     """
     block = promising(state, block, placer, PROMISING)
     left_s = np.where(block.estimate_s < state.target_s, block.estimate_s, np.inf)
@@ -236,6 +247,7 @@ def _place_best(state: Search, block: Priced, placer: Placer, most: int, below_s
             break
         row, known_s, before = int(expected_s.argmin()), below_s(), state.num_timed
         placed = state.place(block, row, placer, below_s=known_s, in_time=True, left=forget, patience=PATIENCE)
+        # a candidate that could not be placed takes at least the limit that it was placed under
         took_s = known_s if placed is None else placed.step_s
         if np.isfinite(took_s):
             placer.beyond.learn(pipelines_of(block.candidates)[row], float(left_s[row]), took_s)
@@ -245,9 +257,10 @@ def _place_best(state: Search, block: Priced, placer: Placer, most: int, below_s
 
 
 def place_first(state: Search, blocks: Sequence[tuple[Priced, Placer]], most: int) -> None:
-    """Place those that have the least estimates, ``most`` of them at most."""
+    """Place the ``most`` candidates with the least estimates, whose recompute policies are chosen."""
     known = [one for one in blocks if len(one[0].bound_s) and not one[0].candidates.policy_open.any()]
     least = np.concatenate([np.zeros(0), *(priced.estimate_s for priced, _ in known)])
+    # a partition finds the limit of the best PROMISING without sorting all estimates
     worst_s = np.partition(least, PROMISING)[PROMISING] if len(least) > PROMISING else np.inf
     few = [(priced.take(priced.estimate_s <= worst_s), placer) for priced, placer in known]
     tight = [(placer.pricing.tight(priced), placer) for priced, placer in few if len(priced.bound_s)]
@@ -265,7 +278,10 @@ def _of_rows(law: Callable[[Candidates], Floats], candidates: Candidates, rows: 
 
 
 def tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple[Priced, Placer]]:
-    """Step 4, block by block, the one with the least coarse estimate first; the most promising are placed at once."""
+    """Give all survivors the tight bound (step 4), the block with the least coarse estimate first.
+
+    The most promising candidates of each block are placed at once. Returns the rows that may still win.
+    """
     blocks, out = [], []
     for priced, placer in survivors:
         ordered = priced.take(np.argsort(priced.estimate_s, kind="stable"))
@@ -285,9 +301,9 @@ def tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple
 
 
 def _tight_in_time(state: Search, block: Priced, placer: Placer) -> Priced:
-    """The tight bound of the rows that there is time for, first rows first; the others keep the coarse one.
+    """Return the block with tight bounds for as many first rows as there is time; the others keep the coarse bound.
 
-    Bounds on several accelerator types are worked out row by row and take seconds for a block: part by part.
+    On several accelerator types a block takes seconds, so the clock is looked at after every part.
     """
     size = len(block.bound_s)
     step = size if len(placer.fleet.accelerators) == 1 else TIGHT_PART

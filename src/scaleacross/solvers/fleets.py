@@ -1,12 +1,11 @@
-"""Which buildings a job may use, and how a number of accelerators is spread over them.
+"""Fleets, the sets of buildings that a job may use, and allocations, the ways to spread accelerators over them.
 
 A *fleet* is a set of accelerator types that all take part (the slowest sets the pace); every subset of types is
-searched by itself. A *fill* is a sequence of building shares. Space of fills for n
-accelerators:
+searched by itself. An allocation (``Fill``) is a sequence of building shares. Those of n accelerators are made by
 
 S1 sequence   all permutations of the fleet's buildings up to MAX_PERMUTED of them; beyond, the order of the file, by
-              size, and the nearest-neighbour chain from every building (by trunk latency, then size)
-S2 granule    every building but the last one filled holds a multiple of a granule: a product of the degrees of the
+              size, and the nearest-neighbour chain from every building (by latency, then size)
+S2 granule    every building but the last one used holds a multiple of a granule: a product of the degrees of the
               fastest axes, rounded up to whole hosts; so groups inside the granule never straddle buildings
 S3 policy     packed: each building takes as many granules as it holds, in sequence, until all are placed;
               proportional: granules in proportion to the buildings' sizes
@@ -55,7 +54,7 @@ class Fleet:
 
     @cached_property
     def paths(self) -> TrunkPaths:
-        """Those of the whole topology: a path may pass a building that the job does not use."""
+        """Paths over the whole topology: a path may pass a building that the job does not use."""
         return TrunkPaths(self.topology)
 
     @property
@@ -78,29 +77,29 @@ class Fleet:
 
     @property
     def unit(self) -> int:
-        """Shares are multiples of this."""
+        """Number of accelerators that every building share is a multiple of: whole hosts."""
         return host_unit(self.buildings)
 
     @property
     def common_host(self) -> int:
-        """Accelerators of which every host holds a multiple."""
+        """Greatest common divisor of the accelerators per host."""
         return math.gcd(*(building.accelerators_per_host for building in self.buildings))
 
     def optimistic_links(self) -> Links:
-        """Per level the best figure that any fill can see on that level or farther out, for lower bounds.
+        """Return per level the best figures that any allocation can see on that level or farther out, for lower bounds.
 
-        All types of the fleet take part and the slowest link of a fill sets its pace, so inside buildings a level is as good as
-        the best building of the type whose best is worst.
+        All types of the fleet take part and the slowest link of an allocation sets its pace. So inside buildings a
+        level is as good as the best building of the type whose best is worst.
         """
         return self._best_links(tuple(self._levels_by_type.values()))
 
     def optimistic_links_on(self, accelerator: str) -> Links:
-        """The same for what stages on accelerators of a type wait for: groups inside a building have its own links."""
+        """Return ``optimistic_links`` of groups that stages on one type wait for, with its links inside buildings."""
         return self._best_links((self._levels_by_type[accelerator],))
 
     @cached_property
     def _levels_by_type(self) -> dict[str, list[Levels]]:
-        """Of every building by itself, by accelerator type."""
+        """Levels of every building by itself, by accelerator type."""
         of_type: dict[str, list[Levels]] = {}
         for b in self.buildings:
             of_type.setdefault(b.accelerator.name, []).append(
@@ -109,9 +108,9 @@ class Fleet:
         return of_type
 
     def _best_links(self, alike: Sequence[Sequence[Levels]]) -> Links:
-        """The best of every set of buildings that are alike, and of these the worst.
+        """Return the worst, over the sets of alike buildings, of the best figures in each set.
 
-        A group may spare a level by crossing the next one; so no level is taken to be worse than one outside of it.
+        A group may avoid a level by crossing the next one, so no level counts as worse than one outside of it.
         """
         bandwidth = np.min([np.max([levels.bandwidth for levels in each], axis=0) for each in alike], axis=0)
         bandwidth[SCALE_UP] = min(
@@ -141,13 +140,13 @@ class Fleet:
         )
 
     def _widest_cut(self) -> float:
-        """What the trunks between some buildings and all others carry at most: no cut has more than ⌊b²/4⌋ of them, bytes/s."""
+        """Return the most bytes/s that links carry between some buildings and all others, of at most ⌊b²/4⌋ links."""
         topology = self.topology
         widths = sorted((attainable_trunk_bytes_per_s(topology, trunk) for trunk in topology.trunks), reverse=True)
         return float(sum(widths[: len(topology.buildings) ** 2 // 4]))
 
     def largest_children(self) -> Floats:
-        """Largest child of every level in accelerators, (NUM_LEVELS + 1,); the last entry is left to the candidate."""
+        """Return the largest child of every level in accelerators, (NUM_LEVELS + 1,); callers set the last entry."""
         inside = [max(b.accelerators_per(level) for b in self.buildings) for level in ("scale_up", "rack", "zone")]
         regions: dict[str, int] = {}
         for building in self.buildings:
@@ -157,7 +156,7 @@ class Fleet:
         return np.array([1, *inside, whole, max(regions.values()), self.num_accelerators], dtype=np.float64)
 
     def fullest_children(self, size: Ints) -> Floats:
-        """Accelerators that the fullest child of each level holds at least in any fill of ``size``, (n, NUM_LEVELS)."""
+        """Return the least accelerators of the fullest child of each level in any allocation, (n, NUM_LEVELS)."""
         capacities = [building.num_accelerators for building in self.buildings]
         forced = np.max([size - (sum(capacities) - capacity) for capacity in capacities], axis=0)
         building = np.maximum(-(-size // len(capacities)), forced)
@@ -166,13 +165,14 @@ class Fleet:
         return np.stack(columns, axis=-1).astype(np.float64)
 
     def must_cross(self, degree: Ints, stride: Ints, size: Ints) -> Ints:
-        """Groups of an axis that cross one border between buildings, and one between regions, at least, (..., 2).
+        """Return the least groups of an axis that cross one border of buildings, and one of regions, (..., 2).
 
-        In any fill of ``size`` accelerators. With E = degree · stride a cut at offset o = c mod E divides min(stride, o, E − o)
-        groups. Two buildings that are both needed have one cut c, between size − capacity of the second and capacity of the
-        first. Of more: if every cut were within δ of a multiple of E, a building of q·E + r would give q·E + 2δ at most (the
-        first and the last of the fill q·E + δ), all it has only if r or E − r is within 2δ. So where Σ q·E falls short of
-        ``size`` by D, δ ≥ min(D / 2(B − 1), (E − r) / 2); and likewise for regions, whose buildings may lie apart.
+        This holds for any allocation of ``size`` accelerators. With E = degree · stride a cut at offset o = c mod E
+        divides min(stride, o, E − o) groups. Two buildings that are both needed have one cut c, between size − capacity
+        of the second and capacity of the first. Of more buildings: if every cut were within δ of a multiple of E, a
+        building of q·E + r would give q·E + 2δ at most (the first and the last of the allocation q·E + δ). It would
+        give all it has only if r or E − r is within 2δ. So where Σ q·E falls short of ``size`` by D,
+        δ ≥ min(D / 2(B − 1), (E − r) / 2). The same is true of regions, whose buildings may lie apart.
         """
         extent = degree * stride
         if len(self.buildings) == 2:
@@ -191,12 +191,13 @@ class Fleet:
         least = np.where(size <= max(capacities), 0, stride)
         for first, second in (capacities, capacities[::-1]):
             low = np.maximum(size - second, 1)
+            # a cut at a multiple of the extent divides no group
             spared = first // extent * extent >= low
             least = np.minimum(least, np.where(spared, 0, np.minimum(low % extent, extent - first % extent)))
         return least
 
     def _of_many(self, units: Sequence[tuple[int, int]], extent: Ints, stride: Ints, size: Ints) -> Ints:
-        """For units of (accelerators, buildings)."""
+        """Return the least groups that cross one border between units of (accelerators, buildings)."""
         if len(units) < 2:
             return np.zeros(np.broadcast(extent, size).shape, dtype=np.int64)
         short = size - sum(held // extent * extent for held, _ in units)
@@ -207,17 +208,17 @@ class Fleet:
         return np.where(short > 0, np.minimum(stride, np.ceil(off).astype(np.int64)), 0)
 
     def border_ways(self, stride: Ints, size: Ints) -> Ints:
-        """Ways between two buildings that groups at a stride take over one border at most, in any fill of ``size``, (n,).
+        """Return the most building pairs over which groups at a stride cross one border in any allocation, (n,).
 
-        Where no building that lies between two others is shorter than the stride, all step from the building before the border to
-        the one behind it; otherwise some may begin before the one or end behind the other.
+        Where no building between two others holds less than the stride, all groups step from the building before the
+        border to the one after it. Otherwise some may begin before the one or end after the other.
         """
         sizes, of_row = np.unique(size, return_inverse=True)
         share = np.array([self._least_share(int(one)) for one in sizes])[of_row]
         return np.where(stride <= share, 1, max(1, len(self.buildings) - 1))
 
     def _least_share(self, size: int) -> int:
-        """Least share of a building that is neither the first nor the last of any fill of ``size`` (S2, S3)."""
+        """Return the least share of a building that is neither first nor last in any allocation (S2, S3)."""
         if size not in self._least_shares:
             granules = np.unique(np.lcm(divisors(size), self.unit))
             held = np.array([building.num_accelerators for building in self.buildings])
@@ -228,17 +229,17 @@ class Fleet:
 
     @cached_property
     def _least_shares(self) -> dict[int, int]:
-        """What is known of ``_least_share``."""
+        """Results of ``_least_share`` by size."""
         return {}
 
     def fills_of(self, degrees: Degrees) -> list[Fill]:
-        """Fills for some degrees: granules are the products of any of them but all."""
+        """Return the allocations for some degrees; granules are the products of any of the degrees but all of them."""
         sizes = [degrees.of(axis) for axis in GRID_AXES if degrees.of(axis) > 1]
         granules = {math.prod(some) for count in range(max(1, len(sizes))) for some in combinations(sizes, count)}
         return self.fills(degrees.world_size, sorted(granules))
 
     def fills(self, size: int, granules: Sequence[int]) -> list[Fill]:
-        """Distinct fills of ``size`` accelerators (S1–S3), in a deterministic order."""
+        """Return the distinct allocations of ``size`` accelerators (S1–S3), in a deterministic order."""
         out: dict[Fill, None] = {}
         seen: set[tuple[object, ...]] = set()
         for granule in sorted({math.lcm(granule, self.unit) for granule in granules}, reverse=True):
@@ -251,13 +252,13 @@ class Fleet:
         return list(out)
 
     def uses_all_types(self, fill: Fill) -> bool:
-        """Whether a fill has every accelerator type of the fleet (other sets of types are fleets of their own)."""
+        """Return whether an allocation has every type of the fleet (other sets of types are fleets of their own)."""
         used = {self.topology.building(name).accelerator.name for name, _ in fill}
         return len(used) == len(self.accelerators)
 
     @cached_property
     def _sequences(self) -> tuple[tuple[Building, ...], ...]:
-        """S1."""
+        """Sequences of buildings by S1 of the module docstring."""
         if len(self.buildings) <= MAX_PERMUTED:
             return tuple(permutations(self.buildings))
         by_size = tuple(sorted(self.buildings, key=lambda b: -b.num_accelerators))
@@ -273,9 +274,9 @@ class Fleet:
             yield here
 
     def signature(self, fill: Fill) -> tuple[object, ...]:
-        """Fills with equal signatures cost the same: equal shares of alike buildings over alike trunks.
+        """Return a key shared by allocations with equal step time and cost: equal shares of alike buildings and links.
 
-        Of regions only their borders count, so they are numbered as the fill meets them.
+        Of regions only their borders count, so they are numbered in the order in which the allocation meets them.
         """
         kinds: list[tuple[object, ...]] = []
         seen: dict[str, int] = {}
@@ -290,18 +291,18 @@ class Fleet:
         return {building.name: self.topology.region_of(building.name) for building in self.buildings}
 
     def hop(self, here: str, there: str) -> tuple[float, ...]:
-        """Latency, least width and price of the path between two buildings."""
+        """Return the path between two buildings: latency in s, least width in bytes/s, price per byte."""
         return self._hops[here, there]
 
     @cached_property
     def _figures(self) -> dict[str, str]:
-        """What makes two buildings alike, by name."""
+        """Figures of every building as JSON, by name; equal for buildings that differ in name and size alone."""
         own = {"name", "num_hosts", "num_zones", "provenance"}
         return {building.name: building.model_dump_json(exclude=own) for building in self.buildings}
 
     @cached_property
     def _hops(self) -> dict[tuple[str, str], tuple[float, ...]]:
-        """``hop`` of any two buildings of the fleet, either way."""
+        """Figures of ``hop`` for every ordered pair of buildings."""
         figures = (self.paths.latency_s, self.paths.bytes_per_s, self.paths.price_per_byte)
         pairs = permutations((building.name for building in self.buildings), 2)
         return {pair: tuple(of(*pair) for of in figures) for pair in pairs}
@@ -315,7 +316,7 @@ def fleets(topology: Topology) -> list[Fleet]:
 
 
 def shares(fill: Fill) -> tuple[BuildingShare, ...]:
-    """A fill as the spec writes it."""
+    """Return an allocation as the building shares of the spec."""
     return tuple(_share(name, count) for name, count in fill)
 
 
@@ -346,10 +347,14 @@ def _named(sequence: Sequence[Building], counts: Sequence[int]) -> Fill:
 
 
 def _take(size: int, granule: int, capacities: Sequence[int], targets: Sequence[int]) -> list[int] | None:
-    """Granules up to the targets in sequence, the rest into the last building reached; None when it does not fit."""
+    """Return accelerators per building: granules up to the targets in sequence, the rest in the last building reached.
+
+    None when they do not fit.
+    """
     counts, left = [0] * len(capacities), size
     for index, (capacity, target) in enumerate(zip(capacities, targets, strict=True)):
         whole = min(-(-target // granule), capacity // granule) * granule
+        # only the last building that is used may hold a part of a granule
         may_take = capacity if target == capacity or index == len(capacities) - 1 else whole
         counts[index] = left if left <= may_take else whole
         left -= counts[index]

@@ -1,7 +1,7 @@
 """Why there is no plan, and what would help.
 
-What is short, the requirements that exclude each other (``conflict``), and ways out, each of which was planned and passed
-``verification`` before it is named.
+The error names what is short, the requirements that exclude each other (``conflict``), and ways out. Each way out was
+planned and passed ``verification`` before it is named.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scaleacross.workloads.problem import Problem, problem_of
 
 FREED_LIMIT_S: Final = 5.0
 FREED_GAP: Final = 0.03
-"""Search for a plan without the failure domains, to say what it would lose."""
+"""Limits of the search without failure domains, which tells how many replicas its plan would lose."""
 CONFLICT_LIMIT_S: Final = 10.0
 WAYS_LIMIT_S: Final = 20.0
 ANY_PLAN: Final = 0.99
@@ -38,7 +38,7 @@ ANY_PLAN: Final = 0.99
 
 @dataclass(frozen=True)
 class Closest:
-    """The candidate that misses its accelerator's memory by least, bytes; ``num_candidates`` were compared."""
+    """The candidate that exceeds its accelerator's memory by least, in bytes, of ``num_candidates`` compared."""
 
     decision: Decision
     needed_bytes: float
@@ -50,7 +50,7 @@ class Closest:
 
 
 def explain(state: Search) -> InfeasibleError:
-    """The error for a finished search without a plan."""
+    """Return the error for a finished search without a plan."""
     problem = state.problem
     if any(
         narrowed(SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)).policies_open
@@ -86,7 +86,10 @@ def explain(state: Search) -> InfeasibleError:
 
 
 def _kept_apart_less(problem: Problem, seed: int) -> tuple[str, Job] | None:
-    """The job with failure domains as loose as the fastest plan without any needs them; None where none is found in time."""
+    """Return a label and the job with its failure domains as loose as the fastest unrestricted plan needs them.
+
+    None where there are no failure domains, or no such plan is found in time.
+    """
     job, wanted = problem.job, problem.job.failure_domains
     if wanted is None:
         return None
@@ -104,7 +107,7 @@ def _kept_apart_less(problem: Problem, seed: int) -> tuple[str, Job] | None:
 
 
 def closest_candidate(problem: Problem) -> Closest | None:
-    """The candidate that comes closest to fitting on any fleet, None when no candidate is legal."""
+    """Return the candidate that comes closest to fitting on any fleet, None when no candidate is legal."""
     best: Closest | None = None
     count = 0
     for fleet in fleets(problem.topology):
@@ -122,7 +125,7 @@ def closest_candidate(problem: Problem) -> Closest | None:
 
 
 def _said(problem: Problem, seed: int) -> str:
-    """The ways out, in words."""
+    """Return the ways out as a sentence."""
     ways, untried = _ways_out(problem, seed)
     if ways:
         return f" Ways out: {'; '.join(ways)}."
@@ -134,7 +137,7 @@ def _said(problem: Problem, seed: int) -> str:
 
 
 def _ways_out(problem: Problem, seed: int) -> tuple[list[str], list[str]]:
-    """Relaxations of the job with a plan that verifies, and those that the time limit left untried."""
+    """Return the relaxations of the job that have a verified plan, and those that the time limit left untried."""
     began, ways, untried = time.perf_counter(), [], []
     for label, job in _relaxations(problem, seed):
         left_s = WAYS_LIMIT_S - (time.perf_counter() - began)
@@ -146,7 +149,7 @@ def _ways_out(problem: Problem, seed: int) -> tuple[list[str], list[str]]:
 
 
 def _has_plan(problem: Problem, time_limit_s: float) -> bool:
-    """Whether a search finds a plan, the first one that comes, and ``verification`` accepts it."""
+    """Return whether the first plan that a search finds passes ``verification``."""
     found = search(problem, time_limit_s=time_limit_s, gap_tolerance=ANY_PLAN)
     if found.best is None:
         return False
@@ -157,7 +160,7 @@ def _has_plan(problem: Problem, time_limit_s: float) -> bool:
 
 
 def _more_hosts(problem: Problem) -> Iterator[tuple[str, Job]]:
-    """The job on the least whole multiple of every building's hosts that equal stages fit on; nothing where they fit on none."""
+    """Yield the job on the least whole multiple of every building's hosts that equal stages fit on, if there is one."""
     if not possible(problem, frozenset({"accelerators"})):
         return
     topology = Topology.model_validate(problem.job.topology)
@@ -186,6 +189,7 @@ def _more_hosts(problem: Problem) -> Iterator[tuple[str, Job]]:
     enough = next((factor for factor in powers if fits(factor)), None)
     if enough is None:
         return
+    # bisect: stages fit on ``enough`` times the hosts, not on ``too_few`` times
     too_few = enough // 2
     while enough - too_few > 1:
         middle = (enough + too_few) // 2
@@ -196,6 +200,7 @@ def _more_hosts(problem: Problem) -> Iterator[tuple[str, Job]]:
 
 
 def _relaxations(problem: Problem, seed: int) -> Iterator[tuple[str, Job]]:
+    """Yield label and job of every single change that may help."""
     job, fresh = problem.job, Job.model_fields
     if job.failure_domains is not None:
         looser = _kept_apart_less(problem, seed)

@@ -1,13 +1,13 @@
 """The joint search: degrees, micro-batch, schedule, recompute, shard level and placement together, with a bound.
 
-Sets          B buildings with their zones, racks and hosts as *classes* (counts and link figures, never single devices);
+Sets          B buildings with their zones, racks and hosts as *classes* (counts and link figures, never devices);
               T  accelerator types; F fleets, the non-empty subsets of T (``fleets``); L layers; G sequences per step
 Variables     f ∈ F                                       fleet
               tp, cp, pp, dp_shard, dp_replicate, ep ∈ ℕ    degrees
               b ∈ ℕ sequences per micro-batch, m = G / (dp·b) micro-batches per replica
               σ ∈ SCHEDULE_NAMES with v ∈ ℕ chunks, ρ ∈ RECOMPUTES, ζ ∈ SHARD_LEVELS
               π   order of the axes of degree > 1, fastest first
-              n_β ∈ ℕ accelerators of building β, in the sequence of a fill (S1–S3, ``fleets``)
+              n_β ∈ ℕ accelerators of building β, in the sequence of an allocation (S1–S3, ``fleets``)
               layers per stage (B1, ``balance``, ``uneven_layers``), and micro-batches per replica class where f has
               several types (B2)
 Constraints   C1 heads        tp divides heads, key/value heads and MLP widths                          (R1)
@@ -24,40 +24,39 @@ Constraints   C1 heads        tp divides heads, key/value heads and MLP widths  
               C12 failures    no unit holds more replicas than the job allows to lose (``every_placement``)
 Objective     min step time of the cost model (``cost_models.step``)
 
-R1–R9 are those of ``search_space``; π and n are decided by ``place_parallelism``.
+R1–R9 are those of ``search_space``; π and n are decided by ``place_parallelism``. Steps 1 to 4 of one fleet are in
+``fleet_blocks``.
 
-Steps 1 to 4 of one fleet are in ``fleet_blocks``.
+1. Enumerate *bases*: all choices but dp's split, ζ, π and n. Where these are too many, ρ and offloads stay open, too
+   (``open_policies``). A sample of bases gives the first incumbent. One building alone (``one_building``) or the quick
+   space of a full one (``quick_space``) may improve it. The other bases are dropped by computation alone, then by
+   memory, then by the bound with communication. The rest is sorted.
+2. Expand the bases block by block, least estimate first (on one accelerator type the bound serves as estimate). Drop
+   what does not fit, and compute the coarse bound of every candidate.
+3. Place the most promising candidates after every block. On one type a candidate may have hundreds of placements, so
+   few of them get exact step times, and step 5 places the candidate again. On several types one candidate is placed,
+   then those that differ from it in one choice, as long as one of them is faster (``neighbours``). The incumbent prunes
+   every candidate, and every base still to be expanded, whose bound is not below it. The ratio of step time to estimate
+   is expected of all candidates with the same pipeline (``beyond``). Where nothing in the next block is expected to be
+   below the incumbent, other bases come first. Fleets take turns, smallest sets of types first. All are sampled before
+   any is expanded, then each expands a block in turn, so that no clock ends the search with a fleet unseen.
+4. Place the survivors on several types that have the least estimates (``PLACED_FIRST``). Then all survivors get the
+   tight bound in the order of their coarse estimate. Again the best are placed and the incumbent prunes.
+5. Place the rest exactly (``place_survivors``), lowest estimate first, on the allocations and axis orders whose own
+   estimate is below the incumbent. Then place, lowest bound first, whatever has a bound below it: this is the proof.
+6. On fleets of one type, bound every candidate with a pipeline once more, whatever its layers per stage, and place it
+   with the layers of ``uneven_layers``. This comes last, because these bounds are further from the step times. Where
+   there are too many candidates, only the most promising are tried, one of every pipeline. With several types that
+   happens before step 4, which may take all the rest of a limit. The proof then covers equal stages only.
 
-1. Enumerate *bases* (all but dp's split, ζ, π, n; where these are too many, all but ρ and offloads too: ``open_policies``).
-   A sample of them gives the first incumbent, one building alone (``one_building``) or the quick space of a full one
-   (``quick_space``) perhaps a better one. The others are dropped by computation alone, then by memory, then by the bound with
-   communication; what is left is sorted.
-2. Expand the bases block by block, least estimate first (on one accelerator type the bound serves as estimate); drop what does
-   not fit; coarse bound for every candidate.
-3. After every block the most promising candidates are placed. On one type exact step times are computed for few of their
-   placements, as a candidate may have hundreds; it is placed again in step 5. On several types one is placed, and those that
-   differ from it in one choice, as long as one is faster (``neighbours``). The incumbent prunes every candidate, and every base
-   still to be expanded, whose bound is not below it. What those of a pipeline took beyond their estimates (``beyond``) is
-   expected of its others: where nothing in the next block is expected to be below the incumbent, other bases come first. Fleets
-   take turns, smallest sets of types first: all are sampled before any is expanded, then each expands a block in turn, so that
-   no clock ends the search with a fleet unseen.
-4. Of survivors on several types those with the least estimates are placed (``PLACED_FIRST``). Then all get the tight bound in the
-   order of their coarse estimate; again the best are placed and the incumbent prunes.
-5. What is left is placed exactly (``place_survivors``), lowest estimate first, on the fills and axis orders whose own
-   estimate is below the incumbent; then, lowest bound first, whatever has a bound below it: proof.
-6. On fleets of one type every candidate with a pipeline is bounded once more, whatever its layers per stage, and placed with
-   those of ``uneven_layers``, after all others: its bounds are further from its steps. Where there are too many candidates, the
-   most promising alone are, one of every pipeline, and before step 4 on several types, which may take all the rest of a limit:
-   the proof is then one on equal stages.
+Estimates (``Priced.estimate_s``) are bounds of a step in which gradients that cross buildings share the links with
+those of all other pipeline ranks. They are closer to the step time than bounds, but the step time may be below them.
 
-Estimates (``Priced.estimate_s``) are bounds of a step in which gradients that cross buildings meet those of all other pipeline
-ranks there: closer than bounds, but a step may be below them.
-
-Decisions that the caller brings are incumbents from the start, whether they lie in the space or not.
+User-supplied decisions are incumbents from the start, whether they lie in the space or not.
 
 Proof: every candidate is refused by a rule, too large, dropped with a bound that holds under any placement, or placed
-exactly. The reported bound is the least of the dropped ones, or the incumbent: it is valid for the whole space and for the
-decisions that the caller brought. With a ``gap_tolerance`` everything within that share of the incumbent is dropped too,
+exactly. The reported bound is the least of the dropped ones, or the incumbent. It is valid for the whole space and for
+the user-supplied decisions. With a ``gap_tolerance`` everything within that share of the incumbent is dropped, too,
 which the reported bound then shows.
 """
 
@@ -93,19 +92,19 @@ from scaleacross.workloads.problem import Problem
 from scaleacross.workloads.space import EQUAL_STAGES
 
 FIRST_OF_GOAL: Final = 32
-"""Candidates tried for a first plan under a goal other than step time: its limits may refuse all of them."""
+"""Most candidates tried for a first plan under a goal other than step time, whose limits may refuse all of them."""
 PLACED_FIRST: Final = 48
 """Survivors on several accelerator types that are placed before all get their tight bounds: a choice, about 0.2 s each."""
 MOST_WITH_UNEVEN: Final = 10_000
-"""Candidates up to which ``stages: auto`` searches uneven ones: beyond, their weaker bounds take longer than all else."""
+"""Most candidates with which ``stages: auto`` searches unequal stages: beyond, their weak bounds take too long."""
 MOST_TRYING_UNEVEN: Final = 2_000_000
-"""Candidates up to which it tries the most promising uneven ones: beyond, bounding all takes several seconds."""
+"""Most candidates with which it tries the most promising unequal ones: beyond, bounding takes several seconds."""
 UNEVEN_BLOCKS: Final = 2
-"""Blocks of bases whose candidates are tried then: a choice."""
+"""Blocks of bases whose candidates are then tried: a choice."""
 UNEVEN_SHARE: Final = 0.25
-"""Of what is left of the limit that they may take, where pools of several types come after them: a choice."""
+"""Share of the remaining limit for them where pools of several types come after them: a choice."""
 UNEVEN_PLACED: Final = 16
-"""Candidates of a block that are placed then for their pipelines, and as many for their bounds, 0.1 s each: a choice."""
+"""Candidates of a block placed then for their pipelines, and as many for their bounds, 0.1 s each: a choice."""
 
 
 def search(
@@ -123,16 +122,18 @@ def search(
     below_s: float = np.inf,
     probed: Sequence[Callable[[Search], None]] = (),
 ) -> Search:
-    """Search the whole space. ``best`` is None when nothing fits; where the limit came before any plan, ``first_plan`` made one.
+    """Search the whole space and return its state; ``best`` is None when nothing fits.
+
+    ``first_plan`` makes a plan where the limit came before any.
 
     Args:
-        placer_on: makes the placer of a fleet; one with another goal (``objectives``) makes every ``_s`` of the outcome a score.
+        placer_on: makes the placer of a fleet; another goal (``objectives``) makes every ``_s`` of the outcome a score.
         incumbents: placed, legal decisions that fit in memory; the result is never slower than any of them.
         clock: what the time limit is measured with.
-        stopped: asked as the clock is; once true, the search ends as if its time were over.
-        share: of a limit in seconds that the search may take, where something is to come after it within the limit.
+        stopped: called as often as the clock; once true, the search ends as if its time were over.
+        share: share of a limit in seconds that the search may take, where something comes after it within the limit.
         below_s: nothing at or above this is looked for.
-        probed: called once all fleets were sampled, one after another; they may remember incumbents from elsewhere.
+        probed: called once all fleets were sampled, one by one; they may remember incumbents from elsewhere.
     """
     state = Search(problem, time_limit_s, seed, gap_tolerance, report, clock, stopped, share, below_s)
     placers = [(placer_on or partial(_step_placer, state))(fleet) for fleet in reversed(fleets(problem.topology))]
@@ -159,6 +160,7 @@ def search(
     if others is not None:
         state.any_layers_s = _any_layers_s(*survived)
     for blocks in survived:
+        # candidates with chosen policies go first: their incumbents prune the rows that stand for many
         later = [block for block in blocks if block[0].candidates.policy_open.any()]
         place_survivors(state, [block for block in blocks if not block[0].candidates.policy_open.any()])
         for part in in_parts(state, later):
@@ -175,19 +177,19 @@ def search(
 
 
 def _step_placer(state: Search, fleet: Fleet) -> Placer:
-    """The placer for step time."""
+    """Return the placer that minimises step time."""
     problem = state.problem
     return step_placer_on(fleet, problem.job, problem.profile, lambda: state.incumbent_s)
 
 
 def _any_layers_s(survivors: Sequence[tuple[Priced, Placer]], uneven: Sequence[tuple[Priced, Placer]]) -> float:
-    """The least bound, before anything is placed, of candidates whose bounds hold however layers are split."""
+    """Return the least bound of survivors whose bounds hold for any split of the layers, s."""
     mixed = [block for block in survivors if len(block[1].fleet.accelerators) > 1]
     return min((float(priced.bound_s.min()) for priced, _ in (*mixed, *uneven)), default=np.inf)
 
 
 def _uneven_placers(state: Search) -> list[UnevenLayers] | None:
-    """The placers of step 6; None where the job asks for equal stages, or there are too many candidates to try others."""
+    """Return the placers of step 6; None for equal stages only, or with too many candidates to try others."""
     problem = state.problem
     stages = problem.job.stages
     if stages == "auto" and state.num_candidates > MOST_WITH_UNEVEN:
@@ -202,9 +204,9 @@ def _uneven_placers(state: Search) -> list[UnevenLayers] | None:
 
 
 def _try_uneven(state: Search, share: float) -> None:
-    """Place the most promising candidates with unequal stages, where there are too many to search all: no bound covers these.
+    """Place the most promising candidates with unequal stages where there are too many to search all of them.
 
-    ``share``: of what is left of the limit.
+    No bound covers these candidates. ``share``: of what is left of the limit.
     """
     problem = state.problem
     left = share * (state.time_limit_s * (1.0 if state.work_limit else state.share) - state.elapsed_s)
@@ -232,9 +234,9 @@ def _try_uneven(state: Search, share: float) -> None:
 
 
 def _promising_uneven(priced: Priced) -> Priced:
-    """Those with the least bounds, and those of every pipeline and split of layers and tokens alone; whose policies are chosen.
+    """Return the candidates with the least bounds overall and of every pipeline; open policies are left out.
 
-    By bounds, as the estimates of candidates are of equal layers.
+    A pipeline is tp, cp, pp, schedule and chunks. Bounds decide, because estimates assume equal layers.
     """
     priced = priced.take(~priced.candidates.policy_open)
     priced = priced.take(np.argsort(priced.bound_s, kind="stable"))
@@ -245,7 +247,7 @@ def _promising_uneven(priced: Priced) -> Priced:
 
 
 def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -> None:
-    """The decisions that use exactly the accelerator types of this fleet, as incumbents at their exact cost."""
+    """Remember the decisions on exactly this fleet's accelerator types as incumbents with exact step times."""
     problem, fleet = state.problem, placer.fleet
     types = {accelerator.name for accelerator in fleet.accelerators}
     for decision in incumbents:

@@ -1,21 +1,21 @@
-"""Candidates on fleets of several accelerator types: does one fit, and what can a step cost at best, however balanced?
+"""Memory tests and lower bounds on step time for mixed accelerator pools, valid for every placement and balance.
 
 Sets          T  accelerator types;  K  block types, N[k] layers each;  groups g: one stage of one replica, pp·dp of them
-Parameters    P[t,k]  seconds of a layer per micro-batch on type t: forward, backward, recomputation, and the tp, cp and ep
-              collectives that nothing hides, as fast as the type's best links allow;  A[t] accelerators of type t in the fleet
+Parameters    P[t,k]  seconds of a layer per micro-batch on type t: forward, backward, recomputation, and exposed tp, cp
+              and ep collectives over the type's best links;  A[t] accelerators of type t in the fleet
 Bound         With Q[k] = min_t P[t,k] and f[t] = max_k Q[k]/P[t,k] ≤ 1, a group of type t does at most f[t] of the
               reference work in a given time. A group is as slow as its slowest accelerator, so at most
-              ⌊(A of the i fastest types)/(tp·cp)⌋ groups are of the i fastest types, and at least one has the slowest.
-              The busiest rank computes m times; summed over all groups, for any layers per stage and any batch shares:
+              ⌊(A of the i fastest types)/(tp·cp)⌋ groups are of the i fastest types, and one or more has the slowest.
+              The busiest rank computes m times. Summed over all groups, for any split of layers and batch:
                   step ≥ m · T + fill + optimizer,      T = dp · Σ_k N[k]·Q[k] / Σ_g f[g]
-              Fill and drain are those of ``pipeline.unlike_ranks``, whose ranks may be as unlike as they like. Some rank has
-              the slowest type, and v layers at least, m⁻ times (one less for each end of the model that may have a virtual
-              stage of its own); some rank holds the layers that ``mixed_memory`` says, m times. One micro-batch passes all
-              layers, sharded parameters travel in every micro-batch, and trunks carry these and messages: ``mixed_passes``.
-              Gradients and parameters once per step: what the share h/m⁻ of the computation cannot hide adds to it (h of
-              ``overlap``, m⁻ fewest micro-batches), or, if more, the least bucket and what traffic takes of multiprocessors;
-              besides, what it takes of HBM. Gradients that may cross buildings follow ``early_gradients.before_gradients`` of
-              the computation.
+              ``fill`` is the warm-up and cool-down that ``pipeline.unlike_ranks`` bounds for any set of speeds.
+              Some rank of the slowest type runs at least v layers in m⁻ micro-batches (one layer less for each end of
+              the model that may be a virtual stage of its own). Some rank runs the layers of ``mixed_memory`` m times.
+              ``mixed_passes`` bounds one micro-batch's path, sharded parameters, and inter-building traffic.
+              Gradients and parameters overlap once per step with at most the share h/m⁻ of the computation (h of
+              ``overlap``, m⁻ fewest micro-batches). Exposed is the rest, or the least bucket and the occupied
+              multiprocessor time if that is more. HBM losses add to it. Gradients that may cross buildings start
+              after the share ``early_gradients.before_gradients`` of the computation.
 """
 
 from __future__ import annotations
@@ -60,22 +60,23 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 
 def pricing_on(fleet: Fleet, job: Job, profile: ModelProfile) -> Pricing:
-    """The pricing for a fleet: of one type, or of several."""
+    """Return ``Pricing`` for a fleet of one accelerator type, ``MixedPricing`` for a mixed pool."""
     return (MixedPricing if len(fleet.accelerators) > 1 else Pricing).on(fleet, job, profile)
 
 
 @dataclass(frozen=True)
 class MixedPricing(Pricing):
-    """Bounds for fleets of several types; the bound is the module's, whatever the placement."""
+    """Bounds on mixed pools by the formulas of the module docstring, whatever the placement."""
 
     def room_bytes(self, headroom_fraction: float) -> float:
-        """Memory of the largest type: ``needed_bytes`` is that of the least loaded placement."""
+        """Return the usable bytes of the type with most memory: ``needed_bytes`` is a minimum over placements."""
         return max(accelerator.room_bytes(headroom_fraction) for accelerator in self.accelerators)
 
     def needed_bytes(self, candidates: Candidates) -> Floats:
-        """Bytes that the rank with most layers needs at least, under any split, without the reserve, (n,).
+        """Return the bytes that the rank with most layers needs at least under any split, without the reserve, (n,).
 
-        That rank has ⌈L/pp⌉ layers or more; the cheapest block type, no embedding, the last rank (fewest in flight).
+        That rank has ⌈L/pp⌉ layers or more. They count as the smallest block type, without embedding, on the last rank,
+        which has the fewest micro-batches in flight.
         """
         needed = np.empty(len(candidates))
         types = len(self.profile.blocks)
@@ -88,22 +89,22 @@ class MixedPricing(Pricing):
         return needed
 
     def base_free_s(self, bases: Candidates) -> Floats:
-        """Computation at best, (n,), whatever the split of dp."""
+        """Return a lower bound on computation with warm-up and cool-down, s, (n,), for any split of dp."""
         return self._computation_s(bases, self._times(bases), ())
 
     def base_bound_s(self, bases: Candidates) -> Floats:
-        """Computation and what it waits for at best, (n,); gradients and optimizer depend on the split of dp."""
+        """Return a lower bound on computation and exposed collectives, s, (n,), without gradients and optimizer."""
         times = self._times(bases)
         known: tuple[GridAxis, ...] = ("tp", "cp", "dp_shard")
         return self._computation_s(bases, times, self._coarse_terms(self._unit_volumes(bases, times), known))
 
     def base_estimate_s(self, bases: Candidates, bound_s: Floats) -> Floats:
-        """``mixed_estimates`` of the best candidate of each base, (n,), no less than the bound."""
+        """Return the ``mixed_estimates`` step time of each base's best candidate, s, (n,), at least the bound."""
         equal = self._equal_ranks
         return self._estimate_s(bases, equal.base_bound_s(bases), equal.base_free_s(bases), bound_s)
 
     def coarse(self, candidates: Candidates) -> Priced:
-        """The bound with every axis as if it were the innermost; inf where no split of the layers fits in memory."""
+        """Bound every axis as if it were the innermost one; inf where no split of the layers fits in memory."""
         times = self._times(candidates)
         volumes = self._unit_volumes(candidates, times)
         terms = self._coarse_terms(volumes, ("tp", "cp", "dp_shard", "dp_replicate"))
@@ -120,7 +121,7 @@ class MixedPricing(Pricing):
         )
 
     def _estimate_s(self, candidates: Candidates, equal_s: Floats, free_s: Floats, bound_s: Floats) -> Floats:
-        """``mixed_estimates`` from the estimate of ``_equal_ranks`` and its free part, (n,), no less than the bound."""
+        """Return ``mixed_estimates``, s, (n,), at least the bound; no placement changes ``free_s`` of ``equal_s``."""
         left = share_left(self.job, self.profile, self.fleet, candidates, self._times(candidates))
         return np.maximum(bound_s, equal_s - (1 - left) * free_s)
 
@@ -129,7 +130,7 @@ class MixedPricing(Pricing):
         return Pricing.on(like_the_slowest(self.fleet, self.job), self.job, self.profile)
 
     def tight(self, priced: Priced) -> Priced:
-        """The bound with every axis at the stride that the best axis order gives it."""
+        """Bound every axis at the stride that the best axis order gives it."""
         added = np.empty(len(priced.bound_s))
         for rows, orders in by_orders(priced.candidates):
             some = priced.candidates.take(rows), priced.work.take(rows)
@@ -140,7 +141,7 @@ class MixedPricing(Pricing):
         return replace(priced, bound_s=bound, estimate_s=estimate)
 
     def order_bounds_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
-        """Lower bounds on the step less ``placement_free_s``, one for each order of the same axes, (orders, n)."""
+        """Return lower bounds on the step less ``placement_free_s``, s, per order of the same axes, (orders, n)."""
         times, every = self._times(candidates), np.arange(len(candidates))
         volumes = self._unit_volumes(candidates, times)
         arcs = []
@@ -168,7 +169,7 @@ class MixedPricing(Pricing):
         return times_by_type(self.profile, self.job, self.accelerators, candidates)
 
     def _least_work(self, candidates: Candidates, computation_s: Floats) -> Work:
-        """Work of which the part that no placement changes is ``computation_s`` and the least optimizer update."""
+        """Return ``Work`` whose placement-free part is ``computation_s`` and the least optimizer update."""
         nothing = np.zeros(len(candidates))
         held = self.profile.trainable_parameters / (candidates.pp * candidates.tp * candidates.experts_over)
         optimizer = update_s(self.job, self.accelerators, candidates, held, nothing).min(axis=0)
@@ -177,7 +178,7 @@ class MixedPricing(Pricing):
         return Work(**columns | {"forward_s": each, "optimizer_s": optimizer})
 
     def _unit_volumes(self, candidates: Candidates, times: Sequence[StackedTimes]) -> Volumes:
-        """Volumes of one gather, one layer, one expert layer, and the dense parameters that the fullest rank holds at least."""
+        """Return volumes of one gather, layer and expert layer, and the fullest rank's least dense parameters."""
         nothing, one = np.zeros(len(candidates)), np.ones(len(candidates))
         _, dense = self._fullest(candidates)
         elementwise = elementwise_fraction(self.profile, times, candidates)
@@ -187,7 +188,7 @@ class MixedPricing(Pricing):
             | {
                 "tp_gathers": one,
                 "tp_forward": 0.5 / (2.0 + layers_again(candidates)),
-                "weight_s": np.full(len(candidates), np.inf),  # whatever can hide behind it does
+                "weight_s": np.full(len(candidates), np.inf),  # all that may overlap with it does
                 "layers": one,
                 "buckets": one,
                 "moe_layers": one * bool(self.profile.num_experts),
@@ -205,13 +206,13 @@ class MixedPricing(Pricing):
         return self.volumes(candidates, work)
 
     def _fullest(self, candidates: Candidates) -> tuple[Floats, Floats]:
-        """Parameters and dense parameters that the fullest rank holds at least, (n,) each: the mean over the ranks."""
+        """Return the least (all, dense) parameters of the fullest rank, (n,) each: the mean over the ranks."""
         each, outer = self._held(candidates)
         total = (np.array(block_counts(self.profile)) @ each.total + outer.total[0]) / candidates.pp
         return total, total * (each.dense / each.total).min(axis=0)
 
     def _held(self, candidates: Candidates) -> tuple[Held, Held]:
-        """Parameters of a layer of each block type, (block types, n), and of both ends, (1, n)."""
+        """Return the parameters of a layer of each block type, (block types, n), and of both ends, (1, n)."""
         kinds = len(self.profile.blocks)
         nobody = RankClasses(np.eye(kinds, dtype=np.int64), *(np.zeros(kinds, dtype=np.int64),) * 4)
         ends = RankClasses(np.zeros((1, kinds), dtype=np.int64), *(np.ones(1, dtype=np.int64),) * 4)
@@ -221,7 +222,7 @@ class MixedPricing(Pricing):
     def _relaxed_terms(
         self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False
     ) -> Terms:
-        """Terms of an axis at their least, under the name of the component that waits."""
+        """Return the terms of an axis at their least; those of dp_shard are named ``ep``, its exposed component."""
         name = "ep" if axis == "dp_shard" else axis
         innermost = np.ones(len(volumes.candidates), dtype=np.int64)
         calls = self._calls_by_type(axis, volumes, innermost if stride is None else stride, coarse)
@@ -230,12 +231,12 @@ class MixedPricing(Pricing):
         return waiting(volumes, Terms({name: serial}, (window,), apart_s=() if apart is None else (apart,)))
 
     def _coarse_terms(self, volumes: Volumes, axes: Sequence[GridAxis]) -> list[Terms]:
-        """Those of ``axes`` that have several ranks, each as if it were the innermost axis."""
+        """Return the terms of the ``axes`` that have several ranks, each as if it were the innermost axis."""
         some = axes_of_several(volumes.candidates, axes)
         return [self._relaxed_terms(axis, volumes, coarse=True) for axis in some]
 
     def _bound_s(self, volumes: Volumes, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
-        """The bound without the optimizer for collectives that take ``terms``, (n,)."""
+        """Return the bound without the optimizer, s, (n,), for collectives that take ``terms``."""
         candidates, work = volumes.candidates, volumes.work
         computation = self._computation_s(candidates, times, terms)
         traffic = sum((term.window_s for term in terms), start=np.zeros((TRAFFIC_ROWS, len(candidates))))
@@ -246,6 +247,7 @@ class MixedPricing(Pricing):
         windows = least_together_s(traffic, 1 / num_communicators(candidates, bool(self.profile.num_experts)))
         waited = sum((term.serial_s.get("dp", 0.0) for term in terms), start=np.zeros(len(candidates)))
         chunks, pp = candidates.num_chunks, candidates.pp
+        # h: with several chunks the last pp micro-batches of the other chunks overlap with reductions, too
         hidden = (pp * (chunks - 1) + 1) / chunks
         once = windows[0] + windows[1]
         first = least_bucket_share(self.job.overlap, candidates, self._fullest(candidates)[0])
@@ -256,9 +258,8 @@ class MixedPricing(Pricing):
         if early is not None:
             later: Floats = 1 - before_gradients(candidates, fewest)
             behind = np.where(early.is_far, windows[0] - computation * later, behind)
-        sharded = reduced_every_pass(
-            candidates
-        )  # gradients reduced once may have all the time that their passes wait, too
+        # gradients that are reduced once per step may overlap with what sharded passes expose
+        sharded = reduced_every_pass(candidates)
         exposed = np.maximum(np.where(sharded, 0.0, behind), beside)
         fewest_batches = replace(volumes, candidates=replace(candidates, num_micro_batches=fewest))
         least = np.maximum(computation + exposed, self._path_s(volumes, times, terms) + beside)
@@ -268,7 +269,7 @@ class MixedPricing(Pricing):
                 volumes.take(rows), [each.take(rows) for each in times], [t.take(rows) for t in terms]
             )
             least[rows] = passes.least_s(least[rows], fewest[rows])
-            least = np.maximum(least, fewest * traffic[BUSY][EVERY_PASS].sum(axis=0))  # trunks, which all groups share
+            least = np.maximum(least, fewest * traffic[BUSY][EVERY_PASS].sum(axis=0))  # links serve all groups
             least = np.maximum(least, np.where(sharded, computation + behind, 0.0))
         return least + waited + hbm_lost_s(fewest_batches)
 
@@ -279,17 +280,17 @@ class MixedPricing(Pricing):
         return ShardedPasses(volumes, times, waits, traffic, self._held(candidates), self._speed)
 
     def _path_s(self, volumes: Volumes, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
-        """4 of ``mixed_passes``, (n,)."""
+        """Return bound 4 of ``mixed_passes``, s, (n,)."""
         candidates = volumes.candidates
         message = self._calls("pp", volumes, np.ones_like(candidates.pp), coarse=True).message
         seconds = np.stack([layer_pass_s(each, candidates) for each in times]) + self._waits_s(candidates, terms)
         return path_s(self.profile, candidates, seconds, message)
 
     def _computation_s(self, candidates: Candidates, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
-        """Computation and the collectives per layer that nothing hides, without the optimizer, (n,).
+        """Return a lower bound on computation and exposed collectives of layers, without the optimizer, s, (n,).
 
-        No rank is faster than one that has of everything the fastest type. Of a policy still to be chosen that is all: only the
-        least of each type is known, no ratio of two.
+        No rank is faster than one that has the fastest type for everything. Nothing more holds while the recompute
+        policy is open: each type's minimum is known then, but no ratio of two types.
         """
         seconds = np.stack([layer_pass_s(each, candidates) for each in times]) + self._waits_s(candidates, terms)
         layers, ends = seconds[:, :-2], seconds[:, -2:]  # (types, block types, n)
@@ -311,6 +312,7 @@ class MixedPricing(Pricing):
             fill_past_once_s(candidates.schedule, pp, enough, once, pace),
         )
         filled = np.where(candidates.rerun_open, m * pace, np.maximum(m * pace + fill, any_order))
+        # with more virtual stages than layers, an end of the model may have a virtual stage of its own
         held = candidates.num_chunks - (pp * candidates.num_chunks > self.profile.num_layers) * (
             1 + _folded(candidates)
         )
@@ -319,22 +321,22 @@ class MixedPricing(Pricing):
     def _in_any_order_s(
         self, candidates: Candidates, share: Floats, passes_s: tuple[Floats, Floats], before: Floats, fewest: Ints
     ) -> Floats:
-        """``any order`` of ``unlike_ranks``, (n,).
+        """Return the bound ``any order`` of ``unlike_ranks``, s, (n,).
 
-        Some rank of a replica takes W/pp for a micro-batch or more. So in a step of S no replica has more than m⁺ = S·pp/W. The
-        bound B(m⁺) falls as m⁺ grows, hence as S grows. With a first bound s on S, and t = B(m⁺(s)) ≥ s, S ≥ B(m⁺(t)): where
-        S ≥ t, since t ≥ B(m⁺(t)); where S < t, since B(m⁺(S)) ≥ B(m⁺(t)).
+        Some rank of a replica takes W/pp or more for a micro-batch. So in a step of S no replica has more than
+        m⁺ = S·pp/W. The bound B(m⁺) falls as m⁺ grows, hence as S grows. Let s be a first bound on S, and
+        t = B(m⁺(s)) ≥ s. Then S ≥ B(m⁺(t)): where S ≥ t, since t ≥ B(m⁺(t)); where S < t, since B(m⁺(S)) ≥ B(m⁺(t)).
 
         Args:
             share: f, (types, n).
-            passes_s: W of a replica, and ΣT at least.
-            before: d.
-            fewest: m⁻.
+            passes_s: W of a replica, and the least ΣT.
+            before: d, (n,).
+            fewest: m⁻, (n,).
         """
         m, dp, pp, (whole, once) = candidates.num_micro_batches, candidates.dp, candidates.pp, passes_s
 
         def bound_s(step_s: Floats) -> Floats:
-            """B(m⁺) of a step."""
+            """Return B(m⁺) for a step time."""
             most = np.clip(step_s * pp / whole, m, m * dp - (dp - 1) * fewest)
             return np.asarray(m * dp * whole / self._speed(candidates, share, before / most))
 
@@ -343,14 +345,14 @@ class MixedPricing(Pricing):
         return np.maximum(by_shares, of_one)
 
     def _waits_s(self, candidates: Candidates, terms: Sequence[Terms]) -> Floats:
-        """Exposed tp, cp and ep collectives of each layer and micro-batch, (types, block types + 2, n), from unit ``terms``."""
+        """Return exposed tp, cp and ep seconds per layer and micro-batch, (types, block types + 2, n)."""
         nothing = np.zeros((len(self.types), len(candidates)))
         unit = {
             name: sum((term.serial_s[name].T for term in terms if name in term.serial_s), start=nothing)
             / candidates.num_micro_batches
             for name in ("tp", "cp", "ep")
         }
-        unit["ep"] = unit["ep"] * (1 - self.job.experts.overlap_fraction)  # the rest may hide
+        unit["ep"] = unit["ep"] * (1 - self.job.experts.overlap_fraction)  # the rest may overlap with computation
         out = [
             2.0 * (2.0 * gathers_once(block, candidates) + gathers_again(block, candidates)) * unit["tp"]
             + block.exchanges_over_cp * unit["cp"]
@@ -361,10 +363,11 @@ class MixedPricing(Pricing):
         return np.stack(out, axis=1)
 
     def _speed(self, candidates: Candidates, share: Floats, lost: Floats | float = 0.0) -> Floats:
-        """Σ_g f[g] of the module docstring, at most, (n,); with ``lost`` that of ``speed_in_any_order``."""
+        """Return an upper bound on Σ_g f[g], (n,), or with ``lost`` on the sum of ``speed_in_any_order``."""
         order = np.argsort(-share, axis=0)
         available = np.cumsum(np.array(self.fleet.num_by_type)[order], axis=0) // (candidates.tp * candidates.cp)
         groups = candidates.pp * candidates.dp
+        # at least one group has the slowest type
         upto = np.minimum(available, groups - 1)
         upto[-1] = groups
         lost = np.broadcast_to(lost, groups.shape)
@@ -372,12 +375,12 @@ class MixedPricing(Pricing):
 
 
 def of_one_type(pricing: Pricing) -> Pricing:
-    """Bounds on the same fleet for ranks of one type: its own, or of several the slowest."""
+    """Return bounds on the same fleet for ranks of one type: its own, or the slowest of several."""
     return Pricing(**{each.name: getattr(pricing, each.name) for each in fields(Pricing)})
 
 
 def _fewest(job: Job, candidates: Candidates) -> Ints:
-    """Micro-batches that a replica has at least, however the batch is shared, (n,): what the schedule runs with (R7)."""
+    """Return the fewest micro-batches of a replica under any split of the batch that its schedule runs (R7), (n,)."""
     if needs_equal_batches(job):
         return candidates.num_micro_batches
     least = np.ones(len(candidates), dtype=np.int64)
@@ -391,5 +394,5 @@ def _fewest(job: Job, candidates: Candidates) -> Ints:
 
 
 def _folded(candidates: Candidates) -> Ints:
-    """1 where a rank may have both ends of the model, else 0, (n,)."""
+    """Return 1 where a rank may hold both ends of the model, else 0, (n,)."""
     return folded(candidates.schedule).astype(np.int64)

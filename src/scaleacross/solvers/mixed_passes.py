@@ -1,24 +1,23 @@
-"""Lower bounds on the passes of unlike ranks: what sharded parameters expose in every micro-batch, the path of one of them, and
-what a first chunk adds to fill and drain.
+"""Lower bounds on the passes of heterogeneous ranks: exposed sharded parameters, one micro-batch's path, and warm-up.
 
 Symbols       as in ``mixed_fleets``; i  replica class with m_i micro-batches (some class has m or more);  r  pipeline rank;
-              P[r,i] its passes, W[r,i] what it waits for, t  seconds that the fullest rank takes at least to gather and scatter
-              its layers in one micro-batch (``least_passes.Travel``). All layers are taken to be its mean layer
-1 busiest     A rank takes P + W or more for a micro-batch, and g or more for each of its layers, g a call of the smallest layer's
-              bytes: none takes less than one of fewer bytes, nor less per byte than one of more. max(Σ (P + W), Σ g) is no less
-              than either sum. So the bound of ``mixed_fleets`` on m·T holds with the seconds of a type's layers replaced by the
-              longer of both.
+              P[r,i] its passes, W[r,i] its exposed waits, t  seconds that the fullest rank takes at least to gather and
+              scatter its layers in one micro-batch (``least_passes.Travel``). All layers count as its mean layer
+1 busiest     A rank takes P + W or more for a micro-batch, and g or more for each of its layers, g a call of the
+              smallest layer's bytes: no call takes less than one of fewer bytes, nor less per byte than one of more.
+              max(Σ (P + W), Σ g) is no less than either sum. So the bound of ``mixed_fleets`` on m·T holds with the
+              seconds of a type's layers replaced by the longer of both.
 2 filled      The fullest rank is busy for m·t or more.
-3 first piece The first layer of a pass is gathered before it runs, the last one's gradients are scattered after it has run: λ of
-              every micro-batch, beyond all that is computed. Every replica has m⁻ micro-batches or more, so step ≥ (the bound
-              without it) + m⁻·λ; one of these may hide gradients, which are counted there. Of m·T alone: Σ f·m_i·(P + W + λ),
-              f ≥ φ, gives step ≥ m·(T + λ·φ·G/Σ f) for G groups.
+3 first piece The first layer of a pass is gathered before it runs, the last one's gradients are scattered after it has
+              run: λ of every micro-batch, beyond all that is computed. Every replica has m⁻ micro-batches or more, so
+              step ≥ (the bound without it) + m⁻·λ; one of these may overlap with gradients, which are counted there. Of
+              m·T alone: Σ f·m_i·(P + W + λ), f ≥ φ, gives step ≥ m·(T + λ·φ·G/Σ f) for G groups.
 4 path        Where the backward is whole, every micro-batch passes all layers of the model forward, then backward, and the
               messages between all stages twice; no layer is faster than on its fastest type.
-5 trunk       A pipeline with ranks in two buildings sends, in either direction, a message or more for every micro-batch and chunk
-              (``DualPipe``, whose chunks are copies: for every micro-batch); where there are only two, those from the last rank
-              back to the first, too (``least_waits.messages_one_way``). So a trunk is busy for as long as all pipelines that
-              cross take turns on it.
+5 trunk       A pipeline with ranks in two buildings sends, in either direction, a message or more for every micro-batch
+              and chunk (``DualPipe``, whose chunks are copies: for every micro-batch). Where there are only two
+              buildings, it also sends those from the last rank back to the first (``least_waits.messages_one_way``). So
+              a link is busy for as long as all pipelines that cross take turns on it.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ from scaleacross.solvers.fleets import Fleet
 from scaleacross.workloads.layer_profile import ModelProfile
 
 Speed = Callable[[Candidates, Floats], Floats]
-"""Σ f over all groups, (n,), of candidates with shares f of the reference work, (types, n)."""
+"""Function that returns Σ f over all groups, (n,), of candidates with shares f of the reference work, (types, n)."""
 
 
 def path_s(profile: ModelProfile, candidates: Candidates, seconds: Floats, message: Boundary | None) -> Floats:
-    """4 of the module docstring, (n,); 0 where backwards are split.
+    """Return bound 4 of the module docstring, s, (n,); 0 where backwards are split.
 
     Args:
-        seconds: passes with their waits of a layer of each block type and both ends, (types, block types + 2, n).
+        seconds: passes and waits of a layer of each block type and both ends, (types, block types + 2, n).
     """
     least, counts = seconds.min(axis=0), np.array([*block_counts(profile), 1, 1])
     path: Floats = counts @ least
@@ -64,13 +63,14 @@ def path_s(profile: ModelProfile, candidates: Candidates, seconds: Floats, messa
 
 
 def trunk_messages_s(fleet: Fleet, links: Links, volumes: Volumes, strides: Ints, fewest: Ints) -> Floats:
-    """5 of the module docstring, (k, n), with pipeline ranks ``strides`` (k, n) apart.
+    """Return bound 5 of the module docstring, s, (k, n), with pipeline ranks ``strides`` (k, n) apart.
 
-    Every pipeline has ``fewest`` micro-batches (n,) or more, and all together m each in the mean.
+    Every pipeline has ``fewest`` micro-batches (n,) or more, and all together have m each in the mean.
     """
     candidates = volumes.candidates
     pipelines = candidates.world_size // candidates.pp
     crossing = fleet.must_cross(np.broadcast_to(candidates.pp, strides.shape), strides, candidates.world_size)[..., 0]
+    # if all pipelines cross, they have m micro-batches in the mean; those that cross alone may have fewest
     batches = np.where(crossing >= pipelines, candidates.num_micro_batches, fewest)
     ways = max(1, len(fleet.buildings) - 1)
     every = messages_one_way(volumes, np.full(len(candidates), float(links.two_buildings)))
@@ -80,14 +80,14 @@ def trunk_messages_s(fleet: Fleet, links: Links, volumes: Volumes, strides: Ints
 
 
 def prefix_share(candidates: Candidates, times: Sequence[StackedTimes], seconds: Floats) -> Floats:
-    """d of ``unlike_ranks``: share of what a rank takes for a micro-batch that its first chunk adds to fill and drain, at least,
-    (n,).
+    """Return d of ``unlike_ranks``, (n,): the least share of a rank's micro-batch that its first chunk adds to warm-up.
 
-    Of schedules with a whole backward the pass through that chunk, of others its forward. It has 1/v of the rank's layers or
-    more, v/(2v−1) times that from three chunks on, where the middle ones take the remainder (``split_layers``); with several
-    chunks they may be of the cheapest block type. ``DualPipe`` fills from both ends.
+    With a whole backward it is the pass through that chunk, otherwise its forward. The chunk has 1/v of the rank's
+    layers or more, from three chunks on v/(2v−1) times that, where the middle ones take the remainder
+    (``split_layers``). With several chunks they may be of the fastest block type. It is 0 for ``DualPipe``, which fills
+    from both ends.
     """
-    seconds, chunks = seconds[:, :-1], candidates.num_chunks  # the head is behind all others
+    seconds, chunks = seconds[:, :-1], candidates.num_chunks  # the head comes after all others
     forward = np.stack([each.forward_s[:-1] for each in times])
     certain = np.where(among(candidates.schedule, WHOLE), seconds, forward)
     shares = np.where(seconds > 0, certain / np.where(seconds > 0, seconds, 1.0), 1.0)
@@ -99,12 +99,12 @@ def prefix_share(candidates: Candidates, times: Sequence[StackedTimes], seconds:
 
 @dataclass(frozen=True)
 class ShardedPasses:
-    """1 to 3 of the module docstring, of candidates whose parameters or gradients travel in every micro-batch.
+    """Bounds 1 to 3 of the module docstring, for parameters or gradients that travel in every micro-batch.
 
     Attributes:
         times: of layers, on every accelerator type.
-        waits_s: of a layer of each block type and both ends for tp, cp and ep, (types, block types + 2, n).
-        traffic_s: of ``volumes``, (windows, n): one call with the dense parameters that the fullest rank holds at least.
+        waits_s: tp, cp and ep waits of a layer of each block type and both ends, (types, block types + 2, n).
+        traffic_s: of ``volumes``, (windows, n): a call with the least dense parameters of the fullest rank.
         held: parameters of a layer of each block type, (block types, n), and of both ends, (1, n).
         speed: Σ f of all groups.
     """
@@ -117,10 +117,10 @@ class ShardedPasses:
     speed: Speed
 
     def least_s(self, others_s: Floats, fewest: Ints) -> Floats:
-        """Lower bound on all but what comes once in a step, (n,).
+        """Return a lower bound on the step without what comes once in a step, s, (n,).
 
         Args:
-            others_s: bound that knows nothing of this traffic.
+            others_s: bound that ignores this traffic.
             fewest: m⁻.
         """
         candidates, (pace, speed, slowest) = self.volumes.candidates, self._pace(sent=False)
@@ -130,7 +130,10 @@ class ShardedPasses:
         return np.maximum(np.maximum(pieced, m * self._travel_s), m * self._pace(sent=True)[0])
 
     def _pace(self, *, sent: bool) -> tuple[Floats, Floats, Floats]:
-        """T of ``mixed_fleets`` of layers that compute, or (``sent``) compute or travel, whichever is longer; Σ f and φ, (n,)."""
+        """Return T of ``mixed_fleets``, Σ f and φ, (n,) each, of layers that compute.
+
+        ``sent``: layers compute or travel, whichever takes longer.
+        """
         counts, candidates = np.array(block_counts(self.volumes.profile)), self.volumes.candidates
         layers, travel = self.waits_s[:, :-2] + sum(self._passes), self._piece * self._travel_s
         longer = sent & (np.einsum("k,tkn->tn", counts, layers) < counts.sum() * travel)
@@ -142,25 +145,25 @@ class ShardedPasses:
 
     @cached_property
     def _passes(self) -> tuple[Floats, Floats]:
-        """Forward and backward of a layer of each block type, (types, block types, n) each."""
+        """Forward and backward of a layer of each block type, s, (types, block types, n) each."""
         again = [recomputed_s(each, self.volumes.candidates) for each in self.times]
         backward = (each.backward_s + more for each, more in zip(self.times, again, strict=True))
         return np.stack([each.forward_s[:-2] for each in self.times]), np.stack([each[:-2] for each in backward])
 
     @property
     def _first_piece_s(self) -> Floats:
-        """λ, (n,)."""
+        """λ of the module docstring, s, (n,)."""
         return np.asarray(self._piece * self.traffic_s[EVERY_PASS].sum(axis=0))
 
     @property
     def _piece(self) -> Floats:
-        """Share of ``traffic_s`` that a call of the smallest layer takes at least, (n,)."""
+        """Least share of ``traffic_s`` that a call of the smallest layer takes, (n,)."""
         smallest = self.held[0].dense.min(axis=0)
         return np.asarray(smallest / np.maximum(self.volumes.work.dense_parameters, smallest))
 
     @cached_property
     def _travel_s(self) -> Floats:
-        """t, (n,)."""
+        """t of the module docstring, s, (n,)."""
         return Travel.of(self.volumes.candidates, bool(self.volumes.profile.num_experts)).least_s(
             *self.traffic_s[EVERY_PASS]
         )

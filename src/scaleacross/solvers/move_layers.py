@@ -1,15 +1,15 @@
-"""Layers of found decisions, moved between chunks while the step falls.
+"""Move layers between chunks of found decisions as long as the step time falls.
 
-The search knows two layouts of a candidate: equal layers, and those whose slowest rank is fastest. In both the chunks of a rank
-are as equal as possible. With several chunks per rank it matters which rank and chunk holds a layer more: light chunks where a
-pipeline fills and drains shorten both, and ranks of a faster type hold larger ones. No bound of the search is one on all
-such layouts. Here a decision gets what neighbours of its layout offer:
+The search knows two layouts of a candidate: equal layers, and the one whose slowest rank is fastest. In both the chunks
+of a rank are as equal as possible. With several chunks per rank it matters which rank and chunk holds one layer more.
+Light chunks that run in warm-up and cool-down shorten both, and ranks of a faster type hold larger chunks. No bound of
+the search covers all such layouts. The neighbours of a layout are
 
 one       one layer of the busiest rank in another chunk, of any rank
 columns   one layer in another chunk of the same rank, on the first ranks, or on the last ones, all at once: if one rank
           alone does so, its neighbours still set the step
 
-Nothing says that no other layout is faster.
+The result is a local optimum: another layout may be faster.
 """
 
 from __future__ import annotations
@@ -35,43 +35,44 @@ from scaleacross.workloads.problem import Problem
 
 Split = tuple[tuple[int, ...], ...]
 MOST_TRIED: Final = 200
-"""Neighbours of each kind that are timed for a move, 10 ms each; of more every second, third, …"""
+"""Most neighbours of each kind that a move times, 10 ms each; of more, every second, third, …"""
 NEAR: Final = 1.1
-"""Step of a decision over the best that is worth moves: a choice. Of gpt-oss-120b on two accelerator types they take 17 % off."""
+"""Largest step over the best that gets moves: a choice. They take 17 % off gpt-oss-120b on two types."""
 MOST_NEAR: Final = 4
-"""Decisions whose layers are moved: a choice."""
+"""Most decisions whose layers are moved: a choice."""
 SHARE: Final = 0.9
-"""Of a limit in seconds what has passed when moves end; the rest is for alternatives."""
+"""Share of a limit in seconds after which moves end; the rest is for alternatives."""
 WORK: Final = 8
-"""Step times of all moves over a limit in step times, which the search may have used up: a choice. At a limit of 150 Llama 8B on
-24 and 70B on 64 and 96 H100 get the steps of any number of moves in half the time; with 4 the first is 1.4 % longer."""
+"""Step times of all moves over a limit in step times, which the search may have used up: a choice. At a limit of 150,
+Llama 8B on 24 and 70B on 64 and 96 H100 get the steps of any number of moves in half the time. With 4 the first is 1.4
+% longer."""
 PARTS: Final = 8
-"""Parts of what is left of such a limit; each kind of neighbours of a move takes one at most."""
+"""Parts of what is left of such a limit; each kind of neighbours takes at most one of them per move."""
 
 
 @dataclass
 class Allowance:
-    """How long moves may go on: until ``stopped``, and for so many step times (None: any number)."""
+    """How long moves may go on: until ``stopped``, and for ``left`` step times (None: any number)."""
 
     stopped: Callable[[], bool]
     left: int | None = None
 
     @property
     def over(self) -> bool:
-        """Whether no step time is computed any more."""
+        """Whether no more step times may be computed."""
         return self.left == 0 or self.stopped()
 
     def take(self) -> None:
-        """One step time is computed."""
+        """Count one step time."""
         self.left = None if self.left is None else self.left - 1
 
     def most(self) -> int:
-        """Neighbours of a kind that a move times."""
+        """Return the number of neighbours of a kind that a move may time."""
         return MOST_TRIED if self.left is None else max(1, min(MOST_TRIED, self.left // PARTS))
 
 
 def allowance_of(state: Search) -> Allowance:
-    """What the limit of a search leaves to moves."""
+    """Return what the limit of a search leaves to moves."""
 
     def stopped() -> bool:
         late = state.work_limit is None and state.elapsed_s > SHARE * state.time_limit_s
@@ -83,9 +84,9 @@ def allowance_of(state: Search) -> Allowance:
 def best_with_moved_layers(
     state: Search, best: tuple[Placed, Networked], networks: PlacedNetworks, allowed: Allowance, *, alone: bool
 ) -> tuple[Placed, Networked]:
-    """The fastest of the best decisions of a search with layers moved, the best one first, as long as ``allowed``.
+    """Return the fastest of the best decisions of a search with layers moved; the best decision comes first.
 
-    ``alone``: of the best alone, whose figure is a score.
+    ``alone``: whether to move only the best decision, whose figure is a score.
     """
     found, seen = best, set[float]()
     for placed in [best[0], *([] if alone else sorted(state.pool, key=lambda one: one.step_s))]:
@@ -106,10 +107,10 @@ def best_with_moved_layers(
 
 
 def with_moved_layers(problem: Problem, found: Networked, seed: int, allowed: Allowance) -> Networked | None:
-    """The decision with layers moved and the network for that; None where no move makes the step shorter, or may be tried.
+    """Return the decision with layers moved and its network; None where no move is allowed or shortens the step.
 
     Args:
-        allowed: asked before every step time; once over, what was found by then comes out.
+        allowed: asked before every step time; once over, the best result so far is returned.
     """
     decision, pipeline = found.decision, found.decision.pipeline
     fixed = problem.job.stages == "equal" or decision.stage_recompute or rerun_period(decision.recompute) > 1
@@ -125,7 +126,10 @@ def with_moved_layers(problem: Problem, found: Networked, seed: int, allowed: Al
 
 
 def _climbed(problem: Problem, found: Networked, allowed: Allowance) -> Split | None:
-    """The layout that moves lead to on the network of a decision, each to the fastest neighbour that fits; None: it stays."""
+    """Return the layout that moves lead to on a decision's network, None without a move.
+
+    Each move goes to the fastest neighbour that fits.
+    """
     job, profile, topology = problem.job, problem.profile, problem.topology
     placement, degrees = found.cost.placement, found.decision.degrees
     levels = build_levels(topology, placement.fill)
@@ -145,6 +149,7 @@ def _climbed(problem: Problem, found: Networked, allowed: Allowance) -> Split | 
                 one = found.decision.model_copy(update={"layers_per_stage": other})
                 step_s = step_seconds(job, profile, topology, one, groups, levels, limit_s=least_s, layout=layout)
                 timed.append((step_s, one))
+        # full figures are needed for the memory test, so they are computed lazily, fastest layout first
         faster = (one for step_s, one in sorted(timed, key=lambda pair: pair[0]) if step_s < least_s)
         costs = (plan_cost(job, profile, topology, one, shapes=shapes, levels=levels, layout=layout) for one in faster)
         fitting = next((one for one in costs if all(stage.fits for stage in one.memory)), None)
@@ -154,7 +159,7 @@ def _climbed(problem: Problem, found: Networked, allowed: Allowance) -> Split | 
 
 
 def _one_moved(split: Split, busiest: int) -> Iterator[Split]:
-    """The layouts with one layer of a rank in another chunk; no chunk is emptied."""
+    """Yield the layouts with one layer of a rank in another chunk; no chunk is emptied."""
     places = [(rank, chunk) for rank, chunks in enumerate(split) for chunk in range(len(chunks))]
     for chunk, layers in enumerate(split[busiest]):
         for place in places if layers > 1 else ():
@@ -163,7 +168,7 @@ def _one_moved(split: Split, busiest: int) -> Iterator[Split]:
 
 
 def _columns_moved(split: Split) -> Iterator[Split]:
-    """The layouts with one layer of each of the first ranks, or of the last ones, in another chunk there; no chunk is emptied."""
+    """Yield the layouts with one layer of each of the first, or last, ranks in another chunk there; none is emptied."""
     pp = len(split)
     runs = [range(end) for end in range(1, pp + 1)] + [range(start, pp) for start in range(1, pp)]
     for source, sink in permutations(range(len(split[0])), 2):

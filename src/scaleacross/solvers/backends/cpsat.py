@@ -1,11 +1,11 @@
-"""CP-SAT backend. The one place where seconds become integers.
+"""CP-SAT backend: the one place where seconds become integers.
 
-A continuous variable counts ticks. Every coefficient of a binary (seconds) and every right-hand side in a row that
-contains a continuous variable, and the objective, is divided by ``tick`` and rounded to the nearest integer;
-coefficients of continuous variables must be integers. A sum of n chosen terms is then off by at most n·tick/2: with
-TICKS = 10^7 per largest coefficient and the few dozen chosen terms of our models that is below 10^-5 of it. Callers
-recompute the objective in floating point from the chosen variables. Rows of binaries only are taken as they stand and
-must have integer coefficients.
+A continuous variable counts ticks. The coefficients of binaries (seconds) in the objective and in rows with a
+continuous variable are divided by ``tick`` and rounded, and so are the right-hand sides of such rows. Coefficients of
+continuous variables must be integers. A sum of n chosen terms is then off by at most n·tick/2. With TICKS = 10^7 per
+largest coefficient and the few dozen chosen terms of our models that is below 10^-5 of it. Callers recompute the
+objective in floating point from the chosen variables. Rows of binaries only are taken as they stand and must have
+integer coefficients.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ STATUS_NAMES: Final[dict[Any, Status]] = {
 
 
 def solve(model: LinearModel, time_limit_s: float, seed: int = 0) -> Solution:
-    """Solve with one worker, deterministically for a seed: seconds are CP-SAT's own, which count its operations and are about as
-    long as those of an idle machine."""
+    """Solve with one worker, deterministically for a seed.
+
+    The time limit counts CP-SAT's own seconds: it measures operations, and they are about as long as those of an idle
+    machine.
+    """
     tick = _tick(model)
     cp = cp_model.CpModel()
     horizon = TICKS * (len(model.names) + 1)
@@ -56,7 +59,7 @@ def solve(model: LinearModel, time_limit_s: float, seed: int = 0) -> Solution:
 
 
 def timed_solver(time_limit_s: float, seed: int) -> cp_model.CpSolver:
-    """CP-SAT for so many seconds by the clock: what it finds depends on the machine."""
+    """Return CP-SAT with a limit in seconds by the clock: what it finds depends on the machine."""
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
     solver.parameters.num_workers = WORKERS
@@ -69,7 +72,7 @@ def _is_timed(model: LinearModel, row: Row) -> bool:
 
 
 def _tick(model: LinearModel) -> float:
-    """Seconds per tick: the largest coefficient in seconds over TICKS."""
+    """Return the seconds per tick: the largest coefficient in seconds over TICKS."""
     seconds = [abs(c) for i, c in model.objective.items() if model.is_binary[i]]
     for row in model.rows:
         if _is_timed(model, row):

@@ -31,11 +31,11 @@ class LinearModel:
     objective: Expression = field(default_factory=dict)
 
     def binary(self, name: str) -> int:
-        """A new 0-1 variable."""
+        """Add a 0-1 variable and return its index."""
         return self._variable(name, True)
 
     def continuous(self, name: str) -> int:
-        """A new variable ≥ 0."""
+        """Add a variable ≥ 0 and return its index."""
         return self._variable(name, False)
 
     def _variable(self, name: str, is_binary: bool) -> int:
@@ -44,13 +44,13 @@ class LinearModel:
         return len(self.names) - 1
 
     def add(self, name: str, terms: Expression, sense: Sense, right: float) -> None:
-        """A new row."""
+        """Add a row."""
         self.rows.append(Row(name, terms, sense, right))
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver found: ``bound`` ≤ optimum ≤ ``objective``; ``values`` by variable index, empty without any."""
+    """Result of a solver: ``bound`` ≤ optimum ≤ ``objective``; ``values`` by variable index, empty without one."""
 
     status: Status
     objective: float

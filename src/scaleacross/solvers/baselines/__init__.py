@@ -1,6 +1,6 @@
-"""How others would run a job, each rule as a short program from its published description.
+"""Baselines: published rules for running a job, each written as a short program.
 
-``BASELINES`` names them; every one takes a problem and a clock and answers with an ``Outcome``.
+``BASELINES`` names them. Each takes a problem and a clock and returns an ``Outcome``.
 """
 
 from __future__ import annotations

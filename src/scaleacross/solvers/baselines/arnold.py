@@ -1,14 +1,15 @@
-"""Arnold (ByteDance, NeurIPS'25, arXiv 2509.15940): pipeline groups inside minipods, as few minipods as the weights ask for.
+"""Arnold (ByteDance, NeurIPS'25, arXiv 2509.15940): pipeline groups in as few minipods as the weights ask for.
 
-A minipod is a zone here (the largest unit without oversubscription). The paper's integer program (``minipods``) gives every
-pipeline group its minipods; groups are then laid one after another. Weights by the paper: dense models α = 0, β = 1;
-mixture of experts α = 0.3, β = 0.7. Schedules and sharding are Megatron-LM's (1F1B, interleaved, ZeRO-1), which it builds on.
+A minipod is a zone here (the largest unit without oversubscription). The paper's integer program (``minipods``) gives
+every pipeline group its minipods. Groups are then laid one after another. Weights by the paper: dense models α = 0, β =
+1; mixture of experts α = 0.3, β = 0.7. Schedules and sharding are Megatron-LM's (1F1B, interleaved, ZeRO-1), which it
+builds on.
 
-A plan lists the first hosts of each building, so of the program's solution it keeps how many hosts each building gives; hosts
-that are left idle inside a zone cannot be skipped.
+A plan lists the first hosts of each building. So it keeps from the program's solution only how many hosts each building
+gives. It cannot skip hosts that the solution leaves idle inside a zone.
 
-The paper takes degrees as given. Here they are the fastest ones, by the exact cost model, of all that are placed by this rule
-(``family``), which no fixed choice of degrees can beat.
+The paper takes degrees as given. Here they are the fastest ones by the exact cost model among all that this rule places
+(``family``). No fixed choice of degrees is faster.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ EXPERT_WEIGHTS: Final = (0.3, 0.7)
 
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
-    """The fastest plan that is placed by the rule."""
+    """Return the fastest plan placed by the rule."""
     weights = EXPERT_WEIGHTS if problem.profile.num_experts else DENSE_WEIGHTS
 
     def fills(fleet: Fleet, degrees: Degrees) -> list[Fill]:
@@ -52,7 +53,10 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
 
 
 def minipod_fill(fleet: Fleet, degrees: Degrees, alpha: float, beta: float) -> list[Fill]:
-    """Hosts per building as the integer program has them; none when the job is no matrix of hosts or does not fit."""
+    """Return the hosts per building of the integer program as a single allocation.
+
+    The list is empty when the job is no matrix of hosts, does not fit, or leaves an accelerator type unused.
+    """
     host = fleet.unit
     per_stage = degrees.world_size // degrees.pp
     if per_stage % host:
@@ -72,7 +76,7 @@ def minipod_fill(fleet: Fleet, degrees: Degrees, alpha: float, beta: float) -> l
 
 
 def _zones(fleet: Fleet) -> list[tuple[str, int]]:
-    """Building and host units of every zone, building by building."""
+    """Return building and host units of every zone, building by building."""
     out = []
     for building in fleet.buildings:
         left, zone = building.num_accelerators, building.accelerators_per("zone")

@@ -1,17 +1,19 @@
-"""Atlas (Microsoft, arXiv 2411.14458): the pipeline walks through the data centers, replicas share the trunks in turn.
+"""Atlas (Microsoft, arXiv 2411.14458): the pipeline walks through the data centers, replicas use the links in turn.
 
-Algorithm 1, as Sailor's authors re-implemented it for their comparison: data centers (here: buildings) sorted by size, largest
-first; for every data-parallel degree D the stages are walked through them, stages_in_dc = min(left, ⌊GPUs / (tp · D)⌋); the
-fastest walk is kept. Time of a walk under temporal bandwidth sharing: a replica has the whole trunk while it sends, so a
-message of x bytes takes x / C, and D of them pass per micro-batch:
+This is algorithm 1 as Sailor's authors re-implemented it for their comparison. Data centers (here: buildings) are
+sorted by size, largest first. For every data-parallel degree D the stages are walked through them, stages_in_dc =
+min(left, ⌊GPUs / (tp · D)⌋). The fastest walk is kept. Under temporal bandwidth sharing a replica has the whole link
+while it sends. So a message of x bytes takes x / C, and D of them pass per micro-batch:
 
     T = P · t + (m − 1) · max(t, D · x / C) + Σ_hops 2 · (latency + x / C) + t_sync + t_update
 
-with C the trunk or what the adapters of D · tp accelerators send, whichever is less. All replicas of a stage are in one
-building, so gradients never leave it. The cost model that prices the result afterwards divides a trunk evenly among those who
-send at once: equal in throughput; the earlier start of some replicas under temporal sharing is not rewarded (for nobody).
+with C the rate of the inter-building link or of the adapters of D · tp accelerators, whichever is less. All replicas of
+a stage are in one building, so gradients never leave it. Our cost model divides a link evenly among those who send at
+once. The throughput is equal, but the earlier start of some replicas under temporal sharing is not rewarded (for
+nobody).
 
-Degrees: tp, P, micro-batch, recompute and shard level are tried too (the paper takes them as given), ranked by the same T.
+Degrees: tp, P, micro-batch, recompute and shard level are tried too (the paper takes them as given), ranked by the same
+T.
 """
 
 from __future__ import annotations
@@ -39,12 +41,12 @@ from scaleacross.workloads.problem import Problem
 
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
-    """The walk with the least T."""
+    """Return the walk with the least T."""
     return least_on_any_fleet(problem, clock, _fastest, "no data center holds a stage with all its replicas")
 
 
 def walk(buildings: Sequence[Building], num_stages: int, stage_size: int) -> Fill | None:
-    """Algorithm 1: stages through the buildings, largest first; None when they do not hold all of them."""
+    """Return the allocation of algorithm 1, largest building first; None when not all stages find room."""
     left, fill = num_stages, []
     for building in sorted(buildings, key=lambda building: -building.num_accelerators):
         taken = min(left, building.num_accelerators // stage_size)
@@ -63,6 +65,7 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> Found | None:
     }
     best: Found | None = None
     for row in np.argsort(fixed, kind="stable"):
+        # rows are in ascending order of T without hops, so no later one can be faster
         if (best is not None and fixed[row] >= best[0][0]) or clock.over:
             break
         clock.count()
@@ -79,7 +82,7 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> Found | None:
 
 
 def _hops_s(rows: Rows, row: int, hops: Sequence[Distance], adapters_bytes_per_s: float) -> float:
-    """What the hops between data centers add to T."""
+    """Return the seconds that the hops between data centers add to T."""
     if not hops:
         return 0.0
     s, message = rows.candidates, float(rows.message_bytes[row])

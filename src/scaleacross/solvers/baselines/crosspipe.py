@@ -1,12 +1,12 @@
 """CrossPipe (ATC'25, arXiv 2507.00217): the pipeline crosses the slow links, and the schedule knows their delay.
 
-Stages are kept whole inside a building, data parallelism stays inside it too (ZeRO-1), and the schedule is chosen by timing it
-with the delay and bandwidth of every link under the memory limit (§4, "keep the best of static, solver and greedy"). Its
-solver's own orders are no schedule that a plan of this version can name, so the choice is among the schedules that the job
-allows, timed by the cost model; when a schedule is added to the catalogue, it is chosen from here too.
+Stages are kept whole inside a building, and so is data parallelism (ZeRO-1). The schedule is chosen by timing it with
+the delay and bandwidth of every link under the memory limit (§4, "keep the best of static, solver and greedy"). A plan
+of this version cannot name the solver's own orders. So the choice is among the schedules that the job allows, timed by
+the cost model, including any that are added to the catalogue later.
 
-The paper takes degrees as given. Here they are the fastest ones of the family by the exact cost model (``family``), which no
-fixed choice of degrees can beat.
+The paper takes degrees as given. Here they are the fastest ones of the family by the exact cost model (``family``). No
+fixed choice of degrees is faster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scaleacross.workloads.problem import Problem
 
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
-    """The fastest plan of this kind."""
+    """Return the fastest plan of this kind."""
     job = problem.job
     return tune(
         problem,

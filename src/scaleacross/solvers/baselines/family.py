@@ -1,18 +1,20 @@
-"""Tuning by trial: the fastest member of a *family* of plans.
+"""Find the fastest member of a *family* of plans, the plans that a baseline's rule allows.
 
-A team that has fixed how the axes lie over the network still tries degrees, micro-batch, recompute and the rest, and keeps
-what runs fastest. Here the trial is the cost model, so such a rival gets the best settings that its own rule allows.
+A team that has fixed how the axes lie over the network still tries degrees, micro-batch, recompute and the rest, and
+keeps what runs fastest. Here the trial is the cost model. So each baseline gets the best settings that its own rule
+allows.
 
 Space        candidates of ``search_space`` (R1–R9) that the family's job and its ``allows`` leave, on the family's axis
-             orders and fills, with no axis crossing a level beyond its ``farthest``
+             orders and allocations, with no axis crossing a level beyond its ``farthest``
 Objective    exact step time (``plan_cost``), minimised
-Method       fleets in turns, each type by itself first, as in ``joint``; of each a sample of the bases in its first turn, then
-             all in the order of their computation, a block a turn;
-             members estimated in arrays (``fixed_placement``), the most promising of each block priced exactly at once, all
-             others when all blocks have been seen, from the lowest estimate up, unless their bound is not below the best
+Method       fleets in turns, each type by itself first, as in ``joint``; each fleet tries a sample of the bases in its
+             first turn, then all in ascending order of their computation, a block a turn;
+             members are estimated in arrays (``fixed_placement``). The most promising of each block get exact step
+             times at once. All others get them after the last block, from the lowest estimate up, unless their bound
+             is not below the best
 
-The result is the optimum of the family unless the clock ended the tuning (``Outcome.complete``), which goes on for as long again
-where it has found nothing.
+The result is the optimum of the family unless the clock ended the tuning (``Outcome.complete``). Where it has found
+nothing, the tuning goes on for as long again.
 """
 
 from __future__ import annotations
@@ -47,37 +49,38 @@ from scaleacross.workloads.problem import Problem
 BASE_BLOCK: Final = 1024
 """Bases that are expanded together."""
 FREE_BLOCK: Final = 16_384
-"""Bases at least whose computation is worked out between two looks at the clock, a quarter of a second at most."""
+"""Fewest bases that are timed without communication between two looks at the clock, a quarter of a second at most."""
 ROW_BLOCK: Final = 128
-"""Members that are estimated together. With 512 of them fleets of two types see one block in 3 s; on every twelfth point of the
-published design space production is 3 % faster with 128 (geometric mean, after 2.5 s)."""
+"""Members that are estimated together. With 512 of them fleets of two types see one block in 3 s. On every twelfth
+point of the published design space production is 3 % faster with 128 (geometric mean, after 2.5 s)."""
 SAMPLE: Final = 512
-"""Bases, evenly from least to most computation, of which members are tried before all others: where far links decide, those with
-the least computation are bad, and a clock that ends the tuning would leave it with them. After 2.5 s production's Llama 3.1 8B
-on 4,096 accelerators in three regions takes 5.16 s without them, with them 0.94 s."""
+"""Bases, evenly from least to most computation, of which members are tried before all others. Where inter-building
+links decide, bases with the least computation are bad, and a clock that ends the tuning would leave it with them. After
+2.5 s production's Llama 3.1 8B on 4,096 accelerators in three regions takes 5.16 s without the sample, with it 0.94 s.
+"""
 GLANCES: Final = 4
-"""Blocks of members of the sample that are tried."""
+"""Blocks of the sample's members that are tried."""
 PROMISING: Final = 12
-"""Members of a block that are priced exactly before other blocks are looked at. With 2 or 6 crosspipe's plan of 405B on 4,096
-accelerators in six buildings took 42 s after 7 s of search, with 12 it took 31 s."""
+"""Members of a block that get exact step times before other blocks are looked at. With 2 or 6 crosspipe's plan of 405B
+on 4,096 accelerators in six buildings took 42 s after 7 s of search, with 12 it took 31 s."""
 
 
 def everything(candidates: Candidates) -> Bools:
-    """The rule that refuses nothing."""
+    """Return True for every candidate."""
     return np.ones(len(candidates), dtype=bool)
 
 
 @dataclass(frozen=True)
 class Family:
-    """A set of plans that look alike.
+    """Plans that a rule allows.
 
     Attributes:
         job: the job with what the family fixes (schedules, shard levels, pinned degrees).
         orders: axis orders, fastest first.
-        fills: the fills that may hold given degrees on a fleet.
-        allows: rows that belong to the family, by their degrees alone; must hold for a base if it holds for a candidate
-            that the base stands for.
-        allows_split: rows that belong to it once dp is split and the shard level chosen.
+        fills: returns the allocations that may hold given degrees on a fleet.
+        allows: returns which rows belong to the family by their degrees alone; must hold for a base if it holds for a
+            candidate that the base stands for.
+        allows_split: returns which rows belong to it once dp is split and the shard level chosen.
         farthest: axis → outermost level that its groups may cross.
     """
 
@@ -90,7 +93,7 @@ class Family:
 
 
 def tune(problem: Problem, family: Family, clock: Clock) -> Outcome:
-    """The fastest member of a family, or why it has none."""
+    """Return the fastest member of a family, or why it has none."""
     tuning = _Tuning(problem, family, clock)
     for _ in zip_longest(*(tuning.on(fleet) for fleet in reversed(fleets(problem.topology)))):
         if clock.is_over_for(tuning.best):
@@ -106,9 +109,9 @@ def bases_that_fit(
     allows: Callable[[Candidates], Bools],
     stop: Callable[[], bool] = never,
 ) -> tuple[Candidates, float]:
-    """Bases of which something may fit, and the least memory that any base needs, bytes (inf without any base).
+    """Return the bases of which a candidate may fit, and the least bytes that any base needs (inf without any base).
 
-    ``stop``: asked now and then; once true, what follows is left out.
+    ``stop``: asked now and then; once true, the bases that follow are left out.
     """
     parts, least = [], np.inf
     for bases in space.bases(Refusals()):
@@ -123,7 +126,7 @@ def bases_that_fit(
 
 
 class _Estimated(NamedTuple):
-    """Members of a block on their fills and orders: where each lies, its bound and its estimate, s."""
+    """Members of a block on their allocations and orders: place, bound and estimate (s) of each."""
 
     block: Priced
     places: Sequence[tuple[FixedPlacement, AxisOrder, int]]
@@ -131,7 +134,7 @@ class _Estimated(NamedTuple):
     guess_s: Floats
 
     def decision(self, index: int) -> tuple[FixedPlacement, Decision]:
-        """One of them."""
+        """Return one member's placement and decision."""
         placed, order, row = self.places[index]
         return placed, placed.placed(self.block.candidates, row, order)
 
@@ -178,7 +181,7 @@ class _Tuning:
         self._try_all(left)
 
     def _on_bases(self, bases: Candidates, space: SearchSpace, pricing: Pricing) -> Iterator[_Estimated]:
-        """``_try_promising`` of the candidates of these bases."""
+        """Yield ``_try_promising`` of the candidates of these bases."""
         if not self._is_over():
             promising = pricing.base_bound_s(bases) < self.best_s
             if promising.any() and not self._is_over():
@@ -188,7 +191,10 @@ class _Tuning:
         return self.clock.is_over_for(self.best)
 
     def _free_s(self, bases: Candidates, pricing: Pricing) -> Floats | None:
-        """Computation of every base, s, in parts of whole pipeline degrees, which share most of it; None when time is over."""
+        """Return the computation of every base, s, (n,); None when time is over.
+
+        Parts are whole pipeline degrees, whose bases share most of the work.
+        """
         parts: list[Floats] = []
         start = 0
         for end in (*(np.flatnonzero(np.diff(bases.pp)) + 1).tolist(), len(bases)):
@@ -201,7 +207,7 @@ class _Tuning:
         return np.concatenate(parts)
 
     def why_none(self) -> str:
-        """The reason, after all fleets."""
+        """Return why no plan was found, after all fleets."""
         if self._is_over():
             return "the limit ended its rule before the first plan"
         if not np.isfinite(self.least_bytes):
@@ -212,7 +218,7 @@ class _Tuning:
         return "no placement keeps its axes inside the levels that it allows"
 
     def _try_promising(self, rows: Candidates, pricing: Pricing) -> Iterator[_Estimated]:
-        """Estimate the members, block by block, and price the most promising ones exactly."""
+        """Estimate the members, block by block, and compute exact step times of the most promising ones."""
         rows = rows.take(self.family.allows(rows) & self.family.allows_split(rows))
         rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes) if len(rows) else rows
         self.fitted |= len(rows) > 0
@@ -231,13 +237,13 @@ class _Tuning:
             yield found
 
     def _held(self, rows: Candidates, fleet: Fleet) -> Bools:
-        """Members that some fill of the family holds."""
+        """Return which members some allocation of the family holds, (n,)."""
         kinds = distinct(*(getattr(rows, axis) for axis in Degrees.model_fields))
         degrees = zip(*(getattr(rows, axis)[kinds.first].tolist() for axis in Degrees.model_fields), strict=True)
         return np.array([len(self._fills_of(fleet, some)) > 0 for some in degrees], dtype=bool)[kinds.code]
 
     def _try_all(self, left: Sequence[_Estimated]) -> None:
-        """Price exactly, from the lowest estimate up, all that may be faster than the best."""
+        """Compute exact step times of all that may be faster than the best, lowest estimate first."""
         of = np.repeat(np.arange(len(left)), [len(found.places) for found in left])
         within = np.concatenate([np.arange(len(found.places)) for found in left]) if left else of
         guesses = np.concatenate([found.guess_s for found in left]) if left else np.zeros(0)
@@ -247,7 +253,7 @@ class _Tuning:
             self._try_some(left[of[index]], [int(within[index])])
 
     def _on_orders(self, priced: Priced, pricing: Pricing) -> Priced:
-        """The members with their least bound on the family's orders, whatever the fill; those that may still win."""
+        """Return the members that may still win, with their least bound on the family's orders for any allocation."""
         if not len(priced.bound_s):
             return priced
         least_s = pricing.order_bounds_s(priced.candidates, priced.work, self.family.orders).min(axis=0)
@@ -255,13 +261,13 @@ class _Tuning:
         return tight.take(tight.bound_s < self.best_s)
 
     def _estimated(self, block: Priced, fleet: Fleet) -> _Estimated:
-        """Every (member, fill, order) of a block, but for members that are near enough on no order of a fill."""
+        """Return every (member, allocation, order) of a block, without members whose axes cross too far."""
         holding: dict[Fill, list[int]] = {}
         columns = (getattr(block.candidates, axis).tolist() for axis in Degrees.model_fields)
         for row, degrees in enumerate(zip(*columns, strict=True)):
             for fill in self._fills_of(fleet, degrees):
                 holding.setdefault(fill, []).append(row)
-        alike = len(fleet.accelerators) == 1  # bounds of a fill take all ranks to have its slowest type
+        alike = len(fleet.accelerators) == 1  # bounds on a fill assume its slowest type on all ranks
         orders, places, parts, guesses = self.family.orders, [], [np.zeros(0)], [np.zeros(0)]
         for fill, held in holding.items():
             if self._is_over():
@@ -281,7 +287,7 @@ class _Tuning:
         return _Estimated(block, places, np.concatenate(parts), np.concatenate(guesses))
 
     def _try_some(self, found: _Estimated, indices: Sequence[int]) -> None:
-        """Price these exactly where they may be faster than the best."""
+        """Compute exact step times of those that may be faster than the best."""
         for index in indices:
             if found.least_s[index] < self.best_s:
                 self.clock.count()
@@ -298,7 +304,7 @@ class _Tuning:
         return self._placed[fill]
 
     def _near_enough(self, placed: FixedPlacement, candidates: Candidates) -> Bools:
-        """Members of which no axis crosses a level beyond its farthest, (orders, n)."""
+        """Return which members have no axis that crosses a level beyond its farthest, (orders, n)."""
         folded = candidates.expert_lanes > 1
         limits = {axis: LINK_LEVELS.index(level) for axis, level in self.family.farthest.items()}
         near = np.ones((len(self.family.orders), len(candidates)), dtype=bool)
@@ -313,14 +319,14 @@ class _Tuning:
 
     @staticmethod
     def _holds_folded(folded: Candidates, order: AxisOrder) -> Bools:
-        """Which members with folded experts may lie in an order, (n,)."""
+        """Return which members with folded experts may lie in an order, (n,)."""
         active = np.stack([getattr(folded, axis) > 1 for axis in order])
         kinds, of = np.unique(active, axis=1, return_inverse=True)
         holds = [holds_folded([axis for axis, on in zip(order, kind, strict=True) if on]) for kind in kinds.T]
         return np.array(holds)[of.reshape(-1)]
 
     def _fills_of(self, fleet: Fleet, degrees: tuple[int, ...]) -> list[Fill]:
-        """Fills for degrees in the order of the fields of ``Degrees``."""
+        """Return the allocations for degrees in the order of the fields of ``Degrees``."""
         key = (tuple(building.name for building in fleet.buildings), degrees)
         if key not in self._fills:
             named = dict(zip(Degrees.model_fields, degrees, strict=True))

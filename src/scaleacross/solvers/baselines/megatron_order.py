@@ -1,11 +1,12 @@
 """Megatron-LM as it starts by default: rank order tp-cp-ep-dp-pp over the hosts in the order of their names.
 
-The order is the default of ``--order`` in Megatron-LM (``parallel_state.initialize_model_parallel``); data parallelism is one
-group (the distributed optimizer over all of it, or no sharding), schedules are 1F1B and interleaved 1F1B. Nothing knows about
-buildings: the host list is sorted by name and filled from the front, and whatever lies on a border crosses it.
+The order is the default of ``--order`` in Megatron-LM (``parallel_state.initialize_model_parallel``). Data parallelism
+is one group (the distributed optimizer over all of it, or no sharding). Schedules are 1F1B and interleaved 1F1B.
+Nothing knows about buildings: the host list is sorted by name and used from the front, and any group on a border
+crosses it.
 
-Degrees, micro-batch, chunks and recompute: the fastest of the family by the exact cost model (``family``); a team tunes them
-by trial in that order.
+Degrees, micro-batch, chunks and recompute are the fastest of the family by the exact cost model (``family``). A team
+tunes them by trial in that order.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from scaleacross.workloads.problem import Problem
 
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
-    """The fastest plan of this kind."""
+    """Return the fastest plan of this kind."""
     return tune(
         problem,
         Family(
@@ -38,7 +39,7 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
 
 
 def by_name(fleet: Fleet, degrees: Degrees) -> list[Fill]:
-    """The first hosts by name."""
+    """Return the allocation of the first hosts by name; none where it leaves an accelerator type unused."""
     left, fill = degrees.world_size, []
     for building in sorted(fleet.buildings, key=lambda building: building.name):
         share = min(left, building.num_accelerators)

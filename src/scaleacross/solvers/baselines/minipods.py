@@ -1,7 +1,7 @@
-"""Arnold's assignment of hosts to minipods (arXiv 2509.15940): how far the groups of a job are spread.
+"""Arnold's assignment of hosts to minipods (arXiv 2509.15940): over how many minipods each group is spread.
 
-The job is a matrix of hosts, rows × columns: a row is a pipeline group (one host per stage), a column a data-parallel group.
-Minipod j has c_j free hosts; D(group) is the number of minipods over which a group is spread.
+The job is a matrix of hosts, rows × columns: a row is a pipeline group (one host per stage), a column a data-parallel
+group. Minipod j has c_j free hosts. D(group) is the number of minipods over which a group is spread.
 
 Sets        rows i, minipods j
 Variables   n[i,j] ∈ {0…columns} hosts of row i in minipod j; s[i,j], y[j] ∈ {0,1}; T integer
@@ -34,16 +34,16 @@ class HostMatrix:
 
     @property
     def num_hosts(self) -> int:
-        """Hosts in all."""
+        """Number of hosts in all."""
         return self.rows * self.columns
 
 
 def row_hosts(matrix: HostMatrix, capacities: Sequence[int], alpha: float, beta: float) -> tuple[int, ...]:
-    """Hosts per minipod in an optimum of the model above, without a solver; for minipods that hold a whole row each.
+    """Return hosts per minipod in an optimum of the model above, among minipods that hold a whole row each.
 
-    Rows are alike, so only two values of T matter. T = 1: minipod j takes ⌊c_j / columns⌋ rows, and the roomiest minipods
-    are used. T = 2: the roomiest minipods are filled one after another and a row may straddle two neighbours. Minipods that
-    hold no whole row are left alone.
+    No solver is needed. Rows are alike, so only two values of T matter. T = 1: minipod j takes ⌊c_j / columns⌋ rows,
+    and the minipods with most free hosts are used. T = 2: these are filled one after another, and a row may straddle
+    two neighbours. Minipods that hold no whole row are left alone.
 
     Raises:
         InfeasibleError: the minipods do not hold the job.

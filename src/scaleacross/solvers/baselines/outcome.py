@@ -1,4 +1,4 @@
-"""What a baseline answers: a decision that can be priced, or the reason why it has none."""
+"""Result of a baseline: a decision that the cost model can time, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Clock:
         object.__setattr__(self, "began", self.now())
 
     def count(self) -> None:
-        """Told of every step time that a rule computes, and of every fill on which it estimates some, for limits in work."""
+        """Count a step time that a rule computes, or an allocation on which it estimates some, for limits in work."""
         count_one(self.now)
 
     @property
@@ -41,13 +41,13 @@ class Clock:
         return self.now() - self.began > self.limit_s
 
     def is_over_for(self, decision: Decision | None) -> bool:
-        """Whether the limit has passed for who has found this; twice the limit for who has found nothing yet."""
+        """Return whether the limit has passed; without a decision so far the limit is twice as long."""
         return self.now() - self.began > self.limit_s * (2 if decision is None else 1)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """How somebody else would run the job.
+    """A published rule for running a job.
 
     Attributes:
         title: one line for a table.

@@ -1,8 +1,8 @@
-"""What the rivals that rank plans by a time model of their own start from: candidates that fit, and their figures in seconds.
+"""Candidates that fit and their figures in seconds, for baselines that rank plans by a time model of their own.
 
-Layer times, tensor-parallel collectives and message sizes come from our cost model (they would come from a profile); how a
-step is put together from them is the rival's own formula, and so is the choice that follows. Only the fit in memory is ours,
-because a decision that does not fit could not be priced.
+Layer times, tensor-parallel collectives and message sizes come from our cost model (they would come from a profile).
+How a step is put together from them is the baseline's own formula, and so is the choice that follows. Only the fit in
+memory is ours, because our cost model could not time a decision that does not fit.
 """
 
 from __future__ import annotations
@@ -49,13 +49,16 @@ class Rows:
 
 
 Found = tuple[tuple[float, ...], Decision]
-"""A decision behind its seconds by a rival's own model, and what else tells it from others."""
+"""Key and decision: seconds by a baseline's own model first, then what else ranks the decision."""
 
 
 def least_on_any_fleet(
     problem: Problem, clock: Clock, least: Callable[[Fleet, Rows, Clock], Found | None], otherwise: str
 ) -> Outcome:
-    """What a rival decides: the ``least`` that it finds on any fleet; ``otherwise``: why it finds none where candidates fit."""
+    """Return the decision of a baseline: the least that ``least`` finds on any fleet.
+
+    ``otherwise`` is the reason where candidates fit but ``least`` finds none.
+    """
     found, reason = [], ""
     for fleet in fleets(problem.topology):
         rows = fitting_rows(problem, fleet)
@@ -81,8 +84,10 @@ def plain_job(job: Job) -> Job:
 
 
 def fitting_rows(problem: Problem, fleet: Fleet) -> Rows | str:
-    """Every candidate of ``plain_job`` that fits on a fleet, tp inside a scale-up domain (H1 of Sailor), one group of dp; else
-    why there is none."""
+    """Return every candidate of ``plain_job`` that fits on a fleet, or why there is none.
+
+    tp lies inside a scale-up domain (H1 of Sailor), and dp is one group.
+    """
     for axis in ("cp", "ep"):
         if not problem.job.degrees.allows(axis, 1):
             return f"the job asks for {axis} {getattr(problem.job.degrees, axis)}, which it does not know"
@@ -97,7 +102,7 @@ def fitting_rows(problem: Problem, fleet: Fleet) -> Rows | str:
 
 
 def _that_fit(pricing: Pricing) -> tuple[Candidates, float]:
-    """The candidates, and the least memory that any base needs, bytes."""
+    """Return the candidates that fit, and the least bytes that any base needs."""
     fleet, domain = pricing.fleet, _domain(pricing.fleet)
 
     def inside_a_domain(candidates: Candidates) -> Bools:
@@ -112,7 +117,7 @@ def _that_fit(pricing: Pricing) -> tuple[Candidates, float]:
 
 
 def _timed(pricing: Pricing, candidates: Candidates) -> Rows:
-    """The figures of candidates; tp lies inside one scale-up domain."""
+    """Return the figures of candidates; tp lies inside one scale-up domain."""
     fleet = pricing.fleet
     work = pricing.work(candidates)
     volumes = pricing.volumes(candidates, work)
@@ -135,31 +140,31 @@ def _domain(fleet: Fleet) -> int:
 
 @dataclass(frozen=True)
 class Distance:
-    """One-way latency (s) and capacity of a whole trunk bundle (bytes/s) between two sites."""
+    """One-way latency (s) and capacity of all parallel links (bytes/s) between two sites."""
 
     latency_s: float
     bytes_per_s: float
 
 
 def distance(fleet: Fleet, here: str, there: str) -> Distance:
-    """The path between two buildings."""
+    """Return latency and capacity of the path between two buildings."""
     return Distance(fleet.paths.latency_s(here, there), fleet.paths.bytes_per_s(here, there))
 
 
 def network_bytes_per_s(fleet: Fleet) -> float:
-    """What the network adapter of one accelerator sends."""
+    """Return the bytes/s that the network adapter of one accelerator sends, of the slowest building."""
     technologies = [building.links.building.technology for building in fleet.buildings]
     return min(technology.bandwidth_bytes_per_s * technology.efficiency_fraction for technology in technologies)
 
 
 def ring_sync_s(rows: Rows, latency_s: float, bytes_per_s: float) -> Floats:
-    """Ring all-reduce of the gradients over data parallel, 2(D−1) steps of S/D bytes, (n,)."""
+    """Return the ring all-reduce of the gradients over data parallel, s, (n,): 2(D−1) steps of S/D bytes."""
     dp = rows.candidates.dp
     return 2 * (dp - 1) * (latency_s + rows.gradient_bytes / dp / bytes_per_s)
 
 
 def without_hops_s(rows: Rows, latency_s: float, bytes_per_s: float) -> Floats:
-    """T of 1F1B without what the hops between stages add, (n,): (S + M − 1) stages, the update and the ring all-reduce."""
+    """Return T of 1F1B without the hops between stages, s, (n,): (S + M − 1) stages, update, ring all-reduce."""
     s = rows.candidates
     stages: Floats = (s.pp + s.num_micro_batches - 1) * rows.stage_s
     return stages + rows.update_s + ring_sync_s(rows, latency_s, bytes_per_s)

@@ -1,10 +1,10 @@
 """What large training runs do today: hybrid sharded data parallelism over the buildings.
 
-Every building holds whole replicas. Inside one, states are sharded (FSDP, or ZeRO-1 under a pipeline), tensor, context,
-expert and pipeline parallelism stay inside a zone, the schedule is interleaved 1F1B (plain 1F1B where there is no pipeline
-or the micro-batches do not divide). Only the gradient all-reduce over the replicas crosses buildings. This is how Llama 3
-(arXiv 2407.21783 §3.3: order tp, cp, pp, dp) and Llama 4 (arXiv 2510.20171: tp in the rack, pp and ep in the zone, HSDP
-outermost) are described. Network settings are the framework's defaults, as for every plan that this version prices.
+Every building holds whole replicas. Inside one, states are sharded (FSDP, or ZeRO-1 under a pipeline). Tensor, context,
+expert and pipeline parallelism stay inside a zone. The schedule is interleaved 1F1B (plain 1F1B where there is no
+pipeline or the micro-batches do not divide). Only the gradient all-reduce over the replicas crosses buildings. This is
+how Llama 3 (arXiv 2407.21783 §3.3: order tp, cp, pp, dp) and Llama 4 (arXiv 2510.20171: tp in the rack, pp and ep in
+the zone, HSDP outermost) are described. Network settings are the framework's defaults.
 
 Degrees, micro-batch, chunks, recompute and shard level: the fastest of the family by the exact cost model (``family``).
 """
@@ -21,7 +21,7 @@ from scaleacross.workloads.problem import Problem
 
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
-    """The fastest plan of this kind."""
+    """Return the fastest plan of this kind."""
     job = problem.job
     return tune(
         problem,
@@ -37,5 +37,5 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
 
 
 def _sharded_inside(candidates: Candidates) -> Bools:
-    """A replica of one building is sharded over all data-parallel ranks that it has there."""
+    """Return which candidates shard a replica in one building over all data-parallel ranks that it has there."""
     return (candidates.dp_shard > 1) | (candidates.dp == 1)

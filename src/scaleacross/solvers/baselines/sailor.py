@@ -1,17 +1,18 @@
-"""Sailor (SOSP'25, arXiv 2504.17096): data parallelism inside a region, the pipeline across regions, by dynamic programming.
+"""Sailor (SOSP'25, arXiv 2504.17096): data parallel inside a region, pipeline across regions, by dynamic programming.
 
-Rules of the paper: H1 tp inside a host; H2 the smallest tp that fits; H3, H4 all data-parallel degrees are tried; H5 dp inside
-a region, pp across; H6 the zones (here: buildings) of a region are one pool; schedule 1F1B. Time of a plan, as in its
-simulator (sync is a ring):
+Rules of the paper: H1 tp inside a host; H2 the smallest tp that fits; H3, H4 all data-parallel degrees are tried; H5 dp
+inside a region, pp across; H6 the zones (here: buildings) of a region are one pool; schedule 1F1B. Time of a plan, as
+in its simulator (sync is a ring):
 
     T = Σ t_s + Σ c_s + (m − 1) · max_s(t_s + c_s) + t_update + t_sync,   c = 2 · (latency + bytes / bandwidth) to the next stage
 
-Its recursion gives stages to regions, T[l₀][P][R] = min_r T_total(…). Stages are equal here (a plan splits layers evenly), so
-what it decides is which regions are visited in which order, each taking as many stages as it holds; the state is (regions
-visited, last one). Accelerator types are not mixed inside one of our fleets, and prices are left out.
+Its recursion gives stages to regions, T[l₀][P][R] = min_r T_total(…). Stages are equal here (a plan splits layers
+evenly). So the recursion decides in which order regions are visited, each taking as many stages as it holds. The state
+is (regions visited, last one). A fleet of several accelerator types counts as its slowest type, and money is left out.
 
-The paper has neither recomputation nor sharding and leaves experts open; without them large models do not fit at all, so
-recomputation and ZeRO-1 are allowed, ranked by the same T. Of plans with equal T the one with fewer accelerators is taken.
+The paper has neither recomputation nor sharding and leaves experts open. Without them large models do not fit at all,
+so recomputation and ZeRO-1 are allowed, ranked by the same T. Of plans with equal T the one with fewer accelerators is
+taken.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from scaleacross.workloads.problem import Problem
 
 @dataclass(frozen=True)
 class Walk:
-    """Regions in the order of the pipeline with the stages of each; sum and maximum of the hops between them, seconds."""
+    """Regions in the order of the pipeline with the stages of each, and sum and maximum of the hops between them, s."""
 
     stages: tuple[tuple[int, int], ...]
     sum_s: float
@@ -49,7 +50,7 @@ class Walk:
 
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
-    """The plan with the least T."""
+    """Return the plan with the least T."""
     return least_on_any_fleet(problem, clock, _fastest, "no region holds a stage with all its replicas")
 
 
@@ -61,6 +62,7 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> Found | None:
     fixed = without_hops_s(rows, latency, rate)
     best: Found | None = None
     for row in smallest_tp(rows)[np.argsort(fixed[smallest_tp(rows)], kind="stable")]:
+        # rows are in ascending order of T without hops; equal T may still mean fewer accelerators
         if (best is not None and fixed[row] > best[0][0]) or clock.over:
             break
         clock.count()
@@ -85,8 +87,9 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> Found | None:
 
 
 def smallest_tp(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """H2: of rows that differ in tp alone, the one with the smallest tp."""
+    """Return the rows that remain by H2: of rows that differ in tp alone, the one with the smallest tp."""
     s = rows.candidates
+    # tp is the last key, so the first row of each run of equal other keys has the smallest tp
     key = np.stack([s.pp, s.dp_shard, s.dp_replicate, s.micro_batch, s.recompute, s.shard, s.schedule, s.tp], axis=1)
     order = np.lexsort(key.T[::-1])
     first = np.ones(len(order), dtype=bool)
@@ -95,7 +98,7 @@ def smallest_tp(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def pools(fleet: Fleet) -> dict[str, list[Building]]:
-    """H6: the buildings of every region."""
+    """Return the buildings of every region (H6)."""
     out: dict[str, list[Building]] = {}
     for building in fleet.buildings:
         out.setdefault(fleet.topology.region_of(building.name), []).append(building)
@@ -103,7 +106,7 @@ def pools(fleet: Fleet) -> dict[str, list[Building]]:
 
 
 def visit(num_stages: int, capacities: Mapping[str, int], hops: Mapping[tuple[str, str], float]) -> Walk | None:
-    """The recursion over (regions visited, last one): which sequence of regions holds all stages at least cost of hops.
+    """Return the sequence of regions that holds all stages with the least hops, by recursion over (visited, last one).
 
     A region that is visited takes as many stages as it holds: leaving room there never saves a hop.
     """
@@ -132,14 +135,14 @@ def visit(num_stages: int, capacities: Mapping[str, int], hops: Mapping[tuple[st
 
 
 def _between(fleet: Fleet, here: str, there: str) -> Distance:
-    """The best trunk path between two regions."""
+    """Return the path of least latency between two regions, the widest of equals."""
     regions = pools(fleet)
     pairs = [(a.name, b.name) for a in regions[here] for b in regions[there]]
     return min((distance(fleet, *pair) for pair in pairs), key=lambda d: (d.latency_s, -d.bytes_per_s))
 
 
 def _fill(regions: Mapping[str, list[Building]], walk: Walk, stage_size: int, unit: int) -> Fill | None:
-    """Building shares of a walk; None when a host would be cut in two."""
+    """Return the building shares of a walk; None when a host would be cut in two."""
     fill: list[tuple[str, int]] = []
     names = list(regions)
     for index, num_stages in walk.stages:

@@ -37,7 +37,7 @@ class Windows(NamedTuple):
 
 
 def lower_bound(streams: Streams, windows: Windows | None = None) -> int:
-    """The best of the bounds above."""
+    """Return the best of the bounds above, in ticks."""
     head, tail = windows or earliest_and_latest(streams)
     ticks = np.array([s.ticks for s in streams.streams])
     best = int((head + ticks[:, None] + tail).max())
@@ -51,6 +51,7 @@ def lower_bound(streams: Streams, windows: Windows | None = None) -> int:
     for numbers in links.values():
         arcs = [streams.arcs[n] for n in numbers]
         sources = [a.source for a in arcs]
+        # the tail of a message: its latency, then its target's computation and tail
         after = [tail[a.target] + streams.streams[a.target].ticks + a.latency for a in arcs]
         occupancy = np.repeat([a.occupancy for a in arcs], streams.count)
         best = max(best, _jackson(head[sources] + ticks[sources, None], occupancy, np.array(after)))
@@ -58,7 +59,7 @@ def lower_bound(streams: Streams, windows: Windows | None = None) -> int:
 
 
 def least_lags(streams: Streams) -> Ints:
-    """``lags[k, l]``: computation j of stream l starts after the end of computation j − lags[k, l] of stream k."""
+    """Return ``lags[k, l]``: computation j of stream l starts after the end of j − lags[k, l] of stream k."""
     size = len(streams.streams)
     lags = np.full((size, size), _NEVER, dtype=np.int64)
     np.fill_diagonal(lags, 1)
@@ -66,6 +67,7 @@ def least_lags(streams: Streams) -> Ints:
         lags[arc.source, arc.target] = 0
     for source, target, depth, _ in memory_depths(streams):
         lags[source, target] = min(lags[source, target], depth)
+    # shortest paths over all pairs (Floyd and Warshall)
     for via in range(size):
         np.minimum(lags, lags[:, via, None] + lags[None, via, :], out=lags)
     return lags
@@ -81,11 +83,11 @@ class Depth(NamedTuple):
 
 
 def memory_depths(streams: Streams) -> list[Depth]:
-    """How many micro-batches memory lets a stage have in flight.
+    """Return how many micro-batches memory lets a stage have in flight.
 
-    A micro-batch between F and the backward of a stage also holds the activations of the earlier chunks of the same rank.
-    Where ``depth`` micro-batches before their I leave no room for one before its W, the W of the micro-batch whose I ends
-    must run as well, or another I: the shorter of them is the gap.
+    A micro-batch between F and the backward of a stage also holds the activations of the earlier chunks of the same
+    rank. Where ``depth`` micro-batches before their I leave no room for one before its W, the W of the micro-batch
+    whose I ends must run as well, or another I: the shorter of them is the gap.
     """
     out = []
     for x in range(streams.problem.num_virtual_stages):
@@ -100,18 +102,18 @@ def memory_depths(streams: Streams) -> list[Depth]:
 
 
 class Extra(NamedTuple):
-    """``ticks`` of work, none of it before the start of all of ``earliest``, (stream, micro-batch) pairs."""
+    """``ticks`` of work that cannot start before the first of ``earliest``, (stream, micro-batch) pairs, does."""
 
     ticks: int
     earliest: tuple[tuple[int, int], ...]
 
 
 def memory_extras(streams: Streams) -> dict[tuple[int, int], Extra]:
-    """Work before F of (stream, micro-batch) beyond what the two depths of its stage demand one by one.
+    """Return work before F of (stream, micro-batch) beyond what the two depths of its stage demand one by one.
 
-    Let a I's and b W's have ended when F of micro-batch j starts. The depths give least a and least b, but memory may not
-    allow both at once: (j + 1 − a) micro-batches before their I and (a − b) before their W must fit. The cheapest (a, b)
-    that fits is the extra.
+    Let a I's and b W's have ended when F of micro-batch j starts. The depths give least a and least b, but memory may
+    not allow both at once: (j + 1 − a) micro-batches before their I and (a − b) before their W must fit. The (a, b)
+    with least work that fits is the extra.
     """
     out = {}
     depths = {(d.forward, d.frees): d.depth for d in memory_depths(streams)}
@@ -133,7 +135,7 @@ def memory_extras(streams: Streams) -> dict[tuple[int, int], Extra]:
 
 
 def earliest_and_latest(streams: Streams) -> Windows:
-    """Heads and tails of all computations."""
+    """Return heads and tails of all computations."""
     lags = least_lags(streams)
     edges = [(a.source, a.target, 0, a.occupancy, a.latency) for a in streams.arcs]
     edges += [(d.frees, d.forward, d.depth, 0, d.gap) for d in memory_depths(streams)]
@@ -151,7 +153,7 @@ def _heads(
     lags: Ints,
     extras: dict[tuple[int, int], Extra],
 ) -> Ints:
-    """Earliest starts; with reversed edges, order and lags the tails in reverse order of micro-batches."""
+    """Return earliest starts, (streams, m); with reversed edges, order and lags the tails, micro-batches reversed."""
     m = streams.count
     ticks = np.array([s.ticks for s in streams.streams])
     head = np.zeros((len(ticks), m), dtype=np.int64)
@@ -173,7 +175,7 @@ def _heads(
 
 
 def _rank_head(streams: Streams, head: Ints, ticks: Ints, lags: Ints, k: int, j: int, extra: Extra | None) -> int:
-    """When the rank of stream k can have finished all that must come before computation j."""
+    """Return when the rank of stream k can have finished all that must come before computation j."""
     starts, lengths = [], []
     for other in streams.on_rank[streams.streams[k].rank]:
         count = j - int(lags[other, k]) + 1
@@ -186,19 +188,20 @@ def _rank_head(streams: Streams, head: Ints, ticks: Ints, lags: Ints, k: int, j:
     if not starts:
         return 0
     when, length = np.concatenate(starts), np.concatenate(lengths)
+    # with the latest start first, cumsum totals all that cannot start before each head
     late_first = np.argsort(-when, kind="stable")
     return int((when[late_first] + np.cumsum(length[late_first])).max())
 
 
 def _topological(streams: Streams) -> list[int]:
-    """Streams in an order that all arcs follow: F down the stages, backward up, then W."""
+    """Return the streams in an order that all arcs follow: F down the stages, backward up, then W."""
     size = streams.problem.num_virtual_stages
     order = [*range(size), *range(2 * size - 1, size - 1, -1)]
     return order + list(range(2 * size, 3 * size)) if streams.split else order
 
 
 def _jackson(head: Ints, ticks: Ints, tail: Ints) -> int:
-    """Makespan of the preemptive one-machine schedule: always the available computation with the largest tail."""
+    """Return the makespan of the preemptive one-machine schedule; it runs the available job with the largest tail."""
     jobs = sorted(zip(head.ravel().tolist(), ticks.tolist(), tail.ravel().tolist(), strict=True))
     best, now, at = 0, 0, 0
     queue: list[tuple[int, int]] = []

@@ -1,7 +1,7 @@
-"""The greedy stage: rules of the list scheduler from a few patterns, then a local search over the rules themselves.
+"""The greedy stage: start the list scheduler from a few rules, then search locally over the rules themselves.
 
-A rule has two numbers per stream, so its neighbourhood is small, and a run takes microseconds per computation; a step of
-thousands of computations is improved by moving a whole stream, not one micro-batch.
+A rule has two numbers per stream, so its neighbourhood is small, and a run takes microseconds per computation. So a
+step of thousands of computations is improved by moving a whole stream, not one micro-batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scaleacross.solvers.pipeline_order.greedy import ListScheduler, Rule, Start
 from scaleacross.solvers.pipeline_order.streams import Streams
 
 _DEPTH_SCALES: Final = (1.0, 1.25, 1.5, 2.0)
-_ENTRY_SCALES: Final = (0.0, 1.0, 2.0)  # of the trip between the chunks of a rank, that a later chunk's F is behind
+_ENTRY_SCALES: Final = (0.0, 1.0, 2.0)  # share of the trip between chunks of a rank that delays a later F
 _WEIGHT_DELAYS: Final = (0.0, 2.0, 5.0, 1000.0)  # micro-batches that W waits behind its I unless its rank would idle
 _PATIENCES: Final = (0.0, 0.5, 1.0)
 _MOVES: Final = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
@@ -37,7 +37,7 @@ class Found:
 
 
 def first_rules(streams: Streams, windows: Windows) -> Iterator[Rule]:
-    """Patterns: depth by the stages that follow (as 1F1B), or by the round trip; W soon or late; patient or not."""
+    """Yield rules: depth by the stages that follow (as 1F1B) or by the round trip, W soon or late, patient or not."""
     size, period = streams.problem.num_virtual_stages, max(streams.work) / streams.count
     by_count = [(size - x) / streams.problem.num_chunks - 0.5 for x in range(size)]
     forward = [int(windows.head[x, 0]) for x in range(size)]
@@ -57,13 +57,13 @@ def first_rules(streams: Streams, windows: Windows) -> Iterator[Rule]:
 
 
 def best_rule(scheduler: ListScheduler, rules: Iterator[Rule]) -> Found:
-    """The best of ``rules``."""
+    """Return the order with the fewest ticks among those of ``rules``."""
     found = (Found(*scheduler.run(rule), rule) for rule in rules)
     return min(found, key=lambda f: f.ticks)
 
 
 def climb(scheduler: ListScheduler, start: Found, lower: int, deadline: float, seed: int) -> Found:
-    """Change the rule of ``start`` at random, keep what is not worse, until ``lower`` is reached or the time is up.
+    """Change the rule of ``start`` at random and keep what is not worse, until ``lower`` is reached or the time is up.
 
     Args:
         deadline: in ``time.perf_counter`` seconds.
@@ -81,13 +81,14 @@ def climb(scheduler: ListScheduler, start: Found, lower: int, deadline: float, s
             current, rule = Found(ticks, starts, changed), changed
             if ticks < best.ticks:
                 best = current
+        # now and then return to the best rule, so that accepted losses do not add up
         elif rng.random() < _WORSE_FRACTION / 5:
             current, rule = best, best.rule or rule
     return best
 
 
 def _neighbour(rule: Rule, streams: Streams, rng: random.Random) -> Rule:
-    """One to three changes of an offset, of those of one kind from a stage on, or of a patience."""
+    """Return the rule after one to three changes, of a patience, an offset, or one kind's offsets from a stage on."""
     offset, patience = list(rule.offset), list(rule.patience)
     for _ in range(rng.choice((1, 1, 3))):
         k, kind_of_move, move = rng.randrange(len(offset)), rng.random(), rng.choice(_MOVES)

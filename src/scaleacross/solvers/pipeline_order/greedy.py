@@ -1,8 +1,8 @@
-"""A list scheduler: at every moment a rank takes, of what it could start, the computation with the smallest key.
+"""A list scheduler: whenever a rank is free, it starts the available computation with the smallest key.
 
-A key counts micro-batches: computation j of stream k has key j + offset[k]. With F at offset 0, an I at offset d means that
-micro-batch j's I goes before F of j + d: d is the depth, how many micro-batches the rank prefers to have in flight. W comes late
-(large offset), but a rank that memory keeps from F, or that would wait, takes it.
+A key counts micro-batches: computation j of stream k has key j + offset[k]. With F at offset 0, an I at offset d means
+that micro-batch j's I goes before F of j + d. So d is the depth, the number of micro-batches that the rank prefers to
+have in flight. W comes late (large offset), but a rank takes it when memory keeps it from F, or when it would idle.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Starts = list[list[int]]  # [stream][micro-batch] -> tick
 
 @dataclass(frozen=True)
 class Rule:
-    """What the list scheduler prefers.
+    """Preferences of the list scheduler.
 
     Attributes:
         offset: per stream, added to the number of the micro-batch.
-        patience: per stream, the part of its duration that a rank would rather wait for a computation with a smaller key whose
-            message is on its way; 0 never waits.
+        patience: per stream, the part of its duration that a rank would rather wait for a computation with a smaller
+            key whose message is on its way; 0 never waits.
     """
 
     offset: tuple[float, ...]
@@ -50,7 +50,7 @@ class ListScheduler:
             self.frees[x], self.frees[streams.weight(x)] = -1, 1
 
     def run(self, rule: Rule, keys: list[list[float]] | None = None) -> tuple[int, Starts]:
-        """(ticks of the step, starts) of a rule; ``keys[stream][micro-batch]`` replace those of the rule."""
+        """Return (ticks of the step, starts) of a rule; ``keys[stream][micro-batch]`` replace those of the rule."""
         streams, m = self.streams, self.streams.count
         ticks, offset, patience, out = self.ticks, rule.offset, rule.patience, self.out
         needs, frees, rank_of = self.needs, self.frees, self.rank
@@ -64,6 +64,7 @@ class ListScheduler:
         events = [(0, r) for r in range(streams.problem.num_ranks)]
         while events:
             now, r = heappop(events)
+            # the rank is busy; the end of its computation has an event of its own
             if now < idle_at[r]:
                 continue
             space = free[r]
@@ -80,7 +81,7 @@ class ListScheduler:
                     if key < best_key:
                         best, best_key = k, key
                 elif wait_until == 0 or at < wait_until:
-                    wait_key, wait_until = key, at  # of those on their way, the first to come
+                    wait_key, wait_until = key, at  # the first to arrive of those on their way
             if best < 0:
                 if wait_until:
                     heappush(events, (wait_until, r))
@@ -109,10 +110,10 @@ class ListScheduler:
         return self.step(starts), starts
 
     def step(self, starts: Starts) -> int:
-        """Ticks of the step: the last end of a stream."""
+        """Return the ticks of the step: the last end of a stream."""
         return max(row[-1] + ticks for row, ticks in zip(starts, self.ticks, strict=True))
 
 
 def _link(streams: Streams, link: tuple[int, int] | None) -> int:
-    """Number of a directed link, 0 for none."""
+    """Return the number of a directed link, 0 for none."""
     return 0 if link is None else 1 + link[0] * streams.problem.num_ranks + link[1]

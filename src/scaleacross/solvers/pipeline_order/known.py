@@ -1,4 +1,4 @@
-"""Schedules of the generators that fit a problem: orders to start from, and what an optimised order is held against."""
+"""Generated schedules that fit a problem: orders to start from, and to compare an optimised order with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scaleacross.solvers.pipeline_order.streams import Streams
 
 
 def fitting_schedules(streams: Streams) -> Iterator[PipelineSchedule]:
-    """What the generators make of the problem's shape, with its placement and kind of backward, if it fits in memory."""
+    """Yield the generated schedules of the problem's shape, placement and kind of backward that fit in memory."""
     problem = streams.problem
     shape = (problem.num_ranks, problem.num_microbatches, problem.num_chunks)
     for name in SCHEDULES:
@@ -25,7 +25,7 @@ def fitting_schedules(streams: Streams) -> Iterator[PipelineSchedule]:
 
 
 def fits(streams: Streams, schedule: PipelineSchedule) -> bool:
-    """Whether no rank ever holds more than its memory."""
+    """Return whether no rank ever holds more activations than its limit."""
     for rank, row in enumerate(schedule.actions):
         held = 0
         for action in row:

@@ -1,10 +1,10 @@
 """The CP-SAT model of a pipeline order, whole or with most of the order kept.
 
-Per stream and micro-batch a start; per rank and per directed link that several streams share, no overlap. Memory: on a rank
-with one stage, which computation must have ended before each F; on a rank with several, also a cumulative of what is held from
-F to B or W. The domains of the starts come from ``bounds`` and the incumbent, and the micro-batches of a stream are in order
-(``streams`` proves that nothing is lost). A link sends in any order here, in the order of the computations when timed, so the
-bound of the model still holds.
+Every computation has a start. Computations of a rank do not overlap, nor do messages of a directed link that several
+streams share. Memory on a rank with one stage states which computation must have ended before each F. On a rank with
+several stages there is also a cumulative of what is held from F to B or W. The domains of the starts come from
+``bounds`` and the incumbent. The micro-batches of a stream are in order (``streams`` proves that nothing is lost). A
+link sends in any order here, but in the order of the computations when timed. So the bound of the model still holds.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from scaleacross.solvers.pipeline_order.greedy import Starts
 from scaleacross.solvers.pipeline_order.streams import Streams
 
 LIGHT_PRESOLVE: Final = {"cp_model_probing_level": 0, "symmetry_level": 0, "linearization_level": 0}
-"""A neighbourhood is small: presolve would take longer than the search."""
+"""A neighbourhood is small, so presolve would take longer than the search."""
 Free = Callable[[int, int], bool]  # (stream, micro-batch) -> whether its place in the order is open
 
 
 @dataclass(frozen=True)
 class ModelResult:
-    """``bound`` ≤ least step of the model; ``starts`` None if nothing better than the horizon was found."""
+    """``bound`` ≤ least step of the model, ticks; ``starts`` is None if nothing better than the horizon was found."""
 
     bound: int
     starts: Starts | None
@@ -38,7 +38,7 @@ class OrderModel:
     """One model, built for steps of at most ``horizon`` ticks.
 
     Args:
-        incumbent: hint, and the order that everything keeps which is not ``free``.
+        incumbent: hint, and the order that computations keep unless they are ``free``.
         free: None opens the whole order.
     """
 
@@ -78,7 +78,7 @@ class OrderModel:
                 self.cp.add_hint(variable, value)
 
     def _links(self) -> None:
-        """Precedences, with the message in between."""
+        """Add precedences, with the message between the two computations."""
         cp, streams = self.cp, self.streams
         shared: dict[tuple[int, int], list[Any]] = {}
         users: dict[tuple[int, int], int] = {}
@@ -104,12 +104,13 @@ class OrderModel:
             cp.add_no_overlap(intervals)
 
     def _rank(self, rank: int, incumbent: Starts, free: Free | None) -> None:
-        """Order and memory of one rank."""
+        """Add order and memory of one rank."""
         cp, streams = self.cp, self.streams
         jobs = [(k, j) for k in streams.on_rank[rank] for j in range(streams.count) if streams.streams[k].ticks]
         kept = [] if free is None else [job for job in jobs if not free(*job)]
         kept.sort(key=lambda job: incumbent[job[0]][job[1]])
         for (k, j), (after, i) in pairwise(kept):
+            # the micro-batches of one stream are in order already
             if k != after:
                 cp.add(self.start[after][i] >= self.start[k][j] + streams.streams[k].ticks)
         if len(kept) < len(jobs):
@@ -119,7 +120,7 @@ class OrderModel:
         self._memory(rank)
 
     def _memory(self, rank: int) -> None:
-        """Never more held than the limit; the depths that it implies as precedences too."""
+        """Keep what is held within the limit, and add the depths that it implies as precedences."""
         cp, streams = self.cp, self.streams
         stages = [x for x in range(streams.problem.num_virtual_stages) if streams.streams[x].rank == rank]
         for frees, x, depth, gap in memory_depths(streams):
@@ -137,7 +138,7 @@ class OrderModel:
         cp.add_cumulative(intervals, [1] * len(intervals), streams.limit[rank])
 
     def solve(self, time_limit_s: float, seed: int, on_solution: Callable[[int], None] | None = None) -> ModelResult:
-        """The best starts within the time limit."""
+        """Return the best starts within the time limit."""
         solver = timed_solver(time_limit_s, seed)
         for name, value in LIGHT_PRESOLVE.items():
             setattr(solver.parameters, name, value)
@@ -147,12 +148,13 @@ class OrderModel:
             starts = [[solver.value(v) for v in row] for row in self.start]
             return ModelResult(int(solver.best_objective_bound), starts)
         if status == cp_model.INFEASIBLE:
+            # no step of at most ``horizon`` exists, so the next tick is a bound
             return ModelResult(self.horizon + 1, None)
         return ModelResult(max(self.lower, int(solver.best_objective_bound)), None)
 
 
 class _Progress(cp_model.CpSolverSolutionCallback):
-    """Tells each new objective."""
+    """Reports each new objective."""
 
     def __init__(self, tell: Callable[[int], None]) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Large-neighbourhood search: free a part of the order, let CP-SAT find a shorter step, keep the rest.
 
-A neighbourhood is a window of time on some neighbouring ranks. What is not free keeps its order on its rank but may move in
-time. Each trial asks for a step that is shorter by a *demand*, which grows with success and shrinks with failure: a large
-demand that cannot be met is refused quickly, a small one would be met tick by tick.
+A neighbourhood is a window of time on some neighbouring ranks. What is not free keeps its order on its rank but may
+move in time. Each trial asks for a step that is shorter by a *demand*, which grows with success and shrinks with
+failure. A large demand that cannot be met is refused quickly. Small ones would shorten the step tick by tick.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ def search_neighbourhoods(
     seed: int,
     on_better: Callable[[int], None] = lambda ticks: None,
 ) -> Found:
-    """The best order found from ``found`` until ``lower`` is reached or ``deadline``, in ``time.perf_counter`` seconds."""
+    """Return the best order found from ``found``, in ``time.perf_counter`` seconds up to ``deadline``.
+
+    It ends early when ``lower`` is reached.
+    """
     rng, streams = random.Random(seed), scheduler.streams
     demand = max(1, (found.ticks - lower) // 4)
     while found.ticks > lower and (left := deadline - time.perf_counter()) > 0:
@@ -49,7 +52,7 @@ def search_neighbourhoods(
 
 
 def _neighbourhood(rng: random.Random, scheduler: ListScheduler, found: Found) -> Callable[[int, int], bool]:
-    """A window of time on some neighbouring ranks; few ranks are free for longer."""
+    """Return a test for computations in a window of time on neighbouring ranks; few ranks get a longer window."""
     num_ranks = scheduler.streams.problem.num_ranks
     count = min(rng.choice(_RANKS), num_ranks)
     first_rank = rng.randint(0, num_ranks - count)

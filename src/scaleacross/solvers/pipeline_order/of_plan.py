@@ -1,4 +1,4 @@
-"""The order problem of a decided plan."""
+"""Builds the order problem of a decided plan."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from scaleacross.spec.plan import StageMemory
 
 
 def problem_of_plan(pipe: PlannedPipeline, memory: Sequence[StageMemory], *, split: bool) -> OrderProblem:
-    """``pipe`` with an open order; activations count as the memory model counts them: all of them until B or W.
+    """Return the order problem of ``pipe``; activations count as in the memory model: all of them until B or W.
 
     What the first forward and the last backward wait for beyond the others (``Actions.outer_s``) is left out.
 
     Args:
-        memory: per rank, priced with the order of ``pipe.schedule``.
+        memory: per rank, computed with the order of ``pipe.schedule``.
         split: whether the backward is split into I and W.
 
     Raises:

@@ -1,9 +1,10 @@
 """The steady state: an order that repeats every micro-batch, found once and unrolled for any number of micro-batches.
 
-Computation j of stream k starts at ``offset[k] + j · period``. In one period a rank runs each of its streams once, so their
-places modulo the period must not overlap; on a link neither. Memory: a micro-batch is held for the offset between F and W, so
-at most ⌈that / period⌉ at once. The least period is the busiest rank's or link's work per micro-batch; memory may demand a
-longer one. The offsets become a rule of the list scheduler, which adds the warm-up and the end.
+Computation j of stream k starts at ``offset[k] + j · period``. In one period a rank runs each of its streams once, so
+their places modulo the period must not overlap. The same is true of the messages of a link. A micro-batch is held in
+memory for the offset between F and W, so at most ⌈that / period⌉ are held at once. The least period is the busiest
+rank's or link's work per micro-batch; memory may demand a longer one. The offsets become a rule of the list scheduler,
+which adds warm-up and cool-down.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from scaleacross.solvers.pipeline_order.greedy import Rule
 from scaleacross.solvers.pipeline_order.streams import Streams
 
 _STRETCHES: Final = (1.0, 1.01, 1.03, 1.1, 1.3)
-"""Periods that are tried, over the least."""
+"""Ratios of the periods that are tried to the least one."""
 
 
 def steady_rule(streams: Streams, time_limit_s: float, seed: int) -> Rule | None:
-    """The rule of the shortest periodic order found, None when there is none within the limits."""
+    """Return the rule of the shortest periodic order found, None when there is none within the limits."""
     least = max(max(streams.work) // streams.count, *_link_work(streams).values(), 1)
     for stretch in _STRETCHES:
         period = round(least * stretch)
@@ -32,7 +33,7 @@ def steady_rule(streams: Streams, time_limit_s: float, seed: int) -> Rule | None
 
 
 def _link_work(streams: Streams) -> dict[tuple[int, int], int]:
-    """Ticks that the messages of one micro-batch occupy each directed link."""
+    """Return the ticks that the messages of one micro-batch occupy each directed link."""
     work: dict[tuple[int, int], int] = {}
     for arc in streams.arcs:
         if arc.link:
@@ -41,7 +42,7 @@ def _link_work(streams: Streams) -> dict[tuple[int, int], int]:
 
 
 def _solve(streams: Streams, period: int, time_limit_s: float, seed: int) -> list[int] | None:
-    """Offsets of all streams that minimise the time of one micro-batch through the pipeline."""
+    """Return the offsets of all streams with the least time of one micro-batch through the pipeline, if any."""
     cp = cp_model.CpModel()
     longest = sum(s.ticks for s in streams.streams) + sum(a.occupancy + a.latency for a in streams.arcs)
     horizon = 2 * longest + period
@@ -78,7 +79,7 @@ def _solve(streams: Streams, period: int, time_limit_s: float, seed: int) -> lis
 
 
 def _no_overlap_modulo(cp: Any, jobs: list[tuple[Any, int]], period: int, horizon: int) -> None:
-    """Jobs that each repeat every ``period`` never overlap: neither in one period, nor with those of the next."""
+    """Keep jobs that repeat every ``period`` from overlapping, in one period and with those of the next."""
     busy = [(start, ticks) for start, ticks in jobs if ticks]
     if len(busy) < 2:
         return
@@ -87,5 +88,6 @@ def _no_overlap_modulo(cp: Any, jobs: list[tuple[Any, int]], period: int, horizo
         place, turn = cp.new_int_var(0, period - 1, ""), cp.new_int_var(0, horizon // period + 1, "")
         cp.add(start == place + turn * period)
         intervals.append(cp.new_fixed_size_interval_var(place, ticks, ""))
+        # the copy one period later catches jobs that run over the end of the period
         intervals.append(cp.new_fixed_size_interval_var(place + period, ticks, ""))
     cp.add_no_overlap(intervals)

@@ -1,4 +1,4 @@
-"""What the order of a pipeline step is decided for: times of the stages, links between them, memory of the ranks.
+"""Input of the search for a pipeline order: times of the stages, links between them, memory of the ranks.
 
 Symbols: p ranks, v chunks per rank, m micro-batches, S = p·v virtual stages in model order.
 """
@@ -27,10 +27,10 @@ class OrderProblem:
         placement: which rank holds which virtual stage.
         forward_s, backward_s: seconds of F and of the full backward of one micro-batch, per virtual stage, shape (S,).
         weight_s: seconds of W, part of ``backward_s``, shape (S,); None keeps the backward in one piece (B).
-        latency_s, occupancy_s: per direction (row 0 forward, row 1 backward) and boundary between virtual stages, shape (2, S−1);
-            as ``pipeline.timing`` defines them.
-        most_held: activations of one micro-batch on one virtual stage that a rank has room for, shape (p,); each is kept from the
-            start of F to the end of B, or of W.
+        latency_s, occupancy_s: per direction (row 0 forward, row 1 backward) and boundary between virtual stages, shape
+            (2, S−1); as ``pipeline.timing`` defines them.
+        most_held: activations of one micro-batch on one virtual stage that a rank has room for, shape (p,); each is
+            kept from the start of F to the end of B, or of W.
     """
 
     num_ranks: int
@@ -75,9 +75,9 @@ def order_problem(
     occupancy_s: ArrayLike = 0.0,
     most_held: ArrayLike | None = None,
 ) -> OrderProblem:
-    """An ``OrderProblem``; every array may be a scalar; latency and occupancy of both directions alike have shape (S−1,).
+    """Return a checked ``OrderProblem``; every array may be a scalar, and without ``most_held`` memory binds nothing.
 
-    Without ``most_held`` memory binds nothing.
+    Latency and occupancy have shape (S−1,) where both directions are alike.
 
     Raises:
         InputError: a count below one, a wrong shape, a negative or non-finite number, a weight gradient longer than the
@@ -110,7 +110,7 @@ def order_problem(
 
 
 def time_order(problem: OrderProblem, schedule: PipelineSchedule) -> PipelineTimes:
-    """When everything happens if the ranks follow ``schedule``."""
+    """Return when everything happens if the ranks follow ``schedule``."""
     return time_schedule(
         schedule,
         problem.forward_s,
@@ -122,12 +122,12 @@ def time_order(problem: OrderProblem, schedule: PipelineSchedule) -> PipelineTim
 
 
 def step_s(problem: OrderProblem, schedule: PipelineSchedule) -> float:
-    """Seconds of the step in the order of ``schedule``, the objective."""
+    """Return the seconds of the step in the order of ``schedule``, the objective."""
     return time_order(problem, schedule).total_s
 
 
 def _numbers(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Floats:
-    """``values`` broadcast to ``shape``, finite and not negative."""
+    """Return ``values`` broadcast to ``shape``; raise InputError unless they are finite and not negative."""
     array = np.asarray(values, dtype=np.float64)
     if array.shape not in ((), shape, shape[1:] or shape):
         raise InputError(f"{name} has shape {array.shape}, expected a scalar or {shape}")
@@ -142,7 +142,7 @@ def _numbers(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Floats:
 
 
 def _check_times(problem: OrderProblem) -> None:
-    """The weight gradient is at most the backward, and something takes time."""
+    """Raise InputError where a weight gradient is longer than its backward, or nothing takes time."""
     part, whole = problem.weight_s, problem.backward_s
     if part is not None and (part > whole).any():
         x = int(np.argmax(part > whole))
@@ -152,7 +152,10 @@ def _check_times(problem: OrderProblem) -> None:
 
 
 def _check_memory(problem: OrderProblem) -> None:
-    """One micro-batch at a time must fit: its backward starts when all chunks of a rank hold their activations."""
+    """Raise InfeasibleError unless one micro-batch at a time fits on every rank.
+
+    Its backward starts when all chunks of a rank hold their activations.
+    """
     short = problem.most_held < problem.num_chunks
     if short.any():
         r = int(np.argmax(short))

@@ -1,12 +1,14 @@
 """An order problem in whole ticks, as streams: the m computations of one kind on one virtual stage.
 
-All micro-batches are alike, so the micro-batches of a stream may be taken in order without loss: in any schedule, hand the
-j-th earliest start of every stream to micro-batch j. Each stream keeps its set of starts, so ranks, links and memory see the same
-load at every moment; and if every start of one stream is at least d after the start of the same micro-batch in another, then the
-j-th earliest start of the one is at least d after the j-th earliest of the other. Hence only the interleaving of streams is open.
+All micro-batches are alike, so the micro-batches of a stream may be taken in order without loss: in any schedule, hand
+the j-th earliest start of every stream to micro-batch j. Each stream keeps its set of starts, so ranks, links and
+memory see the same load at every moment. If every start of one stream is at least d after the start of the same
+micro-batch in another, then the j-th earliest start of the one is at least d after the j-th earliest of the other.
+Hence only the interleaving of streams is open.
 
-Seconds become ticks by rounding **down**. Any schedule in seconds, its starts rounded down to ticks, satisfies all precedences of
-the rounded durations; so a bound in ticks is a bound in seconds. Where a common tick of all times exists, nothing is rounded.
+Seconds become ticks by rounding **down**. Any schedule in seconds, its starts rounded down to ticks, satisfies all
+precedences of the rounded durations. So a bound in ticks is a bound in seconds. Where a common tick of all times
+exists, nothing is rounded.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class Stream:
 class Arc:
     """Micro-batch j of ``source`` comes before micro-batch j of ``target``.
 
-    ``link`` is the (sending, receiving) rank of the message between them, or None where nothing is sent; the message holds its
-    link for ``occupancy`` ticks and arrives ``latency`` ticks later.
+    ``link`` is the (sending, receiving) rank of the message between them, or None where nothing is sent. The message
+    occupies its link for ``occupancy`` ticks and arrives ``latency`` ticks later.
     """
 
     source: int
@@ -56,7 +58,7 @@ class Streams:
     """The problem that schedulers, bounds and CP-SAT work on; all times in ticks.
 
     Attributes:
-        problem: where it comes from.
+        problem: the same problem in seconds.
         tick_s: seconds of a tick.
         streams: F of all stages, then B or I, then W of all stages.
         arcs: precedences between streams.
@@ -71,7 +73,7 @@ class Streams:
 
     @property
     def count(self) -> int:
-        """Micro-batches m, computations per stream."""
+        """Number of micro-batches m, which is the number of computations per stream."""
         return self.problem.num_microbatches
 
     @property
@@ -90,15 +92,15 @@ class Streams:
         return tuple(self.count * sum(self.streams[k].ticks for k in row) for row in self.on_rank)
 
     def backward(self, stage: int) -> int:
-        """Index of the stream of B, or I, of ``stage``."""
+        """Return the index of the stream of B, or I, of ``stage``."""
         return self.problem.num_virtual_stages + stage
 
     def weight(self, stage: int) -> int:
-        """Index of the stream that frees the activation: W, or B of a backward in one piece."""
+        """Return the index of the stream that frees the activation: W, or B of a backward in one piece."""
         return (2 if self.split else 1) * self.problem.num_virtual_stages + stage
 
     def schedule(self, starts: list[list[int]]) -> PipelineSchedule:
-        """The order of the computations that begin at ``starts[stream][micro-batch]``.
+        """Return the order of the computations that begin at ``starts[stream][micro-batch]``.
 
         At equal starts, computations without duration come first, and among them those that others wait for.
         """
@@ -112,7 +114,7 @@ class Streams:
         )
 
     def starts_of(self, schedule: PipelineSchedule) -> list[list[int]]:
-        """Starts in ticks if the ranks follow ``schedule``; the inverse of ``schedule``."""
+        """Return the starts in ticks if the ranks follow ``schedule``; the inverse of the method ``schedule``."""
         size = self.problem.num_virtual_stages
         ticks = [s.ticks for s in self.streams]
         forward, back = np.array(ticks[:size]), np.array(ticks[size : 2 * size])
@@ -134,7 +136,7 @@ class Streams:
 
 
 def make_streams(problem: OrderProblem) -> Streams:
-    """``problem`` in ticks."""
+    """Return ``problem`` in ticks."""
     backward = problem.backward_s if problem.weight_s is None else problem.backward_s - problem.weight_s
     tick_s = _tick(problem, backward)
 
@@ -162,7 +164,7 @@ def make_streams(problem: OrderProblem) -> Streams:
 
 
 def _arcs(problem: OrderProblem, latency: list[int], occupancy: list[int]) -> tuple[Arc, ...]:
-    """F down the stages, backward up them, F before the backward before W on each stage."""
+    """Return the arcs: F down the stages, backward up them, and F before the backward before W on each stage."""
     size, rank_of = problem.num_virtual_stages, problem.rank_of
     arcs = []
     for x in range(size - 1):
@@ -180,7 +182,7 @@ def _arcs(problem: OrderProblem, latency: list[int], occupancy: list[int]) -> tu
 
 
 def _tick(problem: OrderProblem, backward: Floats) -> float:
-    """Seconds of a tick; where it can, one of which all times are whole numbers."""
+    """Return the seconds of a tick, where possible one of which all times are whole numbers."""
     weight = np.zeros(0) if problem.weight_s is None else problem.weight_s
     arrays = (problem.forward_s, backward, weight, problem.latency_s, problem.occupancy_s)
     times = np.concatenate([array.ravel() for array in arrays])
@@ -188,6 +190,7 @@ def _tick(problem: OrderProblem, backward: Floats) -> float:
     whole = np.rint(times / _FINEST_S)
     if np.allclose(whole * _FINEST_S, times, rtol=1e-9, atol=0) and whole.max() < 2**53:
         common = int(np.gcd.reduce(whole.astype(np.int64)))
+        # a finer common tick would make the numbers larger than TICKS_PER_RANK allows
         if common * _FINEST_S >= coarse:
             return common * _FINEST_S
     return coarse
