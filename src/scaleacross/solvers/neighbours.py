@@ -1,13 +1,13 @@
-"""Neighbours of a candidate on several accelerator types: those that differ in one choice, as long as one of them is faster.
+"""Climb from a candidate to neighbours that differ in one choice; for mixed pools, and for ties after a search.
 
-Blocks of candidates come in the order of estimates, which on several accelerator types are wrong by pipelines and links: a
-pipeline of three chunks instead of four may be thousands of candidates away from the best known. It is one step away here.
-Every block gives a start, however slow that is: with a few steps it may be the best of all, and what is faster may lead
-nowhere. Neighbours are placed again in their turn, so that the proof knows nothing of this. On one type estimates are closer,
-and the next block is as good a guess: of DeepSeek-V3 in five buildings a climb took 20 s of CPU when it was tried, and the plan
-stayed the same.
+Blocks of candidates come in the order of estimates. On mixed pools the errors of estimates depend on pipelines and
+links. A pipeline of three chunks instead of four may then be thousands of candidates away from the best known, but it
+is a neighbour here. Every block gives a start, however slow: the result of a few steps may be the best of all, and a
+faster start may lead nowhere. Neighbours are placed again in their turn, so the proof does not depend on this. On one
+accelerator type estimates are closer, and the next block is as good a guess. For DeepSeek-V3 in five buildings a climb
+took 20 s of CPU, and the plan stayed the same.
 
-After a search, of any types, neighbours of its best may tie with it: the referee simulates them (``Climber.place_ties``).
+After a search on any pool, neighbours of its best may tie with it; they are then simulated (``Climber.place_ties``).
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Placed, Search, forget
 
 DEGREES: Final = ("tp", "cp", "pp", "dp")
+"""Degrees, of which a neighbour may change one or two."""
 CHOICES: Final = (("micro_batch",), ("schedule", "num_chunks"), ("ep", "expert_lanes"))
 POLICY: Final = ("recompute", "activation_offload", "optimizer_offload")
 SPLIT: Final = (("shard", "dp_replicate"), ("context", "cp_inner"))
-"""Columns that are chosen together; those of SPLIT are open in a base."""
+"""Columns that are chosen together. A partial candidate leaves those of SPLIT open."""
 PLACED: Final = 16
-"""Neighbours that are placed around one candidate at most: a choice."""
+"""Most neighbours that are placed around one candidate: a choice."""
 KIND: Final = ("tp", "cp", "pp", "ep", "schedule", "num_chunks", "micro_batch")
-"""What two candidates of a kind share: what their estimates leave out is about the same."""
+"""Columns that two candidates of a kind share: their estimates have about the same error."""
 LOOKED_AT: Final = 1024
-"""Neighbours among which kinds are told apart: a choice."""
+"""Neighbours among which kinds are distinguished: a choice."""
 KINDS_TIED: Final = 8
-"""Kinds of which one candidate is placed that may tie with the best: a choice, up to 0.4 s of CPU each."""
+"""Kinds that may tie with the best, of which one candidate each is placed: a choice, up to 0.4 s of CPU each."""
 
 
 @dataclass
 class Climber:
-    """Climbs from candidate to candidate on one fleet, none of which it places twice.
+    """Climbs from candidate to candidate on one accelerator pool, and places none twice.
 
     Attributes:
-        bases: of the fleet (``SearchSpace.bases``), in any order.
+        bases: partial candidates of the pool (``SearchSpace.bases``), in any order.
     """
 
     state: Search
@@ -54,13 +55,13 @@ class Climber:
     _tried: set[bytes] = field(default_factory=set)
 
     def climb(self, start: Placed | None) -> None:
-        """Place the neighbours of a candidate, the least estimates first, then those of the fastest, until none is faster."""
+        """Place neighbours of a candidate, least estimates first, then those of the fastest, while one is faster."""
         best = start
         while best is not None and not self.state.out_of_time:
             best = self._fastest_neighbour(best)
 
     def _fastest_neighbour(self, best: Placed) -> Placed | None:
-        """The fastest of those that fit and may be faster, the least estimates first; None: none of them is."""
+        """The fastest neighbour that fits and is faster than ``best``, or None; least estimates are tried first."""
         found, below_s = None, best.step_s
         for priced in self._neighbours(best, below_s, PLACED):
             if priced.estimate_s[0] >= below_s or self.state.out_of_time:
@@ -73,10 +74,10 @@ class Climber:
         return found
 
     def place_ties(self, best: Placed, below_s: float, late: Callable[[], bool]) -> None:
-        """Place the neighbours with the least estimates of other kinds than ``best``, one of each, that stay below ``below_s``.
+        """Place one neighbour of each kind other than that of ``best`` that stays below ``below_s`` seconds.
 
-        None is begun once it is ``late``.
-        A search drops what is slower than the best known by estimate, however little: so these were not placed.
+        The least estimates come first, and no placement begins once ``late`` returns true. These neighbours were not
+        placed before, because a search drops whatever is slower than the incumbent by estimate, however little.
         """
         kinds = {_kind(best.candidates)}
         for priced in self._neighbours(best, below_s, LOOKED_AT):
@@ -87,7 +88,7 @@ class Climber:
                 self.state.place(priced, 0, best.placer.unlimited(), below_s=below_s, left=forget)
 
     def _neighbours(self, best: Placed, below_s: float, most: int) -> Iterator[Priced]:
-        """Those that fit and whose estimates are below ``below_s``, ``most`` of them, the least estimates first."""
+        """Yield at most ``most`` neighbours that fit and have estimates below ``below_s``, least estimates first."""
         one, space, pricing = best.candidates, self.space, best.placer.pricing
         closed = CHOICES if space.policies_open else (*CHOICES, POLICY)
         near = concatenate([some.take(_near(some, one, closed)) for some in self.bases])
@@ -109,9 +110,10 @@ def _kind(one: Candidates) -> tuple[int, ...]:
 
 
 def _near(rows: Candidates, one: Candidates, choices: Sequence[Sequence[str]]) -> Bools:
-    """Which rows differ from a candidate in one of ``choices``, or in one or two degrees."""
+    """Which rows differ from one candidate in one of ``choices``, or in one or two degrees, (n,)."""
     degrees = np.sum([_differs(rows, one, (name,)) for name in DEGREES], axis=0)
     others = np.sum([_differs(rows, one, names) for names in choices], axis=0)
+    # two degrees may change together, because the number of accelerators is their product
     near: Bools = (degrees <= 2) & (others + (degrees > 0) <= 1)
     return near
 

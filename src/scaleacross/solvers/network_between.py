@@ -1,15 +1,15 @@
-"""Connections between full rate and the library's defaults, where the budgets of a job do not hold full rate for everybody.
+"""Connections between full rate and the library's defaults, for budgets that do not allow full rate everywhere.
 
-A window of W bytes to one peer moves W per round trip, so half a budget should cost half the rate, not all of it. Where the
-options of ``network_options`` leave the step longer than the fastest of them would, more are tried, in rounds:
+A window of W bytes to one peer moves W per round trip, so half a budget should cost half the rate, not all of it. Where
+the options of ``network_options`` leave the step longer than the fastest of them would, more are tried, in rounds:
 
-1  of every communicator that goes beyond its scale-up domain: windows from its widest in steps of STEP down to the library's,
-   FEWER_PAIRS queue pairs to spray over, and channels halved down to one
-2… around the choice of the round before: windows a share wider and narrower, the share halved every round, and the window that
-   takes all that the other communicators leave of the budget
+1  for every communicator that leaves its scale-up domain: windows from its widest in steps of STEP down to the
+   library's, FEWER_PAIRS queue pairs to spray over, and channels halved down to one
+2… near the choice of the round before: windows a share wider and narrower, the share halved every round, and the
+   window that uses all that the other communicators leave of the budget
 
-A round keeps the windows that the one before chose, so none is worse; budgets that are lifted allow whatever was chosen before.
-The finest share is the most by which a window that shares a budget misses its best; alone, it takes the budget whole.
+A round keeps the windows chosen in the one before, so no round is worse. Lifting a budget allows whatever was chosen
+before. A window that shares a budget misses its best by at most the last share; a single window uses the whole budget.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from scaleacross.spec.network_choice import LIBRARY_OUTSTANDING, LIBRARY_SEGMENT
 STEP: Final = 2.0
 """Ratio of neighbouring windows in the first round."""
 SHARES: Final = (0.4, 0.2, 0.1, 0.05, 0.025)
-"""By how much windows around the choice differ from it, round by round."""
+"""Relative distance between the windows of a round and those chosen before, round by round."""
 FEWER_PAIRS: Final = (8, 4, 2)
-"""Queue pairs to spray over where 16 are too many for the budget."""
+"""Queue pairs to spray over where 16 (``network_options.SPREAD``) exceed the budget."""
 SAME: Final = 1e-9
-"""Relative difference of exposed seconds below which nothing is gained."""
+"""Relative difference of exposed seconds below which two solutions count as equal."""
 
 
 class Made(Protocol):
-    """A problem with what made it."""
+    """A network problem together with what it was made from."""
 
     @property
     def problem(self) -> NetworkProblem:
@@ -46,7 +46,7 @@ Maker = Callable[[Mapping[str, Between]], Some]
 
 
 def chosen_between(make: Maker[Some], seed: int = 0) -> tuple[Some, NetworkSolution]:
-    """The problem that ``make`` makes with the connections that the budgets ask for, and its solution.
+    """The problem that ``make`` makes with the connections that the budgets call for, and its solution.
 
     Raises:
         InfeasibleError: no choice keeps to the budgets.
@@ -58,6 +58,7 @@ def chosen_between(make: Maker[Some], seed: int = 0) -> tuple[Some, NetworkSolut
     except InfeasibleError:
         solution = None
     least_s = made.problem.exposed_s(fastest)
+    # where full rate keeps to the budgets, or costs no time to give up, nothing can be gained
     if solution is not None and (
         within(held_by(fastest), made.problem.budgets) or solution.exposed_s <= least_s * (1 + SAME)
     ):
@@ -75,7 +76,7 @@ def chosen_between(make: Maker[Some], seed: int = 0) -> tuple[Some, NetworkSolut
 
 
 def _everywhere(fastest: Sequence[Combination]) -> dict[str, Between]:
-    """The first round, by communicator, from the fastest choices."""
+    """Settings of the first round by communicator, derived from the fastest choices."""
     found: dict[str, Between] = {}
     for choice in (option.choice for one in fastest for option in one.options):
         if choice.connections:
@@ -92,7 +93,7 @@ def _everywhere(fastest: Sequence[Combination]) -> dict[str, Between]:
 
 
 def _halved(widest: float) -> Iterator[float]:
-    """Powers of STEP below ``widest``, down to the library's window on one channel."""
+    """Yield windows in bytes, from the library's on one channel upwards by factors of STEP, below ``widest``."""
     window = float(LIBRARY_SEGMENT_BYTES * LIBRARY_OUTSTANDING)
     while window < widest:
         yield window
@@ -102,7 +103,7 @@ def _halved(widest: float) -> Iterator[float]:
 def _around(
     between: Mapping[str, Between], problem: NetworkProblem, solution: NetworkSolution, share: float
 ) -> dict[str, Between]:
-    """A later round: windows near those chosen, and those that take what is left of the budget."""
+    """Settings of a later round: windows near those chosen, and windows that use the rest of the budget."""
     chosen = [option for one in solution.chosen for option in one.options]
     left = problem.budgets.buffer_bytes - held_by(solution.chosen).buffer_bytes
     out = {}
@@ -119,7 +120,7 @@ def _around(
 
 
 def _num_windows(problem: NetworkProblem, communicator: str) -> set[float]:
-    """Buffers over the widest window of the options of a communicator: how many peers it has, one way or another."""
+    """Ratios of buffer bytes to the widest window over a communicator's options: its possible numbers of peers."""
     every = {
         (option.held.buffer_bytes, _widest_bytes(option))
         for block in problem.blocks

@@ -1,7 +1,8 @@
-"""Drivers of a chosen network, tried one block after another with the whole step.
+"""Choose drivers of collectives by the whole step time, changing one block at a time.
 
-The model of ``choose_network`` adds up what drivers leave computation; in a step the exchanges that one of them shortens hide
-gathers of another. So where a job allows several drivers, the choice is a start from which single blocks change theirs.
+The model of ``choose_network`` adds up the computation that drivers leave. In a real step, exchanges that one driver
+shortens also overlap with gathers of another. So where a job allows several drivers, the model's choice is only the
+start of a local search.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from scaleacross.solvers.network_combinations import Combination
 def with_best_drivers(
     problem: NetworkProblem, solution: NetworkSolution, step_s: Callable[[NetworkSolution], float]
 ) -> NetworkSolution:
-    """``solution``, or one that no change of the driver of a single block makes faster; ``step_s``: its whole step, s."""
+    """``solution``, or one that no change of the driver of a single block makes faster.
+
+    ``step_s`` gives the time of a whole step with a solution, in seconds.
+    """
     best, best_s = solution, step_s(solution)
     improves = True
     while improves:
@@ -31,7 +35,7 @@ def with_best_drivers(
 
 
 def _others(problem: NetworkProblem, chosen: Sequence[Combination]) -> Iterator[tuple[Combination, ...]]:
-    """Choices that differ in the driver of one block alone."""
+    """Yield choices that differ only in the driver of one block."""
     for index, (mine, block) in enumerate(zip(chosen, problem.blocks, strict=True)):
         for one in block:
             if one is not mine and _undriven(one) == _undriven(mine):

@@ -1,4 +1,4 @@
-"""The linear model of ``choose_network``: one function per constraint of its docstring."""
+"""The linear model of ``choose_network``: one function per constraint of that module's docstring."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def c1_one_each(model: LinearModel, variables: Variables) -> None:
 
 
 def c2_c3_held(model: LinearModel, blocks: Blocks, budgets: Held, variables: Variables) -> None:
-    """Communicators keep what their choices hold open, and all together keep to the budgets."""
+    """Communicators keep open what their choices need, and all of them together keep to the budgets."""
     needs: dict[tuple[str, int], list[tuple[int, int]]] = {}  # (communicator, resource) -> (variable, amount)
     for combinations, own in zip(blocks, variables, strict=True):
         for one, variable in zip(combinations, own, strict=True):
@@ -43,7 +43,7 @@ def c2_c3_held(model: LinearModel, blocks: Blocks, budgets: Held, variables: Var
             model.add("C2 held", {variable: 1.0, **enough}, "<=", 0.0)
         in_all[resource] |= {z: float(amount) for amount, z in kept.items()}
     for resource, terms in in_all.items():
-        # in units that divide every amount, so nothing is rounded: CP-SAT 9.15 errs on coefficients of 10^9 and more
+        # amounts are divided by their common divisor, because CP-SAT 9.15 errs on coefficients of 10^9 and more
         unit = math.gcd(*(round(amount) for amount in terms.values())) or 1
         scaled = {z: amount // unit for z, amount in terms.items()}
         if scaled:
@@ -51,7 +51,7 @@ def c2_c3_held(model: LinearModel, blocks: Blocks, budgets: Held, variables: Var
 
 
 def c4_trunks(model: LinearModel, blocks: Blocks, budgets: Sequence[int], variables: Variables) -> None:
-    """Whoever sends in a window shares its trunks."""
+    """All that send in a window share its inter-building links."""
     for index, budget in enumerate(budgets):
         loads = {
             variable: float(one.trunk_load[index])
@@ -66,9 +66,9 @@ def c4_trunks(model: LinearModel, blocks: Blocks, budgets: Sequence[int], variab
 def c5_c6_windows(
     model: LinearModel, blocks: Blocks, pieces: float, windows: Sequence[Window], variables: Variables
 ) -> dict[int, int]:
-    """Variables x[w]: what one occurrence of each window leaves exposed, of those into which something falls.
+    """Add x[w], the exposed seconds of one occurrence of each window that some combination falls into; w -> variable.
 
-    Those of ``overlap.WINDOW_NAMES`` that come once in a step.
+    Only windows of traffic that occurs once in a step are modelled.
     """
     exposed: dict[int, int] = {}
     for index in range(EVERY_PASS.start):
@@ -77,6 +77,7 @@ def c5_c6_windows(
         if not calls and not slowed:
             continue
         every = {v: seconds for own in calls.values() for v, seconds in own.items()}
+        # Σ t/n + (1 − 1/n)·own: one bucket of every other communicator, and all buckets of its own
         paces = [{v: seconds / pieces for v, seconds in every.items()} | own for own in calls.values()]
         exposed[index] = model.continuous(f"x[{index}]")
         least = {v: taken * free.get(v, 0.0) - (first + taken) * seconds for v, seconds in every.items()}
@@ -96,8 +97,7 @@ def _figures(window: Window) -> tuple[Floats, ...]:
 def _traffic(
     blocks: Blocks, window: int, variables: Variables
 ) -> tuple[dict[str, dict[int, float]], dict[int, float], dict[int, float]]:
-    """Seconds of calls in a window by communicator and variable, and of them those in which the network is busy, and those that
-    hold no multiprocessors."""
+    """Seconds of calls in a window by communicator and variable; busy seconds; seconds without multiprocessors."""
     calls: dict[str, dict[int, float]] = {}
     busy: dict[int, float] = {}
     free: dict[int, float] = {}

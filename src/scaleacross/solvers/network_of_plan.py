@@ -1,4 +1,8 @@
-"""The network of a placed plan: its flows as blocks of ``choose_network``, and the choice as part of the decision."""
+"""The network of a placed plan: its flows as blocks of ``choose_network``, and the choice as part of the decision.
+
+``with_network`` is called for every placed candidate that may become the plan. The search itself compares ideal
+networks.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +59,15 @@ Options = dict[tuple[str, str, str], list[FlowOption]]
 
 @dataclass(frozen=True)
 class Networked:
-    """A placed decision with its network, priced, and how that was chosen.
+    """A placed decision with its network and cost, and how the network was chosen.
 
-    ``least_step_s``: no network of this decision has less; ``saved_s``: by the codec of a collective; ``library_kept``: what was
-    chosen is priced above the library's defaults, which the budgets allow and the decision therefore states.
+    Attributes:
+        options: every option by (communicator, operation, payload).
+        library_step_s: step time with the library's default network.
+        least_step_s: lower bound on the step time of this decision with any network.
+        saved_s: seconds that the codec of a collective saves.
+        library_kept: whether the library's defaults were faster than the network chosen by the model. The budgets allow
+            them, so the decision states them.
     """
 
     decision: Decision
@@ -73,7 +82,7 @@ class Networked:
 
 
 def with_network(problem: Problem, decision: Decision, seed: int = 0) -> Networked:
-    """The decision with the network that makes its step shortest, or the library's defaults where the job wants these.
+    """The decision with the network that makes its step shortest, or the library's defaults if the job asks for them.
 
     Raises:
         ValueError: the decision has no placement.
@@ -97,8 +106,10 @@ def with_network(problem: Problem, decision: Decision, seed: int = 0) -> Network
     found = Networked(
         networked, cost, paid.solution, made.options, num_options, library_step_s, cost.cost.step_s, paid.saved_s
     )
+    # the model adds up options one by one, so the whole step may still be shorter with the library's defaults
     if library_step_s < cost.cost.step_s * (1 - SAME_STEP):
         found = _library_kept(placed, bare, found, made, library)
+    # without a proof, the ideal network of the search is the lower bound
     if found.library_kept or placed.tells_apart(bare) or not made.proves(paid.solution, cost):
         best = searched_network(problem.job, placed.levels.accelerators)
         found = replace(found, least_step_s=min(found.least_step_s, placed.cost(bare, best).cost.step_s))
@@ -106,7 +117,7 @@ def with_network(problem: Problem, decision: Decision, seed: int = 0) -> Network
 
 
 def _library_kept(placed: _Placed, bare: Decision, found: Networked, made: MadeProblem, library: PlanCost) -> Networked:
-    """The library's defaults, whose price is ``library``, in place of what was ``found``; this where a budget forbids them."""
+    """The library's defaults (cost ``library``) if budgets allow them and they are faster, else ``found``."""
     chosen = made.library(library)
     if found.solution is None or not made.problem.allows(chosen):
         return found
@@ -134,7 +145,7 @@ def _decided(bare: Decision, solution: NetworkSolution, cost: PlanCost) -> Decis
 
 @dataclass(frozen=True)
 class _Placed:
-    """What all networks of a placed decision share."""
+    """Problem, levels, layout and group shapes, which all networks of one placed decision share."""
 
     problem: Problem
     levels: Levels
@@ -153,32 +164,41 @@ class _Placed:
         return cls(problem, levels, layout, shapes)
 
     def tells_apart(self, decision: Decision) -> bool:
-        """Whether not all stages wait for groups alike: what is the fastest for one may be the slowest for another."""
+        """Whether stages wait for different groups: the best network of one may not be that of another."""
         if self.levels.by_type or decision.placement is None:
             return bool(self.levels.by_type)
         axes = communicator_axes(decision.degrees, decision.placement.axis_order)
         return bool(waiting_groups(groups_of(self.shapes, self.levels, "library"), axes, self.levels))
 
     def links(self, flow: Flow) -> list[Links]:
-        """What a flow runs on: the links of each accelerator type where stages wait for it inside a building, else the fill's."""
+        """The links that a flow uses: one entry per accelerator type for groups inside a building that stages wait for.
+
+        All other flows use the links of the whole allocation, one entry.
+        """
         inside = flow.shape in WAITED_GROUPS and self.shapes[flow.shape].span < CAMPUS
         return [links_of(one) for one in (inside and self.levels.by_type.values()) or (self.levels,)]
 
     def cost(self, decision: Decision, network: Networks | None = None) -> PlanCost:
-        """Price of the decision under a network; None: its own."""
+        """Cost of the decision under a network; None: its own."""
         problem = self.problem
         own = (problem.job, problem.profile, problem.topology, decision, self.shapes, self.levels, self.layout)
         return plan_cost(*own, network=network)
 
     def step_s(self, decision: Decision) -> float:
-        """The step of ``cost`` alone, s."""
+        """Step time of the decision in seconds, without the rest of ``cost``."""
         problem, groups = self.problem, groups_of(self.shapes, self.levels, network_of(decision))
         return step_seconds(problem.job, problem.profile, problem.topology, decision, groups, self.levels, self._known)
 
 
 @dataclass(frozen=True)
 class MadeProblem:
-    """The problem, and every option by what it is for."""
+    """A network problem with the options that it was made from.
+
+    Attributes:
+        options: every option by (communicator, operation, payload).
+        combined: makes the blocks of the problem from such options.
+        in_windows: whether each block falls into overlap windows.
+    """
 
     problem: NetworkProblem
     options: Options
@@ -186,10 +206,11 @@ class MadeProblem:
     in_windows: tuple[bool, ...]
 
     def proves(self, solution: NetworkSolution, cost: PlanCost) -> bool:
-        """Whether no choice makes a shorter step than ``solution``, whose price is ``cost``.
+        """Whether no choice makes a shorter step than ``solution``, whose cost is ``cost``.
 
-        It is the optimum of the model; what is not in windows, of which a pipeline makes more than a sum, is the fastest that
-        there is, and nothing holds multiprocessors for less time; and the step waits for the rank whose windows the model has.
+        Three conditions must hold. The solution is the optimum of the model. Every block outside windows, which a
+        pipeline does not simply add up, is the fastest that there is, and nothing else holds multiprocessors for less
+        time. The step waits for the rank whose windows the model has.
         """
         if solution.status != "optimal":
             return False
@@ -199,10 +220,11 @@ class MadeProblem:
             return False
         beyond = self.problem.exposed_s([one for one, _, inside in mine if inside])
         exposed = beyond + float(hbm_lost_s(cost.volumes)[0])
+        # equal seconds show that the step waits for the rank whose windows the model has
         return math.isclose(exposed, cost.cost.exposed_s["dp"], rel_tol=1e-9)
 
     def _leads(self, one: Combination) -> bool:
-        """Whether nothing else is faster than its options or holds multiprocessors for less time."""
+        """Whether no other option of its collectives is faster or holds multiprocessors for less time."""
         return all(
             mine.time_s <= other.time_s and mine.held_s <= other.held_s
             for mine in one.options
@@ -210,7 +232,7 @@ class MadeProblem:
         )
 
     def library(self, cost: PlanCost) -> tuple[Combination, ...]:
-        """The library's defaults, whose price is ``cost``, among the options."""
+        """The combinations of the library's defaults, whose cost is ``cost``."""
         stated: Options = {}
         for flow, collective in zip(cost.sent, cost.collectives, strict=True):
             key = flow.shape, flow.op, flow.what
@@ -218,7 +240,7 @@ class MadeProblem:
         return tuple(block[0] for block in self.combined(stated))
 
     def without(self, keys: Iterable[tuple[str, str, str]]) -> NetworkProblem:
-        """The problem in which some collectives are not encoded."""
+        """The problem in which the collectives in ``keys`` are not encoded."""
         plain = {key: [one for one in self.options[key] if one.choice.compression is None] for key in keys}
         return replace(self.problem, blocks=self.combined(self.options | plain))
 
@@ -226,8 +248,12 @@ class MadeProblem:
 def network_problem(
     placed: _Placed, decision: Decision, cost: PlanCost, between: Mapping[str, Between] = MappingProxyType({})
 ) -> MadeProblem:
-    """The blocks, windows and budgets of a placed decision; ``cost`` is its price (any network), ``between`` what more the
-    connections of some communicators are tried with."""
+    """The blocks, windows and budgets of a placed decision.
+
+    Args:
+        cost: cost of the decision under any network.
+        between: further connections to try, by communicator (``network_between``).
+    """
     problem = placed.problem
     hashed = _hashed(problem.topology, cost.placement.fill)
     limits = problem.job.network
@@ -242,6 +268,7 @@ def network_problem(
         drivers = limits.drivers if overlapped else KERNELS
         own = (cost.volumes.launch_s, cost.volumes.equal_copies, hashed, *codecs, drivers, more)
         wires = [Wire(whole, links, *own) for links in placed.links(flow)]
+        # one rank's gradients may have inter-building links to themselves; then their group has its own shape
         apart = cost.gradient_shapes if beside == (GRADIENTS,) else cost.rank_shapes if beside != (PARAMETERS,) else {}
         alone = apart.get(flow.shape)
         if alone is None:
@@ -265,6 +292,7 @@ def network_problem(
     def every(some: Options) -> tuple[tuple[Combination, ...], ...]:
         kept = [[undominated(some[flow.shape, flow.op, flow.what]) for flow in block] for block in blocks]
         if trunks is None:
+            # this rule looks at resources only, so it does not hold where link loads are bounded, too
             kept = uncontended(kept, inside, budgets)
         return tuple(
             combined(
@@ -298,7 +326,7 @@ def _in_order(choices: Sequence[CommunicatorChoice], sent: Sequence[Flow]) -> tu
 
 
 def with_library_network(problem: Problem) -> Problem:
-    """The problem of a job that leaves the network to the library's defaults."""
+    """The same problem, whose job leaves the network to the library's defaults."""
     network = problem.job.network.model_copy(update={"settings": "library"})
     job = problem.job.model_copy(update={"network": network})
     return Problem(job, problem.workload, problem.topology, problem.profile)

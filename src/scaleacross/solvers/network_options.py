@@ -1,17 +1,17 @@
-"""What each communicator may choose for each kind of collective: algorithms and chunks on differently set connections.
+"""Options of each communicator by kind of collective: algorithms and chunks on differently set connections.
 
 Connections per crossed level beyond the scale-up domain, in the order in which they are preferred at equal time:
 
-* ample      HEADROOM times as much in flight as keeps the rank's share of the level busy over a round trip, B·RTT, in segments
-             that are sprayed over SPREAD queue pairs, so that hashing does not pile flows on one link. A rank's share is that
-             of all ranks of its group there (hierarchical), or of those in one scale-up domain (rings, trees)
-* paced      B·RTT, likewise
+* ample      HEADROOM times B·RTT in flight, which keeps the rank's share of the level busy over a round trip. Segments
+             are sprayed over SPREAD queue pairs, so that hashing does not pile flows on one link. A rank shares the
+             level with all ranks of its group there (hierarchical), or in one scale-up domain (rings, trees)
+* paced      B·RTT in flight, otherwise the same
 * library    NCCL's defaults: a queue pair and 4 MiB per channel
 
-On levels that neither hash flows nor are too long for the defaults, the first two are the defaults too. Each comes with as many
-channels as fill the port, and with one. Where these do not all fit the budgets of the job, ``network_between`` asks for more:
-paced connections with less in flight, over fewer queue pairs, on half as many channels (``Between``). The algorithms are those of
-``cost_models.network.options``.
+On levels that neither hash flows nor are too long for the defaults, the first two are the defaults too. Each comes with
+as many channels as saturate the port, and with one. Where these do not all fit the budgets of the job,
+``network_between`` asks for more: paced connections with less in flight, over fewer queue pairs, on half as many
+channels (``Between``). The algorithms are those of ``cost_models.network.options``.
 """
 
 from __future__ import annotations
@@ -64,8 +64,10 @@ MAX_OUTSTANDING: Final = 256
 """torchcomms 59426ba4: limits of a connection."""
 WAITED_CLASS: Final = 200
 HIDDEN_CLASS: Final = 212
-"""Traffic classes of what a step waits for and of what computation hides: the values that NCCLX's own example gives pipeline
-and data parallelism (NCCL_CTRAN_IB_PG_TRAFFIC_CLASS). Sites map them to queues; nothing here is priced by them."""
+"""Traffic classes of exposed and of overlapped traffic. Sites map them to queues; no step time depends on them.
+
+The values are those of NCCLX's own example for pipeline and data parallelism (NCCL_CTRAN_IB_PG_TRAFFIC_CLASS).
+"""
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,9 @@ class FlowOption:
 
     Attributes:
         time_s, busy_s: seconds of one call, and of them those in which the network is busy.
-        held: what it holds open.
-        trunk_load: what it puts on trunks, if that is bounded.
-        held_share: what its driver takes of computation over what kernels take.
+        held: channels, queue pairs and buffer bytes that it keeps open on one accelerator.
+        trunk_load: its load on inter-building links in KiB (``TrunkLoads``), empty if the job does not bound that load.
+        held_share: multiprocessors that its driver holds, as a share of what kernels hold.
     """
 
     choice: CommunicatorChoice
@@ -88,22 +90,22 @@ class FlowOption:
 
     @property
     def held_s(self) -> float:
-        """Of its time, seconds that hold multiprocessors."""
+        """Seconds of its time that hold multiprocessors."""
         return self.time_s * self.held_share
 
     @property
     def amounts(self) -> tuple[int, ...]:
-        """What it holds open, and what it puts on trunks."""
+        """Resources that it keeps open, then its load on inter-building links."""
         return (*self.held, *self.trunk_load)
 
 
 class Between(NamedTuple):
-    """Settings to try between full rate and the library's defaults; without any, nothing is added.
+    """Settings to try between full rate and the library's defaults; empty settings add nothing.
 
     Attributes:
-        windows: most bytes in flight to one peer, on every level.
-        spreads: queue pairs to spray over.
-        channels: of as many as fill the port, each of which is tried.
+        windows: upper limits on the bytes in flight to one peer, on every level.
+        spreads: numbers of queue pairs to spray over.
+        channels: numbers of channels to try, of those below what saturates the port.
     """
 
     windows: tuple[float, ...] = ()
@@ -117,10 +119,11 @@ KERNELS: Final[tuple[Driver, ...]] = ("multiprocessors",)
 
 @dataclass(frozen=True)
 class Wire:
-    """What options are made from: the group, its links, launch (s), copies of a token, the levels that hash flows, codecs.
+    """Inputs for the options of a flow: the group, its links, launch time (s), copies of a token, hashed levels.
 
-    ``max_relative_error`` bounds the errors of all encodings of a result together; ``drivers`` are tried for what only moves
-    bytes (others than kernels are never faster: none for what overlaps with nothing); ``between`` adds connections.
+    ``offers`` are the codecs to try, and ``max_relative_error`` bounds the errors of all encodings of a result
+    together. ``drivers`` are tried for collectives that only move bytes. Other drivers than kernels are never faster,
+    so communication that overlaps with nothing gets none. ``between`` adds connections.
     """
 
     shape: GroupShape
@@ -135,15 +138,15 @@ class Wire:
 
     @cached_property
     def group(self) -> Group:
-        """The group, which runs the library's defaults."""
+        """The group with the library's default network."""
         return Group(one_row(self.shape), self.links, self.launch_s, network="library")
 
 
 def flow_options(flow: Flow, wire: Wire, *, waited: bool) -> list[FlowOption]:
-    """Every option of a flow, fastest first; equals in the order of preference, what is not encoded before what is.
+    """Every option of a flow, fastest first; equal times in the order of preference, plain before encoded.
 
     Args:
-        waited: whether the step waits for it (its traffic class).
+        waited: whether the step waits for the flow, which decides its traffic class.
     """
     beyond = crossed_beyond(wire.shape)
     choices: list[CommunicatorChoice] = []
@@ -167,7 +170,7 @@ def flow_options(flow: Flow, wire: Wire, *, waited: bool) -> list[FlowOption]:
 
 
 def _otherwise_driven(flow: Flow, option: FlowOption, wire: Wire) -> Iterator[FlowOption]:
-    """The same by every other driver that the job allows."""
+    """Yield the same option with every other driver that the job allows."""
     for driver in wire.drivers:
         if driver == "multiprocessors":
             continue
@@ -178,7 +181,7 @@ def _otherwise_driven(flow: Flow, option: FlowOption, wire: Wire) -> Iterator[Fl
 
 
 def common_options(flow: Flow, wires: Sequence[Wire], *, waited: bool) -> list[FlowOption]:
-    """``flow_options`` that any of several kinds of links asks for, each with the mean of its times on all of them."""
+    """The ``flow_options`` of any of the wires, each with the mean of its times on all of them, fastest first."""
     if len(wires) == 1:
         return flow_options(flow, wires[0], waited=waited)
     out = []
@@ -189,16 +192,19 @@ def common_options(flow: Flow, wires: Sequence[Wire], *, waited: bool) -> list[F
 
 
 def queued_options(flow: Flow, alone: Wire, shared: Wire, *, waited: bool) -> list[FlowOption]:
-    """Options of groups that have inter-building links to themselves, ``alone``, and share them with all ranks', ``shared``.
+    """Options of a flow whose inter-building links are a queue: the fastest first.
 
-    What keeps these links busy for longer than the best lasts longer in proportion. What options hold, the levels that they are
-    for, and the errors of what travels encoded, are those of the group with most peers. ``waited``: as of ``flow_options``.
+    ``alone`` is the group that has these links to itself, ``shared`` the group in which they carry the traffic of all
+    ranks. An option that keeps the shared links busy longer than the best option gets a proportionally longer time.
+    Held resources, levels and encoding errors are those of ``shared``, which has the most peers. ``waited`` is the
+    argument of ``flow_options``.
     """
     alike = ((alone.shape.fanout > 1) == (shared.shape.fanout > 1)).all()
     asked = replace(alone, offers=()) if alike else None
     every = list(_on_wires(flow, (asked, shared), (alone, shared), waited))
     least_s = min(time_s for _, ((time_s, _), _) in every)
     least_busy_s = min(busy_s for _, (_, (_, busy_s)) in every)
+    # the best option of a lone rank sets the ratio, so only extra seconds on the shared links lengthen the others
     scale = least_s / least_busy_s if least_busy_s > 0 else 0.0
     out = [
         replace(option, time_s=max(time_s, scale * all_busy_s), busy_s=busy_s, held=held(option.choice, shared.shape))
@@ -208,14 +214,16 @@ def queued_options(flow: Flow, alone: Wire, shared: Wire, *, waited: bool) -> li
 
 
 Seconds = tuple[float, float]
-"""Of one call, and for how long it keeps networks busy."""
+"""Seconds of one call, and of them those in which the network is busy."""
 
 
 def _on_wires(
     flow: Flow, asked: Sequence[Wire | None], wires: Sequence[Wire], waited: bool
 ) -> Iterator[tuple[FlowOption, list[Seconds]]]:
-    """One option for every choice of the wires that are ``asked``, with its seconds on each of ``wires``, which are the same but
-    for codecs that they offer; None: that wire's own choices are not asked for."""
+    """Yield every option of the wires in ``asked`` with its seconds on each of ``wires``.
+
+    Both sequences match one by one; an asked wire may offer other codecs. None skips that wire's own choices.
+    """
     known = [
         {option.choice.model_dump_json(): option for option in flow_options(flow, wire, waited=waited)} if wire else {}
         for wire in asked
@@ -232,7 +240,7 @@ def _on_wires(
 
 
 def _seconds(flow: Flow, choices: Sequence[CommunicatorChoice], wire: Wire) -> list[Seconds]:
-    """Of every choice, as a plan prices it; those that differ in connections, steps and chunks alone together."""
+    """Seconds of every choice under the cost model of a plan; equal algorithms and codecs form one array."""
     alike: defaultdict[object, list[int]] = defaultdict(list)
     for row, choice in enumerate(choices):
         alike[choice.algorithm, choice.compression].append(row)
@@ -245,7 +253,7 @@ def _seconds(flow: Flow, choices: Sequence[CommunicatorChoice], wire: Wire) -> l
 
 
 def _ways(flow: Flow, bare: CommunicatorChoice, wire: Wire) -> Iterator[CommunicatorChoice]:
-    """``bare`` with every algorithm that the flow can run, what is not encoded first."""
+    """Yield ``bare`` with every algorithm that the flow can run, plain before encoded."""
     if flow.op == "send" or flow.op == "all_to_all":
         inside = not crossed_beyond(wire.shape)
         plain: Algorithm = "point_to_point" if flow.op == "send" else "library" if inside else "pairwise"
@@ -264,7 +272,7 @@ def _ways(flow: Flow, bare: CommunicatorChoice, wire: Wire) -> Iterator[Communic
 
 
 def _encoded(choice: CommunicatorChoice, offer: Compression, shape: GroupShape) -> CommunicatorChoice:
-    """The choice with a codec, on the levels that its group crosses, and the error of its encodings together."""
+    """The choice with a codec on its levels that the group crosses, and the error of all its encodings."""
     error = offer.relative_error * float(encodings_of(choice, shape, offer.levels))
     levels = tuple(level for level in offer.levels if crosses(shape, (level,)))
     own = offer.model_copy(update={"relative_error": error, "levels": levels})
@@ -277,17 +285,18 @@ def _choice(bare: CommunicatorChoice, way: Way) -> CommunicatorChoice:
 
 
 def priced(flow: Flow, choice: CommunicatorChoice, wire: Wire) -> Timed:
-    """One call under a choice, as a plan prices it."""
+    """Time of one call under a choice, by the cost model of a plan."""
     return time_of(flow, wire.group.running(choice), wire.equal_copies)
 
 
 def _settings(wire: Wire, beyond: list[int]) -> Iterator[tuple[tuple[Connection, ...], int]]:
-    """Connections and channels to try; nothing to set inside a scale-up domain."""
+    """Yield the connections and the number of channels to try; inside a scale-up domain there is nothing to set."""
     if not beyond:
         yield (), 0
         return
     full = int(max(channels_of(wire.links.bandwidth)[level] for level in beyond))
     everybody = wire.shape.members
+    # in rings and trees only the ranks of one scale-up domain share the level
     few = np.minimum(everybody, everybody[RACK])
     windows = ((HEADROOM, everybody), (HEADROOM, few), (1.0, everybody), (1.0, few), (0.0, everybody))
     tried = [
@@ -316,9 +325,10 @@ def _connection(
     most_bytes: float,
     spread: int,
 ) -> Connection:
-    """A connection across ``level`` with ``headroom`` times B·RTT in flight, one of ``lanes`` of a group; 0: the library's.
+    """The connection across ``level`` with ``headroom`` times B·RTT in flight, where ``lanes`` ranks share the level.
 
-    ``most_bytes`` in flight where B·RTT is more, over at least ``spread`` queue pairs.
+    A headroom of 0 gives the library's connection. ``most_bytes`` caps the bytes in flight, and ``spread`` is the least
+    number of queue pairs.
     """
     links, shape = wire.links, wire.shape
     rate = min(float(links.bandwidth[level]), float(links.capacity[level] / (shape.crossing[level] * lanes)))
@@ -342,7 +352,7 @@ def _connection(
 
 
 def library_option(options: Sequence[FlowOption], algorithm: str) -> FlowOption:
-    """The library's defaults among the options of a flow, for which it takes ``algorithm`` (as a plan's collectives name it)."""
+    """The option with the library's defaults, whose algorithm is ``algorithm`` (the name in a plan's collectives)."""
     defaults = (
         one
         for one in options
@@ -355,7 +365,7 @@ def library_option(options: Sequence[FlowOption], algorithm: str) -> FlowOption:
 
 
 def _library(level: LinkLevel, channels: int) -> Connection:
-    """The library's connection across a level."""
+    """The library's default connection across a level."""
     return Connection(
         level=level,
         queue_pairs=channels,
@@ -366,7 +376,10 @@ def _library(level: LinkLevel, channels: int) -> Connection:
 
 
 def hashed_levels(load_balancing: list[list[str]]) -> Bools:
-    """Levels on which some building used hashes flows, from the names of its technologies by level; trunks as the last one."""
+    """Levels on which some building used hashes flows, (NUM_LEVELS,), from the names of its load balancing by level.
+
+    Inter-building levels repeat the last level inside a building.
+    """
     out = np.zeros(NUM_LEVELS, dtype=bool)
     for names in load_balancing:
         for level, name in enumerate(names):

@@ -23,11 +23,11 @@ from scaleacross.spec.network_report import DriverReason, NetworkReport, Network
 from scaleacross.workloads.problem import Problem
 
 ROUNDING: Final = 1e-12
-"""Relative: bound and step add up the same seconds in another order."""
+"""Relative tolerance: bound and step time add up the same seconds in a different order."""
 
 
 def network_report(problem: Problem, networked: Networked) -> NetworkReport | None:
-    """How the network was chosen, with the reason of every choice; None where the library's defaults hold."""
+    """How the network was chosen, with the reason of every choice; None where the library's defaults are in use."""
     decision, solution = networked.decision, networked.solution
     if solution is None or decision.network is None or decision.placement is None:
         return None
@@ -48,7 +48,7 @@ def network_report(problem: Problem, networked: Networked) -> NetworkReport | No
 
 
 def _terms(problem: Problem, networked: Networked) -> Iterator[NetworkTerm]:
-    """The reason of every choice."""
+    """Yield the times of every choice and the reasons for it."""
     decision, cost = networked.decision, networked.cost
     if decision.placement is None:
         return
@@ -92,7 +92,7 @@ def _terms(problem: Problem, networked: Networked) -> Iterator[NetworkTerm]:
 def _driver(
     problem: Problem, accelerators: Sequence[Accelerator], choice: CommunicatorChoice, options: Sequence[FlowOption]
 ) -> DriverReason | None:
-    """Why a driver moves the bytes; None where there was no choice."""
+    """Why a driver moves the bytes; None where there was nothing to choose."""
     plain = choice.model_copy(update={"driver": "multiprocessors"})
     kernels = next((one for one in options if one.choice == plain), None)
     if len(problem.job.network.drivers) == 1 or choice.op not in MOVES or kernels is None:

@@ -4,25 +4,28 @@ The search compares one number per candidate and placement, its *score*. By defa
 
     score = (a(j)·T + b(j)·C + egress(j, order)) / R
 
-with a(j) and b(j) the spending rates of fill j (``cost_models.spending``), C the candidate's computation, which no placement
-changes, and R the greatest a + b of any fill, so that a score is in seconds of the whole fleet. Bounds carry over:
+with a(j) and b(j) the spending rates of allocation j (``cost_models.spending``) and C the candidate's computation,
+which no placement changes. R is the greatest a + b of any allocation, so that a score is in seconds of all
+accelerators. Bounds carry over:
 
-O1 rates      for N accelerators of the fleet, a(j) ≥ the N cheapest by a and the least buildings and links that hold them
-              (``SitePrices.least_per_s``), b(j) ≥ the N cheapest by b
+O1 rates      for N accelerators of the pool, a(j) ≥ the N of least a and the least buildings and links that hold them
+              (``SitePrices.least_per_s``), b(j) ≥ the N of least b
 O2 time       T ≥ the candidate's bound on step time, because a and b are not negative
-O3 egress     ≥ 0, and where no building holds N accelerators ≥ the least of any placement (``egress_pricing``; tight bound)
-O4 limit      a limit L on another objective refuses a candidate whose bound (O1–O3) on it exceeds L, and every placement
-              whose exact spending does; the rest of the space stays as it is
+O3 egress     ≥ 0, and where no building holds N accelerators ≥ the least of any placement (``egress_pricing``;
+              tight bound)
+O4 limit      a limit L on another objective refuses a candidate whose bound (O1–O3) on it exceeds L, and every
+              placement whose exact spending does; the rest of the space stays as it is
 
-Candidates are tried in the order of their scores at the step time that is estimated.
+Candidates are tried in the order of their scores at the estimated step time.
 
-For useful tokens T/G stands for T, with the useful share G of a placement (U1–U3, ``useful``); O2 divides the bound on T by a
-bound on G.
+For useful tokens, T/G replaces T, with the useful share G of a placement (U1–U3, ``useful``). O2 divides the bound on T
+by a bound on G.
 
-A candidate is placed by trying all orders on all fills (``Placer.every``): rates, egress and limits depend on both. On fleets of
-several accelerator types every balance of every layout is tried as well (``EveryPlacement``); the balances themselves are those
-for speed (B1, B2). There T has the bound of ``mixed_fleets``, and O2 and O3 say no more than C ≥ 0 and egress ≥ 0, because what
-the slowest rank computes and sends depends on the balance. Failure domains (C1) hold as they do for step time.
+A candidate is placed by trying all orders on all allocations (``GoalPlacer``): rates, egress and limits depend on both.
+On mixed pools every balance of every layout is tried as well (``EveryPlacement``); the balances themselves are those
+for speed (B1, B2). There the bound on T is that of ``mixed_fleets``. O2 and O3 say no more than C ≥ 0 and egress ≥ 0,
+because what the slowest rank computes and sends depends on the balance. Failure domains (C1) hold as they do for step
+time.
 """
 
 from __future__ import annotations
@@ -60,12 +63,12 @@ from scaleacross.spec.topology import Topology
 from scaleacross.workloads.problem import Problem
 
 SLACK: Final = 1 + 1e-12
-"""A limit is met up to floating-point noise."""
+"""Ratio up to which a limit counts as met: floating-point noise."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One objective as a score, seconds of the whole fleet; ``spending`` None: the step time itself."""
+    """One objective as a score in seconds of all accelerators; ``spending`` None: the score is the step time."""
 
     name: ObjectiveName
     spending: Spending | None
@@ -74,10 +77,11 @@ class Measure:
 
     @classmethod
     def of(cls, topology: Topology, name: ObjectiveName, problem: Problem | None = None) -> Measure:
-        """The measure of an objective; useful tokens need the ``problem``.
+        """The measure of an objective. Objectives that count useful tokens need the ``problem``.
 
         Raises:
-            InputError: the topology lacks a figure that it needs.
+            InputError: the topology lacks a figure that the objective needs.
+            ValueError: the objective counts useful tokens, and ``problem`` is None.
         """
         if name == "step_time":
             return cls(name, None, 1.0)
@@ -103,7 +107,7 @@ class Measure:
         egress: Floats | float,
         share: Floats | float,
     ) -> Floats:
-        """O1–O3: lower bound on the score, (n,); ``share`` bounds the useful share."""
+        """O1–O3: lower bound on the score, (n,). ``share`` is an upper bound on the useful share."""
         step_s = step_s / share
         if self.spending is None:
             return step_s
@@ -114,29 +118,29 @@ class Measure:
         return (held + busy + (egress if self.spending.pays_egress else 0.0)) / self.reference
 
     def share_bound(self, candidates: Candidates, bases: bool) -> Floats | float:
-        """U1, U3: the most that any placement of a candidate, or of all that a base stands for, has, (n,)."""
+        """U1, U3: upper bound on the useful share of every placement of a candidate or a base, (n,)."""
         if self.useful is None:
             return 1.0
         return self.useful.base_bound(candidates) if bases else self.useful.bound(candidates)
 
     def share(self, candidates: Candidates, place: Place) -> float:
-        """Useful share of the time of a single placed candidate."""
+        """Useful share of the time of one placed candidate."""
         if self.useful is None:
             return 1.0
         return self.useful.exact(candidates.decision(0).degrees, int(candidates.num_micro_batches[0]), *place)
 
     def exact(self, fill: Fill, step_s: float, compute_s: float, egress: float, share: float = 1.0) -> float:
-        """Score of a placed candidate."""
+        """Score of one placed candidate."""
         if self.spending is None:
             return step_s / share
         return sum(self.spending.parts(shares(fill), step_s / share, compute_s, egress).values()) / self.reference
 
     def spent(self, score: float) -> float:
-        """A score as joules or currency units."""
+        """Convert a score to joules or currency units."""
         return score * self.reference
 
     def _cheapest(self, fleet: Fleet, part: str, num_accelerators: Floats) -> Floats:
-        """Σ of the rates of the cheapest accelerators of the fleet: piecewise linear and convex in their number."""
+        """Sum of the N least rates of the pool, (n,): piecewise linear and convex in N."""
         if self.spending is None:
             return np.zeros_like(num_accelerators)
         rates = sorted((getattr(self.spending.rates[b.name], part), b.num_accelerators) for b in fleet.buildings)
@@ -147,13 +151,13 @@ class Measure:
 
 @dataclass(frozen=True)
 class Goal:
-    """What is minimised, and scores of other objectives that must not be exceeded."""
+    """The measure to minimise, and limits on the scores of other measures."""
 
     measure: Measure
     limits: tuple[tuple[Measure, float], ...] = ()
 
     def allows(self, candidates: Candidates, place: Place, step_s: float, compute_s: float, egress: float) -> bool:
-        """O4 on a placed candidate."""
+        """O4: whether one placed candidate keeps every limit."""
         return all(
             one.exact(place[0], step_s, compute_s, egress, one.share(candidates, place)) <= most * SLACK
             for one, most in self.limits
@@ -179,12 +183,12 @@ class Goal:
 
     @property
     def falls_with_step_time(self) -> bool:
-        """Whether the score of a placed candidate is its step time times what no split of its layers changes."""
+        """Whether scores are proportional to step times for all splits of a placed candidate's layers."""
         return self.measure.spending is None and not self.limits
 
     @property
     def pays_egress(self) -> bool:
-        """Whether bytes between buildings count."""
+        """Whether the objective or a limit counts bytes between buildings."""
         every = (self.measure, *(one for one, _ in self.limits))
         return any(one.spending is not None and one.spending.pays_egress for one in every)
 
@@ -193,7 +197,7 @@ class Goal:
 class GoalPricing(Pricing):
     """Pricing whose bounds are scores of a goal; ``free_s`` stays the placement-free part of the step time.
 
-    ``times`` prices step time and memory.
+    ``times`` has the bounds on step time and memory.
     """
 
     goal: Goal
@@ -202,25 +206,25 @@ class GoalPricing(Pricing):
 
     @classmethod
     def towards(cls, goal: Goal, fleet: Fleet, problem: Problem) -> GoalPricing:
-        """Pricing on a fleet."""
+        """The pricing of a goal on one accelerator pool."""
         times = pricing_on(fleet, problem.job, problem.profile)
         same = {f.name: getattr(times, f.name) for f in fields(Pricing)}
         return cls(**same, goal=goal, egress=EgressPricing(fleet), times=times)
 
     def room_bytes(self, headroom_fraction: float) -> float:
-        """Memory per accelerator with that share left free, as ``times`` has it."""
+        """Memory per accelerator with the headroom left free, by ``times``."""
         return self.times.room_bytes(headroom_fraction)
 
     def needed_bytes(self, candidates: Candidates) -> Floats:
-        """Bytes to hold against ``capacity_bytes``, as ``times`` has them, (n,)."""
+        """Bytes to compare with ``capacity_bytes``, by ``times``, (n,)."""
         return self.times.needed_bytes(candidates)
 
     def base_floor_s(self, bases: Candidates) -> Floats:
-        """Lower bound on the scores of all candidates of a base from the time of its layers alone, (n,)."""
+        """Lower bound on the scores of all candidates of a base, from the time of its layers alone, (n,)."""
         return self.goal.bound(self.fleet, bases, self.times.base_floor_s(bases), np.zeros(len(bases)), bases=True)
 
     def base_free_s(self, bases: Candidates) -> Floats:
-        """Lower bound on the scores of all candidates of a base by computation alone, (n,)."""
+        """Lower bound on the scores of all candidates of a base, from computation alone, (n,)."""
         return self._of_bases(bases, self.times.base_free_s(bases))
 
     def base_bound_s(self, bases: Candidates) -> Floats:
@@ -228,24 +232,25 @@ class GoalPricing(Pricing):
         return self._of_bases(bases, self.times.base_bound_s(bases))
 
     def base_estimate_s(self, bases: Candidates, bound_s: Floats) -> Floats:
-        """The score at the step time that each base may take, (n,)."""
+        """The score at the estimated step time of each base, (n,)."""
         if self._of_one_type:
             return bound_s
         return self._of_bases(bases, self.times.base_estimate_s(bases, self.times.base_bound_s(bases)))
 
     def coarse(self, candidates: Candidates) -> Priced:
-        """Work and coarse bound on the score."""
+        """The candidates with their work and the coarse bound on the score."""
         return self._scored(self.times.coarse(candidates), 0.0)
 
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound on the score."""
+        # on a mixed pool what a rank sends depends on the balance, so only egress ≥ 0 is known (O3)
         pays = self.goal.pays_egress and self._of_one_type
         egress = self.egress.least(self.volumes(priced.candidates, priced.work)) if pays else 0.0
         timed = priced if self._of_one_type else self.times.coarse(priced.candidates)  # bounds of ``priced`` are scores
         return self._scored(self.times.tight(timed), egress)
 
     def score(self, candidates: Candidates, place: Place, step_s: float, busy_s: float, sent: Sequence[Flow]) -> float:
-        """Score of a single placed candidate, inf where the limits do not allow it; ``sent``: what its busiest stage sends."""
+        """Score of one placed candidate, inf where a limit forbids it; ``sent``: flows of its busiest stage."""
         (fill, order), degrees, measure = place, candidates.decision(0).degrees, self.goal.measure
         egress = 0.0
         if sent and self.goal.pays_egress:
@@ -275,19 +280,24 @@ def compute_s(candidates: Candidates, work: Work) -> Floats:
 
 @dataclass
 class GoalPlacer(Placer):
-    """Places candidates by their score; ``communication_s`` of its decisions is the score less ``Priced.free_s``."""
+    """Places candidates by their score. ``communication_s`` of its decisions is the score minus ``Priced.free_s``."""
 
     @property
     def goal_pricing(self) -> GoalPricing:
-        """The pricing, with its goal."""
+        """The pricing, with its goal.
+
+        Raises:
+            ValueError: the pricing has no goal.
+        """
         if not isinstance(self.pricing, GoalPricing):
             raise ValueError("a GoalPlacer needs a GoalPricing")
         return self.pricing
 
     def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
-        """The placement with the least score among those that the limits allow; None when there is none. All are tried.
+        """The placement with the least score among those within the limits; None when there is none. All are tried.
 
-        ``cutoff_s`` is a score less ``Priced.free_s``, as ``communication_s`` is; placements that reach it are left out.
+        ``cutoff_s`` is a score minus ``Priced.free_s``, like ``communication_s``; placements at or above it are left
+        out.
         """
         volumes = self.pricing.volumes(candidates, work)
         free_s, busy_s = float(placement_free_s(volumes)[0]), float(compute_s(candidates, work)[0])
@@ -309,7 +319,7 @@ class GoalPlacer(Placer):
     def _by_score(
         self, candidates: Candidates, work: Work, free_s: float, busy_s: float, wanted: Wanted
     ) -> list[tuple[float, Place]]:
-        """Every placement with a bound on its score without egress, least first."""
+        """Every placement with a lower bound on its score without egress, least first."""
         idle, orders = axes_of(candidates)[1], wanted.among(orders_of(candidates))
         fills = self.fills_of(candidates) if orders else []
         if not fills:
@@ -326,10 +336,10 @@ class GoalPlacer(Placer):
 
 @dataclass
 class BalancedGoalPlacer(EveryPlacement):
-    """``GoalPlacer`` where work is balanced over accelerator types, or failures restrict the placement."""
+    """``GoalPlacer`` for mixed pools, which balance work over types, and for jobs with failure domains."""
 
     def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
-        """The placement and balance with the least score that the limits allow; None when there is none. All are tried."""
+        """The placement and balance with the least score within the limits; None when there is none. All are tried."""
         pricing = self.pricing
         if not isinstance(pricing, GoalPricing):
             raise ValueError("a BalancedGoalPlacer needs a GoalPricing")
@@ -339,6 +349,7 @@ class BalancedGoalPlacer(EveryPlacement):
             decision = balanced(candidates.decision(0), balance)
             for place, floor_s in zip(trial.places, self._floors_s([trial])[0].tolist(), strict=True):
                 fill, order = place
+                # O2, O3: computation and egress of a balance are at least 0
                 floor = measure.exact(fill, floor_s, 0.0, 0.0, measure.share(candidates, place))
                 if wanted.stop() or floor >= best_score:
                     continue
@@ -351,7 +362,7 @@ class BalancedGoalPlacer(EveryPlacement):
 
 
 def goal_placer(goal: Goal, problem: Problem, fleet: Fleet) -> Placer:
-    """The placer that ``joint.search`` uses for a goal."""
+    """The placer of a goal for ``joint.search``."""
     one_type = len(fleet.accelerators) == 1
     placer = GoalPlacer if one_type and problem.job.failure_domains is None else BalancedGoalPlacer
     return placer(fleet, GoalPricing.towards(goal, fleet, problem))

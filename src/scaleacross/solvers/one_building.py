@@ -1,7 +1,7 @@
-"""The job in one building alone: what the others add to it, and an incumbent of the search over all of them.
+"""The job in one building alone: an incumbent of the search over all buildings, and a measure of what the others add.
 
-Placements over thin links take longest to tell apart, and where links are thin one building alone may be the best of them. A
-search there takes a second or two, and ends at once where its bounds are above what is known.
+Placements over thin links take longest to evaluate, and one building alone may be the best of them. A search there
+takes a second or two, and ends at once where its bounds exceed the incumbent.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from scaleacross.workloads.problem import Problem
 
 LONGEST_S: Final = 10.0
 SHARE: Final = 0.2
-"""Of what is left of a limit in seconds that the incumbent may take: a choice."""
+"""Share of the rest of a limit in seconds that the search for this incumbent may use: a choice."""
 LEAST_S: Final = 1.0
-"""Or so many seconds of it, where that is more: short limits are for any good plan."""
+"""At least this many seconds of that rest, since short limits are for any good plan."""
 ENOUGH_GAP: Final = 0.02
 MANY_CANDIDATES: Final = 10_000_000
-"""After the samples, or the end, of a search of more than these one building takes several seconds and is not searched; but it is
-where the limit ended the search. Full spaces of more begin with the quick one (``quick_space``). A choice."""
+"""More candidates than this make the search in one building take several seconds: a choice.
+
+Then that search is left out, unless the limit ended the search over all. Larger full spaces begin with ``quick_space``.
+"""
 
 PlacerOn = Callable[[Problem, Fleet], Placer]
 
 
 class OneBuilding(NamedTuple):
-    """The search in the building of the name."""
+    """The search in one building, with its name."""
 
     name: str
     problem: Problem
@@ -45,28 +47,28 @@ class OneBuilding(NamedTuple):
 
 @dataclass
 class InOneBuilding:
-    """Searches the building that computes fastest, once where that finds a plan, and remembers it in the search over all.
+    """Searches the building that computes fastest, and remembers the outcome within one search over all buildings.
 
     Attributes:
-        placer_on: makes the placer of a fleet of a problem, as ``joint.search`` asks for it.
+        placer_on: makes the placer of a pool for a problem; None: the placer for step time.
     """
 
     placer_on: PlacerOn | None = None
     _known: OneBuilding | None = field(init=False, default=None)
 
     def probe(self, state: Search) -> None:
-        """An incumbent, if one building alone may be faster than the samples of the search."""
+        """Look for an incumbent in one building, if it may be faster than the samples of the search."""
         if state.num_candidates <= MANY_CANDIDATES:
             one = self._search(state, SHARE, state.incumbent_s)
             self._known = one if one is not None and one.found.best is not None else None
 
     def of(self, state: Search) -> OneBuilding | None:
-        """What one building alone takes, once the search has ended; None where there is no other, or that takes too long."""
+        """The search in one building, once the search over all has ended; None if there is one or it takes too long."""
         known = _fastest_in(state, fastest_building(state.problem).name)
         if self._known is None and (state.num_candidates <= MANY_CANDIDATES or state.out_of_time):
             self._known = self._search(state, 1.0, np.inf if known is None else known.step_s)
         if self._known is not None and known is not None and known.step_s <= self._known.found.incumbent_s:
-            self._known.found.best = known  # this search may have ended before it came so far
+            self._known.found.best = known  # the search in one building may have ended before it found this
         return self._known
 
     def _search(self, state: Search, share: float, below_s: float = np.inf) -> OneBuilding | None:
@@ -82,7 +84,7 @@ class InOneBuilding:
 
 
 def _fastest_in(state: Search, building: str) -> Placed | None:
-    """The fastest that the whole search has placed in one building alone."""
+    """The fastest candidate that the whole search has placed inside one building; None if there is none."""
     inside = (placed for placed in state.pool if {name for name, _ in placed.placement.fill} == {building})
     return min(inside, key=lambda placed: placed.step_s, default=None)
 
@@ -96,12 +98,12 @@ def searched_within(
     below_s: float,
     longest_s: float = np.inf,
 ) -> Search:
-    """A search of another problem inside a search, for ``share`` of what is left of its limit; it remembers the best of it.
+    """Search another problem for ``share`` of the time left to ``state``, which then remembers the best plan found.
 
     Args:
-        what: the problem in a word or two, for the progress.
-        below_s: nothing at or above this is looked for.
-        longest_s: seconds at most.
+        what: the problem in a word or two, for progress reports.
+        below_s: only plans faster than this are looked for.
+        longest_s: upper limit in seconds.
     """
     limit, clock = state.time_limit_s, another(state.clock)
     if clock is None:

@@ -1,7 +1,8 @@
-"""One thread for products of matrices: a search multiplies many small ones.
+"""Run products of matrices on one thread, because a search multiplies many small matrices.
 
-Threads of the BLAS library wait for one another in loops, which costs more CPU than they save: blocks of candidates on two
-accelerator types took 5 s of CPU with one thread and 9 s with two, on two cores that others used as well.
+Threads of the BLAS library wait for one another in busy loops, which costs more CPU than they save. Blocks of
+candidates on two accelerator types took 5 s of CPU with one thread and 9 s with two, on two cores that others used as
+well.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ R = TypeVar("R")
 
 
 def one_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """``function`` with one thread for products; the caller's number of threads comes back when it returns."""
+    """``function`` with one BLAS thread; the caller's number of threads is restored when it returns."""
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,23 +1,26 @@
-"""Spaces too large to enumerate: recompute policies and offloads are chosen last, for the few candidates that still matter.
+"""Recompute policies and offloads of spaces too large to enumerate: chosen last, for few candidates.
 
-A block is one row whose policy is still to be chosen (``ANY_POLICY``); it stands for every (recompute, activation offload,
-optimizer offload) that the job allows. It passes the search as a candidate does: bounded, sorted, pruned. What is left is closed
-least bound first, part by part; what nobody closed counts in the bound of the search. Memory holds the rows, never what they
-stand for.
+A block is one row with an open policy (``ANY_POLICY``). It stands for every (recompute, activation offload, optimizer
+offload) that the job allows. The search bounds, sorts and prunes it like a candidate. Then the survivors are closed,
+that is, expanded into candidates, least bound first, part by part. What nobody closed counts in the bound of the
+search. Memory holds the rows, never what they stand for.
 
-A block's bound is one on each of its candidates. Bounds add up what one pipeline rank computes (m passes F + B, fill and drain,
-the optimizer), what it waits for, and what windows do not hide. Against a block, a candidate has longer passes (F + f, B + b),
-more collectives (those that it repeats), and holds what it holds:
+A block's bound holds for each of its candidates. Bounds add up the computation of one pipeline rank (m passes F + B,
+warm-up and cool-down, the optimizer), the communication that it waits for, and the traffic that windows do not overlap.
+Compared with its block, a candidate has longer passes (F + f, B + b), more collectives (those that it repeats), and its
+own memory:
 
-computation   m·(f + b) more or above; fill and drain no less. The optimizer: the least over the allowed shares
-waits         no fewer calls; what hides behind passes hides f + b more in each, which computation has already paid for
+computation   m·(f + b) more or above; warm-up and cool-down no less. The optimizer: the least over the allowed shares
+waits         no fewer calls; overlap with longer passes hides at most f + b more in each, and computation counts these
 once a step   windows of gradients and parameters are w·b and w·f longer, w ≤ m: less than computation
-every pass    m rounds hide m·(f + b) more: as much as computation. So a block counts m rounds, none of fill and drain
-              (``Work.fill_rounds``), and where every pass reduces, w > 1 of the reductions between replicas would be paid twice:
-              they have an endless window (``overlap.windows``)
-far           gradients before computation ends: K ≤ m·v chunks of b/v, no more than computation. Of several chunks in a rank one
-              may have more than its share of b: a block counts whole passes (``Work.chunk_backward_s``)
-beside        products lose speed, element-wise work loses HBM: the largest and no element-wise share (``rank_seconds``)
+every pass    m rounds hide m·(f + b) more: as much as computation. So a block counts m rounds and no warm-up or
+              cool-down (``Work.fill_rounds``). Where every pass reduces, w > 1 of the reductions between replicas would
+              be counted twice: they have an endless window (``overlap.windows``)
+crossing      inter-building gradients sent before computation ends: K ≤ m·v chunks of b/v, no more than computation.
+              One of several chunks may have more than its share of b: a block counts whole passes
+              (``Work.chunk_backward_s``)
+contention    traffic slows products, and element-wise work loses HBM: a block counts the largest element-wise share in
+              the first and none in the second (``rank_seconds``)
 memory        every part of what a layer keeps at its least, nothing rerun, the largest shares on the host (``memory``)
 """
 
@@ -37,21 +40,21 @@ from scaleacross.solvers.search_state import Search
 from scaleacross.spec.job import Job
 
 MOST_AT_ONCE: Final = 4_000_000
-"""Bases up to which policies are enumerated with all else: 0.6 GB as columns, and a few times that while they are sorted."""
+"""Rows up to which policies are enumerated with all else: 0.6 GB as columns, and a few times that when sorted."""
 CLOSED_TOGETHER: Final = 65_536
-"""Candidates that blocks are closed into between two looks at the clock."""
+"""Candidates that blocks are closed into between two checks of the clock."""
 TRIED: Final = 16
 """Blocks that are closed to find one promising candidate."""
 
 
 def space_on(state: Search, placer: Placer) -> SearchSpace:
-    """What is searched on the placer's fleet, every policy chosen."""
+    """The space that is searched on the placer's pool, with every policy enumerated."""
     problem, fleet = state.problem, placer.fleet
     return SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit, by_stage=placer.by_stage)
 
 
 def narrowed(space: SearchSpace) -> SearchSpace:
-    """The space, with its policies open where it is too large to enumerate."""
+    """The space, with its policies left open where it is too large to enumerate."""
     later = replace(space, policies_open=True)
     if len(space.policies) == 1:
         return space
@@ -59,7 +62,7 @@ def narrowed(space: SearchSpace) -> SearchSpace:
 
 
 def stands_for(job: Job, candidates: Candidates) -> Ints:
-    """How many candidates each row stands for, (n,)."""
+    """Number of candidates that each row stands for, (n,)."""
     policies = len(job.recompute) * len(job.activation_offload) * len(job.optimizer_offload)
     return np.where(candidates.policy_open, policies, 1)
 
@@ -76,7 +79,7 @@ def closed(space: SearchSpace, candidates: Candidates, refusals: Refusals) -> Ca
 
 
 def promising(state: Search, priced: Priced, placer: Placer, most: int) -> Priced:
-    """Candidates to place first, ``most`` at most, with the tight bound: the rows themselves, or what is best of a few blocks."""
+    """At most ``most`` candidates with the tight bound to place first: the rows, or the best of a few blocks."""
     if not priced.candidates.policy_open.any():
         return priced
     few = priced.candidates.take(np.argsort(priced.estimate_s, kind="stable")[:TRIED])
@@ -87,7 +90,7 @@ def promising(state: Search, priced: Priced, placer: Placer, most: int) -> Price
 
 
 def in_parts(state: Search, blocks: Sequence[tuple[Priced, Placer]]) -> Iterator[list[tuple[Priced, Placer]]]:
-    """The candidates of blocks that fit and may win, with the coarse bound, least bound of a block first."""
+    """Yield the candidates of blocks that fit and may win, with their coarse bounds; least bound of a block first."""
     owner = np.repeat(np.arange(len(blocks)), [len(priced.bound_s) for priced, _ in blocks])
     row = np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(len(priced.bound_s)) for priced, _ in blocks)])
     bounds: Floats = np.concatenate([np.zeros(0), *(priced.bound_s for priced, _ in blocks)])
@@ -97,6 +100,7 @@ def in_parts(state: Search, blocks: Sequence[tuple[Priced, Placer]]) -> Iterator
     order = np.argsort(bounds, kind="stable")
     together = max(1, CLOSED_TOGETHER // int(counts.max(initial=1)))
     for start in range(0, len(order), together):
+        # blocks are sorted by bound, so once one cannot win, none of the rest can
         if bounds[order[start]] >= state.target_s or state.out_of_time:
             state.drop(bounds[order[start:]], counts[order[start:]])
             return
@@ -106,7 +110,7 @@ def in_parts(state: Search, blocks: Sequence[tuple[Priced, Placer]]) -> Iterator
 
 
 def _closed_block(state: Search, block: tuple[Priced, Placer], rows: Ints) -> tuple[Priced, Placer]:
-    """The candidates of some rows of a block."""
+    """The candidates that the ``rows`` of a block stand for, which fit and may win."""
     priced, placer = block
     pricing = placer.pricing
     candidates = closed(space_on(state, placer), priced.candidates.take(rows), state.refusals)

@@ -1,11 +1,16 @@
-"""The best order of a pipeline step: what each rank computes next, for given times, links and memory, with a lower bound.
+"""The best order of a pipeline step for given times, links and memory, with a lower bound.
 
-1. Lower bound: heads and tails with the lags that memory imposes, one rank and one link at a time (``pipeline_order.bounds``).
+An order says what each rank computes next. The search has three parts:
+
+1. Lower bound: heads and tails with the lags that memory imposes, one rank and one link at a time
+   (``pipeline_order.bounds``).
 2. List scheduling by a few rules, the offsets of a periodic steady state among them, and local search over the rules
-   (``greedy``, ``periodic``, ``climb``); what the generators make of the problem, and orders that the caller brings, join.
-3. CP-SAT on the whole order while it is small enough, large-neighbourhood search where it is not (``model``, ``neighbourhood``).
+   (``greedy``, ``periodic``, ``climb``). Orders of the schedule generators and user-supplied orders join.
+3. CP-SAT on the whole order while it is small enough, large-neighbourhood search otherwise
+   (``model``, ``neighbourhood``).
 
-Whatever reaches the bound ends the search: proof. The objective reported is the order timed by ``cost_models.pipeline.timing``.
+The search ends when an order reaches the bound: that is the proof. The reported objective is the order as timed by
+``cost_models.pipeline.timing``.
 """
 
 from __future__ import annotations
@@ -30,11 +35,11 @@ from scaleacross.solvers.pipeline_order.streams import Streams, make_streams
 from scaleacross.spec.progress import Progress
 
 GREEDY_S: Final = 1.5
-"""Rules and their local search take at most this long, and at most a fourth of the time limit ..."""
+"""Most seconds for rules and their local search, which also get at most a fourth of the time limit ..."""
 GREEDY_SHARE: Final = 0.4
-"""... or this share of the time limit, where the order is too large for CP-SAT to take it whole."""
+"""... or this share of the time limit, where the order is too large for CP-SAT as a whole."""
 WHOLE_COMPUTATIONS: Final = 2_000
-"""Up to so many computations CP-SAT gets the whole order first."""
+"""Up to this many computations, CP-SAT gets the whole order first."""
 WHOLE_SHARE: Final = 0.5
 """... for this share of the time that is left; neighbourhoods get the rest."""
 PROVED_RATIO: Final = 1e-4
@@ -54,7 +59,7 @@ class PipelineOrder:
         schedule: the order; ``check`` has proved it legal.
         status: ``optimal`` if the gap is at most ``PROVED_RATIO``, else ``time_limit``.
         objective_s: seconds of the step in this order.
-        bound_s: no order of this problem is faster.
+        bound_s: lower bound on the step of any order of this problem.
     """
 
     schedule: PipelineSchedule
@@ -81,8 +86,8 @@ def order_pipeline(
 
     Args:
         methods: stages of the search that may run; ``greedy`` always does.
-        starts: legal orders to start from that fit in memory, besides those of the generators.
-        report: told every improvement.
+        starts: further orders to start from, legal and within memory.
+        report: called at every improvement.
 
     Raises:
         VerificationError: one of ``starts`` is illegal; or the bound exceeds the order's time, which would be a defect.
@@ -118,7 +123,7 @@ class _Search:
 
     @property
     def deadline(self) -> float:
-        """In ``time.perf_counter`` seconds."""
+        """End of the search, in ``time.perf_counter`` seconds."""
         return self.began + self.time_limit_s
 
     @property
@@ -127,13 +132,13 @@ class _Search:
         return self.deadline - time.perf_counter()
 
     def offer(self, schedule: PipelineSchedule) -> None:
-        """Consider an order that the caller brings."""
+        """Keep a given order if it is better."""
         check(schedule)
         starts = self.streams.starts_of(schedule)
         self._keep(Found(self.scheduler.step(starts), starts))
 
     def greedy(self, limit_s: float) -> None:
-        """Rules, a periodic rule where the step is long, and the local search over the best of them."""
+        """Rules, a periodic rule where the step is long, and local search from the best of them."""
         found = best_rule(self.scheduler, first_rules(self.streams, self.windows))
         if found.ticks > self.lower and self.streams.count > 2 * self.streams.problem.num_ranks:
             rule = steady_rule(self.streams, min(limit_s, GREEDY_S) / 2, self.seed)
@@ -160,7 +165,7 @@ class _Search:
         self._keep(found)
 
     def result(self) -> PipelineOrder:
-        """What was found, timed and checked."""
+        """The best order, timed and checked."""
         problem, best = self.streams.problem, self._best()
         schedule = self.streams.schedule(best.starts)
         check(schedule)
@@ -181,7 +186,10 @@ class _Search:
         return self.best
 
     def _keep(self, found: Found) -> None:
-        """Time ``found`` with messages in the order of the computations, which CP-SAT need not respect; keep it if better."""
+        """Time ``found`` with its messages in the order of the computations, and keep it if it is better.
+
+        CP-SAT need not respect that order of messages.
+        """
         starts = self.streams.starts_of(self.streams.schedule(found.starts))
         found = Found(self.scheduler.step(starts), starts, found.rule)
         if self.best is None or found.ticks < self.best.ticks:

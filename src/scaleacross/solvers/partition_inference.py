@@ -1,6 +1,7 @@
-"""Embedding tables of an inference model over the accelerator cards of one host, and the cores that look rows up.
+"""Choose cards for the embedding tables of an inference model on one host, and the cores that look rows up.
 
-The law is ``cost_models.embedding.cards``; Glow's published rule is the baseline; it and an even spread are the starts.
+``cost_models.embedding.cards`` has the formulas. Glow's published rule is the baseline; its plans and those of an even
+spread start the search. CP-SAT then solves one model for every split of the cores.
 """
 
 from __future__ import annotations
@@ -17,15 +18,22 @@ from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, la
 from scaleacross.errors import InfeasibleError, InputError
 
 BIG_TABLE_BYTES: Final = 104_857_600
-"""Tables above it are spread by size first (Glow, BigTableThresholdBytes)."""
+"""Larger tables are spread by size first (Glow, BigTableThresholdBytes)."""
 LATENCY_TOLERANCE: Final = 1e-6
 _STEPS: Final = 1_000_000_000
-"""Whole numbers per incumbent; costs are rounded down to them, so that the bound stays one."""
+"""Integer steps per incumbent. Costs are rounded down to them, so that the bound of the model stays a bound."""
 
 
 @dataclass(frozen=True)
 class CardPlan:
-    """Card of every table, cores of a card that look rows up, seconds per request of the slowest card, and a bound on it."""
+    """A plan for one host.
+
+    Attributes:
+        cards: card of every table.
+        lookup_cores: cores of each card that look rows up.
+        seconds: busy seconds per request of the slowest part.
+        bound_s: lower bound on ``seconds`` of any plan; 0 if unknown.
+    """
 
     cards: tuple[int, ...]
     lookup_cores: int
@@ -34,9 +42,10 @@ class CardPlan:
 
 
 def glow_partitions(tables: Sequence[InferenceTable], host: CardHost) -> list[CardPlan]:
-    """Glow's SparseNN rule: big tables by size to the emptiest card, the rest by cost to the cheapest card with room; where that
-    fails, all by size to the cheapest. A plan for every split of the cores, which its cards are the same for; none where neither
-    fits.
+    """Plans by Glow's SparseNN rule with the same cards for every split of the cores; none where the rule fails.
+
+    Big tables go by size to the emptiest card, the others by look-up time to the card with room and the least of it.
+    Where that fails, all tables go by size to the card with the least look-up time.
 
     Source: ``pytorch/glow``, its SparseNN partitioner.
     """
@@ -76,10 +85,10 @@ def _one_by_one(
 
 
 def even_partition(tables: Sequence[InferenceTable], host: CardHost, cores: int) -> CardPlan | None:
-    """The table that keeps a card busiest first, each to the card with room that is least busy with it; None without room.
+    """A plan by longest processing time first (Graham 1969); None where a table finds no room.
 
-    A card is busy with look-ups or with vectors that leave it, whichever takes longer (longest processing time first; Graham
-    1969).
+    Each table goes to the card with room that stays least busy. A card is busy with look-ups or with vectors that leave
+    it, whichever takes longer.
     """
     leaving, room = host.leaving, host.room_bytes
     busy = [(t.lookup_core_s / cores, t.output_bytes / host.pcie_bytes_per_s) for t in tables]
@@ -105,7 +114,7 @@ def even_partition(tables: Sequence[InferenceTable], host: CardHost, cores: int)
 def partition_inference(
     tables: Sequence[InferenceTable], host: CardHost, *, time_limit_s: float = 10.0, seed: int = 0
 ) -> CardPlan:
-    """The plan with the most queries per second inside the latency bound: cores and cards together.
+    """The plan with the most queries per second within the latency bound: cores and cards together.
 
     It is never slower than Glow's rule with the same cores, where that keeps the latency bound.
 
@@ -114,7 +123,8 @@ def partition_inference(
 
     Raises:
         InputError: no table, card or core to split.
-        InfeasibleError: the tables do not fit the cards, or no plan keeps the latency bound; the message says by how much.
+        InfeasibleError: the tables do not fit the cards, or no plan keeps the latency bound; the message says by how
+            much.
     """
     if not tables or host.num_cards < 1 or host.cores < 2:
         raise InputError(
@@ -133,7 +143,7 @@ def partition_inference(
         if best is not None and least >= best.seconds:
             break
         left = time_limit_s - (time.perf_counter() - begin)
-        if left <= 0 and (best is not None or number):  # the splits that are left can be no faster than this one
+        if left <= 0 and (best is not None or number):  # splits are sorted by bound, so the rest have no smaller one
             bound = min(bound, least)
             break
         best, own = _solve(tables, host, cores, best, left / (len(order) - number), seed)
@@ -151,7 +161,7 @@ def _in_time(tables: Sequence[InferenceTable], host: CardHost, plan: CardPlan) -
 
 
 def _too_little(tables: Sequence[InferenceTable], host: CardHost) -> InfeasibleError | None:
-    """Why no search can find a plan; None where one may."""
+    """The error that says why no search can find a plan; None where one may."""
     room, whole = host.room_bytes, sum(table.memory_bytes for table in tables)
     largest = max(tables, key=lambda table: table.memory_bytes)
     if whole > room * host.num_cards or largest.memory_bytes > room:
@@ -170,12 +180,12 @@ def _too_little(tables: Sequence[InferenceTable], host: CardHost) -> InfeasibleE
 
 
 def least_seconds(tables: Sequence[InferenceTable], host: CardHost, cores: int) -> float:
-    """No plan with these cores is faster: means over the cards, and the dearest table."""
+    """Lower bound on seconds per request with so many look-up cores: means over cards, and the slowest table."""
     lookups = [table.lookup_core_s for table in tables]
     sent = [table.output_bytes for table in tables]
     total, rate = sum(sent), host.pcie_bytes_per_s
     if host.split:
-        # what is not on card 0 enters it; what is on it is looked up there, at most so many bytes of vectors a second
+        # a vector enters card 0 or is looked up there, and its cores make at most so many bytes of vectors a second
         most = max((table.output_bytes / table.lookup_core_s for table in tables if table.lookup_core_s), default=inf)
         ports = total / (rate + most * cores) * rate if host.num_cards > 1 else 0.0
     else:
@@ -191,7 +201,7 @@ def _least_latency(tables: Sequence[InferenceTable], host: CardHost, cores: int)
     lookups = [table.lookup_core_s for table in tables]
     slowest = max(max(lookups), sum(lookups) / host.num_cards) / cores
     total = sum(table.output_bytes for table in tables)
-    # some card holds no more than the mean, and all the rest comes to it when its turn is
+    # some card holds at most the mean, and it receives all other vectors when its turn comes
     comes = 0.0 if host.split else total * (1 - 1 / host.num_cards) / host.pcie_bytes_per_s
     return slowest + comes + host.fixed_latency_s(cores, total)
 
@@ -199,7 +209,7 @@ def _least_latency(tables: Sequence[InferenceTable], host: CardHost, cores: int)
 def _solve(
     tables: Sequence[InferenceTable], host: CardHost, cores: int, best: CardPlan | None, limit_s: float, seed: int
 ) -> tuple[CardPlan | None, float]:
-    """The better of ``best`` and the best with these cores, and a bound for these cores."""
+    """The better of ``best`` and the best plan with these cores, and a lower bound in seconds for these cores."""
     least, total = least_seconds(tables, host, cores), sum(table.output_bytes for table in tables)
     whole = sum(table.lookup_core_s for table in tables) / cores
     widest = 2 * (total + host.activation_bytes) / host.pcie_bytes_per_s + total / (host.uplink_bytes_per_s or inf)
@@ -210,7 +220,7 @@ def _solve(
     for row in put:
         model.add_exactly_one(row)
     _add_cards(model, top, put, tables, host, cores, step)
-    # equal cards, but for card 0 of a split: the i-th table is on one of the first i + 1
+    # all cards but card 0 of a split are equal, so the i-th table is on one of the first i + 1 of them
     first = 1 if host.split else 0
     for index, row in enumerate(put[: host.num_cards]):
         for card in range(index + 1 + first, host.num_cards):
@@ -240,7 +250,7 @@ def _add_cards(
     cores: int,
     step: float,
 ) -> None:
-    """What every card takes and holds. Costs are rounded down, so that what the model proves holds."""
+    """Add load, memory and latency of every card. Costs are rounded down, so that the bound of the model holds."""
     weighted, rate = cp_model.LinearExpr.weighted_sum, host.pcie_bytes_per_s
     lookups = [int(table.lookup_core_s / cores / step) for table in tables]
     total, leaving = sum(table.output_bytes for table in tables), host.leaving
@@ -263,6 +273,7 @@ def _add_cards(
         if host.split and card == 0:
             model.add(came + passed <= top)
         if takes_all and limit < inf:
+            # rounded up, so that no plan within the latency bound is excluded
             model.add(slowest + came <= int(limit / step) + 1)
     if uplink:
         model.add(sum(uplink) <= top)

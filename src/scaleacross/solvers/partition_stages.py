@@ -5,26 +5,26 @@ Parameters    s[r,l]  seconds of layer l on the slowest accelerator type of rank
               a[r] + Σ w[r,l]  bytes of rank r with its layers;  c[r]  memory of its smallest accelerator type
               q[r]  layers of rank r in the equal split
 Variables     x[r]  first layer of rank r, 0 = x[0] < x[1] < … < x[p] = L
-Objective     min T, then min Σ_r |x[r+1] − x[r] − q[r]|, then min Σ_r (seconds of r)², which leaves no two ranks further apart
-              than they must be, then the first ranks as light as possible
+Objective     min T, then min Σ_r |x[r+1] − x[r] − q[r]|, then min Σ_r (seconds of r)², which leaves no two ranks
+              further apart than they must be, then the first ranks as light as possible
 C1 pace       h[r] + Σ_{x[r] ≤ l < x[r+1]} s[r,l] ≤ T
 C2 memory     a[r] + Σ_{x[r] ≤ l < x[r+1]} w[r,l] ≤ c[r]
 C3 chunks     x[r+1] − x[r] ≥ v
 
-With recomputation by stage (``Reruns``) a rank also reruns R of its layers whole, the least number that fits: s[r,l] grows by the
-seconds of a rerun for so many of them, and C2 reads
+With recomputation by stage (``Reruns``) a rank also reruns all of R of its layers, the least number that fits. Then
+s[r,l] grows by the seconds of a rerun for R layers, and C2 reads
 
 C2 memory     a'[r] + Σ w[r,l] − R·(w − w')[r] ≤ c[r]      where R > 0; a', w' are those of ranks that rerun all layers
 
-Fewer are never slower on any rank, so nothing else need be tried. R is a whole number in every chunk, its share one that
-``spec.recomputation`` can name, and all layers are of one kind.
+Fewer reruns are never slower on any rank, so no other number need be tried. R is a whole number in every chunk, its
+share is one that ``spec.recomputation`` can name, and all layers are of one kind.
 
-Exact by dynamic programming over (rank, first layer), O(p·L²) in arrays: a minimax pass for T, then an additive pass for the
-second objective among the ranges within T. With equal ranks and light ends the equal split itself comes out.
+Exact by dynamic programming over (rank, first layer), O(p·L²) in arrays: a minimax pass for T, then an additive pass
+for the second objective among the ranges within T. With equal ranks and light ends the equal split itself results.
 
-With v > 1 a rank holds v runs of layers, one per chunk: its layers are counted, not located, every layer weighs the mean of
-the block types, and the chunks of a rank are as equal as possible. For models of one block type that is exact too; whoever
-asks checks the memory of the split that comes out.
+With v > 1 a rank has v runs of layers, one per chunk. Then its layers are counted, not located: every layer weighs the
+mean of the block types, and the chunks of a rank are as equal as possible. For models of one block type that is exact
+too. The caller checks the memory of the resulting split.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ SAME: Final = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Reruns:
-    """Recomputation by stage: costs of ranks that keep all layers and of ranks that rerun all, for types on every rank."""
+    """Recomputation by stage, for accelerator types ``types`` on every rank.
+
+    Attributes:
+        kept, rerun: costs of ranks that keep all layers and of ranks that rerun all.
+    """
 
     kept: LayerCosts
     rerun: LayerCosts
@@ -58,7 +62,7 @@ class Reruns:
 
     @cached_property
     def layers(self) -> Floats:
-        """R of every rank with 0…L layers, (pp, L + 1); inf where none is enough."""
+        """R of every rank with 0…L layers, (pp, L + 1); inf where no allowed number of reruns fits in memory."""
         most, capacity = sum(self.kept.counts), self.kept.least_capacity_bytes(self.types)
         out = np.full((len(self.types), most + 1), np.inf)
         for held in range(most + 1):
@@ -70,28 +74,29 @@ class Reruns:
 
     @property
     def slower_s(self) -> Floats:
-        """Seconds of one more rerun layer, (types,)."""
+        """Seconds that each further rerun layer adds, (types,)."""
         return (self.rerun.layer_s - self.kept.layer_s)[:, 0]
 
     def policies(self, split: Split) -> tuple[str, ...] | None:
-        """Of every rank with its layers of a split; None where they do not fit."""
+        """Recompute policy of every rank with its layers of a split; None where one does not fit or has no name."""
         held = [sum(chunks) for chunks in split]
         again = self.layers[np.arange(len(held)), held]
         if not np.isfinite(again).all():
             return None
         out = [self._policy(int(some), layers) or "full" for some, layers in zip(again, held, strict=True)]
+        # a policy that reruns one of d layers needs chunks of equal size (R11)
         unequal = (len(set(chunks)) > 1 for chunks in split)
         return (
             None if any(rerun_period(one) > 1 for one, some in zip(out, unequal, strict=True) if some) else tuple(out)
         )
 
     def _policy(self, again: int, held: int) -> str | None:
-        """Of a rank that reruns so many of its layers; None where that is no share of every chunk."""
+        """Policy of a rank that reruns ``again`` of ``held`` layers; None where its chunks would differ."""
         whole = held % self.num_chunks == 0 and again % self.num_chunks == 0
         return policy_of_share(again, held) if whole or again in (0, held) else None
 
     def _bytes(self, held: int, again: Ints) -> Floats:
-        """Of every rank that reruns so many of ``held`` layers, (pp, choices)."""
+        """Bytes of every rank that reruns ``again`` of ``held`` layers, (pp, choices)."""
         least, layer = self.kept.fixed_bytes[:, None], self.kept.layer_bytes[:, :1]
         full, rerun = self.rerun.fixed_bytes[:, None], self.rerun.layer_bytes[:, :1]
         return np.where(again > 0, full + again * rerun + (held - again) * layer, least + held * layer)
@@ -108,8 +113,9 @@ def partition_stages(
 
     Args:
         types: accelerator types on every pipeline rank.
-        placement: where the schedule has its virtual stages; it decides which ranks of the equal split have a layer more.
-        reruns: recomputation by stage, of which ``costs`` are those of ranks that keep all.
+        placement: where the schedule has its virtual stages; it decides which ranks of the equal split have one more
+            layer.
+        reruns: recomputation by stage; ``costs`` are then those of ranks that keep all layers.
     """
     pp, num_layers = len(types), sum(costs.counts)
     if num_layers < pp * num_chunks:
@@ -125,8 +131,9 @@ def partition_stages(
 def _range_paces(
     costs: LayerCosts, types: Sequence[frozenset[str]], reruns: Reruns | None, *, located: bool, least: int
 ) -> Floats:
-    """Seconds of rank r with the layers i…j−1, (pp, L + 1, L + 1); inf where C2 or C3 forbids them."""
+    """Seconds of rank r with the layers i…j−1, (pp, L + 1, L + 1); inf where C2 or C3 forbids the range."""
     counts, num_layers = np.array(costs.counts), sum(costs.counts)
+    # size[i, j] = j − i; ranges of too few layers are excluded at the end
     size = np.subtract.outer(np.arange(num_layers + 1), np.arange(num_layers + 1)).T
     if located:
         share = np.eye(len(counts))[np.repeat(np.arange(len(counts)), counts)]  # (L, block types)
@@ -142,11 +149,11 @@ def _range_paces(
 def _paces(
     costs: LayerCosts, types: Sequence[frozenset[str]], reruns: Reruns | None, inside: Floats, size: Ints
 ) -> Floats:
-    """Seconds of every rank with some layers, (pp, ...); inf where C2 forbids them.
+    """Seconds of every rank with given layers, (pp, ...); inf where C2 forbids them.
 
     Args:
         inside: layers of each block type, (..., block types).
-        size: layers in all, (...).
+        size: number of layers, (...).
     """
     seconds = np.stack([inside @ layer_s for layer_s in costs.layer_s])  # (types, ...)
     capacity, each = costs.least_capacity_bytes(types), (slice(None), *(None,) * size.ndim)
@@ -166,7 +173,7 @@ def _paces(
 
 
 def _least_slowest(pace: Floats) -> float:
-    """Minimax pass: the least T with which all layers find a rank."""
+    """Minimax pass: the least T within which the ranks hold all layers."""
     reached = np.full(pace.shape[1], np.inf)
     reached[0] = 0.0
     for here in pace:
@@ -175,11 +182,14 @@ def _least_slowest(pace: Floats) -> float:
 
 
 def _nearest(pace: Floats, equal: Ints) -> list[int]:
-    """Additive pass over ranges of a pace of 1 or less: layers per rank nearest to ``equal``, then of least Σ pace², then
-    with the lightest first ranks."""
+    """Additive pass: layers per rank nearest to ``equal``, then of least Σ pace², then with the lightest first ranks.
+
+    ``pace`` is relative to T, so ranges above 1 are excluded.
+    """
     size = np.arange(pace.shape[1])
     taken = size[None, :] - size[:, None]
-    squares = np.where(pace <= SAME, pace, np.inf) ** 2 / (2 * len(equal))  # of all ranks less than one layer
+    # scaled so that the squares of all ranks together weigh less than one layer
+    squares = np.where(pace <= SAME, pace, np.inf) ** 2 / (2 * len(equal))
     apart = [np.abs(taken - wanted) + here for here, wanted in zip(squares, equal, strict=True)]
     left = np.full(len(size), np.inf)
     left[-1] = 0.0

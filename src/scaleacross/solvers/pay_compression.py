@@ -1,7 +1,8 @@
-"""Which gradients travel encoded: where that saves a share of the step worth other numerics to the job, and why not elsewhere.
+"""Which gradients travel encoded: a codec stays only where it saves a stated share of the step.
 
-The choice of the whole network takes whatever is fastest. Every codec in it is then taken back if the best choice without it
-makes the step no longer than ``min_saving_fraction``, the least loss first; what it leaves on the table is in the bound.
+The choice of the whole network uses whatever is fastest. Then codecs are removed one by one, the one with the least
+loss first, while the best choice without it lengthens the step by less than ``min_saving_fraction``. The bound still
+covers the removed codecs. Reports state the reason of every choice (``reason``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ Options = Mapping[Key, Sequence[FlowOption]]
 
 @dataclass(frozen=True)
 class Paid:
-    """A solution whose codecs pay, and what each communicator's codec saves of the step, s (taken back or not)."""
+    """A solution whose codecs are worth it.
+
+    Attributes:
+        saved_s: seconds of the step that the codec of each collective saves, removed or not.
+        plain: collectives whose codec was removed.
+    """
 
     solution: NetworkSolution
     saved_s: dict[Key, float] = field(default_factory=dict)
@@ -42,7 +48,7 @@ def paying(
 
     Args:
         problem_without: keys of collectives -> the problem in which these are not encoded.
-        step_s: of the plan under ``solution``.
+        step_s: step time of the plan under ``solution``.
     """
     asked = job.network.compression
     if asked is None:
@@ -81,11 +87,11 @@ def reason(
     accelerators: Sequence[Accelerator],
     saved_s: float | None,
 ) -> CompressionReason | None:
-    """Why a collective is encoded, or is not; None where the job does not ask.
+    """Why a collective is encoded or not; None where the job does not ask for compression.
 
     Args:
-        options: all that it could choose from.
-        saved_s: what its codec saves of the step; None: the fastest choice of the network has none for it.
+        options: all options of the collective.
+        saved_s: seconds of the step that its codec saves; None: the fastest network has no codec for it.
     """
     asked = job.network.compression
     if asked is None:

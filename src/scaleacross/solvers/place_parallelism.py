@@ -1,18 +1,19 @@
 """Place the axes of candidates: which axis varies fastest over the devices, how many devices of each building.
 
-Sets          A  axes of degree > 1;  Π  their orders, 5! at most;  J  fills (``fleets``): both finite, whatever the fleet's size
-Variables     π ∈ Π  order of the axes, fastest first;  j ∈ J  fill
-Parameters    c[j,S,a]    serial seconds of axis a when exactly the axes in S are faster and fill j is used
+Sets          A  axes of degree > 1;  Π  their orders, 5! at most;  J  allocations (``fleets``), finite for any pool
+Variables     π ∈ Π  order of the axes, fastest first;  j ∈ J  allocation
+Parameters    c[j,S,a]    serial seconds of axis a when exactly the axes in S are faster and allocation j is used
               t[j,S,a,w]  seconds that axis a adds to window w (``overlap.windows``) in the same place
 Objective     min over j, π of the exact step (``plan_cost.step_seconds``)
-Bound         Σ_a c[j,S(π,a),a] + Σ_w exposed_w(Σ_a t[j,S(π,a),a,w]), pipelines at their lower bound, S(π,a) the axes before a
-C5 forced     the last axis is the one asked for (used to price alternatives)
+Bound         Σ_a c[j,S(π,a),a] + Σ_w exposed_w(Σ_a t[j,S(π,a),a,w]), pipelines at their lower bound,
+              S(π,a) the axes before a
+C5 forced     the last axis is the one asked for (used to evaluate alternatives)
 
-Axes meet in many orders behind the same set of faster ones, so arcs (j, S, a) are priced, and orders are sums of arcs. The
-bounds of all orders on all fills are worked out in arrays; from the least up they are then priced exactly until the next bound
-is not below the best: that is the optimum of Π × J. The few orders that are best whatever the fill go first, and the best of
-them drops most others before their arcs are priced. Fills that do not tile (a granule that cuts a group) are priced like any
-other.
+The terms of an axis depend on the set of faster axes, not on their order. So the arcs (j, S, a) are evaluated once, and
+orders are sums of arcs. The bounds of all orders on all allocations are computed in arrays. Placements then get exact
+step times, least bound first, until the next bound is not below the best: that is the optimum of Π × J. The few orders
+that are best on any allocation go first, and the best of them rules out most others before their arcs are evaluated.
+Allocations that do not tile (a granule that cuts a group) are treated like any other.
 """
 
 from __future__ import annotations
@@ -46,26 +47,25 @@ from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import axis_orders
 
 FILL_BLOCK: Final = 128
-"""Fills whose orders are bounded together: all of them for up to four buildings."""
+"""Allocations whose orders are bounded together: all of them for up to four buildings."""
 ORDERS_FIRST: Final = 8
-"""Orders that are tried before the others: enough to hold a good one, and few of 120. A choice."""
+"""Orders that are tried before the others: enough to include a good one, and few of 120. A choice."""
 
 AxisOrder = tuple[GridAxis, ...]
 Place = tuple[Fill, AxisOrder]
 
 
 def never() -> bool:
-    """A clock that stops nobody."""
+    """Stop callback of a search without one: always false."""
     return False
 
 
 @dataclass(frozen=True)
 class PlacementDecision:
-    """Axis order (fastest first, axes of degree 1 first of all), fill, and the exposed communication in seconds.
+    """Axis order (fastest first, axes of degree 1 first of all), allocation, and the exposed communication in seconds.
 
-    ``balance`` holds layers and batch shares on fleets of several accelerator types, None where they are equal.
-
-    ``complete`` says that nothing of the space is better; otherwise some fills were not tried.
+    ``balance`` has layers and batch shares on mixed pools; None means equal ones. If ``complete`` is true, no placement
+    of the space is better; otherwise some allocations were not tried.
     """
 
     axis_order: AxisOrder
@@ -81,14 +81,17 @@ class Wanted:
 
     Attributes:
         slowest_axis: C5: only orders that end with this axis.
-        enough_s: no further fills once a placement exposes no more communication than this; the decision says whether all of
-            them were tried.
-        cutoff_s: placements that expose this much communication or more are of no interest: None when all do.
-        stop: asked before every exact price; once true, the best so far comes back, not complete (None if there is none).
-        left: told the bound on the communication of placements that are left out as their estimate (``Priced.estimate_s``) is
-            not below ``cutoff_s``, or as ``patience`` ended; None: none are.
-        patience: exact prices in a row, none of them less, after which the others of the same block of fills and orders are left
-            out; half as many in the next block, as it is much like this one. None: none are.
+        enough_s: try no further allocations once a placement exposes at most this much communication. The decision is
+            not ``complete`` if some were left.
+        cutoff_s: placements that expose this much communication or more do not count; the result is None if all do.
+        stop: called before every exact step time. Once it is true, the best so far is returned as not complete (None if
+            there is none).
+        left: called with a bound on the communication of placements left out because their estimate
+            (``Priced.estimate_s``) is not below ``cutoff_s``, or because ``patience`` ended. None: no placement is left
+            out.
+        patience: consecutive exact step times without an improvement, after which the rest of a block of allocations
+            and orders is left out. Each further block, which resembles this one, gets half of it. Used only with
+            ``left``.
     """
 
     slowest_axis: GridAxis | None = None
@@ -99,7 +102,7 @@ class Wanted:
     patience: int | None = None
 
     def among(self, orders: Sequence[AxisOrder]) -> list[AxisOrder]:
-        """The orders that end with the axis asked for."""
+        """The orders that end with ``slowest_axis``; all of them without one."""
         return [order for order in orders if self.slowest_axis is None or order[-1:] == (self.slowest_axis,)]
 
 
@@ -108,10 +111,10 @@ ANYWHERE: Final = Wanted()
 
 @dataclass
 class Placer:
-    """Places candidates on one fleet; remembers fills, their levels and group shapes between candidates.
+    """Places candidates on one accelerator pool; remembers allocations, link figures and group shapes.
 
-    ``least_stages``: pipeline stages of the candidates that it is for. ``beyond``: what those placed so far took beyond their
-    estimates.
+    ``least_stages`` is the least number of pipeline stages of its candidates. ``beyond`` has the ratios of step time to
+    estimate of those placed so far.
     """
 
     least_stages: ClassVar[int] = 1
@@ -123,9 +126,9 @@ class Placer:
     beyond: Beyond = field(default_factory=Beyond)
 
     def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
-        """The best placement of a single candidate (``candidates`` has one row), None when no fill holds what is wanted.
+        """The best placement of the single candidate in ``candidates``; None if there is none as ``wanted``.
 
-        Fills are tried block by block, largest granule first.
+        Allocations are tried block by block, largest granule first.
         """
         idle, cutoff_s, left = axes_of(candidates)[1], wanted.cutoff_s, wanted.left
         least_s = self._promising(candidates, work, cutoff_s)
@@ -139,6 +142,7 @@ class Placer:
             if not some:
                 continue
             bounds, estimates = self._figures_s(candidates, work, some, block)
+            # estimates may exceed step times, so they may cut placements only if the caller records these
             order_by, slower = bounds if left is None else np.maximum(bounds, estimates), 0
             for index in np.argsort(order_by, axis=None, kind="stable").tolist():
                 if order_by.flat[index] >= cutoff_s:
@@ -161,8 +165,10 @@ class Placer:
     def exposed_s(
         self, candidates: Candidates, work: Work, fill: Fill, order: AxisOrder, cutoff_s: float = np.inf
     ) -> float:
-        """What a placement of a single candidate adds to ``Priced.free_s``, exactly; inf where pipeline and optimizer alone add
-        ``cutoff_s`` or more."""
+        """Exact seconds that one placement of a single candidate adds to ``Priced.free_s``.
+
+        The result is inf where pipeline and optimizer alone add ``cutoff_s`` or more.
+        """
         placed = self.on(fill)
         free_s = float(placement_free_s(self.pricing.volumes(candidates, work))[0])
         limits = free_s + cutoff_s, float(work.optimizer_s[0])
@@ -170,15 +176,15 @@ class Placer:
 
     @property
     def by_stage(self) -> bool:
-        """Whether it places candidates whose stages have recompute policies of their own."""
+        """Whether it can place candidates with recomputation by stage; false here."""
         return False
 
     def unlimited(self) -> Placer:
-        """A placer that places candidates however slow they are: this one."""
+        """A placer that places candidates however slow they are; this one has no limit of its own."""
         return self
 
     def on(self, fill: Fill) -> FixedPlacement:
-        """Pricing on a fill."""
+        """Step times on one allocation, remembered."""
         if fill not in self._placed:
             pricing = self.pricing
             network = searched_network(pricing.job, pricing.accelerators)
@@ -186,18 +192,18 @@ class Placer:
         return self._placed[fill]
 
     def levels(self, fill: Fill) -> Levels:
-        """Link figures of a fill."""
+        """Link figures of an allocation."""
         return self.on(fill).levels
 
     def fills_of(self, candidates: Candidates) -> list[Fill]:
-        """The fills that hold a single candidate."""
+        """The allocations that hold a single candidate, remembered by degrees."""
         degrees = candidates.decision(0).degrees
         if degrees not in self._fills:
             self._fills[degrees] = self.fleet.fills_of(degrees)
         return self._fills[degrees]
 
     def _promising(self, candidates: Candidates, work: Work, cutoff_s: float) -> dict[AxisOrder, float]:
-        """The axis orders whose lower bound, whatever the fill, is below the cutoff, with that bound."""
+        """The axis orders whose lower bound for any allocation is below the cutoff, each with that bound in seconds."""
         orders = orders_of(candidates)
         bounds = self.pricing.order_bounds_s(candidates, work, orders)[:, 0].tolist() if orders[0] else [-np.inf]
         return {order: bound for order, bound in zip(orders, bounds, strict=True) if bound < cutoff_s}
@@ -205,13 +211,13 @@ class Placer:
     def bounds_s(
         self, candidates: Candidates, work: Work, orders: Sequence[AxisOrder], fills: Sequence[Fill]
     ) -> Floats:
-        """Bounds on the communication of a single candidate on orders of its active axes, (fills, orders)."""
+        """Lower bounds on the communication of a single candidate on orders of its active axes, (fills, orders)."""
         return self._figures_s(candidates, work, orders, fills)[0]
 
     def _figures_s(
         self, candidates: Candidates, work: Work, orders: Sequence[AxisOrder], fills: Sequence[Fill]
     ) -> tuple[Floats, Floats]:
-        """``bounds_s``, and the estimates of the same (``Priced.estimate_s``)."""
+        """Lower bounds as in ``bounds_s``, and estimates (``Priced.estimate_s``), each (fills, orders)."""
         parts = []
         for axis in orders[0]:
             sets, of_order = sets_before(orders, axis)
@@ -233,7 +239,7 @@ class Placer:
         subsets: Sequence[frozenset[GridAxis]],
         fills: Sequence[Fill],
     ) -> Terms:
-        """c and t of an axis of a single candidate behind every set of faster axes on every fill, fill by fill."""
+        """c and t of one axis of a single candidate, one row per allocation and set of faster axes."""
         places = list(product(fills, subsets))
         copies = np.zeros(len(places), dtype=np.int64)
         volumes = self.pricing.volumes(candidates.take(copies), work.take(copies))
@@ -252,7 +258,7 @@ class Placer:
         shapes: GroupShape,
         places: Sequence[tuple[Fill, frozenset[GridAxis]]],
     ) -> GroupShape:
-        """Of the groups that the pipeline waits for, one row per place, those of the ranks that wait least."""
+        """Group shapes of the ranks that wait least, one row per place, for an axis that a pipeline waits for."""
         degree = int(getattr(candidates, "ep" if axis == "dp_shard" else axis)[0])
         strides = np.array([int(stride_behind(candidates, faster)[0]) for _, faster in places])
         largest = np.array([max(count for _, count in fill) for fill, _ in places])
@@ -271,11 +277,11 @@ class Placer:
 
 
 def axes_of(candidates: Candidates) -> tuple[AxisOrder, AxisOrder]:
-    """Axes of degree > 1 of a single candidate, and the others."""
+    """Axes of degree > 1 of a single candidate, and the other axes."""
     active = tuple(axis for axis in GRID_AXES if int(getattr(candidates, axis)[0]) > 1)
     return active, tuple(axis for axis in GRID_AXES if axis not in active)
 
 
 def orders_of(candidates: Candidates) -> list[AxisOrder]:
-    """Orders of the axes of degree > 1 of a single candidate."""
+    """All orders of the axes of degree > 1 of a single candidate."""
     return list(axis_orders(axes_of(candidates)[0], bool(candidates.expert_lanes[0] > 1)))

@@ -1,10 +1,11 @@
 """Step 5 of the joint search (``joint``): place the candidates that bounds left over, the most promising first.
 
-What one of them took beyond its estimate is expected of all with its pipeline (``beyond``). On a trunk of 1:64 a thousand
-candidates of 63 stages have estimates below the best step time; without this they are all placed before the first of 16 stages.
+The ratio of step time to estimate of one candidate is expected of all with its pipeline (``beyond``). On an
+inter-building link of 1:64 a thousand candidates of 63 stages have estimates below the best step time. Without this
+rule they are all placed before the first candidate of 16 stages.
 
-The order decides nothing but when the incumbent is found, and which gap is left where a limit ends the search: whatever has a
-bound below the incumbent is placed before the search ends.
+The order decides only when the incumbent is found, and which gap is left where a limit ends the search. Everything with
+a bound below the incumbent is placed before the search ends.
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_state import Search
 
 PATIENCE: Final = 128
-"""Candidates placed one after another, none of them faster, after which the next have the least bounds: all must be placed that
-may be faster, and a limit then leaves a smaller gap. A choice."""
+"""Consecutive candidates without an improvement after which the least bounds go first: a choice.
+
+All that may be faster must be placed anyway, and a limit then leaves a smaller gap.
+"""
 
 Block = tuple[Priced, Placer]
 
 
 def place_survivors(state: Search, blocks: Sequence[Block], most: int | None = None) -> None:
-    """By estimates first, then by the bounds of what those left out, each corrected by what others of the same pipeline took;
-    last by bounds alone.
+    """Place candidates: first by corrected estimates, then by corrected bounds, last by bounds alone.
+
+    A figure is corrected by the ratio that other candidates of the same pipeline had.
 
     Args:
-        most: so many by their estimates, for an early incumbent; None: all that may be below it.
+        most: place only so many, by estimates, for an early incumbent; None: all that may be below it.
     """
     rows = [(block, row) for block, (priced, _) in enumerate(blocks) for row in range(len(priced.bound_s))]
     estimates = np.concatenate([np.zeros(0), *(priced.estimate_s for priced, _ in blocks)])
@@ -46,6 +50,7 @@ def place_survivors(state: Search, blocks: Sequence[Block], most: int | None = N
             break
         left: list[float] = [np.inf]
         took[index] = _place(state, blocks, rows[index], left.append)
+        # only placements left out by their estimates remain of this candidate, so their bound becomes its own
         bounds[index] = max(bounds[index], min(left))
         if done % 16 == 0:
             state.tell("placing", done, len(rows))
@@ -63,7 +68,7 @@ def place_survivors(state: Search, blocks: Sequence[Block], most: int | None = N
 def by_bounds(
     state: Search, bounds_s: Floats, pipelines: Sequence[Pipeline], took: Mapping[int, float]
 ) -> Iterator[int]:
-    """Every candidate once: in the order of ``in_turn``, and once PATIENCE of them were not faster, the least bound first."""
+    """Yield every candidate once as ``in_turn`` does; after PATIENCE without an improvement, least bound first."""
     left, best_s, slower = set(range(len(bounds_s))), state.incumbent_s, 0
     for index, _ in in_turn(bounds_s, pipelines, took):
         if slower >= PATIENCE:
@@ -76,23 +81,24 @@ def by_bounds(
 
 
 def in_turn(figures_s: Floats, pipelines: Sequence[Pipeline], took: Mapping[int, float]) -> Iterator[tuple[int, float]]:
-    """Every candidate once with its expected step time, the least first, as far as that is known by then.
+    """Yield every candidate once with its expected step time in seconds, the least first by what is known then.
 
     Args:
         figures_s: an estimate or a bound of every candidate.
         pipelines: the pipeline of every candidate.
-        took: what candidates took, or what they do not stay below; it grows meanwhile.
+        took: step times of candidates, or lower bounds on them; it grows meanwhile.
     """
     beyond, seen = Beyond(), 0
     queue = [(float(figure_s), index) for index, figure_s in enumerate(figures_s)]
     heapify(queue)
     while queue:
         for placed in islice(took, seen, None):
-            if np.isfinite(figures_s[placed]):  # else all of it was placed, and its bound is one on nothing
+            if np.isfinite(figures_s[placed]):  # an infinite bound means that all of it was placed
                 beyond.learn(pipelines[placed], float(figures_s[placed]), took[placed])
         seen = len(took)
         believed_s, index = heappop(queue)
         now_s = beyond.of(pipelines[index]) * float(figures_s[index])
+        # ratios change while the queue stands, so a figure is brought up to date when it is popped
         if queue and now_s > max(believed_s, queue[0][0]):
             heappush(queue, (now_s, index))
         else:
@@ -102,7 +108,7 @@ def in_turn(figures_s: Floats, pipelines: Sequence[Pipeline], took: Mapping[int,
 def _place(
     state: Search, blocks: Sequence[Block], at: tuple[int, int], left: Callable[[float], None] | None = None
 ) -> float:
-    """Place row ``at[1]`` of a block: its step time, or that of the incumbent, if it is not below that."""
+    """Place row ``at[1]`` of block ``at[0]``; its step time in seconds, or the incumbent's if it is not faster."""
     priced, placer = blocks[at[0]]
     placed = state.place(priced, at[1], placer, below_s=state.incumbent_s, in_time=True, left=left)
     return state.incumbent_s if placed is None else placed.step_s

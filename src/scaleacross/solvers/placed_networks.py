@@ -1,4 +1,4 @@
-"""The networks of candidates that a search placed, each chosen once: the best plan and its alternatives ask for the same ones."""
+"""The networks of candidates that a search placed, each chosen once: the best plan and its alternatives share them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaleacross.solvers.search_state import Placed, Search, decision_of
 
 @dataclass
 class PlacedNetworks:
-    """Remembers them for one search."""
+    """Remembers the networks of placed candidates for one search."""
 
     state: Search
     _known: dict[int, tuple[Placed, Networked | InfeasibleError]] = field(default_factory=dict)
@@ -21,7 +21,11 @@ class PlacedNetworks:
         return id(placed) in self._known
 
     def of(self, placed: Placed) -> Networked:
-        """The candidate with the network that makes its step shortest. Raises InfeasibleError as ``with_network`` does."""
+        """The candidate with the network that makes its step shortest.
+
+        Raises:
+            InfeasibleError: no network keeps to the budgets (``with_network``).
+        """
         if not self.knows(placed):
             self._known[id(placed)] = (
                 placed,

@@ -1,4 +1,4 @@
-"""Candidates with their work, their bounds and what they are compared by."""
+"""Candidates with their work, lower bounds and estimates: the rows that the search sorts, prunes and places."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from scaleacross.cost_models.work import Work
 
 @dataclass(frozen=True)
 class Priced:
-    """Candidates that fit in memory, with their work and lower bound; ``free_s`` is what no placement changes.
+    """Candidates that fit in memory, with their work and bounds in seconds, (n,) each.
 
-    ``estimate_s`` is the bound if gradients that cross buildings met all others on the way: by it candidates are compared.
+    Attributes:
+        free_s: part of the step time that no placement changes.
+        bound_s: lower bound on the step time.
+        estimate_s: the bound, but gradients that cross buildings meet those of all other pipeline ranks there.
+            Candidates are compared by it; a step time may be below it.
     """
 
     candidates: Candidates

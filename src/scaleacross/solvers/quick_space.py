@@ -1,6 +1,6 @@
-"""An incumbent of the quick space, where the full one is too large: whoever asks for more must not get a slower plan.
+"""An incumbent from the quick space for a search of a large full one: a larger space must not give a slower plan.
 
-In billions of candidates the blocks that a limit leaves time for may hold nothing as good as the quick space has.
+With billions of candidates, the blocks searched within a limit may contain nothing as good as the quick space does.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from scaleacross.workloads.problem import Problem
 from scaleacross.workloads.space import full_space
 
 SHARE: Final = 0.4
-"""Of what is left of a limit in seconds that the quick space may take: a choice."""
+"""Share of the rest of a limit in seconds that the search of the quick space may use: a choice."""
 
 
 def probe(state: Search, placer_on: PlacerOn | None = None) -> None:
-    """Search what the quick space has of a full one of more than ``MANY_CANDIDATES``."""
+    """Search the quick space, if the space is full and has more than ``MANY_CANDIDATES``."""
     problem = state.problem
     if problem.job.space == "full" and state.num_candidates > MANY_CANDIDATES and not state.past_limit:
         quick = Problem(quick_of(problem), problem.workload, problem.topology, problem.profile)
@@ -26,7 +26,7 @@ def probe(state: Search, placer_on: PlacerOn | None = None) -> None:
 
 
 def quick_of(problem: Problem) -> Job:
-    """The job with the values alone that a quick space has of every list; a list that has none of them stays."""
+    """The job with only the values of the quick space in every list; a list without any of them stays as it is."""
     changed = {}
     for name in full_space(problem.job, problem.profile, problem.topology):
         values, default = getattr(problem.job, name), Job.model_fields[name].default

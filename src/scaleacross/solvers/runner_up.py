@@ -1,12 +1,14 @@
-"""The runner-up of every decision of a plan: the best plan that decides one thing otherwise, everything else free again.
+"""The runner-up of every decision of a plan: the best plan that decides one thing otherwise.
+
+Everything else is free again:
 
 degrees, schedule, chunks, micro-batch, recompute, shard level
-    The joint search on the job without the chosen value: its bound says that no such plan is faster than stated.
-axis order, fill, and how far each axis reaches
-    Every order on every fill of the plan's own settings, layers per stage and batch shares, priced one by one
-    (``EveryPlacement.every_of``): no solver, so the best one is the best.
+    The joint search on the job without the chosen value. Its bound says that no such plan is faster than stated.
+axis order, allocation, and the outermost level of each axis
+    Exact step times of every order on every allocation with the plan's own settings, layers per stage and batch shares
+    (``EveryPlacement.every_of``). All are tried, so the best one is proved.
 
-``alternatives`` prices fewer of these, with less proof, each time a plan is made; this is the full account on demand.
+``alternatives`` tries fewer of these, with less proof, whenever a plan is made; this is the full account on demand.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from scaleacross.workloads.problem import Problem
 SEARCH_GAP: Final = 1e-3
 """Relative gap at which the search of a runner-up stops; its bound is reported."""
 LEAST_LIMIT_S: Final = 0.5
-"""No search is begun with less time than this."""
+"""No search begins with less time than this."""
 
 
 CHOICES: Final[Mapping[str, tuple[str, Callable[[Decision], Any]]]] = {
@@ -53,12 +55,12 @@ CHOICES: Final[Mapping[str, tuple[str, Callable[[Decision], Any]]]] = {
     "activation offload": ("activation_offload", lambda decision: decision.activation_offload),
     "optimizer offload": ("optimizer_offload", lambda decision: decision.optimizer_offload),
 }
-"""Decision -> the job's field that allows its values, and how a plan's value is read."""
+"""Decision -> the job's field with its allowed values, and a function that reads the plan's value."""
 
 
 @dataclass(frozen=True)
 class Without:
-    """A decision, what was chosen, and the job that forbids it; None when the job allows nothing else."""
+    """A decision, the value chosen, and the job without that value; ``job`` is None if nothing else is allowed."""
 
     decision: str
     chosen: str
@@ -75,8 +77,10 @@ def runner_ups(
     report: Callable[[Progress], None] = lambda progress: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[RunnerUp]:
-    """The runner-up of every decision of a placed plan; searches share ``time_limit_s`` of ``clock``, each an equal part of what
-    is left."""
+    """Yield the runner-up of every decision of a placed plan.
+
+    The searches share ``time_limit_s`` of ``clock``; each gets an equal part of what is left.
+    """
     won = _cost(problem, decision)
     forbidden = list(without(problem, decision))
     began = clock()
@@ -88,7 +92,7 @@ def runner_ups(
 
 
 def without(problem: Problem, decision: Decision) -> Iterator[Without]:
-    """Every decision that a search can be kept from."""
+    """Yield every decision that a search can change, each with the job that forbids the chosen value."""
     job = problem.job
     for axis in (name for name in DegreeRequest.model_fields if name not in ("expert_lanes", "cp_inner")):
         value = int(getattr(decision.degrees, axis))
@@ -113,7 +117,7 @@ def _lacking(job: Job, field: str, value: Any) -> Job | None:
 
 
 def _values(problem: Problem, axis: str) -> Sequence[int]:
-    """Values that the search space has for an axis on all accelerators."""
+    """Values of an axis in the search space on all accelerators."""
     whole = fleets(problem.topology)[0]
     free = problem.job.model_copy(update={"degrees": DegreeRequest()})
     space = SearchSpace(free, problem.profile, problem.topology.num_accelerators, whole.unit)
@@ -152,7 +156,7 @@ def _against(
     status: Any,
     bound_s: float | None = None,
 ) -> RunnerUp:
-    """``bound_s`` None: nothing is faster than what was found."""
+    """The runner-up and its difference from the plan; ``bound_s`` None: nothing is faster than what was found."""
     found, lost = networked.decision, networked.cost
     step_s, own_s = lost.cost.step_s, won.cost.step_s
     return RunnerUp(
@@ -170,7 +174,7 @@ def _against(
 
 
 def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> Iterator[RunnerUp]:
-    """Axis order, fill, and the reach of every axis, among all placements of the plan's settings."""
+    """Yield runner-ups for axis order, allocation and the outermost level of every axis, with the plan's settings."""
     placement = decision.placement
     if placement is None:
         raise ValueError("the decision has no placement")
@@ -203,7 +207,7 @@ def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> It
 
 
 def _fleet_of(problem: Problem, placement: Placement) -> Fleet:
-    """The fleet whose accelerator types are those of the placement."""
+    """The accelerator pool with the types of the placement."""
     used = {problem.topology.building(share.building).accelerator.name for share in placement.fill}
     return next(fleet for fleet in fleets(problem.topology) if {a.name for a in fleet.accelerators} == used)
 

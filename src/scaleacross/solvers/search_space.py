@@ -1,29 +1,32 @@
-"""The discrete choices of a plan, enumerated as ``Candidates`` rows, and why the others were refused.
+"""The discrete choices of a plan, enumerated as ``Candidates`` rows, and the number of refused ones by rule.
 
-Sets and parameters: L layers, H heads, K key/value heads, E experts, s tokens per sequence, G sequences per step,
-A accelerators.
+The search first enumerates partial candidates (``SearchSpace.bases``) and expands those that survive (``expand``).
+
+Parameters: L layers, H heads, K key/value heads, E experts, s tokens per sequence, G sequences, A accelerators.
 
 Choices: tp, cp, pp, dp_shard, dp_replicate, ep, sequences per micro-batch b, schedule with v chunks, recompute policy,
-shard level, exchange over cp, folding of experts onto lanes of tp and cp, shares of activations and optimizer states on the host.
+shard level, exchange over cp, folding of experts onto lanes of tp and cp, shares of activations and optimizer states on
+the host.
 
 R1 heads          tp divides H, K and the MLP widths
 R2 sequence       2·cp divides s (load-balanced halves) and so does tp of what is left; s/cp ≥ MIN_TOKENS_PER_RANK
-                exchanges by all-to-all: tp·cp divides H and K, too; with a ring outside: tp·cp_inner, 1 < cp_inner < cp
-R3 layers         pp ≤ L and pp·v ≤ L, or with chunks L + 2: the embedding and the head may have virtual stages of their own
-                  (not where prediction layers run beside the head);
+                  by all-to-all: tp·cp divides H and K, too; with a ring outside: tp·cp_inner, 1 < cp_inner < cp
+R3 layers         pp ≤ L and pp·v ≤ L, or with chunks L + 2: the embedding and the head may have virtual stages of
+                  their own (unless the model has prediction layers in addition to its head);
                   pp is the smallest that R6 and R9 allow of its ⌈L/pp⌉ and ⌈(L+2)/pp⌉ (``stage_counts``)
 R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
-R5 experts        ep divides E and dp_shard; with ep > 1 something must be sharded; folded, tp·cp·ep divides E and dp_shard > 1
+R5 experts        ep divides E and dp_shard; ep > 1 needs a shard level; folded: tp·cp·ep divides E, dp_shard > 1
 R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for, or in the range), whole hosts
-R7 schedule       pp, m and v that the schedule's generator accepts (``schedules.pipeline.refusal``); v as the schedule has
-                  chunks; without pipeline only 1F1B (nothing to choose)
-R8 shard level    none ⇔ dp_shard = 1 and nothing to shard over; otherwise dp_shard·cp > 1; parameters_once without pipeline, in
-                  which one micro-batch would drop what the next one needs
-R9 user           whatever the job pins
-R10 target        what the job's target expresses (``targets``)
-R11 recompute     of n of d layers: d divides those of every chunk, all chunks equal, none on the host; by stage: pp above 1
+R7 schedule       pp, m and v that the schedule's generator accepts (``schedules.pipeline.refusal``); v as the
+                  schedule has chunks; without pipeline only 1F1B (nothing to choose)
+R8 shard level    none needs dp_shard = 1, every other level dp_shard·cp > 1; parameters_once needs pp = 1, because
+                  in a pipeline one micro-batch would drop what the next one needs
+R9 user           values that the job pins
+R10 target        what the job's target can express (``targets``)
+R11 recompute     if n of d layers are rerun, d divides the layers of every chunk, all chunks are equal and no
+                  activations are on the host; recomputation by stage needs pp > 1
 
-Bounds on a candidate's memory are checked when it is priced (``candidates``).
+Memory limits are not rules of the space: the search checks them together with the bounds (``candidates``).
 """
 
 from __future__ import annotations
@@ -68,9 +71,9 @@ from scaleacross.targets.law import Scope
 from scaleacross.workloads.layer_profile import ModelProfile
 
 MIN_TOKENS_PER_RANK: Final = 1024
-"""Context parallelism stops here: below it ring attention has too little work per message to be of use."""
+"""Least tokens per rank under context parallelism: below it ring attention has too little work per message."""
 MOST_BASES: Final = 16_000_000
-"""Bases that are enumerated at once: 2 GB as columns, and a few times that while they are bounded and sorted."""
+"""Most partial candidates enumerated at once: 2 GB as columns, and a few times that while bounded and sorted."""
 
 
 @dataclass
@@ -80,7 +83,7 @@ class Refusals:
     counts: Counter[str] = field(default_factory=Counter)
 
     def keep(self, ok: bool, rule: str) -> bool:
-        """``ok``, counted under ``rule`` when false."""
+        """Return ``ok``, and count one refusal under ``rule`` if it is false."""
         if not ok:
             self.counts[rule] += 1
         return ok
@@ -90,7 +93,8 @@ class Refusals:
 class SearchSpace:
     """Everything that enumeration needs. ``max_accelerators`` and ``host_unit`` come from the topology.
 
-    ``policies_open``: recompute policies and offloads are not enumerated; ``open_policies`` has those of some candidates.
+    With ``policies_open``, recompute policies and offloads stay open (``ANY_POLICY``) until ``open_policies``
+    enumerates them.
     """
 
     job: Job
@@ -98,30 +102,31 @@ class SearchSpace:
     max_accelerators: int
     host_unit: int
     policies_open: bool = False
-    by_stage: bool = False  # with those whose stages have recompute policies of their own, which few can place
+    by_stage: bool = False  # whether to include recomputation by stage, which only some placers can place
 
     @cached_property
     def policies(self) -> Ints:
-        """Recompute code, offloaded activations and optimizer states of every policy that the job allows, (policies, 3)."""
+        """Every policy that the job allows, (policies, 3): recompute code, millionths of both offloads."""
         some = (policy for policy in self.job.recompute if self.by_stage or policy != BY_STAGE)
         every = product(some, self.job.activation_offload, self.job.optimizer_offload)
         return np.array([(RECOMPUTES.index(one), *map(millionths, s)) for one, *s in every], np.int64).reshape(-1, 3)
 
     def whole_layers(self, recompute: Ints, chunks: Ints, activations: Ints, refusals: Refusals) -> Bools:
-        """R11 of policies on so many virtual stages."""
+        """R11: whether each row's policy reruns whole layers in every one of its ``chunks`` virtual stages, (n,)."""
         whole = in_whole_layers(recompute, self.profile.num_layers, chunks, activations)
         refusals.counts.update({"R11 no whole layers to recompute": int((~whole).sum())} if not whole.all() else {})
         return whole
 
     def batches(self, refusals: Refusals) -> Iterator[Candidates]:
-        """All candidates, one batch per pp. Each combination appears exactly once."""
+        """Yield all candidates, one batch per pp. Each combination appears exactly once."""
         return (self.expand(bases, refusals) for bases in self.bases(refusals))
 
     def bases(self, refusals: Refusals) -> Iterator[Candidates]:
-        """Candidates before R8, one batch per pp: everything chosen but the split of dp, the shard level and the exchange.
+        """Yield partial candidates, one batch per pp, with the split of dp, shard level and exchange still open.
 
-        Their ``dp_shard`` holds all of dp and ``shard`` a level that some candidate has, so that a base needs no more
-        memory or time than any candidate made from it with that level; so does the exchange over cp where it is open.
+        Their ``dp_shard`` is the whole of dp, and ``shard`` is a level that some candidate has. So a partial candidate
+        needs no more memory or time than any candidate made from it with that level. The same holds for an open
+        exchange over cp (``ANY_EXCHANGE``).
 
         Raises:
             InputError: there are more than ``MOST_BASES``.
@@ -141,7 +146,7 @@ class SearchSpace:
                 yield self.expressed(Candidates(*np.concatenate(parts, axis=1)), ("base",), refusals)
 
     def expressed(self, candidates: Candidates, scopes: tuple[Scope, ...], refusals: Refusals) -> Candidates:
-        """R10. A policy still to be chosen counts as one that reruns and offloads nothing, which every target expresses."""
+        """R10: the rows that the target can express. An open policy counts as none, which every target can."""
         rows = replace(candidates, recompute=np.where(candidates.policy_open, 0, candidates.recompute))
         keep = expressible(self.job, self.profile, rows, len(candidates), scopes, refusals.counts)
         return candidates if keep is None else candidates.take(keep)
@@ -158,7 +163,7 @@ class SearchSpace:
         return self.expressed(self._exchanging(concatenate(parts)), ("split",), refusals)
 
     def _exchanging(self, candidates: Candidates) -> Candidates:
-        """Candidates with every exchange over cp that they may choose."""
+        """Repeat every row once for each exchange over cp that it may choose."""
         legal = [self._legal(candidates, code) for code in range(len(CONTEXT_EXCHANGES))]
         if not len(candidates) or (candidates.context != ANY_EXCHANGE).all():
             return candidates
@@ -166,7 +171,7 @@ class SearchSpace:
         return replace(candidates.take(copies), context=codes)
 
     def _legal(self, candidates: Candidates, code: int) -> Bools:
-        """R2 (exchanges), R9: whether candidates may have the exchange ``code``, (n,); all_to_all_ring is never open."""
+        """R2 (exchanges), R9: whether rows may have the exchange ``code``, (n,). ALL_TO_ALL_RING is never open."""
         kind, chosen = CONTEXT_EXCHANGES[code], candidates.context
         open_ = (chosen == ANY_EXCHANGE) & (kind in self.job.context_exchange) & (code != ALL_TO_ALL_RING)
         if kind == "all_to_all":
@@ -179,7 +184,7 @@ class SearchSpace:
         return np.logical_and.reduce([count % number == 0 for count in heads])
 
     def num_candidates(self, bases: Candidates) -> Ints:
-        """How many candidates each base stands for, (n,)."""
+        """Number of candidates that each partial candidate stands for, (n,)."""
         several = [(degree > 1).astype(np.int64) for degree in (bases.cp, bases.pp, bases.expert_lanes)]
         kinds = distinct(*(columns := np.stack([bases.dp, *several, bases.ep])))
         counts = [
@@ -190,8 +195,9 @@ class SearchSpace:
         return np.array(counts, dtype=np.int64)[kinds.code] * exchanges
 
     def _alike(self, bases: Candidates) -> Iterator[tuple[tuple[int, bool, bool, bool, int], Ints]]:
-        """Rows with equal (dp, cp > 1, pp > 1, folded, ep), which have the same states."""
+        """Yield rows with equal (dp, cp > 1, pp > 1, folded, ep), which have the same legal shard states."""
         several = 4 * (bases.cp > 1) + 2 * (bases.pp > 1) + (bases.expert_lanes > 1)
+        # the five figures are packed into one integer, so that one sort groups the rows
         key = (bases.dp * 8 + several) * 65536 + bases.ep
         order = np.argsort(key, kind="stable")
         starts = np.flatnonzero(np.diff(key[order], prepend=-1))
@@ -201,7 +207,7 @@ class SearchSpace:
             yield (int(bases.dp[row]), with_cp, piped, folded, int(bases.ep[row])), rows
 
     def tp_values(self, refusals: Refusals) -> list[int]:
-        """R1, R9."""
+        """R1, R9: legal values of tp, ascending."""
         attention = [block.attention for block, _ in self.profile.blocks if block.attention]
         widths = [
             gemm.out_features if gemm.shard.endswith("column") else gemm.in_features
@@ -221,7 +227,7 @@ class SearchSpace:
         ]
 
     def cp_values(self, refusals: Refusals) -> list[int]:
-        """R2 (without tp), R9."""
+        """R2 (without tp), R9: legal values of cp, ascending."""
         sequence, keep = self.job.sequence_length, refusals.keep
         halves, few = "R2 2·cp must divide the sequence", "R2 too few tokens per rank"
         fitting = [cp for cp in divisors(sequence) if cp == 1 or keep(sequence % (2 * cp) == 0, halves)]
@@ -229,13 +235,16 @@ class SearchSpace:
         return [cp for cp in out if cp <= self.max_accelerators and self.job.degrees.allows("cp", cp)]
 
     def _exchange(self, tp: int, cp: int, refusals: Refusals) -> list[tuple[int, int]]:
-        """R2 (exchanges), R9: its code and cp_inner, ANY_EXCHANGE where several are left that need no cp_inner; 0 where there is
-        nothing to exchange."""
+        """R2 (exchanges), R9: pairs (exchange code, cp_inner) for one tp and cp.
+
+        The code is ANY_EXCHANGE where several exchanges without cp_inner are legal, and 0 where cp is 1.
+        """
         if cp == 1:
             return [(0, 1)]
         divides = bool(self._divides_heads(np.array([tp * cp]))[0])
         rule = "R2 tp · cp must divide the heads of an all-to-all"
         asked = dict.fromkeys(self.job.context_exchange)
+        # ``asked`` maps every kind to None, so any other answer means that the kind was not asked for
         two_levels = [ALL_TO_ALL_RING] if asked.pop("all_to_all_ring", self) is None else []
         left = [kind for kind in asked if kind != "all_to_all" or refusals.keep(divides, rule)]
         codes = [ANY_EXCHANGE] if len(left) > 1 else [CONTEXT_EXCHANGES.index(kind) for kind in left]
@@ -246,8 +255,7 @@ class SearchSpace:
         ]
 
     def _inner(self, tp: int, cp: int, refusals: Refusals) -> list[int]:
-        """R2: of cp, the ranks that may exchange heads with a ring outside; none where a layer has a recurrence, whose inputs
-        all-to-alls alone move."""
+        """R2: legal cp_inner, the ranks inside a ring; none where a recurrent layer needs all-to-alls alone."""
         if any(block.recurrence for block, _ in self.profile.blocks):
             return []
         rule = "R2 tp · cp_inner must divide the heads of an all-to-all inside a ring"
@@ -259,12 +267,12 @@ class SearchSpace:
         return StageCounts(self.job, self.profile.num_layers)
 
     def pp_values(self, refusals: Refusals) -> list[int]:
-        """R3 (without chunks), R9. A pp that the user pins to one value is taken as it is."""
+        """R3 (without chunks), R9: legal values of pp. A value that the user pins is used as it is."""
         most, rule = self.profile.num_layers, "R3 more stages than layers"
         return [pp for pp in self._stages.worth if refusals.keep(pp <= most, rule) and pp <= self.max_accelerators]
 
     def _parts(self, pp: int, refusals: Refusals) -> Iterator[Ints]:
-        """Base columns in the order of Candidates: (tp, cp, exchange, lanes of experts) × pipelines × ep × policies by dp."""
+        """Yield base columns: (tp, cp, exchange, expert lanes) × pipelines × ep × policies, for one dp at a time."""
         pairs = [
             (tp, cp)
             for tp, cp in product(self.tp_values(refusals), self.cp_values(refusals))
@@ -283,6 +291,7 @@ class SearchSpace:
             if not fitting:
                 continue
             pipelines = np.array(self._pipelines(pp, self.job.global_batch_sequences // dp, refusals)).reshape(-1, 4)
+            # legal shard states depend on dp, pp and these two flags only, so rows with equal flags form one grid
             for with_cp, folded in product((False, True), repeat=2):
                 grid = np.array([one for one in fitting if (one[1] > 1, one[3] > 1) == (with_cp, folded)])
                 states = self._states(dp, with_cp, pp > 1, folded, refusals) if len(grid) else {}
@@ -292,6 +301,7 @@ class SearchSpace:
                     continue
                 g, c, e, p = rows = np.indices(sizes).reshape(len(sizes), -1)
                 whole = self.whole_layers(policies[p, 0], pp * pipelines[c, 2], policies[p, 1], refusals)
+                # R5: lanes and ep together divide the experts; without experts both are 1
                 whole &= max(1, self.profile.num_experts) % (grid[g, 3] * experts[e, 0]) == 0
                 g, c, e, p = rows[:, whole]
                 all_dp, one, stages = (np.full(len(g), value) for value in (dp, 1, pp))
@@ -301,7 +311,7 @@ class SearchSpace:
                 )
 
     def _lanes(self, lanes: int, dp: int, refusals: Refusals) -> list[int]:
-        """R5 (folding), R9: lanes of tp and cp on which experts may lie; 1 where there is nothing to choose."""
+        """R5 (folding), R9: numbers of tp and cp lanes that experts may lie on; 1 where nothing is to choose."""
         experts, asked = self.profile.num_experts, self.job.expert_folding
         out = [1] if lanes == 1 or not experts or "none" in asked else []
         rule = "R5 folded experts need tp · cp to divide their number, and dp_shard > 1"
@@ -310,7 +320,7 @@ class SearchSpace:
         return [one for one in out if self.job.degrees.allows("expert_lanes", one)]
 
     def _fits(self, world_size: int, refusals: Refusals) -> bool:
-        """R6."""
+        """R6: whether the job allows so many accelerators, they exist, and they are whole hosts or a divisor of one."""
         asked = self.job.allows_accelerators(world_size)
         if not refusals.keep(asked, "R6 other than the number of accelerators asked for"):
             return False
@@ -345,7 +355,7 @@ class SearchSpace:
     def _states(
         self, dp: int, with_cp: bool, piped: bool, folded: bool, refusals: Refusals
     ) -> dict[int, list[tuple[int, int]]]:
-        """R5, R8, R9: ep -> [(dp_shard, shard code)]."""
+        """R5, R8, R9: legal shard states by ep, ep -> [(dp_shard, shard code)], remembered with their refusals."""
         key = (dp, with_cp, piped, folded)
         if key not in self._known_states:
             refused = Refusals()

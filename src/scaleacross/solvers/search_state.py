@@ -26,12 +26,12 @@ from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem
 
 ENOUGH: Final = 1e-4
-"""A placement this close to its candidate's bound ends the trial of further fills; the reported gap shows it."""
+"""Relative distance to a candidate's bound at which no further allocations are tried; the reported gap shows it."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A candidate with its exact placement and step time in seconds; ``brought``: the caller's own decision."""
+    """A candidate with its exact placement and step time in seconds; ``brought`` marks a user-supplied decision."""
 
     step_s: float
     candidates: Candidates
@@ -53,11 +53,11 @@ class Search:
     clock: Callable[[], float] = time.perf_counter
     stopped: Callable[[], bool] = never
     share: float = 1.0
-    """Of a limit in seconds what the search itself may take; the rest is for what comes after it."""
+    """Share of a limit in seconds that the search itself may use; later steps get the rest."""
     below_s: float = np.inf
-    """Nothing at or above this is looked for."""
+    """Only plans faster than this (s) are looked for."""
     ended: bool | None = None
-    """Once the search is over: whether the limit, or somebody, ended it."""
+    """None while the search runs; afterwards whether the limit or the caller ended it."""
     began: float = field(init=False)
     started: float = field(default_factory=time.perf_counter)
     best: Placed | None = None
@@ -65,27 +65,29 @@ class Search:
     refusals: Refusals = field(default_factory=Refusals)
     num_candidates: int = 0
     several_stages: bool = False
-    """Whether any of them has a pipeline."""
+    """Whether any candidate has a pipeline."""
     several_chunks: bool = False
-    """Whether any of them has pipeline ranks with several chunks."""
+    """Whether any candidate has pipeline ranks with several chunks."""
     num_too_large: int = 0
     num_headroom: int = 0
-    """Of those too large, what fits without the job's headroom, and was not known to be slower."""
+    """Candidates that only the job's headroom rules out and whose bound could still win."""
     headroom_bound_s: float = np.inf
-    """Least bound of any of them."""
+    """Least bound of those candidates."""
     num_pruned: int = 0
     num_timed: int = 0
     """Exact step times computed."""
     open_bound_s: float = np.inf
     free_bound_s: float = np.inf
     any_layers_s: float | None = None
-    """Least bound of candidates that were left to be placed, however their layers are split (a rank's chunks as equal as
-    possible); None: the search did not look at it."""
+    """Least bound over the candidates left to be placed that holds for any split of their layers; None: not computed.
+
+    The chunks of one rank are as equal as possible.
+    """
     bound_violation_s: float = 0.0
     unbounded: list[tuple[Priced, Pricing]] = field(default_factory=list)
     """Candidates whose coarse bound is below the bound of the whole search."""
     left_out: list[str] = field(default_factory=list)
-    """What the searched space, and so its bound, does not hold, and how to have it searched."""
+    """Parts that the searched space and its bound exclude, and how to have them searched."""
 
     def __post_init__(self) -> None:
         self.clock = without_compiling(self.clock)
@@ -108,43 +110,43 @@ class Search:
 
     @contextmanager
     def beyond_limit(self) -> Iterator[None]:
-        """What runs inside takes no time of the search."""
+        """The time of the statements inside does not count against the limit."""
         since = self.clock()
         yield
         self.began += self.clock() - since
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the search's share of the limit has passed, or somebody has stopped it; as it was when the search ended."""
+        """Whether the search's share of the limit has passed or the caller stopped it; fixed once it has ended."""
         if self.ended is not None:
             return self.ended
         if self.work_limit is None:
             return self.elapsed_s > self.time_limit_s * self.share or self.stopped()
-        # a limit in work never ends a search without a plan: what it takes to the first one is the same everywhere
+        # a limit in work never ends a search without a plan: the work up to the first one is the same on every machine
         return (np.isfinite(self.incumbent_s) and self.elapsed_s >= self.time_limit_s) or self.stopped()
 
     @property
     def past_limit(self) -> bool:
-        """Whether nothing that may be left out is begun any more: the whole limit in seconds has passed, or somebody stops."""
+        """Whether optional work must no longer begin: the whole limit in seconds has passed, or the caller stops."""
         return self.stopped() or (self.work_limit is None and self.elapsed_s > self.time_limit_s)
 
     def is_over(self) -> bool:
-        """For placers that ask between exact prices: ``out_of_time``, and ``past_limit`` after the search."""
+        """Stop callback for placers: ``out_of_time`` during the search, ``past_limit`` after it."""
         return self.out_of_time if self.ended is None else self.past_limit
 
     @property
     def incumbent_s(self) -> float:
-        """Best step time so far; before the first, what it must stay below."""
+        """Best step time so far; before the first plan, ``below_s``."""
         return self.best.step_s if self.best else self.below_s
 
     @property
     def target_s(self) -> float:
-        """Nothing with a bound of this or more is looked at: the incumbent less the gap that the user tolerates."""
+        """Bounds at or above this are pruned: the incumbent minus the gap that the user tolerates."""
         return self.incumbent_s * (1 - self.gap_tolerance) if np.isfinite(self.incumbent_s) else self.incumbent_s
 
     @property
     def bound_s(self) -> float:
-        """Lower bound on the whole space: the incumbent, unless something with a smaller bound was left open."""
+        """Lower bound on the whole space: the incumbent, unless something dropped has a smaller bound."""
         return min(self.incumbent_s, self.open_bound_s)
 
     @property
@@ -153,14 +155,16 @@ class Search:
         return self.refusals.counts + Counter({"memory": self.num_too_large})
 
     def keep(self, bounds_s: Floats, counts: Ints | None = None) -> Bools:
-        """Which rows may still beat the target; the others are dropped, ``counts`` candidates each (one by default)."""
+        """Which rows are below the target, (n,); the others are dropped, ``counts`` candidates each (default 1)."""
         below = bounds_s < self.target_s
         self.drop(bounds_s[~below], None if counts is None else counts[~below])
         return below
 
     def fit(self, pricing: Pricing, needed_bytes: Floats, bounds_s: Callable[[Ints], Floats], counts: Ints) -> Bools:
-        """Which rows fit, (n,), of ``counts`` candidates each; ``bounds_s`` of some rows is asked of those that only the job's
-        headroom rules out, for ``spec.plan.Headroom``."""
+        """Which rows fit in memory, (n,), ``counts`` candidates each.
+
+        ``bounds_s`` gives the bounds of rows that only the job's headroom rules out, for ``spec.plan.Headroom``.
+        """
         fits: Bools = needed_bytes <= pricing.capacity_bytes
         self.num_too_large += int(counts[~fits].sum())
         rows = np.flatnonzero(~fits & (needed_bytes <= pricing.room_bytes(0.0)))
@@ -170,7 +174,7 @@ class Search:
         return fits
 
     def drop(self, bounds_s: Floats, counts: Ints | None = None) -> None:
-        """Leave rows unplaced; what their bounds allow stays visible in ``bound_s``."""
+        """Leave rows unplaced; their least bound stays part of ``bound_s``."""
         self.num_pruned += len(bounds_s) if counts is None else int(counts.sum())
         self.open_bound_s = min(self.open_bound_s, float(bounds_s.min(initial=np.inf)))
 
@@ -192,20 +196,23 @@ class Search:
         enough_s: float | None = None,
         patience: int | None = None,
     ) -> Placed | None:
-        """Place one candidate exactly and remember it; None when no fill holds it or it cannot stay below ``below_s``.
+        """Place one candidate exactly and remember it; None if no placement stays below ``below_s``.
 
-        ``in_time``: not beyond the time limit; what its bound allows then stays visible. ``left``: told the bound on the step of
-        placements left out by their estimates (``Wanted``); None: none are. ``enough_s``, ``patience``: of ``Wanted``, too;
-        by default what is as good as the bound, and no end of it.
+        Args:
+            in_time: stop at the time limit; the bound of the candidate then stays part of ``bound_s``.
+            left: called with the bound on the step time of placements left out by their estimates (``Wanted``); None:
+                none are left out.
+            enough_s, patience: as in ``Wanted``. By default the search for a placement ends only near the candidate's
+                bound.
         """
-        count_one(self.clock)  # a candidate is work, too, where its bounds leave nothing to be priced
+        count_one(self.clock)  # a candidate counts as work even if its bounds rule out every placement
         one = priced.take(np.array([row]))
         free_s, bound_s = float(one.free_s[0]), float(one.bound_s[0])
         if enough_s is None:
             enough_s = bound_s * (1 + min(ENOUGH, self.gap_tolerance)) - free_s
 
         def stop() -> bool:
-            """Asked before every exact price, which is work."""
+            """Whether to stop; if not, count the exact step time that the placer computes next."""
             over = in_time and self.is_over()
             if not over:
                 self.num_timed += 1
@@ -222,12 +229,13 @@ class Search:
         placed = Placed(free_s + decision.communication_s, one.candidates, one, decision, placer)
         if slowest_axis is None and self.ended is None:
             self.bound_violation_s = max(self.bound_violation_s, bound_s - placed.step_s)
+            # an incomplete placement proves nothing about the candidate, so its bound stays open
             if not decision.complete:
                 self.open_bound_s = min(self.open_bound_s, bound_s)
         return self.remember(placed)
 
     def remember(self, placed: Placed) -> Placed:
-        """Remember a placed candidate; it is the incumbent if it is faster."""
+        """Remember a placed candidate, which becomes the incumbent if it is the fastest."""
         self.pool.append(placed)
         if placed.step_s < self.incumbent_s:
             self.best = placed
@@ -235,7 +243,7 @@ class Search:
 
 
 def forget(_: float) -> None:
-    """For placements whose left out alternatives nobody asks for, or that are tried again later."""
+    """``left`` callback for placements that are tried again later, or whose bounds nobody needs."""
 
 
 def decision_of(placed: Placed) -> Decision:

@@ -1,7 +1,7 @@
-"""The decision that a finished search stands for: its best with the network of its own, and what else would have been as good.
+"""The decision that a finished search stands for: its best candidate with its own network, and its alternatives.
 
-A search compares ideal networks, and layers as equal as possible. What it found gets the best network that a plan can have, and
-layers moved; then an alternative may be faster, and takes its place.
+A search compares candidates with ideal networks and with layers as equal as possible. Its best candidates then get the
+best network that a plan can have, and layers are moved. After that an alternative may be faster and becomes the plan.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from scaleacross.spec.plan import Alternative
 from scaleacross.verification.figures import TOLERANCE
 
 MAX_CLIMBS: Final = 4
-"""Times that a faster alternative takes the place of the plan."""
+"""Most times that a faster alternative replaces the plan."""
 LATE: Final = 3
-"""Networks chosen beyond a limit where the best candidate's is slower than another's ideal: a choice, a second each at most."""
+"""Further networks chosen after a limit, if another candidate's ideal is faster than the best: a choice.
+
+Each takes a second at most.
+"""
 
 
 def settled(
@@ -34,13 +37,15 @@ def settled(
     alone: bool,
     moves: bool = False,
 ) -> tuple[Placed, Networked, tuple[Alternative, ...]]:
-    """The best by estimate with its network, and its alternatives. Where one of these is faster, that is the best: the time limit
-    may have ended the search, and the best network that a plan can have may take longer than the ideal that the search compared.
+    """The best candidate by estimate, its network and its alternatives; a faster alternative replaces it.
+
+    An alternative can be faster for two reasons. The time limit may have ended the search, and the best possible
+    network may be slower than the ideal one that the search compared.
 
     Args:
         others_of: the alternatives to a placed candidate with the cost of its plan.
-        alone: only the incumbent gets a network, since its figure is a score (``_with_best_network``).
-        moves: whether layers are moved (``move_layers``).
+        alone: give a network only to the incumbent, because its figure is a score (``_with_best_network``).
+        moves: whether to move layers (``move_layers``).
     """
     allowed = allowance_of(state)
     moved = partial(best_with_moved_layers, state, networks=networks, allowed=allowed, alone=alone)
@@ -54,7 +59,7 @@ def settled(
             break
         best = state.best
         if not alone and not is_slower and best.step_s >= step_s:
-            break  # it beats what the search found, but not that with layers moved
+            break  # the new best beats what the search found, but not that with layers moved
         found = improved(_with_best_network(state, best, networks, alone=alone))
         if found[0] is placed or (not alone and found[1].cost.cost.step_s >= step_s):
             break
@@ -66,13 +71,14 @@ def settled(
 def _with_best_network(
     state: Search, best: Placed, networks: PlacedNetworks, *, alone: bool
 ) -> tuple[Placed, Networked]:
-    """The placed candidate whose step is shortest with its own network; the search priced ideal networks.
+    """The placed candidate whose step is shortest with its own network.
 
-    No candidate is faster than its ideal, so they are tried in that order until the next ideal is not below the best; once the
-    limit has passed, those alone whose networks are known, and ``LATE`` others unless somebody stops.
+    A candidate is never faster than with its ideal network. So candidates are tried in the order of their ideals, until
+    the next ideal is not below the best. After the limit, only candidates with known networks are tried, and ``LATE``
+    others unless the caller stops.
 
     Args:
-        alone: only the incumbent, whose figure is a score.
+        alone: try only the incumbent, because its figure is a score.
     """
     found: tuple[Placed, Networked] | None = None
     refused: InfeasibleError | None = None

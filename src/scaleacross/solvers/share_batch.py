@@ -1,16 +1,17 @@
 """Micro-batches per data-parallel replica when replicas differ in speed: the slowest replica as fast as possible.
 
 Sets          c  replica classes (replicas that touch the same buildings), R[c] replicas each
-Parameters    P[c]  seconds of a micro-batch on the slowest stage of class c;  β  idle micro-batches of fill and drain
-              M  micro-batches of a step in all;  N  numbers of micro-batches that the schedule runs with
+Parameters    P[c]  seconds of a micro-batch on the slowest stage of class c
+              β  idle micro-batches of warm-up and cool-down;  M  micro-batches of a step in all
+              N  numbers of micro-batches that the schedule runs with
 Variables     m[c] ∈ N
 Objective     min T, then as many as possible for the slowest class, then for the next one
 C1 pace       (m[c] + β)·P[c] ≤ T
 C2 batch      Σ_c R[c]·m[c] = M
 
-T is found by bisection over the values that C1 can take, from the first on with which C2 is not out of reach; whether C2 has a
-solution is a subset-sum question, answered with bit sets. Both are exact; the size depends on the classes and on M, not on
-accelerators.
+T is found by bisection over the values that C1 can take, from the first one that allows enough micro-batches in all.
+Whether C2 has a solution is a subset-sum question, answered with bit sets. Both are exact. The size depends on the
+classes and on M, not on accelerators.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SAME: Final = 1 + 1e-9
 def share_batch(
     pace_s: Sequence[float], num_replicas: Sequence[int], total: int, idle: float, legal: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Micro-batches of every class, None when no legal numbers add up.
+    """Micro-batches of every class, None when no legal numbers add up to the batch.
 
     Args:
         pace_s, num_replicas: P, R of every class.
@@ -45,7 +46,7 @@ def share_batch(
     times = np.unique(np.concatenate([(m + idle) * pace for m, pace in zip(own, pace_s, strict=True)]))
 
     def enough(index: int) -> bool:
-        """Whether every class has a number, and the largest ones add up to M or more: necessary, and soon answered."""
+        """Whether every class has a number within T, and the largest add up to M: necessary, and fast to check."""
         within = _within(own, pace_s, float(times[index]), idle)
         return all(map(len, within)) and sum(int(m[-1]) * r for m, r in zip(within, num_replicas, strict=True)) >= total
 
@@ -60,23 +61,24 @@ def share_batch(
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The first index from ``low`` on at which something holds that holds ever after; ``high`` if none before it."""
+    """The first index from ``low`` on at which a monotone condition holds; ``high`` if there is none before it."""
     return low + bisect_left(range(low, high), True, key=holds)
 
 
 def _within(own: Sequence[Ints], pace_s: Sequence[float], limit_s: float, idle: float) -> list[Ints]:
-    """The values of m[c] that keep C1."""
+    """The values of m[c] that keep C1, for every class."""
     return [values[: np.searchsorted(values, limit_s * SAME / pace - idle, side="right")]
             for values, pace in zip(own, pace_s, strict=True)]  # fmt: skip
 
 
 def _reachable(within: Sequence[Ints], num_replicas: Sequence[int], total: int) -> list[int]:
-    """[c] -> sums up to ``total`` that classes c, c+1, … reach, as bit sets; the last entry is the empty sum."""
+    """[c] -> sums up to ``total`` that classes c, c+1, … can reach, as bit sets; the last entry is the empty sum."""
     mask, out = (1 << (total + 1)) - 1, [1]
     for values, replicas in zip(reversed(within), reversed(num_replicas), strict=True):
         every = 0
         for first, step, count in _runs(values):
             sums, done = (out[0] << (first * replicas)) & mask, 1
+            # doubling: a run of n evenly spaced values needs log n shifts
             while done < count:
                 more = min(done, count - done)
                 sums |= (sums << (more * step * replicas)) & mask
@@ -87,7 +89,7 @@ def _reachable(within: Sequence[Ints], num_replicas: Sequence[int], total: int) 
 
 
 def _runs(values: Ints) -> Iterator[tuple[int, int, int]]:
-    """Ascending numbers as (first, step, how many) of evenly spaced runs."""
+    """Yield evenly spaced runs of ascending numbers as (first, step, count)."""
     steps, start = np.diff(values), 0
     ends = [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(values) - 1]
     for end in ends:
@@ -100,7 +102,7 @@ def _runs(values: Ints) -> Iterator[tuple[int, int, int]]:
 def _most_for_the_slowest(
     within: Sequence[Ints], pace_s: Sequence[float], num_replicas: Sequence[int], total: int
 ) -> tuple[int, ...]:
-    """The second objective: classes in the order of their pace take as many as the others can make up for."""
+    """The second objective: classes, slowest first, get as many as the others can make up for."""
     order = sorted(range(len(pace_s)), key=lambda c: (-pace_s[c], c))
     replicas = [num_replicas[c] for c in order]
     reachable = _reachable([within[c] for c in order], replicas, total)

@@ -1,8 +1,9 @@
-"""R3 of ``search_space``: numbers of pipeline stages worth a look, of all that a model with so many layers can have.
+"""R3 of ``search_space``: the numbers of pipeline stages worth searching, for a model with a given number of layers.
 
-A number is idle where a smaller one gives the fullest stage no more layers, whether or not the embedding and the head have
-virtual stages of their own: it occupies more accelerators for the same step. That holds where the smaller one may be chosen. A
-job that asks for 120 accelerators rules out 14 stages, and of 80 layers 15 stages are then the fewest.
+A number of stages is idle if a smaller one gives the fullest stage no more layers: it uses more accelerators for the
+same step. This is judged both with and without virtual stages for the embedding and the head. It holds only where the
+smaller number may be chosen. A job that asks for 120 accelerators rules out 14 stages, and of 80 layers 15 stages are
+then the fewest.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from scaleacross.spec.job import Job
 
 
 def pinned(job: Job, axis: str) -> frozenset[int]:
-    """Values of an axis that the job names one by one, not as a range."""
+    """Values of an axis that the job names one by one; empty for a range."""
     choice = getattr(job.degrees, axis)
     return frozenset((choice,) if isinstance(choice, int) else choice if isinstance(choice, tuple) else ())
 
 
 @dataclass(frozen=True)
 class StageCounts:
-    """Numbers of stages that the job leaves open, for so many layers."""
+    """Numbers of stages that the job leaves open for a model of ``num_layers`` layers."""
 
     job: Job
     num_layers: int
 
     @cached_property
     def fewer(self) -> dict[int, int]:
-        """Of every number that the job's degrees allow, the next smaller one that does the same; itself where there is none."""
+        """Allowed number of stages -> the next smaller one with the same fullest stage, else the number itself."""
         out, last, layers = dict[int, int](), dict[tuple[int, int], int](), self.num_layers
         for pp in range(1, layers + 1):
             if self.job.degrees.allows("pp", pp):
@@ -39,12 +40,12 @@ class StageCounts:
 
     @cached_property
     def pinned(self) -> frozenset[int]:
-        """Those that the job names one by one: taken as they are."""
+        """Numbers of stages that the job names one by one; they are used as they are."""
         return pinned(self.job, "pp")
 
     @property
     def worth(self) -> list[int]:
-        """Those that some number of ranks per stage needs, ascending; pinned ones may exceed the layers."""
+        """Numbers of stages that some number of ranks per stage needs, ascending; pinned ones may exceed the layers."""
         asked = self.job.num_accelerators
         needed = {pp for pp, fewer in self.fewer.items() if fewer == pp} | self.pinned
         if asked is not None:
@@ -52,6 +53,6 @@ class StageCounts:
         return sorted(needed)
 
     def needs(self, pp: int, ranks: int) -> bool:
-        """Whether, with so many ranks per stage, no smaller number that does the same is left by the accelerators asked for."""
+        """Whether no smaller number does the same with ``ranks`` per stage and the accelerators asked for."""
         fewer = self.fewer.get(pp, pp)
         return fewer == pp or pp in self.pinned or not self.job.allows_accelerators(fewer * ranks)

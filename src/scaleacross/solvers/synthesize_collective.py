@@ -1,14 +1,16 @@
-"""The fastest all-gather, reduce-scatter or all-reduce on a small irregular network, message by message, with lower bounds.
+"""The fastest all-gather, reduce-scatter or all-reduce on a small irregular network, with lower bounds.
+
+Schedules are made message by message:
 
 1. Bounds: cuts of the network, for any schedule and for whole chunks (``collective_synthesis.bounds``).
-2. List scheduling with a little noise (``routes``); whatever reaches the bound of its chunking ends the search: proof.
+2. List scheduling with a little noise (``routes``). Reaching the bound of a chunking ends its search: proof.
 3. CP-SAT on routes and start times (``model``: sets, variables, C1–C5), started from the best list schedule.
 
-A reduce-scatter is the gather of the network turned round, backwards in time; an all-reduce is one of each, one after the
-other, with an equal share of the tensor for every rank (where buildings are unequal, a hierarchical all-reduce can share it out
-better; the bound holds for both). Every schedule is proved by ``schedules.collective.check`` before it is returned. Chunks are
-sent whole: more of them come closer to the bound for any schedule and make the problem larger, so 1, 2, 4, … per rank are tried
-in turn unless the caller says how many.
+A reduce-scatter is the gather on the reversed network, backwards in time. An all-reduce is one of each in sequence,
+with an equal share of the tensor for every rank. Where buildings differ, a hierarchical all-reduce can share the tensor
+better; the bound holds for both. ``schedules.collective.check`` proves every schedule before it is returned. Chunks are
+sent whole. More chunks come closer to the bound for any schedule but make the problem larger. So 1, 2, 4, … per rank
+are tried in turn unless the caller says how many.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ from scaleacross.solvers.collective_synthesis.routes import Hops, list_schedule,
 from scaleacross.spec.progress import Progress
 
 MAX_ROUTES: Final = 30_000
-"""Chunks × lanes of the largest problem taken on: one interval each in the model."""
+"""Most chunks × lanes of a problem: each is one interval in the model."""
 MAX_CHUNKS: Final = 16
-"""Most chunks per rank tried unasked."""
+"""Most chunks per rank that are tried if the caller states no number."""
 PROVED_RATIO: Final = 1e-5
-"""A gap up to this counts as optimal: ticks round up by less."""
+"""A gap up to this counts as optimal: rounding up to ticks adds less."""
 CLOSE_RATIO: Final = 2e-3
 """More chunks are not tried once the time is this close to the bound for any schedule."""
 _LIST_SCHEDULES: Final = 24
@@ -45,7 +47,7 @@ SynthesizedOperation = Literal["all_reduce", "all_gather", "reduce_scatter"]
 
 @dataclass(frozen=True)
 class Phase:
-    """One gather (or its mirror image). ``status``: ``optimal`` for whole chunks of this size, or ``time_limit``."""
+    """One gather or reduce-scatter. ``status`` is ``optimal`` for whole chunks of this size, or ``time_limit``."""
 
     messages: tuple[Message, ...]
     tick_s: float
@@ -59,11 +61,11 @@ class Synthesis:
     """The fastest schedule found.
 
     Attributes:
-        schedule: proved by ``check``.
+        schedule: the schedule, proved by ``check``.
         phases: reduce-scatter, all-gather, or both.
-        num_chunks: per rank.
-        time_s: of all phases.
-        bound_s: no schedule of any chunking on this network is faster.
+        num_chunks: chunks per rank.
+        time_s: seconds of all phases.
+        bound_s: lower bound on any schedule of any chunking on this network.
         elapsed_s: seconds that the search took.
     """
 
@@ -93,9 +95,9 @@ def synthesize_collective(
     """The fastest schedule found within ``time_limit_s``.
 
     Args:
-        size_bytes: of the full tensor.
+        size_bytes: size of the full tensor.
         num_chunks: chunks per rank; None tries 1, 2, 4, …
-        report: told every improvement, and every chunking that is begun.
+        report: called at every improvement, and when a chunking begins.
 
     Raises:
         InputError: ranks that cannot reach each other, no positive size, or a problem larger than MAX_ROUTES.
@@ -161,17 +163,18 @@ class _Search:
 
     @property
     def time_s(self) -> float:
-        """Of the best so far."""
+        """Seconds of the best schedule so far."""
         return sum(phase.time_s for phase in self.best[1]) if self.best else float("inf")
 
     @property
     def is_close(self) -> bool:
-        """Whether more chunks could hardly help: the phases are near what phases can be."""
+        """Whether the phases are so near their bound that more chunks could hardly help."""
         return self.time_s <= self.phases_s * (1 + CLOSE_RATIO)
 
     def attempt(self, num_chunks: int, limit_s: float) -> None:
-        """One chunking: the phases of the operation; an unchanged network is not solved twice."""
+        """Solve all phases with one number of chunks per rank."""
         self._tell()
+        # both phases of an all-reduce are then the same problem, so it is solved once
         if len(self.networks) == 2 and self.network.mirrored:
             gather = self._phase(self.network, num_chunks, limit_s)
             phases = [gather, gather]
@@ -182,7 +185,7 @@ class _Search:
             self._tell()
 
     def result(self) -> Synthesis:
-        """The best, as a schedule that ``check`` has proved."""
+        """The best schedule, proved by ``check``."""
         if self.best is None:
             raise ValueError("attempt runs first")
         num_chunks, phases = self.best
@@ -199,7 +202,7 @@ class _Search:
         return Synthesis(schedule, done, num_chunks, self.time_s, min(self.bound_s, self.time_s), elapsed_s)
 
     def _phase(self, network: Network, num_chunks: int, limit_s: float) -> Phase:
-        """The all-gather of ``network``."""
+        """Solve the all-gather on ``network`` within ``limit_s`` seconds."""
         deadline = min(time.perf_counter() + limit_s, self.began + self.time_limit_s)
         instance = Instance(network, self.size_bytes / network.num_ranks / num_chunks, num_chunks)
         lower = chunked_bound_ticks(instance)

@@ -1,4 +1,4 @@
-"""What options put on trunks in every overlap window, as whole numbers for ``choose_network`` (its u and U)."""
+"""Loads of options on inter-building links by overlap window, in whole KiB for ``choose_network`` (u, U)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ KIB: Final = 1024
 
 @dataclass(frozen=True)
 class TrunkLoads:
-    """Loads and budgets in KiB, loads rounded up, window by window of those in which the job hides something."""
+    """Loads and budgets in KiB, rounded so that the model stays conservative: loads up, budgets down.
+
+    Both have one entry per inter-building level for every window in which the job overlaps communication.
+    """
 
     decision: Decision
     volumes: Volumes
@@ -35,7 +38,7 @@ class TrunkLoads:
     def of(
         cls, job: Job, decision: Decision, volumes: Volumes, shapes: Mapping[str, GroupShape], levels: Levels
     ) -> TrunkLoads | None:
-        """None where the job bounds nothing."""
+        """The loads and budgets of a placed decision; None where the job sets no limit."""
         fraction, hidden = job.network.max_trunk_fraction, hidden_windows(job)
         if fraction is None:
             return None
@@ -44,13 +47,13 @@ class TrunkLoads:
         return cls(decision, volumes, shapes, hidden, tuple(budgets))
 
     def loaded(self, flow: Flow, option: FlowOption) -> FlowOption:
-        """The option with what a call of all groups puts on the trunks."""
+        """The option with the load that one call of all groups puts on the links, KiB by level."""
         own = option.choice
         each = call_bytes(flow, own.algorithm, own.compression, self.shapes[flow.shape], self.decision.pipeline)
         return replace(option, trunk_load=tuple(math.ceil(size / KIB) for size in each))
 
     def combined_load(self, flows: Sequence[Flow], chosen: tuple[FlowOption, ...]) -> tuple[int, ...]:
-        """Load of a combination of options."""
+        """Load of a combination of options, KiB by window and level."""
         total = np.zeros((len(WINDOW_NAMES), len(TRUNKS)))
         for flow, option in zip(flows, chosen, strict=True):
             calls = calls_in_windows(flow, self.volumes, self.decision.shard)

@@ -1,8 +1,9 @@
-"""Layers per stage on one accelerator type: every pipeline once more, with the layers that make its slowest stage fastest.
+"""Layers per stage on one accelerator type: every pipeline once more, with its slowest stage as fast as possible.
 
-The embedding, the head and layers of several types make stages of equally many layers unequal. So a candidate with a pipeline
-has, beside the equal split, the one of ``partition_stages``, exact for its times and memory. Its bounds are those of
-``mixed_fleets``, which hold however layers are split; they are no tighter than the mean load of a rank and its least fill.
+The embedding, the head and layers of several types make stages with equal numbers of layers unequal in time. So a
+candidate with a pipeline also gets the split of ``partition_stages``, which is exact for its times and memory. Its
+bounds are those of ``mixed_fleets``, which hold however layers are split. They are no tighter than the mean load of a
+rank and its least warm-up and cool-down.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from scaleacross.workloads.layer_profile import ModelProfile
 def uneven_placers(
     fleets: Iterable[Fleet], job: Job, profile: ModelProfile, incumbent_s: Callable[[], float]
 ) -> list[UnevenLayers]:
-    """The placers of uneven stages, one for every fleet of one type; others balance by type (``balance``)."""
+    """The placers of unequal stages, one for every pool of one type; mixed pools balance by type (``balance``)."""
     return [
         UnevenLayers(fleet, MixedPricing.on(fleet, job, profile), incumbent_s=incumbent_s)
         for fleet in fleets
@@ -41,20 +42,23 @@ def uneven_placers(
 
 @dataclass
 class UnevenLayers(EveryPlacement):
-    """Places candidates whose stages hold other numbers of layers than the equal ones, and no others."""
+    """Places only candidates whose best stages have other numbers of layers than the equal split."""
 
     least_stages: ClassVar[int] = 2
 
     def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
-        """As ``EveryPlacement.place``; None, too, where the equal split is the best one, or the only legal one."""
+        """The result of ``EveryPlacement.place``; None also where the equal split is the best or the only legal one."""
+        # policies that rerun one of d layers need equal chunks (R11), so they have no other split
         several = rerun_period(RECOMPUTES[int(candidates.recompute[0])]) == 1
         if is_by_stage(candidates) or (several and self._balancer(candidates).uneven_split is not None):
             return super().place(candidates, work, wanted)
         return None
 
     def _promising(self, candidates: Candidates, work: Work, cutoff_s: float) -> dict[AxisOrder, float]:
-        """The axis orders whose bound with these layers, on the best links of the fleet, is below the cutoff, with that bound
-        (-inf without a cutoff)."""
+        """The axis orders whose bound with these layers is below the cutoff, each with that bound in seconds.
+
+        Bounds are taken on the best links of the pool; without a cutoff they are -inf.
+        """
         orders = orders_of(candidates)
         if not np.isfinite(cutoff_s):
             return dict.fromkeys(orders, -np.inf)
@@ -64,7 +68,7 @@ class UnevenLayers(EveryPlacement):
         balances = next(filter(None, (list(self._balances(balancer, layout)) for layout in layouts)), [])
         limit_s = cutoff_s + float(placement_free_s(mixed.volumes(candidates, work))[0])
         bounds = np.full(len(orders), np.inf)
-        for balance in balances:  # the type is one, so no layout makes others
+        for balance in balances:  # all layouts of one type have the same balances
             ranks, works, _ = balancer.rows(balance)
             free_s = placement_free_s(known.volumes(ranks, works))
             if free_s.max() < limit_s:

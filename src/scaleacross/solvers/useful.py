@@ -1,19 +1,19 @@
 """The useful share of the time in a search for useful tokens per second.
 
-The score is T/G: seconds of the wall for the tokens of one step. A bound divides a bound on T by a bound on G:
+The score is T/G: wall-clock seconds for the tokens of one step. A bound on it is a bound on T divided by a bound on G:
 
-U1 share    for R fault units on N accelerators no placement, schedule or batch policy has a higher share than G*(R, N): every
-            failure of a host or an accelerator hits one unit only (it hits one at least), no rack, zone, building or link fails,
-            a missing unit takes 1/R of the tokens, hosts are as small as the smallest of the fleet (states load fastest, and
-            most of them make up a unit), those in repair as rare as with the largest (``share.most_useful_share``), and with
-            R > 1 checkpoints cost and lose nothing
+U1 share    for R fault units on N accelerators no placement, schedule or batch policy has a higher share than G*(R, N).
+            G* assumes the best of everything. Every failure of a host or an accelerator hits one unit only (it hits one
+            at least), and no rack, zone, building or link fails. A missing unit takes 1/R of the tokens. Hosts are as
+            small as the smallest of the pool: states load fastest, and most of them make up a unit. Hosts in repair
+            are as rare as with the largest (``share.most_useful_share``). With R > 1 checkpoints cost and lose nothing
 U2 ratio    T/G ≥ (bound on T)/G*(R, N), because G ≤ G*(R, N) and both are positive
 U3 bases    a base stands for every R that divides dp: the greatest G*(R, N) of these counts
 
-U1 holds because the share falls with the rate of strikes of any kind, with the units that a strike hits, with the time to recover
-and with ``unit_loss``, term by term of ``goodput.share``: the window that a strike on all units opens is no shorter than the
-windows of a strike on one, (1/R)·D + (1 − 1/R)·s ≤ D ≤ D_all. D depends on R, N and the hosts alone, so it is nearly
-exact in the bound; with R = 1 checkpoints are those of the exact share.
+U1 holds because the share falls with the rate of strikes of any kind, with the units that a strike hits, with the time
+to recover and with ``unit_loss``, term by term of ``goodput.share``. The window that a strike on all units opens is no
+shorter than the windows of a strike on one, (1/R)·D + (1 − 1/R)·s ≤ D ≤ D_all. D depends on R, N and the hosts alone,
+so it is nearly exact in the bound. With R = 1 checkpoints are those of the exact share.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from scaleacross.spec.reliability import Failures, Recovery
 from scaleacross.workloads.problem import Problem
 
 LEAST = 1e-12
-"""A share of less counts as this much, so that scores stay finite."""
+"""Smaller shares count as this much, so that scores stay finite."""
 
 
 @dataclass(frozen=True)
 class UsefulShare:
-    """Shares of placed candidates, and bounds on them; remembers both."""
+    """Useful shares of placed candidates and upper bounds on them, both remembered."""
 
     problem: Problem
     _exact: dict[tuple[object, ...], float] = field(default_factory=dict)
     _most: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def exact(self, degrees: Degrees, micro_batches: int, fill: Fill, axis_order: Sequence[GridAxis]) -> float:
-        """Share of a placed candidate."""
+        """Useful share of one placed candidate."""
         stride = strides(degrees, axis_order)["dp_replicate"]
         key = (degrees.dp_replicate, stride, micro_batches, fill)
         if key not in self._exact:
@@ -60,11 +60,11 @@ class UsefulShare:
         return self._exact[key]
 
     def bound(self, candidates: Candidates) -> Floats:
-        """U1: no placement of a candidate has a higher share, (n,)."""
+        """U1: upper bound on the share of every placement of a candidate, (n,)."""
         return self._of_rows(candidates.dp_replicate, candidates.world_size, split=False)
 
     def base_bound(self, bases: Candidates) -> Floats:
-        """U3: no candidate of a base has a higher share, (n,)."""
+        """U3: upper bound on the share of every candidate of a base, (n,)."""
         return self._of_rows(bases.dp, bases.world_size, split=True)
 
     def _of_rows(self, units: Ints, sizes: Ints, split: bool) -> Floats:
@@ -76,7 +76,7 @@ class UsefulShare:
         return np.array(most, dtype=np.float64)[row.ravel()]
 
     def _of(self, units: int, size: int) -> float:
-        """G*(R, N)."""
+        """G*(R, N) of U1."""
         if (units, size) not in self._most:
             most = max(building.accelerators_per_host for building in self.problem.topology.buildings)
             self._most[units, size] = max(most_useful_share(self._best_case(units, size), -(-size // most)), LEAST)
@@ -94,7 +94,7 @@ class UsefulShare:
             return model
         interval_s = times.interval_s(recovery, stop_rate(model))
         if interval_s is not None and recovery.checkpoint_interval_s != "auto":
-            # storage of fewer hosts may ask for a longer one: the best of all from the stated one on
+            # storage of fewer hosts may need a longer interval, so the best of all from the stated one on counts
             fewest = recovery_times(job, self.problem.profile, size, alone, max(hosts))
             most_s = max(interval_s, fewest.least_interval_s)
             best_s = best_interval_s(stop_rate(model), times.blocking_s)

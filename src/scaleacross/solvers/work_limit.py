@@ -1,4 +1,4 @@
-"""Limits in work instead of seconds: a clock that counts step times, so that a plan depends on no machine and no load."""
+"""Limits in work instead of seconds: a clock of step times, which makes plans independent of machine and load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class WorkClock:
-    """Stands where a clock of seconds does; its time is the number of step times computed, and of candidates begun."""
+    """Replaces a clock of seconds; its time is the number of step times computed and of candidates begun."""
 
     def __init__(self) -> None:
         self._done = 0
@@ -15,16 +15,16 @@ class WorkClock:
         return float(self._done)
 
     def count(self) -> None:
-        """One more."""
+        """Count one more step time or candidate."""
         self._done += 1
 
 
 def count_one(clock: Callable[[], float]) -> None:
-    """Tell a clock of work that a step time is computed; clocks of seconds need not be told."""
+    """Count one step time or candidate if ``clock`` counts work; do nothing if it counts seconds."""
     if isinstance(clock, WorkClock):
         clock.count()
 
 
 def another(clock: Callable[[], float]) -> Callable[[], float] | None:
-    """A clock of work of its own for a search inside another that is limited by work; None where that is by seconds."""
+    """A new clock of work for a search inside one that is limited by work; None if that is limited by seconds."""
     return WorkClock() if isinstance(clock, WorkClock) else None

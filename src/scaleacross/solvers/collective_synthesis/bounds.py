@@ -1,22 +1,23 @@
 """Lower bounds of a collective on a network of lanes.
 
-Any schedule, any chunking. For a set S of ranks, everything that starts outside and is needed inside must come in through the
-lanes into S, whose rates and shared capacities add up to cap(S):
+Any schedule, any chunking. For a set S of ranks, everything that starts outside and is needed inside must enter through
+the lanes into S, whose rates and shared capacities add up to cap(S):
 
     all-gather      T ≥ bytes of ranks outside S / cap(S) + least latency into S
-    all-reduce      T ≥ size / cap(S) (S needs the sum of the others), and over all ranks T ≥ 2(n−1)·size / Σ_v cap({v})
-                    (Patarasuk and Yuan, 2009), each with a latency as above
+    all-reduce      T ≥ size / cap(S) (S needs the sum of the others), and over all ranks
+                    T ≥ 2(n−1)·size / Σ_v cap({v}) (Patarasuk and Yuan, 2009), each with a latency as above
 
-The sets looked at are the minimum cuts towards every rank, found by maximum flow at the rate that the bound implies until nothing
-tighter appears (Dinkelbach's iteration; the gather bound over all sets is that of ForestColl, arXiv 2402.06787). Where lanes
-share capacities, cap(S) is an upper bound of what enters, so the result stays a lower bound of time.
+The sets tried are the minimum cuts towards every rank. Maximum flow at the rate that the bound implies finds them,
+until nothing tighter appears (Dinkelbach's iteration; the gather bound over all sets is that of ForestColl, arXiv
+2402.06787). Where lanes share capacities, cap(S) is an upper bound on the flow into S, so the result stays a lower
+bound of time.
 
-A given chunking. k chunks of outside must enter S whole. Let the last one enter through an entry rank: from there it still has to
-reach the farthest rank of S on lanes inside S:
+A given chunking. k chunks from outside must enter S whole. Let the last one enter through an entry rank: from there it
+still has to get to the farthest rank of S on lanes inside S:
 
     T ≥ head + k·chunk / cap(S) + least latency + max_{w∈S} min_{v entry} distance_S(v, w)
 
-(head: time until some chunk from outside can stand at an exit rank; 0 where exit ranks have chunks of their own.)
+(head: time until some chunk from outside can be at an exit rank; 0 where exit ranks have chunks of their own.)
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _GOAL: Final = "goal"
 
 
 def gather_bound_s(network: Network, size_bytes: float) -> float:
-    """Seconds that no all-gather of ``size_bytes`` in all can beat."""
+    """Lower bound in seconds on any all-gather of ``size_bytes`` in all."""
     share = size_bytes / network.num_ranks
     return max(
         (network.num_ranks - len(inside)) * share / entering_bytes_per_s(network, inside)
@@ -46,7 +47,7 @@ def gather_bound_s(network: Network, size_bytes: float) -> float:
 
 
 def all_reduce_bound_s(network: Network, size_bytes: float) -> float:
-    """Seconds that no all-reduce of ``size_bytes`` can beat."""
+    """Lower bound in seconds on any all-reduce of ``size_bytes``."""
     sets, n = tight_sets(network), network.num_ranks
     cuts = max(size_bytes / entering_bytes_per_s(network, s) + _least_latency(network, s) for s in sets)
     singles = sum(entering_bytes_per_s(network, frozenset([rank])) for rank in range(n))
@@ -54,12 +55,12 @@ def all_reduce_bound_s(network: Network, size_bytes: float) -> float:
 
 
 def chunked_bound_ticks(instance: Instance) -> int:
-    """Ticks that no all-gather of whole chunks can beat."""
+    """Lower bound in ticks on any all-gather of whole chunks."""
     return max(_chunked(instance, inside) for inside in tight_sets(instance.network))
 
 
 def tight_sets(network: Network) -> list[Ranks]:
-    """Single ranks, and the sets that bind an all-gather towards every rank."""
+    """All single ranks, and the sets whose cuts bind an all-gather towards some rank."""
     found = {frozenset([rank]) for rank in range(network.num_ranks)}
     for rank in range(network.num_ranks):
         found.update(_binding(network, rank))
@@ -67,7 +68,7 @@ def tight_sets(network: Network) -> list[Ranks]:
 
 
 def entering_bytes_per_s(network: Network, inside: Ranks) -> float:
-    """cap(S): the most that can flow into ``inside``."""
+    """cap(S) of the set ``inside``: upper bound on the bytes per second that can flow into it."""
     flow = _pipes(network, 1.0)
     for rank in range(network.num_ranks):
         flow.add_edge(rank, _GOAL) if rank in inside else flow.add_edge(_ALL, rank)
@@ -75,7 +76,7 @@ def entering_bytes_per_s(network: Network, inside: Ranks) -> float:
 
 
 def _binding(network: Network, rank: int) -> Iterator[Ranks]:
-    """Minimum cuts towards ``rank`` when every other rank injects one unit, for ever longer times until all of it arrives."""
+    """Yield minimum cuts towards ``rank`` when every other rank injects one unit, for longer times until all arrive."""
     time, units = 0.0, network.num_ranks - 1
     for _ in range(network.num_ranks):
         flow = _pipes(network, time)
@@ -89,9 +90,9 @@ def _binding(network: Network, rank: int) -> Iterator[Ranks]:
 
 
 def _pipes(network: Network, seconds: float) -> nx.DiGraph:
-    """What can flow within ``seconds``: a lane leads through a pipe for every capacity that it shares with other lanes.
+    """Graph of the bytes that can flow within ``seconds``: a lane leads through a pipe for every capacity it shares.
 
-    Lanes that meet in a pipe may leave it as any of them, so more can flow here than in the network, never less.
+    A flow may leave a pipe on another lane that meets it there. So this graph carries at least as much as the network.
     """
     sharing = Counter(use for lane in network.lanes for use in lane.uses)
     flow = nx.DiGraph()
@@ -116,7 +117,7 @@ def _chunked(instance: Instance, inside: Ranks) -> int:
     head = min(instance.distance[rank][leave] for rank in outside for leave in exits)
     chunks = len(outside) * instance.num_chunks
     crossing = int(chunks * instance.chunk_bytes / entering_bytes_per_s(network, inside) / instance.tick_s)
-    if len(entering) == 1:  # one after the other, each rounded up
+    if len(entering) == 1:  # a single lane sends chunks one after another, each rounded up
         crossing = chunks * instance.busy[entering[0]]
     latency = min(instance.delay[i] - instance.busy[i] for i in entering)
     entries = {network.lanes[i].destination for i in entering}
@@ -124,7 +125,7 @@ def _chunked(instance: Instance, inside: Ranks) -> int:
 
 
 def _tail(instance: Instance, inside: Ranks, entries: Iterable[int]) -> int:
-    """Ticks from the nearest entry to the farthest rank, inside."""
+    """Ticks from the nearest entry rank to the farthest rank, inside the set."""
     reached = nx.multi_source_dijkstra_path_length(instance.graph.subgraph(inside), set(entries), weight="delay")
     return int(max(reached.values()))
 

@@ -1,9 +1,10 @@
 """One group of ranks on a topology as lanes, with the same figures as the cost model's levels.
 
-Rank r of the first group sits at position r·stride. A message between two ranks crosses the outermost level at which their units
-differ, at that level's bandwidth per accelerator and latency. It shares the sender's and the receiver's port (one for the
-scale-up domain, one for everything beyond it) and, at every crossed level, what the group has of its unit's uplink, out and in:
-capacity over the groups that cross it (W_l of ``cost_models.collectives`` without the members' own ports).
+Rank r of the first group has the global rank r·stride. A message between two ranks crosses the outermost level at which
+their units differ, at that level's bandwidth per accelerator and latency. It shares the sender's and the receiver's
+port (one for the scale-up domain, one for everything beyond it). At every crossed level it also shares the group's part
+of its unit's uplink, out and in: capacity over the groups that cross it (W_l of ``cost_models.collectives`` without the
+members' own ports).
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from scaleacross.errors import InputError
 from scaleacross.solvers.collective_synthesis.lanes import Lane, Network
 
 MAX_RANKS: Final = 24
-"""24 ranks are 552 lanes and 13,248 routes of a chunk each."""
+"""Most ranks of a group: 24 ranks are 552 lanes and 13,248 routes if each rank has one chunk."""
 
 
 def network_of_group(levels: Levels, shape: GroupShape, num_ranks: int, stride: int) -> Network:
-    """Lanes between all pairs of the first group's ranks. Raises InputError for more than MAX_RANKS."""
+    """The lanes between all pairs of the first group's ranks.
+
+    Raises:
+        InputError: the group has more than MAX_RANKS ranks.
+    """
     if num_ranks > MAX_RANKS:
         raise InputError(
             f"synthesis: a group of {num_ranks:,} ranks is too large, at most {MAX_RANKS} can be routed message by message; "

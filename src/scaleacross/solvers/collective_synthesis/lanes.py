@@ -1,8 +1,8 @@
-"""A small network as lanes: who can send to whom, at what rate, after what latency, and which capacities messages share.
+"""A small network as lanes: who can send to whom, at what rate and latency, and which capacities are shared.
 
-A message from u to v at rate r holds r of every capacity on its lane while it is sent, and arrives one latency later. A plain
-link is a lane with a capacity of its own; a switch gives every rank a port out and a port in that its lanes share; an uplink is
-shared by all lanes that leave its unit.
+A message from u to v at rate r occupies r of every capacity on its lane while it is sent, and arrives one latency
+later. A plain link is a lane with a capacity of its own. A switch gives every rank a port out and a port in that its
+lanes share. An uplink is shared by all lanes that leave its unit.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from scaleacross.errors import InputError
 from scaleacross.spec.link_graph import LinkGraph
 
 CAPACITY_UNITS: Final = 10**6
-"""Integer parts of a capacity: a rate is rounded down to one, so a capacity is exceeded by less than 1e-6 per message on it."""
+"""Integer parts of a capacity. A rate is rounded down to one, so messages exceed a capacity by less than 1e-6 each."""
 _TICKS: Final = 2**24
-"""Ticks of the longest path that a chunk could take; times are rounded up, by less than 1e-7 of that per message."""
+"""Ticks of the longest path that a chunk could take. Times are rounded up, by less than 1e-7 of it per message."""
 
 
 class Lane(NamedTuple):
-    """A direct way from one rank to another; ``uses`` are indices of capacities, in the order in which a message meets them."""
+    """A direct way from one rank to another; ``uses``: indices of capacities in the order a message meets them."""
 
     source: int
     destination: int
@@ -44,7 +44,7 @@ class Network:
 
     @property
     def reversed(self) -> Network:
-        """The same with every lane turned round: a gather on it, backwards in time, is a reduce-scatter here."""
+        """The network with every lane reversed. A gather on it, backwards in time, is a reduce-scatter here."""
         turned = (
             lane._replace(source=lane.destination, destination=lane.source, uses=lane.uses[::-1]) for lane in self.lanes
         )
@@ -52,21 +52,21 @@ class Network:
 
     @property
     def mirrored(self) -> bool:
-        """Whether turning it round changes nothing that a schedule could notice (lane by lane, private capacities only)."""
+        """Whether reversed lanes give the same network: equal lanes both ways, and no shared capacity."""
         private = len({use for lane in self.lanes for use in lane.uses}) == sum(len(lane.uses) for lane in self.lanes)
         figures = {lane[:4] for lane in self.lanes}
         return private and figures == {lane[:4] for lane in self.reversed.lanes}
 
     @cached_property
     def graph(self) -> nx.DiGraph:
-        """Ranks and who can send to whom."""
+        """Directed graph of ranks and lanes."""
         graph = nx.DiGraph()
         graph.add_nodes_from(range(self.num_ranks))
         graph.add_edges_from((lane.source, lane.destination) for lane in self.lanes)
         return graph
 
     def require_connected(self) -> None:
-        """Raises InputError, naming two ranks, if one cannot reach another."""
+        """Raise InputError, naming ranks, if some rank cannot reach another."""
         components = list(nx.strongly_connected_components(self.graph))
         if len(components) > 1:
             lonely = min(components, key=len)
@@ -78,7 +78,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Instance:
-    """An all-gather of equal chunks, ``num_chunks`` per rank; chunk c is of rank c // num_chunks. Times in ticks."""
+    """An all-gather of equal chunks, ``num_chunks`` per rank; rank c // num_chunks has chunk c. Times are in ticks."""
 
     network: Network
     chunk_bytes: float
@@ -95,7 +95,7 @@ class Instance:
 
     @cached_property
     def busy(self) -> tuple[int, ...]:
-        """[lane] -> ticks that a chunk occupies it."""
+        """[lane] -> ticks for which a chunk occupies it."""
         return tuple(max(1, self._ticks(self.chunk_bytes / lane.bytes_per_s)) for lane in self.network.lanes)
 
     @cached_property
@@ -105,9 +105,10 @@ class Instance:
 
     @cached_property
     def demand(self) -> tuple[Mapping[int, int], ...]:
-        """[lane] -> capacity -> parts of CAPACITY_UNITS that a message holds."""
+        """[lane] -> capacity -> parts of CAPACITY_UNITS that a message occupies."""
         return tuple(
             {
+                # 1e-3 absorbs rounding where a rate is a whole number of parts
                 use: max(1, math.floor(lane.bytes_per_s / self.network.capacities[use] * CAPACITY_UNITS + 1e-3))
                 for use in lane.uses
             }
@@ -116,7 +117,7 @@ class Instance:
 
     @property
     def chunks(self) -> range:
-        """All chunks."""
+        """Numbers of all chunks."""
         return range(self.network.num_ranks * self.num_chunks)
 
     def origin(self, chunk: int) -> int:
@@ -125,7 +126,7 @@ class Instance:
 
     @cached_property
     def graph(self) -> nx.DiGraph:
-        """Ranks, and the least ``delay`` of the lanes from one to another."""
+        """Directed graph of ranks, with the least ``delay`` of the lanes from one to another."""
         graph = nx.DiGraph()
         graph.add_nodes_from(range(self.network.num_ranks))
         for lane, delay in zip(self.network.lanes, self.delay, strict=True):
@@ -143,7 +144,7 @@ class Instance:
 
 
 def network_of(graph: LinkGraph) -> Network:
-    """The lanes of a graph file: a capacity per link and direction, two per port of a switch."""
+    """The lanes of a graph file, with one capacity per link and direction and two per port of a switch."""
     lanes: list[Lane] = []
     capacities: list[float] = []
 

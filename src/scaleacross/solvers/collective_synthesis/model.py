@@ -1,17 +1,17 @@
 """The CP-SAT model of an all-gather of whole chunks.
 
 Sets: ranks v, lanes e = (u → v) with ticks busy_e and delay_e, capacities q with demand_eq, chunks c with origin o(c).
-Variables: y_ce whether c takes lane e, s_ce when, a_cv when c is at v (a_co = 0), T.
-Objective: min T.
+Variables: y_ce whether c takes lane e, s_ce when, a_cv when c is at v (a_co = 0), T. Objective: min T.
 
-    C1 routed    Σ_{e into v} y_ce = 1                         for every chunk c and rank v ≠ o(c): once, from one neighbour
-    C2 causal    y_ce ⇒ s_ce ≥ a_cu                            a rank passes on what it holds; times rise along a route: no circle
+    C1 routed    Σ_{e into v} y_ce = 1              for every chunk c and rank v ≠ o(c): once, from one neighbour
+    C2 causal    y_ce ⇒ s_ce ≥ a_cu                 a rank passes on what it holds; times rise along a route: no circle
     C3 arrival   y_ce ⇒ a_cv = s_ce + delay_e
-    C4 capacity  at any time Σ demand_eq of messages in [s_ce, s_ce + busy_e) ≤ 1 of q    (no overlap where two never fit)
+    C4 capacity  at any time Σ demand_eq of messages in [s_ce, s_ce + busy_e) ≤ 1 of q
+                 (no overlap where two never fit)
     C5 last      T ≥ a_cv, and T ≥ the bound of ``bounds``
 
-This is the multi-commodity flow over epochs of TE-CCL (SIGCOMM 2024) with the epoch shrunk to a tick: flows may be copied at
-ranks, buffers are unlimited, and start times take the place of one variable per epoch.
+This is the multi-commodity flow over epochs of TE-CCL (SIGCOMM 2024) with the epoch reduced to a tick: flows may be
+copied at ranks, buffers are unlimited, and start times replace one variable per epoch.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _MOST_OF_IT: Final = 0.9
 
 
 class ModelResult(NamedTuple):
-    """``bound`` ≤ least T; ``hops`` None if nothing as good as the start was found."""
+    """``bound`` is a lower bound on T in ticks; ``hops`` is None if nothing as good as the start was found."""
 
     bound: int
     hops: Hops | None
 
 
 class GatherModel:
-    """One model, built for schedules of at most as long as ``start``, which is also the hint."""
+    """One model for schedules no longer than ``start``, which is also the hint."""
 
     def __init__(self, instance: Instance, lower: int, start: Hops) -> None:
         self.instance, self.cp, self.lower = instance, cp_model.CpModel(), lower
@@ -61,7 +61,8 @@ class GatherModel:
         """Search until the relative gap is at most ``gap``; ``tell`` is called at every improvement.
 
         Raises:
-            KeyboardInterrupt: the search ended unproved before its time: CP-SAT takes Ctrl-C for itself and says nothing of it.
+            KeyboardInterrupt: the search ended early without a proof. CP-SAT catches Ctrl-C itself and does not report
+                it.
         """
         solver = timed_solver(time_limit_s, seed)
         solver.parameters.relative_gap_limit = gap
@@ -81,6 +82,7 @@ class GatherModel:
 
     def _arrival(self, chunk: int, rank: int) -> cp_model.IntVar:
         nearest = self.instance.distance[self.instance.origin(chunk)][rank]
+        # only the origin of a chunk is at distance 0, and it has the chunk at tick 0
         return self.cp.new_int_var(nearest, self.horizon if nearest else 0, f"a{chunk},{rank}")
 
     def _c2_causal_c3_arrival(self) -> None:
@@ -113,6 +115,7 @@ class GatherModel:
             users = [key for key in self.intervals if use in self.instance.demand[key[1]]]
             demands = [self.instance.demand[index][use] for _, index in users]
             intervals = [self.intervals[key] for key in users]
+            # every message needs more than half of the capacity, so no two fit at once
             if all(2 * demand > CAPACITY_UNITS for demand in demands):
                 self.cp.add_no_overlap(intervals)
             else:
@@ -139,5 +142,5 @@ class _Listener(cp_model.CpSolverSolutionCallback):
         self.tell = tell
 
     def on_solution_callback(self) -> None:
-        """Something better was found."""
+        """Report a better solution."""
         self.tell()

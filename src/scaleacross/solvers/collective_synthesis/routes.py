@@ -1,8 +1,8 @@
-"""A routed all-gather, and a list scheduler that finds one fast: what CP-SAT starts from.
+"""A routed all-gather, and a fast list scheduler for it, whose result is the start of CP-SAT.
 
-Events in the order of time: whenever a lane has room and its source holds a chunk that its destination neither holds nor is being
-sent, the most urgent such chunk is sent. Urgent is what few ranks hold yet, then what would help far ranks; ties and, in later
-rounds, a little noise are drawn at random.
+Events come in the order of time. A chunk can be sent over a lane with room if its source holds the chunk, and its
+destination neither holds nor awaits it. The most urgent such chunk goes first: chunks that few ranks hold, then the
+least delay. Later rounds blur both by a little random noise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scaleacross.solvers.collective_synthesis.lanes import CAPACITY_UNITS, Insta
 
 
 class Hop(NamedTuple):
-    """One chunk over one lane, from the tick at which it is sent; it arrives ``delay`` of the lane later."""
+    """One chunk over one lane, from the tick at which it is sent; it arrives after the ``delay`` of the lane."""
 
     start: int
     lane: int
@@ -32,7 +32,7 @@ def makespan(instance: Instance, hops: Hops) -> int:
 
 
 def list_schedule(instance: Instance, noise: float, seed: int) -> Hops:
-    """An all-gather by the rule above; ``noise`` ≥ 0 blurs the urgencies."""
+    """An all-gather by the rule of the module docstring; ``noise`` ≥ 0 blurs the urgencies."""
     return _ListScheduler(instance, noise, random.Random(seed)).run()
 
 
@@ -45,7 +45,7 @@ class _ListScheduler:
         for index, lane in enumerate(self.lanes):
             self.outgoing[lane.source].append(index)
         self.holds = [{c for c in instance.chunks if instance.origin(c) == rank} for rank in range(n)]
-        self.coming = [set(held) for held in self.holds]  # held or on its way
+        self.coming = [set(held) for held in self.holds]  # held or on the way
         self.copies = dict.fromkeys(instance.chunks, 1)
         self.room: defaultdict[int, int] = defaultdict(lambda: CAPACITY_UNITS)
         self.events: list[tuple[int, int, int, int]] = []  # (tick, 0 arrival | 1 lane free, lane, chunk)
@@ -81,6 +81,7 @@ class _ListScheduler:
         ]
         for _, lane, chunk in sorted(options):
             there = self.lanes[lane].destination
+            # an earlier message of this loop may have changed either
             if chunk in self.coming[there] or not self._has_room(lane):
                 continue
             self.coming[there].add(chunk)

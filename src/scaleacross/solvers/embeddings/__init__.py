@@ -1,1 +1,1 @@
-"""Tables over ranks and memories: least seconds of the busiest rank, with a bound."""
+"""Placement of embedding tables over ranks and memories: least seconds of the busiest rank, with a bound."""

@@ -1,6 +1,7 @@
-"""How others would place the tables, each rule as a short program from its published description.
+"""Baselines for embedding tables, each rule as a short program from its published description.
 
-Every rule takes the job's problem and TorchRec's view of it and answers with an assignment of the job's options, or a reason.
+A rule gets the job's problem and TorchRec's view of the same tables. It returns an assignment of the job's options, or
+a reason.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from scaleacross.workloads.recommendation import EmbeddingTable
 
 @dataclass(frozen=True)
 class Outcome:
-    """An assignment of the job's options, or why there is none; ``complete`` is False where the time limit ended the rule."""
+    """An assignment of the job's options, or why there is none; ``complete``: the rule ended within the limit."""
 
     assignment: Assignment | None
     reason: str = ""
@@ -35,7 +36,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Rule:
-    """A baseline: what it does, where it is described, and the program: (ours, TorchRec's view or None, seconds) -> Outcome."""
+    """A baseline: summary, source, and program (our problem, TorchRec's view or None, seconds) -> Outcome."""
 
     summary: str
     source: str
@@ -46,9 +47,10 @@ class Rule:
 
 
 def torchrec_planner(ours: ShardingProblem, theirs: ShardingProblem | None, limit_s: float) -> Outcome:
-    """Its default proposers (greedy by dearest shard, greedy by sum, uniform) and partitioner, judged by its own estimator.
+    """TorchRec's default proposers and partitioner, with its own estimator as judge.
 
-    The grid search of at most 10,000 combinations is skipped, as it skips itself on more than a handful of tables.
+    The proposers are greedy by slowest shard, greedy by sum of shards, and uniform. The grid search of at most 10,000
+    combinations is left out, because TorchRec itself skips it for more than a handful of tables.
     """
     if theirs is None:
         return Outcome(None, "its estimator knows one kind of rank")
@@ -73,12 +75,12 @@ def torchrec_planner(ours: ShardingProblem, theirs: ShardingProblem | None, limi
 
 
 def _work(problem: ShardingProblem, option: Option) -> float:
-    """Seconds of all shards of an option."""
+    """Seconds of all shards of an option together."""
     return float(option.seconds[0]) * holders(option, problem.fleet)
 
 
 def _hbm(problem: ShardingProblem, option: Option) -> float:
-    """Bytes of all shards in HBM."""
+    """Bytes of all shards of an option in HBM."""
     return float(option.memory[0]) * holders(option, problem.fleet)
 
 
@@ -96,8 +98,10 @@ def _proposals(problem: ShardingProblem) -> Iterator[tuple[int, ...]]:
 
 
 def _listed(table: EmbeddingTable, option: Option, own: Sequence[Option]) -> bool:
-    """Whether its enumerator lists the option of a table without a constraint: column shards have one width there, caches one
-    share, or the nearest that is allowed."""
+    """Whether TorchRec's enumerator lists an option of a table without constraints.
+
+    It knows one width of column shards, and one cache share or the nearest that is allowed.
+    """
     if "column" in option.sharding and option.column_width != column_width(table):
         return False
     shares = {one.cache_fraction for one in own if one.cache_fraction is not None}
@@ -105,7 +109,7 @@ def _listed(table: EmbeddingTable, option: Option, own: Sequence[Option]) -> boo
 
 
 def _advancing(problem: ShardingProblem, orders: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """Every table at its best option; then, one at a time, the table with most HBM takes its next one."""
+    """Yield every table at its best option, then proposals that move the table with most HBM to its next option."""
     at = [0] * len(orders)
     heap = [(-_hbm(problem, problem.options[t][order[0]]), t) for t, order in enumerate(orders)]
     heapq.heapify(heap)
@@ -122,7 +126,7 @@ def _advancing(problem: ShardingProblem, orders: Sequence[Sequence[int]]) -> Ite
 
 
 def _uniform(problem: ShardingProblem, sharding: Sharding) -> Iterator[tuple[int, ...]]:
-    """All tables by one sharding, each with its fastest kernel."""
+    """Yield one proposal with a single sharding, where each table has its fastest kernel."""
     own = [
         [i for i, option in enumerate(options) if option.sharding == sharding and _listed(table, option, options)]
         for table, options in zip(problem.tables, problem.options, strict=True)
@@ -135,7 +139,10 @@ def _uniform(problem: ShardingProblem, sharding: Sharding) -> Iterator[tuple[int
 
 
 class _Partition:
-    """Its greedy partitioner: uniform options first, then by storage onto the least loaded rank (or host) that fits."""
+    """TorchRec's greedy partitioner: uniform options first, then by storage onto the least loaded place that fits.
+
+    A place is a rank, or a host for options that load whole hosts.
+    """
 
     def __init__(self, problem: ShardingProblem) -> None:
         self.problem, self.fleet = problem, problem.fleet
@@ -147,7 +154,7 @@ class _Partition:
         self.hbm = [[_hbm(problem, option) for option in own] for own in problem.options]
 
     def place(self, proposal: Sequence[int]) -> tuple[float, Assignment] | None:
-        """Score and assignment of a proposal; None where it does not fit."""
+        """Score in seconds and assignment of a proposal; None where it does not fit."""
         load = [0.0] * self.fleet.num_ranks
         room = [list(map(float, row)) for row in self.fleet.capacity]
         everyone, ranks = np.arange(self.fleet.num_ranks), [np.zeros(0, dtype=np.int64)] * len(proposal)
@@ -198,6 +205,7 @@ class _Partition:
             _, rank = heapq.heappop(heap)
             self._put(rank, load, room, seconds, memory)
             chosen.append(rank)
+            # ranks that were too full for this shard may still take a smaller one
             for entry in (*aside, (load[rank], rank)):
                 heapq.heappush(heap, entry)
         return chosen
@@ -219,7 +227,8 @@ class _Partition:
 
 
 def translated(ours: ShardingProblem, theirs: ShardingProblem, assignment: Assignment) -> Assignment | None:
-    """An assignment of one problem's options in those of another with the same tables and ranks; None where one is missing."""
+    """An assignment of ``theirs`` in the options of ``ours``, which have equal tables and ranks; None if one is
+    missing."""
     chosen = []
     for own, options, index in zip(ours.options, theirs.options, assignment.option, strict=True):
         wanted = options[index]
@@ -247,7 +256,10 @@ def _size_lookups(table: EmbeddingTable) -> float:
 
 
 def _greedy(key: Callable[[EmbeddingTable], float]) -> Callable[..., Outcome]:
-    """Whole tables in falling order of ``key`` onto the rank with the least of it that fits; what fits no rank goes row-wise."""
+    """A rule that places whole tables in falling order of ``key`` onto the rank with the least of it that fits.
+
+    Tables that fit no rank are sharded row-wise.
+    """
 
     def decide(ours: ShardingProblem, _theirs: ShardingProblem | None, _limit_s: float) -> Outcome:
         fleet = ours.fleet
@@ -283,7 +295,7 @@ def _index(options: Sequence[Option], sharding: Sharding) -> int | None:
 
 
 def karmarkar_karp(ours: ShardingProblem, _theirs: ShardingProblem | None, _limit_s: float) -> Outcome:
-    """Largest differencing on look-ups: the two partial partitions with the largest spread are merged in opposite order."""
+    """Largest differencing on look-ups: merges the two partial partitions of largest spread in opposite order."""
     ranks = ours.fleet.num_ranks
     indices = [_index(options, "table_wise") for options in ours.options]
     if None in indices:
@@ -309,9 +321,9 @@ def karmarkar_karp(ours: ShardingProblem, _theirs: ShardingProblem | None, _limi
 
 
 def recshard(ours: ShardingProblem, _theirs: ShardingProblem | None, limit_s: float) -> Outcome:
-    """Whole tables over ranks and memories, least look-up time of the busiest rank; communication is not in its program.
+    """Whole tables over ranks and memories with the least look-up time of the busiest rank, without communication.
 
-    Its shares of a table in HBM are all, those of the job's ``cache_fraction``, or none.
+    A table has all of its rows in HBM, none, or one of the shares in the job's ``cache_fraction``.
     """
     kept = [[i for i, o in enumerate(own) if o.sharding == "table_wise"] for own in ours.options]
     if not all(kept):

@@ -1,7 +1,8 @@
-"""A lower bound on the busiest rank: tables cut into fractions, ranks of a class pooled.
+"""A lower bound on the busiest rank from a relaxation: tables are cut into fractions, and ranks of a class are pooled.
 
-For any θ let LP(θ) be the least mean load when only shards of at most θ seconds are allowed. A plan of T seconds has no dearer
-shard, so LP(T) ≤ T; LP falls with θ, hence T ≥ inf{θ : LP(θ) ≤ θ}. Bisection over the distinct shard costs finds it.
+For any θ let LP(θ) be the least mean load when only shards of at most θ seconds are allowed. A plan of T seconds has no
+longer shard, so LP(T) ≤ T. LP falls with θ, hence T ≥ inf{θ : LP(θ) ≤ θ}. Bisection over the distinct shard costs finds
+it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from scaleacross.cost_models.embedding.options import Fleet
 from scaleacross.solvers.embeddings.choices import Alike, Place, class_capacity, places_of
 
 _SAFETY = 1 - 1e-6
-"""The simplex method stops at tolerances of 1e-7 of scaled rows."""
+"""Factor on bounds, since the simplex method stops at tolerances of 1e-7 of scaled rows."""
 
 
 class Relaxation:
-    """The linear program, built once; ``solve(θ)`` closes the places that are too dear."""
+    """The linear program, built once; ``solve(θ)`` excludes places whose shards take longer than θ."""
 
     def __init__(self, groups: Sequence[Alike], fleet: Fleet) -> None:
         self.places: list[Place] = places_of(groups, fleet)
@@ -51,7 +52,7 @@ class Relaxation:
                 row.SetCoefficient(count, figure)
 
     def solve(self, limit_s: float) -> tuple[float, dict[tuple[int, int], float]] | None:
-        """Least mean load with shards of at most ``limit_s``, and the tables per option; None where none fits."""
+        """Least mean load (s) with shards of at most ``limit_s``, and tables by (group, option); None if none fits."""
         mean_s = self._mean_s(limit_s)
         if mean_s is None:
             return None
@@ -64,7 +65,7 @@ class Relaxation:
         return mean_s, counts
 
     def _mean_s(self, limit_s: float) -> float | None:
-        """LP(θ) of the limit."""
+        """LP(θ) at θ = ``limit_s``, in seconds."""
         allowed = self._shard_s <= limit_s
         for index in np.flatnonzero(allowed != self._allowed).tolist():
             self._counts[index].SetUb(self._solver.infinity() if allowed[index] else 0.0)
@@ -74,16 +75,17 @@ class Relaxation:
         return float(self._top.solution_value()) * self._unit_s
 
     def bound_s(self) -> float | None:
-        """inf{θ : LP(θ) ≤ θ}; None where no fraction of tables fits the memories."""
+        """The bound inf{θ : LP(θ) ≤ θ} in seconds; None where no fractions of tables fit the memories."""
         costs: Floats = np.unique(self._shard_s)
         if not len(costs) or (whole_s := self._mean_s(float(costs[-1]))) is None:
             return None
         high = len(costs) - 1
         low, stride = int(np.searchsorted(costs, whole_s, side="right")) - 1, 1
         low = max(0, low)
-        while low < high:  # near the bound without limits as a rule: strides double from there
+        while low < high:  # mostly near LP without limits: strides double from there
             middle = min(low + stride - 1, (low + high) // 2)
             found = self._mean_s(float(costs[middle]))
+            # LP is constant from one cost to the next, so the bound is below the next cost if LP is
             if found is not None and found < costs[middle + 1]:
                 high = middle
             else:
@@ -92,13 +94,14 @@ class Relaxation:
         return None if best_s is None else max(float(costs[high]), best_s) * _SAFETY
 
     def within(self, limit_s: float) -> set[tuple[int, int]]:
-        """(group, option) pairs that a plan below ``limit_s`` may use; all of them where the program has no answer.
+        """(group, option) pairs that a plan below ``limit_s`` may use; all pairs where the program has no answer.
 
-        LP(θ) and what one whole table at a place adds to it at least (its reduced cost) bound every plan that uses the place.
+        LP(θ) plus the reduced cost of one whole table at a place is a lower bound on every plan that uses the place.
         """
         least_s = self._mean_s(limit_s)
         if least_s is None:
             return {(place.group, place.option) for place in self.places}
+        # the last term allows for the tolerance of the simplex method
         spare = (limit_s - least_s) / self._unit_s + limit_s / self._unit_s * (1 - _SAFETY)
         return {
             (place.group, place.option)
@@ -107,7 +110,7 @@ class Relaxation:
         }
 
     def limits(self, bound_s: float) -> list[float]:
-        """Values of θ worth a try above a bound: from it to four times."""
+        """Values of θ worth trying, from the bound to four times the bound."""
         costs = np.unique(self._shard_s).tolist()
         wanted = [bound_s * (1 + over) for over in (0, 0.01, 0.03, 0.06, 0.1, 0.2, 0.4, 0.8, 1.6, 3)]
         return sorted({costs[max(0, bisect_right(costs, one * (1 + 1e-9)) - 1)] for one in wanted})

@@ -1,4 +1,4 @@
-"""Tables as a search sees them: alike ones together, each with the options that some plan may need."""
+"""Tables as a search sees them: equal ones in groups, each with only the options that some plan may need."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from scaleacross.cost_models.embedding.options import Fleet, Option, ShardingPro
 
 @dataclass(frozen=True)
 class Alike:
-    """Tables with equal options: their places in the problem, and what is left of the options (index, option)."""
+    """Tables with equal options: their indices in the problem, and the remaining options as (index, option)."""
 
     tables: tuple[int, ...]
     options: tuple[tuple[int, Option], ...]
 
 
 def alike_tables(problem: ShardingProblem, only: Sequence[int] | None = None) -> list[Alike]:
-    """Groups of equal tables, without options that another one replaces at no loss or that fit no rank."""
+    """Groups of equal tables, without options that fit no rank or that another one replaces at no loss."""
     found: dict[tuple[bytes, ...], list[int]] = {}
     for table in range(len(problem.tables)) if only is None else only:
         found.setdefault(tuple(_key(option) for option in problem.options[table]), []).append(table)
@@ -35,7 +35,10 @@ def _key(option: Option) -> bytes:
 
 
 def _needed(options: Sequence[Option], room: Floats) -> list[tuple[int, Option]]:
-    """Options that fit a rank and that no other one replaces at no loss: on the same ranks, or on some of those that it loads."""
+    """Options that fit a rank and that no other option replaces at no loss.
+
+    A replacement uses the same ranks, or some of the ranks that the option loads.
+    """
     if not options:
         return []
     figures = np.array([[*option.seconds, *option.memory] for option in options])
@@ -46,6 +49,7 @@ def _needed(options: Sequence[Option], room: Floats) -> list[tuple[int, Option]]
     within = (shards == 1) & (rank < rank.T)
     replaces = (same | within) & (figures[:, None] <= figures[None]).all(axis=2)
     fits = (figures[:, len(options[0].seconds) :] <= room).all(axis=1)
+    # of two options that replace each other, the one with the lower index stays
     first = replaces & ~(replaces.T & (np.arange(len(options))[:, None] > np.arange(len(options))))
     np.fill_diagonal(first, False)
     kept = fits & ~first[fits].any(axis=0)
@@ -57,9 +61,10 @@ _RANKS: Final[Mapping[Spread, int]] = {"one": 0, "unit": 1, "all": 2}
 
 @dataclass(frozen=True)
 class Place:
-    """Where a whole table may go in the relaxation: what it adds to every class of ranks.
+    """A place for a whole table in the relaxation, and what the table adds to every class of ranks there.
 
-    ``seconds`` and ``memory`` are sums over the ranks of a class, (classes,) and (classes, tiers); ``shard_s`` the dearest shard.
+    ``seconds`` (classes,) and ``memory`` (classes, tiers) are sums over the ranks of a class; ``shard_s`` is the
+    longest shard.
     """
 
     group: int
@@ -70,7 +75,7 @@ class Place:
 
 
 def places_of(groups: Sequence[Alike], fleet: Fleet) -> list[Place]:
-    """Every kind of place of every option: of single ranks one per class, of units one per composition."""
+    """Every kind of place of every option: one per class for single ranks, one per composition for hosts."""
     classes = np.eye(fleet.num_classes)
     everywhere = np.bincount(fleet.rank_class, minlength=fleet.num_classes)[None, :].astype(float)
     hosts = [np.bincount(fleet.rank_class[unit], minlength=fleet.num_classes) for unit in fleet.units]
@@ -86,7 +91,7 @@ def places_of(groups: Sequence[Alike], fleet: Fleet) -> list[Place]:
 
 
 def class_capacity(fleet: Fleet) -> tuple[Ints, Floats]:
-    """Ranks and bytes of every class: (classes,) and (classes, tiers)."""
+    """Number of ranks (classes,) and bytes (classes, tiers) of every class."""
     ranks = np.bincount(fleet.rank_class, minlength=fleet.num_classes)
     room = np.zeros((fleet.num_classes, fleet.capacity.shape[1]))
     np.add.at(room, fleet.rank_class, fleet.capacity)
@@ -94,7 +99,7 @@ def class_capacity(fleet: Fleet) -> tuple[Ints, Floats]:
 
 
 def closed(problem: ShardingProblem, groups: Sequence[Alike], kept: Collection[tuple[int, int]]) -> ShardingProblem:
-    """The problem with options that are not ``kept``, (group, option) pairs, too large for any rank; numbers stay as they are."""
+    """The problem in which options not in ``kept``, as (group, option) pairs, fit no rank; indices stay the same."""
     options = list(problem.options)
     for number, group in enumerate(groups):
         listed = {index for index, _ in group.options if (number, index) in kept}

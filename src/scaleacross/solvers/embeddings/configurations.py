@@ -1,9 +1,9 @@
 """Plans of many tables of few kinds on equal ranks, where memory is scarce: what one rank may hold, and how often.
 
-A *configuration* is a set of shards that one rank may hold: seconds below T, bytes within each memory. A linear program covers
-the shards of fractions of tables by the fewest configurations (Gilmore and Gomory, 1961); new ones are knapsacks over seconds and
-memories by what a shard is worth. Where fractions of them need no more than all ranks, an integer program over the configurations
-that were found takes whole ones. Which tables go on all ranks is given.
+A *configuration* is a set of shards that one rank may hold: seconds below T, bytes within each memory. A linear program
+covers the shards of fractions of tables by the fewest configurations (Gilmore and Gomory, 1961). New ones are knapsacks
+over seconds and memories, by the worth of a shard. Where fractions of them need no more than all ranks, an integer
+program chooses whole ones among those found. The tables on all ranks are given.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from scaleacross.solvers.embeddings.choices import Alike
 from scaleacross.solvers.embeddings.knapsacks import GRID, Counts, Knapsacks
 
 MOST_KINDS: Final = 40
-"""Groups of alike tables beyond which knapsacks take too long."""
+"""Most groups of equal tables: with more, knapsacks take too long."""
 _MOST_ROUNDS: Final = 400
 _PASSES, _MANY_PASSES = 5, 40
-"""Over good knapsacks, before more of them and then a constraint program look for a better one."""
+"""Passes over good knapsacks: first few, then many, before a constraint program looks for a better one."""
 _MOST_EXACT: Final = 6
-"""Knapsacks that a constraint program fills, before a limit in seconds counts as out of reach."""
+"""Knapsacks solved by the constraint program, before a limit in seconds counts as out of reach."""
 _SPARE: Final = 0.01
-"""Of all ranks: what whole configurations may need more than fractions of them."""
+"""Share of all ranks by which whole configurations may need more than fractions of them."""
 _MOST_NODES: Final = 1_000
-"""Of the integer program: one to five seconds of CPU for 128 ranks and 1,000 configurations."""
+"""Most nodes of the integer program: one to five seconds of CPU for 128 ranks and 1,000 configurations."""
 
 
 class Configurations:
-    """The program for one problem; configurations that were found are kept for a longer T."""
+    """The program for one problem; configurations found once are kept for a longer T."""
 
     def __init__(self, problem: ShardingProblem, groups: Sequence[Alike], left: Callable[[], float]) -> None:
         self.problem, self.groups, self.left = problem, groups, left
@@ -44,10 +44,10 @@ class Configurations:
         self.dice = np.random.default_rng(0)
 
     def plan(self, limit_s: float, everywhere: Mapping[tuple[int, int], int]) -> Assignment | None:
-        """A plan of ``limit_s`` seconds; None where none was found.
+        """A plan within ``limit_s`` seconds; None where none was found.
 
         Args:
-            everywhere: (group, option) -> tables on all ranks.
+            everywhere: (group, option) -> number of tables on all ranks.
         """
         room_s, room = limit_s, self.problem.fleet.capacity[0].copy()
         tables: Ints = np.array([len(group.tables) for group in self.groups], dtype=np.int64)
@@ -58,12 +58,14 @@ class Configurations:
         if room_s <= 0 or (room < 0).any():
             return None
         shares = [[float(o.seconds[0]) / room_s, *(o.memory / np.maximum(room, 1.0))] for _, _, o in self.items]
+        # sizes are rounded up, so a configuration on the grid always fits; above 1 nothing does, whatever the cap
         sizes: Ints = np.ceil(np.minimum(shares, 2.0) * GRID).astype(np.int64)
         return self._placed(sizes, tables, everywhere) if self._covered(sizes, tables) else None
 
     def _covered(self, sizes: Ints, tables: Ints) -> bool:
-        """Whether fractions of configurations cover the tables on all ranks; the pool grows until they do."""
+        """Whether fractions of configurations cover all tables on at most all ranks; adds to the pool until they do."""
         ranks = self.problem.fleet.num_ranks
+        # no more shards than fit a rank by themselves, or than there are
         most = np.minimum(GRID // np.maximum(1, sizes.max(axis=1)), tables[self.group_of] * self.shards)
         self.pool |= {tuple(row) for row in np.diag(most).tolist()}
         program, knapsacks = _Program(self, sizes, tables, "GLOP"), Knapsacks(sizes, most, self.dice)
@@ -81,6 +83,7 @@ class Configurations:
             if not new and needed <= ranks * most_worth and exact < _MOST_EXACT:
                 (new, most_worth), exact = knapsacks.best(worth), exact + 1
             new -= program.columns.keys()
+            # no configuration is worth more, so the need divided by it is a lower bound on the ranks
             if needed > ranks * most_worth or not new:
                 break
             self.pool |= new
@@ -91,7 +94,7 @@ class Configurations:
         return needed <= ranks
 
     def _placed(self, sizes: Ints, tables: Ints, everywhere: Mapping[tuple[int, int], int]) -> Assignment | None:
-        """Tables on whole configurations, one per rank; None where the time ended before so few were found."""
+        """Tables on whole configurations, one per rank; None where none so few was found."""
         ranks = self.problem.fleet.num_ranks
         program = _Program(self, sizes, tables, "SCIP")
         if not program.solve() or program.needed > ranks + 0.5:
@@ -114,7 +117,7 @@ class Configurations:
 
 
 class _Program:
-    """The fewest configurations of the pool that hold the shards of all tables: fractions of both ("GLOP") or whole ("SCIP")."""
+    """The fewest configurations of the pool that hold all shards, in fractions ("GLOP") or whole ("SCIP")."""
 
     def __init__(self, owner: Configurations, sizes: Ints, tables: Ints, solver: str) -> None:
         self.whole = solver == "SCIP"
@@ -134,24 +137,24 @@ class _Program:
                 self.add(counts)
 
     def add(self, counts: Counts) -> None:
-        """A configuration more."""
+        """Add a configuration."""
         column = self.columns[counts] = self.solver.Var(0, self.solver.infinity(), self.whole, "")
         self.solver.Objective().SetCoefficient(column, 1)
         for item in np.flatnonzero(counts).tolist():
             self.links[item].SetCoefficient(column, counts[item])
 
     def solve(self) -> bool:
-        """Whether there is a solution: the best, or the one that so many nodes find."""
+        """Whether there is a solution: the best one, or the one found within the node limit."""
         if self.whole:
             self.solver.SetSolverSpecificParametersAsString(f"limits/nodes = {_MOST_NODES}\n")
         return self.solver.Solve() in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE)
 
     @property
     def needed(self) -> float:
-        """Configurations of the solution."""
+        """Number of configurations in the solution."""
         return float(self.solver.Objective().Value())
 
     def worth(self) -> Floats:
-        """Of a shard of every item, in configurations; 0 where none fits a rank."""
+        """Worth of a shard of every item in configurations (dual value), (items,); 0 where it fits no rank."""
         duals = np.array([max(0.0, row.dual_value()) for row in self.links])
         return np.where(self.fits, duals, 0.0)

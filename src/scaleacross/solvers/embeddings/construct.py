@@ -1,4 +1,4 @@
-"""A plan from chosen options: shards in falling order onto the rank where they weigh least."""
+"""A plan from chosen options: shards in falling order onto the rank where the score is least."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaleacross.solvers.embeddings.choices import Alike
 
 
 def rounded(groups: Sequence[Alike], counts: dict[tuple[int, int], float], num_tables: int) -> list[int]:
-    """A whole option for every table: fractions rounded down, what is left by the largest remainder."""
+    """A whole option for every table: fractions rounded down, the rest by largest remainder."""
     chosen = [0] * num_tables
     for number, group in enumerate(groups):
         shares = {index: counts.get((number, index), 0.0) for index, _ in group.options}
@@ -29,11 +29,11 @@ def rounded(groups: Sequence[Alike], counts: dict[tuple[int, int], float], num_t
 def pack(
     problem: ShardingProblem, chosen: Sequence[int], weight: float, units_first: bool = False
 ) -> Assignment | None:
-    """Longest shard first onto the rank (or host) that is least filled after it; None where one fits nowhere.
+    """A plan that places the longest shard first where its score is least; None where one finds no room.
 
     Args:
-        weight: of bytes beside seconds, in the order and in the choice of a rank; 0: seconds alone.
-        units_first: tables that load a whole host go before single shards.
+        weight: weight of bytes relative to seconds, in the order and in the score; 0: seconds alone.
+        units_first: place tables that load a whole host before single shards.
     """
     fleet = problem.fleet
     options = [problem.options[table][index] for table, index in enumerate(chosen)]
@@ -77,10 +77,10 @@ def pack(
 
 
 def fill(problem: ShardingProblem, weight: float) -> Assignment | None:
-    """Largest table first, each by the option and on the ranks that leave the least seconds and fullness: where memory is scarce.
+    """A plan for scarce memory: the largest table first, by its option and ranks of least score; None without room.
 
     Args:
-        weight: of the shares of their memories that an option takes from all ranks that it loads, beside the seconds of the
+        weight: weight of the memory shares that an option takes on all its ranks. Its other term is the seconds of the
             busiest of them over the mean work.
     """
     fleet = problem.fleet
@@ -111,7 +111,7 @@ def fill(problem: ShardingProblem, weight: float) -> Assignment | None:
 
 
 def _where(option: Option, score: Floats, units: tuple[Ints, ...]) -> Ints | None:
-    """The ranks of least score that an option may load; column shards on different ranks. None where none has room."""
+    """The ranks of least score for an option, column shards on different ranks; None where no ranks have room."""
     if option.spread == "unit":
         best = min(units, key=lambda unit: float(score[unit].max()), default=None)
         return best if best is not None and np.isfinite(score[best]).all() else None
@@ -139,7 +139,10 @@ def _order(
 
 
 def relabelled(problem: ShardingProblem, assignment: Assignment) -> Assignment:
-    """The same plan with equal ranks of a host, and equal hosts, in falling order of load: what an exact search looks for."""
+    """The same plan with equal ranks of a host, and equal hosts, renumbered in falling order of load.
+
+    This is the order that the exact search requires (``break_symmetry``).
+    """
     fleet = problem.fleet
     load = loads_of(problem, assignment)[0].sum(axis=1)
     new = np.arange(fleet.num_ranks)
@@ -157,7 +160,7 @@ def relabelled(problem: ShardingProblem, assignment: Assignment) -> Assignment:
 
 
 def interchangeable(problem: ShardingProblem) -> list[list[int]]:
-    """Ranks that may swap names: of one host (or anywhere, where no option tells hosts apart) and equal in class and room."""
+    """Groups of ranks that may swap numbers: equal in class and room, and of one host if any option needs that."""
     fleet = problem.fleet
     by_host = any(option.in_one_host for options in problem.options for option in options)
     pools = fleet.units or (fleet.hosts if by_host else (np.arange(fleet.num_ranks),))

@@ -1,4 +1,4 @@
-"""The assignment as a constraint program: whole, with a proof, or of a few ranks while the rest stands still."""
+"""The assignment as a constraint program: of all tables with a proof, or of a part while the rest stays fixed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from scaleacross.solvers.embeddings.choices import Alike, alike_tables
 from scaleacross.solvers.embeddings.construct import interchangeable
 
 _LOOK_S = 0.02
-"""Of the wall, between two looks at the clock."""
+"""Wall-clock seconds between two checks of the clock."""
 _STEPS = 200_000
-"""Whole numbers per incumbent: costs are rounded down to them, so that the bound stays one."""
+"""Integer steps per incumbent. Costs are rounded down to them, so that the bound of the model stays a bound."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What may change: these tables over these ranks, beside what the other tables put there, (ranks,) and (ranks, tiers)."""
+    """The tables and ranks that may change, and the load of all other tables there, (ranks,) and (ranks, tiers)."""
 
     tables: tuple[int, ...]
     ranks: Ints
@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Solved:
-    """Options and ranks of the part's tables (None: nothing better found), a bound in seconds, and whether it is proved."""
+    """Options and ranks of the part's tables (None: nothing better), a bound in seconds, and whether it is proved."""
 
     found: dict[int, tuple[int, Ints]] | None
     bound_s: float
@@ -49,14 +49,14 @@ def whole_part(problem: ShardingProblem) -> Part:
 
 
 def size_of(groups: Sequence[Alike], problem: ShardingProblem) -> int:
-    """Whole numbers that the program of all tables would choose."""
+    """Number of integer variables that the program of all tables would have."""
     fleet = problem.fleet
     per = {"one": fleet.num_ranks, "unit": len(fleet.units), "all": 1}
     return sum(per[option.spread] for group in groups for _, option in group.options)
 
 
 class _Program:
-    """Counts of tables per option and of shards per rank."""
+    """Constraint program over counts of tables per option and of shards per rank."""
 
     def __init__(self, problem: ShardingProblem, part: Part, upper_s: float) -> None:
         self.problem, self.part, self.fleet = problem, part, problem.fleet
@@ -81,6 +81,7 @@ class _Program:
     def _choices(self, number: int, group: Alike, upper_s: float) -> None:
         model, many, picks = self.model, len(group.tables), []
         for index, option in group.options:
+            # options on all ranks do not fit a part, and options longer than the incumbent cannot improve it
             if (option.spread == "all" and not self.is_whole) or option.seconds.min() > upper_s:
                 continue
             picked = model.new_int_var(0, many, "")
@@ -110,7 +111,7 @@ class _Program:
     def _inside_hosts(
         self, number: int, index: int, option: Option, own: dict[int, cp_model.IntVar], many: int
     ) -> None:
-        """Every host holds the shards of whole tables."""
+        """Require every host to hold all shards of whole tables."""
         for host in sorted({int(self.fleet.host_of[rank]) for rank in own}):
             count = self.hosts[number, index, host] = self.model.new_int_var(0, many, "")
             here = [shards for rank, shards in own.items() if self.fleet.host_of[rank] == host]
@@ -133,7 +134,7 @@ class _Program:
                 self.model.add(held <= int(capacity) - int(self.part.memory[at, tier]))
 
     def break_symmetry(self) -> None:
-        """Equal ranks of a host in falling order of load; equal hosts by their first rank."""
+        """Order equal ranks of a host by falling load, and equal hosts by the load of their first rank."""
         first: dict[tuple[object, ...], int] = {}
         for own in interchangeable(self.problem):
             for one, other in pairwise(own):
@@ -145,7 +146,7 @@ class _Program:
             first[kind] = int(unit[0])
 
     def hint(self, assignment: Assignment) -> None:
-        """Start from a plan."""
+        """Give a plan as the solver's hint."""
         at = {table: number for number, group in enumerate(self.groups) for table in group.tables}
         counts: dict[tuple[int, int], int] = {}
         own: dict[tuple[int, int, int], int] = {}
@@ -161,7 +162,7 @@ class _Program:
             self.model.add_hint(count, own.get(triple, 0))
 
     def decode(self, solver: cp_model.CpSolver) -> dict[int, tuple[int, Ints]]:
-        """Options and ranks of every table of the part."""
+        """Option and ranks of every table of the part."""
         out: dict[int, tuple[int, Ints]] = {}
         for number, group in enumerate(self.groups):
             left = list(group.tables)
@@ -193,7 +194,7 @@ class _Program:
 
 
 def _dealt(held: Sequence[int], many: int) -> list[Ints]:
-    """Ranks of so many tables, to whom shards are dealt in turn."""
+    """Ranks of ``many`` tables, to which the shards in ``held`` are dealt in turn."""
     return [np.array(sorted(held[start::many])) for start in range(many)]
 
 
@@ -210,10 +211,11 @@ def solve_part(
     work: float = float("inf"),
     clock: Callable[[], float] = time.perf_counter,
 ) -> Solved:
-    """The part's tables with the busiest of its ranks below ``upper_s``, as low as the limits allow.
+    """Minimise the busiest of the part's ranks below ``upper_s`` seconds, within the limits.
 
     Args:
-        limit_s: by ``clock``; work: of the solver, about seconds of an idle core, so that a busy machine finds the same.
+        limit_s: seconds by ``clock``.
+        work: deterministic work of the solver, about seconds of an idle core, so that a busy machine finds the same.
     """
     program = _Program(problem, part, upper_s)
     if program.is_whole and len(part.tables) == len(problem.tables):
@@ -238,7 +240,7 @@ def solve_part(
 def _solved_within(
     solver: cp_model.CpSolver, model: cp_model.CpModel, limit_s: float, clock: Callable[[], float]
 ) -> cp_model.CpSolverStatus:
-    """Solve, no longer than ``limit_s`` by the clock: the solver itself only knows that of the wall."""
+    """Solve for at most ``limit_s`` seconds of ``clock``; the solver itself only knows wall-clock limits."""
     end, done = clock() + limit_s, threading.Event()
 
     def watch() -> None:

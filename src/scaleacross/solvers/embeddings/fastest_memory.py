@@ -1,4 +1,4 @@
-"""The memory of every table where the busiest rank does not decide it: the fastest with room, on the ranks that the table has."""
+"""Move tables to faster memory where the busiest rank does not decide: the fastest with room, on the same ranks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, loads_of
 
 _LEAST: Final = 1e-9
-"""Of a shard's seconds: less than this is nothing saved."""
+"""Share of a shard's seconds below which nothing counts as saved."""
 
 
 def in_fastest_memory(problem: ShardingProblem, assignment: Assignment) -> Assignment:
-    """The plan with every table in the fastest memory that has room for it, cut as it is and on the same ranks.
+    """The plan with every table in the fastest memory that has room for it, with the same sharding and ranks.
 
-    The table that saves most seconds over its ranks moves first. No rank takes longer, and exchanges stay as they are.
+    The table that saves most seconds over its ranks moves first. No rank gets slower, and exchanges stay as they are.
     """
     stored, chosen, moved = loads_of(problem, assignment)[1], list(assignment.option), True
     while moved:
@@ -37,7 +37,7 @@ def _fits(memory: Floats, problem: ShardingProblem, ranks: Ints) -> bool:
 
 
 def _moves(problem: ShardingProblem, chosen: Sequence[int], where: Sequence[Ints]) -> Iterator[tuple[float, int, int]]:
-    """Seconds saved over all ranks, the table and its option, where no rank gets slower."""
+    """Yield (seconds saved over all ranks, table, option) of moves that make no rank slower."""
     for table, (options, now, ranks) in enumerate(zip(problem.options, chosen, where, strict=True)):
         own, counts = options[now], np.bincount(problem.fleet.rank_class[ranks], minlength=problem.fleet.num_classes)
         for index, option in enumerate(options):

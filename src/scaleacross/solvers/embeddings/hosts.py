@@ -1,7 +1,7 @@
-"""Column shards that stay inside one host: any plan becomes one that keeps to it.
+"""Keep column shards inside one host: any plan is turned into one that does.
 
-Bounds and plans that are built shard by shard let such shards go to any ranks, which is a relaxation; every plan is put inside
-hosts before it counts.
+Bounds, and plans that are built shard by shard, let such shards go to any ranks, which is a relaxation. Every plan
+passes through here before it counts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.embedding.options import Assignment, Option, ShardingProblem, loads_of
 
 _FULL: Final = 1e30
-"""Seconds of a rank without room: more than any load."""
+"""Seconds that stand for a rank without room: more than any load."""
 
 
 def inside_hosts(problem: ShardingProblem, assignment: Assignment) -> Assignment:
-    """The plan with every table that must stay inside a host on the ranks of one: the heaviest first, where ranks get least busy.
+    """The plan with every table that must stay inside a host moved into one; the heaviest tables choose first.
 
-    Memory may overflow where no host has room: ``fits`` says so.
+    Each goes where the ranks stay least busy. Memory may overflow where no host has room; ``fits`` then refuses the
+    plan.
     """
     fleet = problem.fleet
     options = [own[index] for own, index in zip(problem.options, assignment.option, strict=True)]
@@ -44,7 +45,7 @@ def inside_hosts(problem: ShardingProblem, assignment: Assignment) -> Assignment
 
 
 def _on(problem: ShardingProblem, option: Option, own: Ints, load: Floats, memory: Floats) -> tuple[float, Ints]:
-    """Seconds of the busiest rank that takes a shard, and the ranks that take them, all of the host ``own``."""
+    """Place all shards of an option on the host ``own``: seconds of the busiest rank with a shard, and the ranks."""
     fleet, held, stored, taken = problem.fleet, load[own].copy(), memory[own].copy(), list[int]()
     seconds, worst = option.seconds[fleet.rank_class[own]], 0.0
     for _ in range(option.num_shards):

@@ -1,4 +1,4 @@
-"""Why tables fit nowhere, and by how much."""
+"""Errors that say why tables fit nowhere, and by how much."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaleacross.units import human_bytes
 
 
 def require_options(job: RecommendationJob, problem: ShardingProblem) -> None:
-    """Raises InfeasibleError where a table has nowhere to go, however much room there is."""
+    """Raise InfeasibleError if some table has no option at all, however much room there is."""
     bare = next((table for table, options in zip(problem.tables, problem.options, strict=True) if not options), None)
     if bare is None:
         return
@@ -25,10 +25,10 @@ def require_options(job: RecommendationJob, problem: ShardingProblem) -> None:
 
 
 def no_plan(job: RecommendationJob, problem: ShardingProblem, smallest: ShardingProblem) -> InfeasibleError:
-    """The error that says what is short: bytes that tables take at least, beside what each memory has, and the ways out.
+    """The error for a problem without a plan: least bytes of the tables, bytes of each memory, and ways out.
 
     Args:
-        smallest: the same problem with one sample per accelerator, which tells tables from what a batch takes.
+        smallest: the same problem with one sample per accelerator, which separates tables from the memory of a batch.
     """
     fleet = problem.fleet
     least, bare = _least(problem), _least(smallest)
@@ -37,8 +37,8 @@ def no_plan(job: RecommendationJob, problem: ShardingProblem, smallest: Sharding
         f"{human_bytes(size)} of {tier.replace('_', ' ')}" for tier, size in zip(TIERS, room, strict=True) if size
     )
     batch = float(least.sum() - bare.sum() + whole.sum() - room.sum())
-    emptied = bool(((room == 0) & (whole > 0)).any())  # a memory that the batch leaves nothing of
-    filled = emptied or batch > bare.sum()  # by the batch, more than by tables
+    emptied = bool(((room == 0) & (whole > 0)).any())  # a memory that the batch uses up
+    filled = emptied or batch > bare.sum()  # the batch, more than tables
     needed = (
         f"{human_bytes(float((bare if filled else least).sum()))} with {job.optimizer} state in {job.table_precision}"
     )
@@ -61,13 +61,16 @@ def no_plan(job: RecommendationJob, problem: ShardingProblem, smallest: Sharding
 
 
 def _least(problem: ShardingProblem) -> Floats:
-    """(tables,) bytes that each takes at least, copies and what a batch reads of it included."""
+    """Least bytes of each table, (tables,), with copies and with what a batch reads of it."""
     fleet = problem.fleet
     return np.array([min(o.memory.sum() * holders(o, fleet) for o in options) for options in problem.options])
 
 
 def _ways_out(job: RecommendationJob, host_bytes: float, ways: list[str], copied: bool) -> str:
-    """Behind ``ways``; where every rank holds a copy of every table, neither host memory nor more ranks make room."""
+    """Extend ``ways`` and word them.
+
+    If every rank has a copy of every table, neither host memory nor more ranks make room.
+    """
     if copied:
         ways.append("allow shardings that hold a table once (table_wise, column_wise, row_wise)")
     if job.table_precision == "fp32":

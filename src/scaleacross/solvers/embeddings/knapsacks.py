@@ -1,7 +1,7 @@
-"""What one rank may hold that is worth most: knapsacks over seconds and every memory, many good ones at a time.
+"""Sets of shards of most worth that one rank may hold: knapsacks over seconds and every memory.
 
-The linear program of a knapsack prices its dimensions; items go in by worth over price, with prices drawn around those. Good
-knapsacks are emptied in part and filled again.
+The linear program of a knapsack gives a dual price for each dimension. Items go in by worth over price, with prices
+drawn around those. Good knapsacks are emptied in part and filled again, many at a time.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from ortools.sat.python import cp_model
 from scaleacross.cost_models.candidates import Floats, Ints
 
 GRID: Final = 100_000
-"""Whole numbers per rank, of seconds and of each memory; shards are rounded up."""
+"""Integer steps per rank, of seconds and of each memory; sizes of shards are rounded up to them."""
 _EXACT_WORK: Final = 0.1
 _AT_ONCE: Final = 64
 _KEPT: Final = 8
-"""Of knapsacks filled at once: the best that a next pass empties in part."""
+"""Best knapsacks that the next pass empties in part."""
 _MOST_NEW: Final = 12
 _LEAST: Final = 1e-5
 _NEAR_PASSES, _NEAR, _MOST_NEAR = 20, 0.95, 300
 Counts = tuple[int, ...]
-"""Shards of every item."""
+"""Number of shards of every item."""
 
 
 class Knapsacks:
-    """Knapsacks over items of ``sizes`` (items, dimensions), no more than ``most`` of each; draws repeat with the seed."""
+    """Knapsacks over items of ``sizes`` (items, dimensions), at most ``most`` of each; ``dice`` is the generator."""
 
     def __init__(self, sizes: Ints, most: Ints, dice: np.random.Generator) -> None:
         self.sizes, self.most, self.dice = sizes, most, dice
 
     def worth_more(self, worth: Floats, passes: int) -> tuple[set[Counts], float]:
-        """Some that are worth more than 1; and what none is worth more than.
+        """Some knapsacks worth more than 1, and an upper bound on the worth of any.
 
         Args:
-            passes: over good knapsacks.
+            passes: passes over good knapsacks.
         """
         own = np.flatnonzero((worth > 1e-9) & (self.most > 0))
         if not len(own):
@@ -48,13 +48,13 @@ class Knapsacks:
         return _first(found, 1 + max(_LEAST, 0.5 * (best - 1)), _MOST_NEW), above
 
     def near(self, worth: Floats) -> set[Counts]:
-        """Many that are worth about as much as the best: whole ones are chosen among these."""
+        """Many knapsacks of about the best worth, from which the integer program chooses whole ones."""
         own = np.flatnonzero((worth > 1e-9) & (self.most > 0))
         found = self._filled(worth, own, self._priced(worth, own)[1], _NEAR_PASSES) if len(own) else {}
         return _first(found, _NEAR * max(found.values(), default=0.0), _MOST_NEAR)
 
     def _priced(self, worth: Floats, own: Ints) -> tuple[float, Floats]:
-        """Worth of fractions of items, which none exceeds, and the price of every dimension."""
+        """Worth with fractions of items, which no knapsack exceeds, and the dual price of every dimension."""
         solver = pywraplp.Solver.CreateSolver("GLOP")
         rows = [solver.Constraint(-solver.infinity(), float(GRID)) for _ in range(self.sizes.shape[1])]
         for item in own.tolist():
@@ -71,6 +71,7 @@ class Knapsacks:
         """Knapsacks filled by drawn prices, emptied in part and filled again, each with its worth."""
         dims = self.sizes.shape[1]
         drawn = prices * np.exp(self.dice.normal(0, 0.5, (_AT_ONCE, dims)))
+        # the first row keeps the dual prices, and the last rows ignore them
         drawn[0] = prices
         drawn = np.vstack([drawn, self.dice.dirichlet(np.full(dims, 0.5), _AT_ONCE // 4)])
         held = self._fill(worth, own, drawn, np.zeros((len(drawn), len(own)), dtype=np.int64))
@@ -81,6 +82,7 @@ class Knapsacks:
             top = np.argsort(-values[first], kind="stable")[:_KEPT]
             base = held[np.resize(top, _AT_ONCE)]
             keep = self.dice.random(base.shape) < self.dice.uniform(0.3, 1, (_AT_ONCE, 1))
+            # an item keeps its copies, or a random part of them is removed
             thin = np.where(keep, base, (base * self.dice.random(base.shape)).astype(np.int64))
             again = self._fill(worth, own, prices * np.exp(self.dice.normal(0, 1.0, (_AT_ONCE, dims))), thin)
             held = np.vstack([held[top], again])
@@ -94,7 +96,7 @@ class Knapsacks:
         return dict(zip(map(tuple, whole.tolist()), values.tolist(), strict=True))
 
     def _fill(self, worth: Floats, own: Ints, prices: Floats, held: Ints) -> Ints:
-        """Every row of ``held`` (knapsacks, own) with as much more as fits, in falling order of worth over price."""
+        """Every row of ``held`` (knapsacks, own), filled up greedily in falling order of worth over price."""
         sizes, row, held = self.sizes[own], np.arange(len(held)), held.copy()
         order = np.argsort(-worth[own] / (prices @ sizes.T + 1e-12), axis=1, kind="stable")
         room = GRID - held @ sizes
@@ -107,12 +109,13 @@ class Knapsacks:
         return held
 
     def best(self, worth: Floats) -> tuple[set[Counts], float]:
-        """As ``worth_more``, with one knapsack at most, by a constraint program."""
+        """The result of ``worth_more`` by a constraint program, with at most one knapsack."""
         own = np.flatnonzero((worth > 1e-9) & (self.most > 0))
         model = cp_model.CpModel()
         taken = {item: model.new_int_var(0, int(self.most[item]), "") for item in own.tolist()}
         for size in self.sizes[own].T.tolist():
             model.add(cp_model.LinearExpr.weighted_sum([*taken.values()], size) <= GRID)
+        # rounded up, so that the solver's bound stays an upper bound
         scaled = np.ceil(worth[own] * 1e6).astype(np.int64).tolist()
         model.maximize(cp_model.LinearExpr.weighted_sum([*taken.values()], scaled))
         solver = cp_model.CpSolver()
@@ -125,5 +128,5 @@ class Knapsacks:
 
 
 def _first(found: dict[Counts, float], least: float, most: int) -> set[Counts]:
-    """Those worth at least so much, no more than so many, the best first."""
+    """The best knapsacks of at least that worth, at most ``most`` of them."""
     return {counts for counts in sorted(found, key=lambda one: (-found[one], one))[:most] if found[counts] >= least}

@@ -1,8 +1,9 @@
-"""Plans in which every rank holds the same: how many tables take which option, by a program that does not grow with the ranks.
+"""Plans in which every rank holds the same: how many tables get which option.
 
-Of an option with m tables of s shards each, no rank holds more than ⌈m·s/ranks⌉ shards (of a host: ⌈m/hosts⌉, of all ranks: m),
-where tables take ranks in turn. The program minimises the seconds of a rank that holds so many of every option within its memory.
-Many tables of few kinds that fill the memories are placed so at once, with the share of every cache.
+Tables take ranks in turn. Of an option with m tables of s shards each, no rank then holds more than ⌈m·s/ranks⌉ shards
+(of a host: ⌈m/hosts⌉, of all ranks: m). The program minimises the seconds of a rank that holds so many of every option
+within its memory. Its size does not depend on the ranks. It suits many tables of few kinds that nearly use up the
+memories, and also chooses the share of every cache.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from scaleacross.cost_models.embedding.options import Assignment, Option, Shardi
 from scaleacross.solvers.embeddings.choices import Alike
 
 MOST_KINDS: Final = 40
-"""Groups of alike tables beyond which the program is skipped: a choice."""
+"""Groups of equal tables beyond which the program is skipped: a choice."""
 _MOST_NODES: Final = 1_000
-"""Of the integer program: a choice."""
+"""Most nodes of the integer program: a choice."""
 _GAP: Final = 1e-3
-"""Relative, at which it stops: a choice."""
+"""Relative gap at which the program stops: a choice."""
 
 
 def level_plan(problem: ShardingProblem, groups: Sequence[Alike]) -> Assignment | None:
-    """The fastest plan of this kind that the program finds; None where there is none, or where most tables are unlike."""
+    """The fastest plan of this kind that the program finds; None where there is none, or where most tables differ."""
     if len(groups) > MOST_KINDS or 2 * len(groups) > len(problem.tables):
         return None
     fleet, solver = problem.fleet, pywraplp.Solver.CreateSolver("SCIP")
@@ -44,6 +45,7 @@ def level_plan(problem: ShardingProblem, groups: Sequence[Alike]) -> Assignment 
             held = solver.IntVar(0, solver.infinity(), "")
             places, shards = _turns(option, problem)
             enough = solver.Constraint(0, solver.infinity())
+            # held·places ≥ many·shards: the ceiling of the module docstring, as an integer variable
             enough.SetCoefficient(held, places)
             enough.SetCoefficient(many, -shards)
             load.SetCoefficient(held, float(option.seconds.max()) / scale_s)
@@ -57,7 +59,7 @@ def level_plan(problem: ShardingProblem, groups: Sequence[Alike]) -> Assignment 
 
 
 def _turns(option: Option, problem: ShardingProblem) -> tuple[int, int]:
-    """Places that tables of an option take in turn, and how many each takes: ranks and shards, hosts and one, or all at once."""
+    """Places that tables of an option take in turn, and how many of them each table takes."""
     fleet = problem.fleet
     return {"one": (fleet.num_ranks, option.num_shards), "unit": (len(fleet.units), 1), "all": (1, 1)}[option.spread]
 

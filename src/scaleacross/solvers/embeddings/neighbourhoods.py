@@ -1,4 +1,4 @@
-"""Parts of a plan that a search frees and puts back better, and the whole plan again."""
+"""Choose parts of a plan that a search frees and places again, and merge the result into the plan."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from scaleacross.cost_models.embedding.options import Assignment, ShardingProble
 from scaleacross.solvers.embeddings.exact import Part
 
 _PART_SIZE: Final = 4_000
-"""Whole numbers of a part, about."""
+"""Approximate number of integer variables of a part."""
 
 
 def next_part(problem: ShardingProblem, assignment: Assignment, dice: random.Random, rounds: int) -> Part:
-    """Tables of the busiest rank with some others: on all ranks, or all that lie inside a few."""
+    """Tables of the busiest rank and some others: free on all ranks, or all tables that lie inside a few ranks."""
     loads = loads_of(problem, assignment)
     load = loads[0].sum(axis=1)
     if dice.random() < 0.5:
@@ -26,7 +26,7 @@ def next_part(problem: ShardingProblem, assignment: Assignment, dice: random.Ran
 
 
 def _freed(problem: ShardingProblem, load: Floats, dice: random.Random, others: int) -> list[int]:
-    """The busiest rank (of its host, all, now and then) with the least busy and some others."""
+    """The busiest rank with the least busy ones and some others; now and then all ranks of such hosts."""
     order = np.argsort(-load)
     units = problem.fleet.units
     if units and len(units) > 1 and dice.random() < 0.4:
@@ -42,7 +42,7 @@ def _freed(problem: ShardingProblem, load: Floats, dice: random.Random, others: 
 def _ranks_part(
     problem: ShardingProblem, assignment: Assignment, ranks: Sequence[int], loads: tuple[Floats, Floats]
 ) -> Part:
-    """All tables that lie inside ``ranks``, free to move there."""
+    """The part of all tables that lie inside ``ranks``, free to move there."""
     inside = set(ranks)
     free = [
         table
@@ -56,7 +56,7 @@ def _ranks_part(
 def _tables_part(
     problem: ShardingProblem, assignment: Assignment, load: Floats, dice: random.Random, loads: tuple[Floats, Floats]
 ) -> Part:
-    """Some tables, of the busiest rank above all, free to move anywhere and to be split otherwise."""
+    """The part of some tables, mostly of the busiest rank, free to move anywhere and to change their option."""
     fleet, busiest_rank = problem.fleet, int(load.argmax())
     size = {"one": fleet.num_ranks, "unit": len(fleet.units), "all": 1}
     here = [table for table, held in enumerate(assignment.ranks) if busiest_rank in held]
@@ -78,7 +78,7 @@ def _tables_part(
 def _without(
     problem: ShardingProblem, assignment: Assignment, free: Sequence[int], own: Ints, loads: tuple[Floats, Floats]
 ) -> Part:
-    """The part of ``free`` tables on ranks ``own``, with what the others leave there."""
+    """The part of the tables in ``free`` on the ranks ``own``, with the load of all other tables there."""
     load, stored = loads[0].sum(axis=1)[own], loads[1][own]
     at = {int(rank): index for index, rank in enumerate(own)}
     for table in free:
@@ -90,7 +90,7 @@ def _without(
 
 
 def merged(assignment: Assignment, found: dict[int, tuple[int, Ints]]) -> Assignment:
-    """The plan with other options and ranks of some tables."""
+    """The plan with the new options and ranks of some tables."""
     option, ranks = list(assignment.option), list(assignment.ranks)
     for table, (index, own) in found.items():
         option[table], ranks[table] = index, own

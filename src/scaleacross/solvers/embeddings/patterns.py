@@ -1,14 +1,15 @@
 """Which shards fit a rank together: step times refuted, and plans found, for tens of tables on equal ranks.
 
-Is T seconds too little? A *pattern* is a set of shards that one rank may hold. Let tables be cut into fractions over options, and
-let the shards of single ranks and of hosts be covered by patterns: no more than all ranks may be needed (configuration program of
-bin packing; Gilmore and Gomory, 1961). Options on all ranks take U seconds of every rank; for U in [a, b] patterns have T − a.
-Patterns come from a dynamic program over times rounded down, which never loses one; what the master needs over what the best
-pattern is worth bounds the ranks needed at any moment (Farley, 1990). Memory is added up over ranks, as in ``bound``.
+Is T seconds too little? A *pattern* is a set of shards that one rank may hold. Let tables be cut into fractions over
+options, and let patterns cover the shards of single ranks and of hosts. Then no more patterns than ranks may be needed
+(configuration program of bin packing; Gilmore and Gomory, 1961). Options on all ranks take U seconds of every rank; for
+U in [a, b] patterns have T − a. Patterns come from a dynamic program over times rounded down, which never loses one.
+The need of the master divided by the worth of the best pattern is a lower bound on the ranks at any moment (Farley,
+1990). Memory is added up over ranks, as in ``bound``.
 
-Where the program has an answer, U is halved, or an option is taken or excluded, and both parts are tried (branch and price).
-T is refuted when every part is. A part whose options are whole is given to ``place``, which packs their shards or proves that
-they do not fit.
+Where the program has an answer, U is halved, or an option is fixed or excluded, and both parts are tried (branch and
+price). T is refuted when every part is. A part whose options are whole is given to ``place``, which packs their shards
+or proves that they do not fit.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ from scaleacross.solvers.embeddings.choices import Alike
 MOST_TABLES: Final = 40
 _GRID: Final = 4000
 _THINNEST: Final = 0.004
-"""Of T: parts of [0, T] that are not halved further."""
+"""Share of T: narrower intervals of U are not halved further."""
 _MOST_UNPLACED: Final = 2
-"""Choices of whole options that could neither be packed nor refuted, before the next T is tried."""
+"""Whole-option choices that could neither be packed nor refuted, before the next T is tried."""
 _MOST_TRIED: Final = 6
-"""Choices of whole options in all, before the next T is tried."""
+"""Whole-option choices in all, before the next T is tried."""
 _CLOSE: Final = 0.002
 _MOST_ROUNDS: Final = 400
 _WHOLE: Final = 1e-6
 _SLACK: Final = 1e-4
-"""Of T: by how much the U of a part may lie below that of its choice."""
+"""Share of T by which the U of a part may lie below that of its choice."""
 Pattern = tuple[tuple[int, int], ...]
-"""(item, copies) pairs."""
+"""(item, copies) pairs; an item is an option of a group that does not load all ranks."""
 Answer = Literal["refuted", "placed", "open"]
 Place = Callable[[Sequence[Sequence[int]], float], tuple[Answer, float]]
-"""(of every group, tables per option; T) -> whether shards of whole options fit below T, and seconds of the best plan so far."""
+"""(tables per option of every group; T) -> whether their shards fit below T, and seconds of the best plan so far."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Plans still possible: U from ``first`` to ``last`` seconds, tables per option from ``fewest`` to ``most``, (options,)."""
+    """Plans still possible: U from ``first`` to ``last`` seconds, tables from ``fewest`` to ``most``, (options,)."""
 
     first: float
     last: float
@@ -55,7 +56,7 @@ class _Part:
 
 
 class PatternSearch:
-    """Refutes step times and finds plans; patterns that were found are kept for the next."""
+    """Refutes step times and finds plans; patterns found once are kept for the next step time."""
 
     def __init__(self, groups: Sequence[Alike], fleet: Fleet, place: Place) -> None:
         self.groups, self.fleet, self.ranks, self.place = groups, fleet, fleet.num_ranks, place
@@ -70,9 +71,10 @@ class PatternSearch:
         self.pool: set[Pattern] = {((item, 1),) for item in range(len(self.items))}
 
     def narrowed(self, low_s: float, high_s: float, left: Callable[[], float]) -> float:
-        """The largest step time refuted in the time that is ``left``, at least ``low_s``; a plan reaches ``high_s``.
+        """The largest step time in seconds refuted in the time that is ``left``, at least ``low_s``.
 
-        Between the two lies the least step time that stayed open: the wider of the intervals on its sides is halved.
+        A plan reaches ``high_s``. The least step time that stayed open lies between the two. The wider of the intervals
+        on its sides is halved.
         """
         self.left, self.best_s, stuck_s = left, high_s, high_s
         while self.left() > 0 and high_s - low_s > _CLOSE * high_s:
@@ -92,12 +94,13 @@ class PatternSearch:
         return low_s
 
     def _answered(self, limit_s: float) -> Answer:
-        """Whether ``limit_s`` is refuted or reached by a plan."""
+        """Whether ``limit_s`` is refuted, or a plan reaches it, or neither is known."""
         many = np.array([len(self.groups[number].tables) for number, _ in self.options], dtype=np.float64)
         parts, unplaced = [_Part(0.0, limit_s, np.zeros(len(many)), many)], 0
         known: set[bytes] = set()
         master = _Master(self, limit_s)
         while parts:
+            # depth first: ``_halves`` puts the more promising part last
             part = parts.pop()
             if self.left() <= 0:
                 return "open"
@@ -127,11 +130,11 @@ class PatternSearch:
         return "open" if unplaced else "refuted"
 
     def _everywhere_s(self, shares: Floats) -> float:
-        """U of tables per option."""
+        """U in seconds for given tables per option."""
         return float(self.seconds[len(self.items) :] @ shares[len(self.items) :])
 
     def _halves(self, limit_s: float, part: _Part, shares: Floats) -> list[_Part]:
-        """The part in two, the more promising one last: by U, else by the option of most work that tables take in part."""
+        """The part in two, the more promising one last: split by U, else by the fractional option of most work."""
         if part.last - part.first > _THINNEST * limit_s:
             middle = (part.first + part.last) / 2
             lower, upper = replace(part, last=middle), replace(part, first=middle)
@@ -140,13 +143,13 @@ class PatternSearch:
         return self._split(part, int((np.where(broken < _WHOLE, 0.0, broken) * self.work).argmax()), shares)
 
     def _others(self, part: _Part, whole: Floats) -> list[_Part]:
-        """The part in two by the option of most work that is not settled; nothing where all are."""
+        """The part in two by the option of most work that is not fixed; none where all are fixed."""
         free = np.where(part.fewest < whole, self.work, 0.0)
         return self._split(part, int(free.argmax()), whole) if free.any() else []
 
     @staticmethod
     def _split(part: _Part, option: int, shares: Floats) -> list[_Part]:
-        """Fewer tables of an option than ``shares`` rounded up, or as many and more."""
+        """The part with fewer tables of an option than ``shares`` rounded up, and the part with at least as many."""
         fewest, most = part.fewest.copy(), part.most.copy()
         fewest[option] = np.ceil(shares[option] - _WHOLE)
         most[option] = fewest[option] - 1
@@ -161,8 +164,9 @@ class PatternSearch:
         ]
 
     def _shares(self, master: _Master, part: _Part) -> Floats | None:
-        """Tables per option where no more than all ranks are needed; None where the part holds no plan as short."""
+        """Tables per option that need no more than all ranks; None where the part has no plan within T."""
         count = len(self.items)
+        # options already fixed on all ranks use at least so much of U
         first = max(part.first, float(self.seconds[count:] @ part.fewest[count:]))
         room = master.limit_s - first
         fits = self.seconds <= np.where(np.arange(len(self.seconds)) < count, room, part.last)
@@ -170,6 +174,7 @@ class PatternSearch:
         if first > part.last or (part.fewest > most).any():
             return None
         master.open(room, (first, part.last), (part.fewest, most))
+        # rounded down, so that no pattern that fits is lost
         sizes = np.floor(self.seconds[:count] / max(room, 1e-30) * _GRID).astype(np.int64)
         for _ in range(_MOST_ROUNDS):
             solved = master.solve()
@@ -179,6 +184,7 @@ class PatternSearch:
             if needed <= self.ranks or self.left() <= 0:
                 break
             value, pattern = self._best(np.where(most[:count] > 0, worth, 0.0), sizes)
+            # Farley's bound: even the best pattern cannot lower the need below this
             if needed / max(1.0, value) > self.ranks * (1 + 1e-6):
                 return None
             if value <= 1 + 1e-7:
@@ -188,7 +194,7 @@ class PatternSearch:
         return master.shares()
 
     def _best(self, worth: Floats, sizes: Ints) -> tuple[float, Pattern]:
-        """The pattern worth most: of every table copies of one option, or none."""
+        """The pattern of most worth, and its worth: at most one option of every table."""
         best, taken = np.zeros(_GRID + 1), []
         for number, group in enumerate(self.groups):
             own = [item for item, (of, _) in enumerate(self.items) if of == number and worth[item] > 1e-12]
@@ -197,6 +203,7 @@ class PatternSearch:
                 taken.append(choice)
         at, found = _GRID, dict[int, int]()
         for choice in reversed(taken):
+            # one integer stores item and copies, of which there are fewer than 64
             item, copies = divmod(int(choice[at]), 64)
             if copies:
                 found[item] = found.get(item, 0) + copies
@@ -218,16 +225,19 @@ class PatternSearch:
 
 
 def _most_copies(option: Option) -> int:
-    """Shards of one table on one rank."""
+    """Most shards of one table that one rank may hold."""
     return option.num_shards if option.spread == "one" else 1
 
 
 class _GaveUp(Exception):  # noqa: N818 (not an error: the step time stays open)
-    """The simplex method came to no answer."""
+    """The simplex method found no answer."""
 
 
 class _Master:
-    """Least patterns that cover the shards of fractions of tables: one program per step time, whose bounds every part sets."""
+    """The least number of patterns that cover the shards of fractions of tables.
+
+    One program serves one step time; every part sets its bounds.
+    """
 
     def __init__(self, search: PatternSearch, limit_s: float) -> None:
         fleet, self.limit_s, self.item_s = search.fleet, limit_s, search.seconds
@@ -255,7 +265,7 @@ class _Master:
         solver.Objective().SetMinimization()
 
     def open(self, room_s: float, everywhere_s: tuple[float, float], counts: tuple[Floats, Floats]) -> None:
-        """The part with patterns of ``room_s``, so many seconds of options on all ranks, and tables per option."""
+        """Set the limits of a part: pattern length ``room_s``, seconds of options on all ranks, tables per option."""
         self.everywhere.SetBounds(everywhere_s[0] / self.limit_s, everywhere_s[1] / self.limit_s)
         for share, low, high in zip(self.counts, *(own.tolist() for own in counts), strict=True):
             share.SetBounds(low, high)
@@ -263,7 +273,7 @@ class _Master:
             used.SetUb(self.solver.infinity() if seconds <= room_s else 0.0)
 
     def add(self, pattern: Pattern) -> None:
-        """A pattern more, or one again that was longer than the room by what is rounded down."""
+        """Add a pattern, or reopen one that was excluded as longer than the room before rounding down."""
         if pattern in self.used:
             self.used[pattern][0].SetUb(self.solver.infinity())
             return
@@ -274,10 +284,10 @@ class _Master:
             self.links[item].SetCoefficient(used, copies)
 
     def solve(self) -> tuple[float, Floats] | None:
-        """Patterns needed and what a shard of each item is worth; None where tables have no place.
+        """Number of patterns needed, and the worth (dual value) of a shard of each item; None if infeasible.
 
         Raises:
-            _GaveUp: neither is known.
+            _GaveUp: the solver found neither.
         """
         status = self.solver.Solve()
         if status == pywraplp.Solver.INFEASIBLE:
@@ -287,5 +297,5 @@ class _Master:
         return self.solver.Objective().Value(), np.array([max(0.0, row.dual_value()) for row in self.links])
 
     def shares(self) -> Floats:
-        """Tables per option of the last solution."""
+        """Tables per option in the last solution."""
         return np.array([count.solution_value() for count in self.counts])

@@ -1,8 +1,8 @@
-"""Plans by random keys: hundreds of plans at a time, of which the best are mixed and changed.
+"""Plans by random keys: a genetic algorithm that evaluates hundreds of plans at a time.
 
-A plan is written as an option and a key for every table. Shards are placed in falling order of seconds × e^key, each on the
-rank (or host) that is least busy after it and has room: as ``construct.pack`` does it, for many plans at once. So options are
-judged by what their shards come to when packed, not by their sums, and keys make up for what a fixed order loses. Biased
+A plan is written as an option and a key for every table. Shards are placed in falling order of seconds × e^key, each on
+the rank (or host) that is least busy after it and has room. ``construct.pack`` follows the same rule for one plan. So
+options are judged by their packed result, not by sums, and keys make up for the loss of a fixed order. Biased
 random-key genetic algorithm: Gonçalves and Resende, Journal of Heuristics 17, 2011.
 """
 
@@ -22,13 +22,13 @@ MOST_PLACES: Final = 30_000
 _AT_ONCE: Final = 256
 _KEPT: Final = 48
 _PATIENCE: Final = 200
-"""Generations without a faster plan."""
+"""Generations without a faster plan before the search ends."""
 _MIXED, _FROM_OTHER = 0.5, 0.3
-"""Of the new plans, those with two parents; of their tables, those of the second one."""
+"""Share of new plans with two parents, and share of their tables that come from the second parent."""
 _CHANGES: Final = (1, 2, 3)
-"""Tables of a new plan that change, on average: one of these."""
+"""Average number of tables that change in a new plan: one of these."""
 _OTHER_OPTION, _NO_KEY, _KEY_STEP = 0.6, 0.3, 0.2
-"""Of the tables that change: those with another option; of the keys, those set to 0; the deviation of the others' steps."""
+"""Shares of changing tables with another option and of changing keys set to 0; deviation of the other keys' steps."""
 
 
 class RandomKeys:
@@ -60,23 +60,25 @@ class RandomKeys:
 
     @property
     def places(self) -> int:
-        """Shards times ranks, at most: the work of a plan."""
+        """Most shards times ranks: the work of placing one plan."""
         return len(self.slot_table) * self.problem.fleet.num_ranks
 
     def plans(self, starts: Sequence[Sequence[int]], best_s: float, left: Callable[[], float]) -> Iterator[Assignment]:
-        """Ever faster plans, below ``best_s``, until time ends or nothing moves for a while.
+        """Yield ever faster plans, below ``best_s``, until time ends or nothing improves for a while.
 
         Args:
-            starts: of plans to begin with, the option of every table, as indices into the problem's.
+            starts: option of every table in each starting plan, as indices into the problem's options.
         """
         begin: Ints = np.array(
             [[own.index(i) if i in own else 0 for own, i in zip(self.kept, one, strict=True)] for one in starts]
         )
+        # an option longer than the best plan on every rank cannot be part of a faster one
         allowed = self.seconds[:-1].min(axis=1) <= best_s
         ways = [np.flatnonzero(allowed[at : at + many]) for at, many in zip(self.first, self.many, strict=True)]
         count = np.array([len(own) for own in ways])
         if not count.all():
             return
+        # rows are padded by repetition to one length; draws use the first ``count`` entries only
         choices = np.stack([np.resize(own, count.max()) for own in ways])
         picks, keys, top, quiet = begin, np.zeros(begin.shape), np.zeros(0), 0
         while quiet < _PATIENCE and left() > 0:
@@ -84,6 +86,7 @@ class RandomKeys:
                 new = self._changed(picks, keys, choices, count)
                 picks, keys = np.vstack([picks, new[0]]), np.vstack([keys, new[1]])
             top = np.concatenate([top, self._placed(picks[len(top) :], keys[len(top) :])[0]])
+            # plans of equal time are taken as one, which keeps the population varied
             kept = np.unique(np.round(top / top.min(), 7) if 0 < top.min() < np.inf else top, return_index=True)[1][
                 :_KEPT
             ]
@@ -94,8 +97,9 @@ class RandomKeys:
                 yield self._assignment(picks[0], keys[0])
 
     def _changed(self, picks: Ints, keys: Floats, choices: Ints, count: Ints) -> tuple[Ints, Floats]:
-        """New plans from the best ones."""
+        """New options and keys, (_AT_ONCE, tables) each, from the best plans."""
         dice, shape = self.dice, (_AT_ONCE, len(self.many))
+        # the lesser of two draws prefers the faster parents, which come first
         one = dice.integers(len(picks), size=(2, _AT_ONCE)).min(axis=0)
         other = dice.integers(len(picks), size=_AT_ONCE)
         share = np.where(dice.random((_AT_ONCE, 1)) < _MIXED, _FROM_OTHER, 0.0)
@@ -108,7 +112,11 @@ class RandomKeys:
         return np.where(moved, drawn, picks), np.where(dice.random(shape) < rate, stepped, keys)
 
     def _placed(self, picks: Ints, keys: Floats) -> tuple[Floats, Ints, Ints]:
-        """Of (plans, tables): seconds of the busiest rank, inf where a shard has no room; slots in order, and their ranks."""
+        """Place plans of options and keys, (plans, tables) each.
+
+        Returns:
+            Seconds of the busiest rank, inf where a shard has no room; the order of slots; the rank of each.
+        """
         options, row = self.first + picks, np.arange(len(picks))
         share = self.everywhere[options].astype(np.float64)
         load = np.einsum("pt,ptr->pr", share, self.seconds[options])
@@ -119,12 +127,14 @@ class RandomKeys:
         order = np.argsort(-self.seconds.max(axis=1)[placed] * np.exp(keys[:, self.slot_table]), axis=1, kind="stable")
         placed = np.take_along_axis(placed, order, axis=1)
         ranks: Ints = np.zeros(placed.shape, dtype=np.int64)
+        # one shard of every plan per pass: as many passes as the plan with most shards has shards
         for step in range(int((placed < len(self.seconds) - 1).sum(axis=1).max())):
             option = placed[:, step]
             seconds, held, whole = self.seconds[option], self.memory[option], self.on_unit[option]
             score = load + seconds
             score[(memory + held[:, None] > self.capacity).any(axis=2)] = np.inf
             if whole.any():
+                # a table on a whole host is scored by the busiest rank there
                 score = np.where(whole[:, None], score[:, self.units].max(axis=2)[:, self.unit_of], score)
             rank = ranks[:, step] = score.argmin(axis=1)
             full |= np.isinf(score[row, rank])

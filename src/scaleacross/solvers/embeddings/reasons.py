@@ -1,4 +1,4 @@
-"""Why the busiest rank is busy, and what other memories would change."""
+"""Why the busiest rank is busy, and what other sizes of memory would change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHANGES: Final = (("half of it", 0.5), ("a quarter more", 1.25), ("twice as much
 
 
 def busy_tables(problem: ShardingProblem, assignment: Assignment) -> tuple[int, tuple[BusyTable, ...]]:
-    """The busiest rank and its tables, dearest first."""
+    """The busiest rank and its tables, most seconds first."""
     rank = int(loads_of(problem, assignment)[0].sum(axis=1).argmax())
     kind, out = int(problem.fleet.rank_class[rank]), []
     for table, options, index, ranks in zip(
@@ -52,9 +52,10 @@ def _said(option: Option) -> str:
 def memory_values(
     problem: ShardingProblem, assignment: Assignment, limit_s: float
 ) -> tuple[tuple[TierValue, ...], float]:
-    """Plans under other sizes of each memory that there is, and the busiest rank of the best that fits the sizes as they are.
+    """Plans under other sizes of each memory present, and the seconds of the busiest rank under the present sizes.
 
-    Every size has the best of all plans found that fit it, so that less memory is never faster. ``limit_s`` is for all searches.
+    Every size gets the best of all plans found that fit it, so less memory is never faster. ``limit_s`` covers all
+    searches.
     """
     memory, capacity = loads_of(problem, assignment)[1], problem.fleet.capacity
     present = [tier for tier in range(len(TIERS)) if capacity[:, tier].any()]
@@ -84,5 +85,5 @@ def _resized(problem: ShardingProblem, tier: int, factor: float) -> ShardingProb
 
 
 def _best_s(problem: ShardingProblem, plans: Sequence[Assignment]) -> float | None:
-    """Busiest rank of the best of the plans that fit; None: none does."""
+    """Seconds of the busiest rank in the best of the plans that fit; None if none fits."""
     return min((busiest(problem, plan) for plan in plans if fits(problem, plan)), default=None)

@@ -1,4 +1,7 @@
-"""Anytime search: a relaxation, plans built from it, then the constraint program whole (small) or part by part (large)."""
+"""Anytime search: a relaxation, plans built from it, then the constraint program whole (small) or part by part (large).
+
+``shard_embeddings`` is the entry point. The search minimises the seconds of the busiest rank.
+"""
 
 from __future__ import annotations
 
@@ -25,28 +28,35 @@ from scaleacross.solvers.embeddings.random_keys import MOST_PLACES, RandomKeys
 from scaleacross.spec.progress import Progress
 
 EXACT_SIZE = 12_000
-"""Whole numbers up to which the program of all tables is worth its time."""
+"""Integer variables up to which the program of all tables is worth its time."""
 _WEIGHTS = (0.0, 0.1, 0.5, 2.0)
 _TIGHT_WEIGHTS = (1.0, 3.0, 10.0, 30.0, 1e2, 1e4)
 _PART_WORK, _PLACE_WORK = 1.0, 3.0
-"""Of the constraint program on a part, and on shards of whole options."""
+"""Deterministic work of the constraint program on a part, and on shards of whole options."""
 _PATIENCE = 60
+"""Rounds of ``_improve`` without an improvement before it ends."""
 _TRIED, _LEAST_TRIED_S, _LEAST_S = 0.2, 3.0, 0.5
-"""Of the time that is left, what every way to a proof gets before the best of them; no less than so many seconds; too few."""
+"""Share of the remaining time that every way to a proof gets for a trial, and two limits in seconds.
+
+A trial gets at least the first, and nothing begins with less than the second.
+"""
 _KEYED = 0.2
-"""Of the time, for plans by random keys where tables and ranks are few enough."""
+"""Share of the time for plans by random keys, where tables and ranks are few enough."""
 _CONFIGURED = 0.7
-"""Of the time, for configurations of ranks where there are many tables of few kinds."""
+"""Share of the time for configurations of ranks, where there are many tables of few kinds."""
 _OVER, _NEARER, _CLOSE, _FARTHEST = 0.1, 0.4, 0.005, 2.0
-"""Of the bound: how far above it the first T lies, and by what share of the way to the best plan later ones lie above the last T
-that failed; how near T is tried, and how far."""
+"""Distances of T above the bound in the search by configurations, as shares of the bound.
+
+The first T is _OVER above it. Later ones are above the last T that failed, by _NEARER of its distance to the best plan.
+The search ends at a step below _CLOSE, or beyond _FARTHEST.
+"""
 Way = Callable[[float], None]
-"""Raises the bound or improves the plan, for so many seconds at most."""
+"""Raises the bound or improves the plan, within the given seconds."""
 
 
 @dataclass
 class Found:
-    """The best plan so far, its busiest rank and what is proved about it."""
+    """The best plan so far, the seconds of its busiest rank, and the bound proved so far."""
 
     assignment: Assignment | None = None
     objective_s: float = float("inf")
@@ -57,11 +67,11 @@ class Found:
 
     @property
     def gap(self) -> float:
-        """(objective − bound) / objective, no less than 0."""
+        """(objective − bound) / objective, at least 0."""
         return max(0.0, 1 - self.bound_s / self.objective_s) if self.objective_s > 0 else 0.0
 
     def take(self, problem: ShardingProblem, assignment: Assignment | None, method: str) -> bool:
-        """Keep a plan that fits and is faster, once shards that stay inside a host do."""
+        """Keep a plan if it fits and is faster, after moving shards that must share a host into one."""
         if assignment is not None:
             assignment = inside_hosts(problem, assignment)
         if assignment is None or not fits(problem, assignment):
@@ -85,10 +95,10 @@ def shard_embeddings(
     report: Callable[[Progress], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Found:
-    """The plan with the least busy busiest rank that the time allows, and a bound on all plans.
+    """The plan with the least seconds on the busiest rank found in the time, and a lower bound on all plans.
 
     Args:
-        time_limit_s: seconds by ``clock``; the relaxation and the first plans are made whatever it says.
+        time_limit_s: seconds by ``clock``; the relaxation and the first plans are made even beyond it.
         gap_tolerance: relative gap at which the search stops.
         incumbents: plans that ours must not be slower than.
     """
@@ -119,6 +129,7 @@ def shard_embeddings(
     found.take(problem, level_plan(problem, groups), "equal ranks")
     problem, groups, chosen = _narrowed(problem, groups, relaxation, found, chosen)
     relaxation = Relaxation(groups, problem.fleet)
+    # budgets are given as the time that must be left when a method ends
     unkeyed_s = (1 - _KEYED) * left()
     _keyed(RandomKeys(problem, groups, seed), chosen, found, lambda: left() - unkeyed_s, target)
     if len(problem.tables) > MOST_TABLES and len(groups) <= MOST_KINDS and _alike(problem):
@@ -137,6 +148,7 @@ def shard_embeddings(
         ways.append(lambda seconds: _exact(problem, found, seconds, seed, target, clock))
     ways = _tried(ways, found, left, target)
     tell("placing", 2)
+    # half of the time stays for the proof, if there is any way to one
     proof_s = left() / 2 if ways else 0.0
     _improve(problem, found, lambda: left() - proof_s, random.Random(seed), target, tell, clock)
     for others, way in zip(reversed(range(len(ways))), ways, strict=True):
@@ -150,7 +162,7 @@ def shard_embeddings(
 
 
 def _tried(ways: Sequence[Way], found: Found, left: Callable[[], float], target: float) -> list[Way]:
-    """The ways to a proof, each of which gets a share of the time, those first that closed most of the gap in a second."""
+    """Give every way to a proof a share of the time; return them by the gap closed per second, best first."""
     closed = []
     for way in ways:
         seconds, gap = left(), found.gap
@@ -168,7 +180,7 @@ def _construct(
     found: Found,
     left: Callable[[], float],
 ) -> list[Sequence[int]]:
-    """Plans from the relaxation; the options of every table that were packed."""
+    """Keep plans made from the relaxation; return the options of every table for each of its solutions."""
     out: list[Sequence[int]] = []
     for limit in relaxation.limits(bound_s):
         solved = relaxation.solve(limit)
@@ -190,7 +202,10 @@ def _narrowed(
     found: Found,
     chosen: Sequence[Sequence[int]],
 ) -> tuple[ShardingProblem, Sequence[Alike], Sequence[Sequence[int]]]:
-    """Without the options that no faster plan than the best can use; choices of the others, and that of the best, stay."""
+    """Problem, groups and choices without options that no plan faster than the best can use.
+
+    Choices that use a removed option are dropped; the options of the best plan stay.
+    """
     if found.assignment is None:
         return problem, groups, chosen
     kept = relaxation.within(found.objective_s)
@@ -224,11 +239,12 @@ def _configured(
     left: Callable[[], float],
     target: float,
 ) -> None:
-    """Plans by configurations of ranks: longer ones until one is found, then shorter ones than those that were."""
+    """Plans by configurations of ranks: the limit T rises until a plan is found, then falls below the best plan."""
     programs, over, failed = Configurations(problem, groups, left), _OVER, 0.0
     while left() > 0 and over - failed > _CLOSE:
         limit_s = found.bound_s * (1 + over)
         solved = relaxation.solve(limit_s) if limit_s < found.objective_s else None
+        # configurations cover single ranks only, so the relaxation decides which tables are on all ranks
         spread = {pair: round(many) for pair, many in solved[1].items()} if solved else {}
         everywhere = {(g, at): many for (g, at), many in spread.items() if dict(groups[g].options)[at].spread == "all"}
         if solved is None or not found.take(problem, programs.plan(limit_s, everywhere), "configurations of ranks"):
@@ -261,7 +277,7 @@ def _exact(
 
 @dataclass(frozen=True)
 class _Patterns:
-    """The search by patterns of whole shards, with what it has learnt."""
+    """The search by patterns of whole shards, which remembers its patterns between calls."""
 
     problem: ShardingProblem
     found: Found
@@ -273,7 +289,7 @@ class _Patterns:
         return PatternSearch(alike_tables(self.problem), self.problem.fleet, self._placed)
 
     def narrow(self, limit_s: float) -> None:
-        """Raise the bound and improve the plan, for so many seconds at most."""
+        """Raise the bound and improve the plan within ``limit_s`` seconds."""
         found, end = self.found, self.left() - limit_s
         raised = self._search.narrowed(found.bound_s, found.objective_s, lambda: self.left() - end)
         if raised > found.bound_s:
@@ -281,7 +297,7 @@ class _Patterns:
             found.methods.append("bound by patterns of whole shards")
 
     def _placed(self, counts: Sequence[Sequence[int]], limit_s: float) -> tuple[Answer, float]:
-        """Pack the shards of whole options, below ``limit_s`` if that is possible; a faster plan than the best is kept anyway."""
+        """Pack the shards of whole options below ``limit_s`` if possible; any plan faster than the best is kept."""
         problem, found, chosen = self.problem, self.found, [0] * len(self.problem.tables)
         for group, own in zip(alike_tables(problem), counts, strict=True):
             picks = [index for (index, _), many in zip(group.options, own, strict=True) for _ in range(many)]
@@ -304,20 +320,20 @@ class _Patterns:
 def _patterns_of(
     problem: ShardingProblem, found: Found, left: Callable[[], float], clock: Callable[[], float]
 ) -> _Patterns | None:
-    """None where there are too many tables, no plan, or ranks that differ."""
+    """The search by patterns; None where there are too many tables, no plan, or ranks that differ."""
     if len(problem.tables) > MOST_TABLES or found.assignment is None or not _alike(problem):
         return None
     return _Patterns(problem, found, left, clock)
 
 
 def _alike(problem: ShardingProblem) -> bool:
-    """Whether all ranks cost and hold the same."""
+    """Whether all ranks have equal costs and capacities."""
     fleet = problem.fleet
     return fleet.num_classes == 1 and not (fleet.capacity != fleet.capacity[0]).any()
 
 
 def _worst(problem: ShardingProblem) -> float:
-    """Every table's dearest option on one rank: no plan takes longer."""
+    """Seconds of every table's slowest option on one rank: an upper bound on any plan."""
     return sum(max(float(o.seconds.max()) * o.num_shards for o in options) for options in problem.options)
 
 
@@ -330,7 +346,7 @@ def _improve(
     tell: Callable[[str, int], None],
     clock: Callable[[], float],
 ) -> None:
-    """Free the tables of the busiest ranks and of some others, put them back better; until nothing moves for a while."""
+    """Free the tables of the busiest ranks and some others, and place them better, while that helps."""
     quiet, rounds = 0, 0
     while found.assignment is not None and found.gap > target and left() > 0 and quiet < _PATIENCE:
         part = next_part(problem, found.assignment, dice, rounds)
