@@ -1,4 +1,8 @@
-"""One message: rows of a table, quantised, equal ones once, both parts coded; or as they are where that is no longer."""
+"""Messages of ``row_codec``: quantised rows of an embedding table, equal rows once, with the numbers coded.
+
+A message falls back to uncoded rows wherever coding does not make it shorter. ``runtime.bounded_rows`` and
+``runtime.device_rows`` call this module.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,8 @@ from scaleacross.row_codec.stages import STAGES, written
 
 _MAGIC: Final = b"SR1"
 _HEAD: Final = struct.Struct("<3sBBBHIIIdiII")
-"""Magic, kind, stage of codes, stage of index, width, rows, distinct rows, exceptions, step, least code, two sizes. A checksum of
-all of it and of what follows comes next."""
+"""Header fields: magic, kind, stage of the codes, stage of the row index, width, rows, distinct rows, exceptions, step,
+smallest code, bytes of the codes, bytes of the row index. A CRC-32 of the header and of the body follows."""
 _SUM: Final = struct.Struct("<I")
 _AS_IT_IS, _CODED = 0, 1
 _NAMES: Final = tuple(STAGES)
@@ -27,14 +31,14 @@ HEAD_BYTES: Final = _HEAD.size + _SUM.size
 
 @dataclass(frozen=True)
 class RowCodec:
-    """How rows of a table travel.
+    """A codec for rows of an embedding table.
 
     Attributes:
-        bound: most that an element may be off, absolute.
-        stage: what codes the numbers (``stages.STAGES``), or ``smallest``.
+        bound: largest error of an element, absolute.
+        stage: lossless stage that codes the numbers (a name of ``stages.STAGES``), or ``smallest``.
 
     Raises:
-        InputError: no such bound or stage.
+        InputError: the bound is not positive and finite, or there is no such stage.
     """
 
     bound: float
@@ -46,10 +50,11 @@ class RowCodec:
             raise InputError(f"no stage '{self.stage}': choose from {', '.join((*STAGES, 'smallest'))}")
 
     def write(self, rows: NDArray[np.generic]) -> bytes:
-        """The message of fp32 (rows, width).
+        """Return the message of fp32 ``rows`` (rows, width), uncoded if coding does not make it shorter.
 
         Raises:
-            InputError: infinities, NaN, another type or shape, more than 65,535 columns, or a stage whose package is missing.
+            InputError: infinities, NaN, another type or shape, more than 65,535 columns, or a stage whose package is
+                missing.
         """
         own = checked_rows(rows)
         if own.shape[1] > _MOST_WIDTH:
@@ -59,19 +64,21 @@ class RowCodec:
 
 
 def as_it_is(rows: Rows) -> bytes:
-    """The message of fp32 (rows, width) without any loss, whatever its elements are."""
+    """Return the uncoded message of fp32 (rows, width). It is lossless; elements may be infinite or NaN."""
     head = (_MAGIC, _AS_IT_IS, 0, 0, rows.shape[1], rows.shape[0], 0, 0, 0.0, 0, rows.nbytes, 0)
     return _sealed(head, rows.astype("<f4", copy=False).tobytes())
 
 
 class Coded(NamedTuple):
-    """What a coded message holds.
+    """The content of a coded message.
 
     Attributes:
-        step: value of one code; ``least``: taken off every code.
+        step: value of one code.
+        least: smallest code, which is subtracted from every code.
         shape: rows, distinct rows, columns.
-        codes, row_index: stage and its bytes; no bytes of an index where all rows differ.
-        places, values: elements that travel as they are.
+        codes: stage, and the bytes of the codes.
+        row_index: stage, and the bytes of the row index; no bytes if all rows differ.
+        places, values: flat positions and fp32 values of the elements that travel uncoded (exceptions).
     """
 
     step: float
@@ -84,10 +91,10 @@ class Coded(NamedTuple):
 
 
 def read_rows(data: bytes) -> Rows:
-    """The rows of a message of any ``RowCodec``.
+    """Return the fp32 rows (rows, width) of a message of any ``RowCodec``.
 
     Raises:
-        InputError: the bytes are no such message, or damaged.
+        InputError: the bytes are no such message, or they are damaged.
     """
     own = coded_of(data)
     if own is None:
@@ -103,7 +110,7 @@ def read_rows(data: bytes) -> Rows:
 
 
 def coded_of(data: bytes) -> Coded | None:
-    """The parts of a message; None of one whose rows travel as they are. Raises InputError as ``read_rows``."""
+    """Return the parts of a message, or None if its rows are uncoded. Raises InputError as ``read_rows`` does."""
     if len(data) < HEAD_BYTES or data[:3] != _MAGIC:
         raise InputError("these bytes are no message of coded rows")
     head, body = data[: _HEAD.size], data[HEAD_BYTES:]
@@ -127,8 +134,12 @@ def coded_of(data: bytes) -> Coded | None:
 
 
 def message_of(own: Coded) -> bytes | None:
-    """The message; None where exceptions have places beyond 32 bits, or alone take more than the rows as they are."""
+    """Return the message of ``own``.
+
+    It is None if exceptions lie at positions beyond 32 bits, or take more bytes than the uncoded rows.
+    """
     num_rows, distinct, width = own.shape
+    # an exception takes 8 bytes (position and value), an uncoded element 4
     if num_rows * width >= 2**32 or 2 * len(own.places) > num_rows * width:
         return None
     codes, index = own.codes[1], own.row_index[1]
@@ -139,7 +150,7 @@ def message_of(own: Coded) -> bytes | None:
 
 
 def _coded(own: Quantised, shape: tuple[int, ...], stage: str) -> bytes | None:
-    """``message_of`` quantised rows by a stage."""
+    """Return the message of quantised rows (``message_of``), coded by ``stage``."""
     num_rows, width = shape
     least = int(own.codes.min()) if own.codes.size else 0
     distinct = len(own.codes)

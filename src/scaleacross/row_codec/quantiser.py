@@ -1,13 +1,13 @@
-"""Whole numbers for fp32 elements, such that every element comes back within a bound.
+"""Quantises fp32 elements to whole numbers, such that every element decodes to within a bound.
 
-An element x becomes q = round(x / step) and comes back as fp32(q · step). Half a step and the rounding to fp32 together are the
-error, so with m the largest |x| the step is
+An element x becomes q = round(x / step) and decodes to fp32(q · step). Its error is at most half a step plus the
+rounding to fp32. With m the largest |x| the step is therefore
 
     step = 2 · (bound − ulp(m + bound) / 2)         all of the bound but what fp32 needs to write the result
 
-The encoder decodes what it has coded. Elements that are still off by more than the bound travel as they are: there are some where
-the bound is near an ulp of the values, and none elsewhere. The comparison is exact: x and its image differ by less than 2^29 in
-scale, so their difference is a float64.
+The encoder decodes what it has coded. Elements that are still off by more than the bound are exceptions, which travel
+uncoded. They occur only where the bound is close to an ulp of the values. The comparison is exact: x and its decoded
+value differ by less than 2^29 in scale, so their difference is a float64.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ Rows = NDArray[np.float32]
 Codes = NDArray[np.int32]
 
 LARGEST_CODE: Final = 2**24
-"""fp32 holds whole numbers to here; values beyond it in steps travel as they are."""
+"""Largest code. fp32 holds whole numbers exactly up to here; an element of more steps travels uncoded."""
 _LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """Rows as whole numbers, each different row once.
+    """Rows as whole numbers, with every distinct row stored once.
 
     Attributes:
-        step: value of one.
+        step: value of one code.
         codes: int32 (distinct rows, width).
-        index: int64 (rows,) place of each row among the distinct ones, numbered as they first appear.
-        places: int64, flat places of elements that travel as they are; ``values``: their fp32.
+        index: int64 (rows,), number of each row's distinct row; distinct rows are numbered as they first appear.
+        places: int64, flat positions of the elements that travel uncoded.
+        values: fp32 values of these elements.
     """
 
     step: float
@@ -47,14 +48,14 @@ class Quantised:
     values: Rows
 
     def rows(self) -> Rows:
-        """fp32 (rows, width)."""
+        """Return the decoded rows, fp32 (rows, width)."""
         out = dequantised(self.codes, self.step)[self.index]
         out.reshape(-1)[self.places] = self.values
         return out
 
 
 def checked_rows(rows: NDArray[np.generic]) -> Rows:
-    """``rows`` if they are fp32 (rows, width) and finite.
+    """Return ``rows`` if they are fp32 (rows, width) and finite.
 
     Raises:
         InputError: another type or shape, infinities or NaN.
@@ -73,14 +74,17 @@ def checked_rows(rows: NDArray[np.generic]) -> Rows:
 
 
 def checked_bound(bound: float) -> float:
-    """``bound`` if it is positive and finite, else InputError."""
+    """Return ``bound`` if it is positive and finite; raise InputError otherwise."""
     if not (bound > 0 and math.isfinite(bound)):
         raise InputError(f"an error bound must be positive and finite; got {bound}")
     return float(bound)
 
 
 def absolute_bound(rows: Rows, fraction: float) -> float:
-    """A bound of ``fraction`` of the range of ``rows`` (largest less smallest); of constant rows: of the constant, or any.
+    """Return ``fraction`` of the range of ``rows`` (largest minus smallest) as an absolute bound.
+
+    For constant rows it is that fraction of the constant's magnitude. For rows of zeros, and for no rows, it is
+    ``fraction`` itself.
 
     Raises:
         InputError: the fraction is not positive and finite.
@@ -93,14 +97,14 @@ def absolute_bound(rows: Rows, fraction: float) -> float:
 
 
 def quantise(rows: NDArray[np.generic], bound: float) -> Quantised:
-    """Quantise so that every element comes back within ``bound``.
+    """Quantise ``rows`` so that every element decodes to within ``bound``.
 
     Args:
         rows: fp32 (rows, width), finite.
         bound: absolute, positive.
 
     Raises:
-        InputError: infinities, NaN, another type or shape, or no such bound.
+        InputError: infinities, NaN, another type or shape, or a bound that is not positive and finite.
     """
     own, bound = checked_rows(rows), checked_bound(bound)
     step = step_of(float(np.abs(own).max()) if own.size else 0.0, bound)
@@ -117,16 +121,16 @@ def quantise(rows: NDArray[np.generic], bound: float) -> Quantised:
 
 
 def dequantised(codes: Codes, step: float) -> Rows:
-    """fp32 of codes."""
+    """Return the fp32 values of ``codes``, of the same shape."""
     with np.errstate(over="ignore"):
         return (codes * np.float64(step)).astype(np.float32)
 
 
 def distinct_rows(rows: NDArray[np.generic]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places of the rows that differ, as they first appear, and the number of each row among them.
+    """Return (first position of each distinct row, number of each row's distinct row), int64 (distinct,) and (rows,).
 
-    Rows are compared by 64 bits that depend on all elements, and then element by element: a pair that the bits confuse is told
-    apart, at the cost of comparing all of them whole.
+    Distinct rows are numbered as they first appear. Rows are compared by a 64-bit hash, and the result is then checked
+    element by element. If two different rows share a hash, all rows are compared whole, which takes longer.
     """
     if not len(rows):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -140,6 +144,7 @@ def distinct_rows(rows: NDArray[np.generic]) -> tuple[NDArray[np.int64], NDArray
 
 def _numbered(keys: NDArray[np.generic]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    # np.unique numbers by value; renumber by first appearance
     order = np.argsort(first)
     number = np.empty_like(order)
     number[order] = np.arange(len(order))
@@ -147,13 +152,13 @@ def _numbered(keys: NDArray[np.generic]) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def _multipliers(width: int) -> NDArray[np.uint64]:
-    """Odd numbers of 64 bits, the same in every run."""
+    """Return ``width`` odd 64-bit numbers, the same in every run."""
     drawn = np.random.default_rng(0x5CA1E).integers(0, 2**63, width, dtype=np.uint64)
     return drawn * np.uint64(2) + np.uint64(1)
 
 
 def step_of(largest: float, bound: float) -> float:
-    """Value of one code for elements of magnitude ``largest`` at most."""
+    """Return the value of one code for elements of magnitude ``largest`` at most."""
     with np.errstate(over="ignore"):
         rounding = float(np.spacing(np.float32(min(largest + bound, _LARGEST)))) / 2
     # where fp32's own rounding takes more than half of the bound, exceptions are cheaper than many more codes

@@ -1,8 +1,8 @@
-"""Entropy coding by range asymmetric numeral systems (J. Duda, arXiv 1311.2540), interleaved over lanes that advance together.
+"""Entropy coding by range asymmetric numeral systems (J. Duda, arXiv 1311.2540), in lanes that advance together.
 
-States have 32 bits and words 16: a lane writes at most one word per number, so every step is a handful of array operations on
-all lanes. Frequencies are scaled to 2^15. The numbers of step t are those at t · lanes to (t + 1) · lanes − 1; the encoder goes
-through the steps backwards, so that the decoder reads forwards.
+States have 32 bits and words 16. A lane writes at most one word per number, so every step is a handful of array
+operations on all lanes. Frequencies are scaled to 2^15. Step t codes the numbers t · lanes to (t + 1) · lanes − 1. The
+encoder goes through the steps backwards, so that the decoder reads forwards.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ _LOWEST: Final = 1 << 16
 _MOST_SYMBOLS: Final = 4096
 _MOST_SPAN: Final = 1 << 16
 _PER_LANE: Final = 512
-"""Numbers of a lane: its state costs 4 bytes, and a step some microseconds whatever the lanes."""
+"""Numbers per lane: a lane costs 4 bytes for its state, a step some microseconds however many lanes there are."""
 _HEAD: Final = struct.Struct("<IH")
 
 Numbers = NDArray[np.uint32]
 
 
 def write_rans(numbers: Numbers) -> bytes | None:
-    """Bytes, or None where the alphabet is too large for frequencies of 15 bits."""
+    """Return the coded bytes of ``numbers``.
+
+    It is None for more than 4,096 distinct numbers or a number of 2^16 or more.
+    """
     if not numbers.size:
         return b""
     largest = int(numbers.max())
@@ -49,7 +52,7 @@ def write_rans(numbers: Numbers) -> bytes | None:
 
 
 def read_rans(data: bytes, count: int) -> Numbers:
-    """The ``count`` numbers. Raises InputError where the bytes are no such message."""
+    """Return the ``count`` numbers, uint32. Raises InputError if the bytes are no such message."""
     if not count:
         return np.zeros(0, np.uint32)
     lanes = _lanes(count)
@@ -73,7 +76,7 @@ def _lanes(count: int) -> int:
 
 
 def _scaled(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Frequencies that add up to 2^15, at least 1 each; what rounding leaves goes to the largest, where it costs least."""
+    """Return frequencies that sum to 2^15, each at least 1. The largest absorbs the rounding, where it costs least."""
     scaled = np.maximum(1, counts * _TOTAL // int(counts.sum()))
     while excess := int(scaled.sum()) - _TOTAL:
         most = int(scaled.argmax())
@@ -89,6 +92,7 @@ def _encoded(
     for first in reversed(range(0, len(place), lanes)):
         own = place[first : first + lanes]
         x, f = state[: len(own)], frequency[own]
+        # a state that would exceed 32 bits writes its low 16 bits first
         full = x >= f << np.uint64(32 - _BITS)
         if full.any():
             chunks.append(x[full] & np.uint64(0xFFFF))
@@ -112,6 +116,7 @@ def _decoded(
         place = symbol_at[slot]
         out[first : first + own] = place
         x = frequency[place] * (x >> np.uint64(_BITS)) + slot - start[place]
+        # the inverse of the encoder's write: a state below 2^16 reads the next word
         low = x < _LOWEST
         wanted = int(np.count_nonzero(low))
         if taken + wanted > len(words):

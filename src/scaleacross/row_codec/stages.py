@@ -1,4 +1,4 @@
-"""Lossless stages: whole numbers to bytes and back.
+"""Lossless stages: whole numbers to bytes and back. ``message`` codes quantised rows with them.
 
 =========== ==================================================================================================
 stage       what it does
@@ -29,7 +29,7 @@ ZSTD_LEVEL: Final = 3
 
 
 class Stage(NamedTuple):
-    """``write`` returns None for numbers that the stage does not take; ``read`` wants their count."""
+    """A lossless stage. ``write`` returns None for numbers that it cannot code; ``read`` needs their count."""
 
     write: Callable[[Numbers], bytes | None]
     read: Callable[[bytes, int], Numbers]
@@ -53,7 +53,10 @@ def _read_packed(data: bytes, count: int) -> Numbers:
 
 
 def _as_bytes(numbers: Numbers) -> bytes:
-    """In the narrowest of 1, 2 and 4 bytes, named in front; bytes of like weight side by side."""
+    """Return the numbers in 1, 2 or 4 bytes each, the narrowest size that fits.
+
+    The first byte states that size. Bytes of equal significance are stored together.
+    """
     largest = int(numbers.max()) if numbers.size else 0
     size = 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 4
     own = numbers.astype(f"<u{size}").view(np.uint8).reshape(-1, size).T
@@ -89,7 +92,7 @@ def _zstandard() -> Any:
 
 
 def has_zstd() -> bool:
-    """Whether the package of stage ``zstd`` is there."""
+    """Return whether the package of stage ``zstd`` is installed."""
     return find_spec("zstandard") is not None
 
 
@@ -114,21 +117,21 @@ STAGES: Final[Mapping[str, Stage]] = {
 
 
 def stages_here() -> tuple[str, ...]:
-    """Stages that work on this machine."""
+    """Return the names of the stages that work on this machine."""
     return tuple(name for name in STAGES if name != "zstd" or has_zstd())
 
 
 def written(numbers: Numbers, stage: str) -> tuple[str, bytes]:
-    """``numbers`` by one stage; by ``packed`` where that does not take them.
+    """Code ``numbers`` by one stage, or by ``packed`` if that stage cannot code them.
 
     Args:
-        stage: a name of ``STAGES``, or ``smallest``: all that work here are tried.
+        stage: a name of ``STAGES``, or ``smallest``, which tries all that work on this machine.
 
     Returns:
         (the stage that was used, its bytes).
 
     Raises:
-        InputError: no such stage, or its package is missing.
+        InputError: there is no such stage, or its package is missing.
     """
     if stage == "smallest":
         tried = [(name, STAGES[name].write(numbers)) for name in stages_here()]

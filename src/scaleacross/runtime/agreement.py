@@ -1,8 +1,8 @@
-"""How ranks agree at the start, without sockets or torch: a token goes round a ring of all of them, twice.
+"""The protocol by which ranks agree at the start, without sockets or torch: a token goes round a ring of them twice.
 
-Each rank publishes one address and reads one, its successor's. The first lap finds out whether all ranks are there and have the
-same launch file, the second tells them. A generator of steps, so that the same code runs over sockets (``start``) and for 65,536
-ranks in one process (``benchmarks/start_scale.py``).
+Each rank publishes one address and reads that of its successor. The first lap finds out whether all ranks are there and
+have the same launch file; the second tells them. The protocol is a generator of steps. So the same code runs over
+sockets (``start``) and for 65,536 ranks in one process (``benchmarks/start_scale.py``).
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ RING: Final = "start"
 
 
 class Publish(NamedTuple):
-    """Store: set ``key``."""
+    """Store operation: set ``key``."""
 
     key: str
     value: str
 
 
 class Look(NamedTuple):
-    """Store: wait for ``key``; the answer is its value."""
+    """Store operation: wait for ``key``; the answer is its value."""
 
     key: str
 
 
 class Pass(NamedTuple):
-    """Send to the successor, whose contact was looked up before."""
+    """Send the token to the successor, whose contact was looked up before."""
 
     token: Token
 
@@ -38,19 +38,19 @@ class Take(NamedTuple):
 
 
 class Token(NamedTuple):
-    """What goes round: the digest of rank 0's launch file, ranks that have seen it, and the first that has another one."""
+    """What goes round: digest of rank 0's launch file, ranks that have seen it, and the first with another digest."""
 
     digest: str
     seen: int
     stranger: int | None
 
     def to_bytes(self) -> bytes:
-        """One line."""
+        """Return the token as one line."""
         return json.dumps(self).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, line: bytes) -> Token:
-        """Reads what ``to_bytes`` writes. Raises ValueError for anything else."""
+        """Read what ``to_bytes`` writes. Raises ValueError for anything else."""
         digest, seen, stranger = json.loads(line)
         if not isinstance(digest, str) or not isinstance(seen, int) or not isinstance(stranger, int | None):
             raise ValueError(f"no token: {line[:80]!r}")
@@ -61,14 +61,14 @@ Step = Publish | Look | Pass | Take
 
 
 def ring_agreement(rank: int, world_size: int, digest: str, contact: str) -> Generator[Step, str | Token | None, Token]:
-    """What ``rank`` does: two store operations, and one message to its successor in each of two laps.
+    """Yield the steps of ``rank``: two store operations, and one message to its successor in each of two laps.
 
     Args:
-        digest: of what all ranks must have in common.
+        digest: digest of what all ranks must have in common.
         contact: how this process is reached.
 
     Returns:
-        the token after the first lap: ``stranger`` is None when all ranks have rank 0's digest.
+        the token after the first lap: ``stranger`` is None if all ranks have rank 0's digest.
     """
     if world_size == 1:
         return Token(digest, 1, None)
@@ -89,7 +89,7 @@ def ring_agreement(rank: int, world_size: int, digest: str, contact: str) -> Gen
 
 
 def expect_token(answer: str | Token | None) -> Token:
-    """``answer``, which is one. Raises TypeError where whoever runs the steps gave something else."""
+    """Return ``answer``, which must be a token. Raises TypeError if whoever runs the steps gave something else."""
     if not isinstance(answer, Token):
         raise TypeError(f"a token is expected, got {answer!r}")
     return answer

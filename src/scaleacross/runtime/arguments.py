@@ -1,4 +1,4 @@
-"""What torch passes to a process group, in the terms of this package."""
+"""Translates the arguments that torch passes to a process group into the terms of this package."""
 
 from __future__ import annotations
 
@@ -16,38 +16,39 @@ REDUCTIONS: Final = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR
 
 
 def reduction_name(op: Any) -> str:
-    """Lower-case name of a ``ReduceOp``; ``other`` for those with a factor."""
+    """Return the lower-case name of a ``ReduceOp``; ``other`` for one with a factor."""
     return next((name.lower() for name in REDUCTIONS if op == getattr(dist.ReduceOp, name)), "other")
 
 
 def is_plain(tensor: Tensor, device_types: Collection[str]) -> bool:
-    """Dense, and on a device of one of these types."""
+    """Return whether ``tensor`` is dense and on a device of one of these types."""
     return tensor.device.type in device_types and tensor.layout is torch.strided
 
 
 def size_bytes(tensor: Tensor) -> int:
-    """Bytes of all elements."""
+    """Return the bytes of all elements."""
     return tensor.numel() * tensor.element_size()
 
 
 def timeout_seconds(opts: Any) -> float:
-    """Timeout of one call; 0 or less where none was given."""
+    """Return the timeout of one call in seconds; 0 if none was given."""
     timeout = getattr(opts, "timeout", None)
     return max(timeout.total_seconds(), 0.0) if isinstance(timeout, timedelta) else 0.0
 
 
 def waits(opts: Any) -> bool:
-    """Whether the caller does nothing until the collective is done."""
+    """Return whether the caller does nothing until the collective is done."""
     return not getattr(opts, "asyncOp", True)
 
 
 class Form(NamedTuple):
-    """How one method of ``ProcessGroup`` may be called.
+    """The ways in which one method of ``ProcessGroup`` may be called.
 
     Attributes:
-        options: makes what is meant where the caller gives no ``opts``.
-        tensors: by position, the names that the argument has in torch's forms.
-        depths: by position, how deep lists are nested in the form with ``opts``; the short form may leave one level out.
+        options: makes the ``opts`` of a call that gives none.
+        tensors: by position, the names of the argument in torch's forms.
+        depths: by position, the depth of nested lists in the form with ``opts``; the short form may leave one level
+            out.
         short: fields of ``opts`` that the short form takes one by one, in this order.
     """
 
@@ -57,11 +58,11 @@ class Form(NamedTuple):
     short: tuple[str, ...] = ()
 
     def nests(self, args: Sequence[Any]) -> bool:
-        """Whether lists are nested no deeper than one level, and are where they are to be."""
+        """Return whether each argument is a list exactly if its depth is 1. A depth of 2 never passes."""
         return all(depth == isinstance(value, list) for value, depth in zip(args, self.depths, strict=False))
 
     def bind(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-        """The arguments in the form with ``opts``. Raises TypeError for one that torch does not know either."""
+        """Return the arguments in the form with ``opts``. Raises TypeError for one that torch does not know either."""
         left, given = dict(named), list(args[: len(self.tensors)])
         for names in self.tensors[len(given) :]:
             name = next((name for name in names if name in left), None)
@@ -103,11 +104,11 @@ FORMS: Final[Mapping[str, Form]] = {
     "all_to_all_single": Form(c10d.AllToAllOptions, (*_TWO, *_SPLITS), (0, 0, 1, 1), ("timeout",)),
     "barrier": Form(c10d.BarrierOptions, (), (), ("timeout",)),
 }
-"""By the name of the method here. torch overloads each: ``opts`` or its fields, a tensor or a list of one."""
+"""Forms by the name of the method here. torch overloads each: ``opts`` or its fields, a tensor or a list of one."""
 
 
 def any_form(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let ``method``, which takes tensors and ``opts``, be called as torch's own of that name may be."""
+    """Let ``method``, which takes tensors and ``opts``, be called in every form of torch's own method of that name."""
     form = FORMS[method.__name__]
     options, num_args = form.options, len(form.tensors) + 1
 
@@ -121,7 +122,7 @@ def any_form(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _nested(value: Any, depth: int) -> Any:
-    """``value`` as lists of ``depth`` levels, one of which may be left out."""
+    """Return ``value`` as lists of ``depth`` levels; it may lack one of them."""
     held, found = value, 0
     while isinstance(held, list | tuple) and found < depth:
         found += 1

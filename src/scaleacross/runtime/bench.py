@@ -1,4 +1,7 @@
-"""Times one collective on the groups of one axis: starts the ranks and reads their rows. Imports torch only to check a name."""
+"""Times one collective on the groups of one axis: starts the ranks (``bench_ranks``) and reads their rows.
+
+It imports torch only to check the name of an algorithm.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,14 @@ POLL_S: Final = 0.5
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """What to time.
+    """A measurement: one collective in several sizes.
 
     Attributes:
         op: a name of ``OPERATIONS``.
-        axis: whose groups.
-        algorithm: a schedule by name; None: what the plan says.
-        first_bytes, last_bytes, factor: sizes, full tensor (all-to-all: what a rank sends).
+        axis: axis of the groups.
+        algorithm: name of a schedule; None: as the plan says.
+        first_bytes, last_bytes, factor: smallest and largest size and the ratio of two sizes; full tensor (all-to-all:
+            bytes that a rank sends).
         iterations: timed runs per size.
     """
 
@@ -51,10 +55,10 @@ def bench(
     """Run ``request`` with all ranks on this machine.
 
     Args:
-        say: is told of every size that is done.
+        say: called with a line for every size that is done.
 
     Raises:
-        InputError: no such operation, axis or algorithm, sizes out of order, or torch is missing.
+        InputError: there is no such operation, axis or algorithm, sizes are out of order, or torch is missing.
         CollectiveError: a rank failed; its message stands on stderr.
     """
     groups = _groups(config, request)
@@ -89,7 +93,7 @@ def bench(
 
 
 def sizes(request: BenchRequest) -> list[int]:
-    """Sizes to time, in bytes."""
+    """Return the sizes to time, in bytes."""
     out, size = [], request.first_bytes
     while size <= request.last_bytes:
         out.append(size)
@@ -100,6 +104,7 @@ def sizes(request: BenchRequest) -> list[int]:
 def _row(line: dict[str, float], op: str, groups: ProcessGroups) -> BenchRow:
     time_s, size = line["time_s"], line["size_bytes"]
     n = groups.degree
+    # bus bandwidth as nccl-tests defines it
     factor = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0}.get(op, (n - 1) / n)
     predicted = groups.predicted_s(op, size)
     return BenchRow(
@@ -131,7 +136,7 @@ def _groups(config: LaunchConfig, request: BenchRequest) -> ProcessGroups:
 
 
 def _require_algorithm(config: LaunchConfig, groups: ProcessGroups, op: Operation, algorithm: str) -> None:
-    """Here, where one line says it; the ranks would say it below torchrun's own words."""
+    """Check the algorithm here, where an error is one line; on the ranks it would stand below torchrun's own output."""
     require_torch()
     from scaleacross.runtime.policy import layout_of, named_schedule
 
@@ -139,7 +144,7 @@ def _require_algorithm(config: LaunchConfig, groups: ProcessGroups, op: Operatio
 
 
 def _tell(rows: Path, say: Callable[[str], None] | None, finished: threading.Event) -> None:
-    """Report lines as they come."""
+    """Report rows as they come."""
     told = 0
     while say is not None and not finished.wait(POLL_S):
         lines = rows.read_text(encoding="utf-8").splitlines() if rows.exists() else []

@@ -1,4 +1,4 @@
-"""What every rank of ``scaleacross bench`` runs, under torchrun."""
+"""The program that every rank of ``scaleacross bench`` runs, under torchrun."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMEOUT = timedelta(seconds=120)
 
 
 def main() -> None:
-    """Time every size on the own group; rank 0 writes the rows."""
+    """Time every size on the rank's own group; rank 0 writes the rows."""
     stated = json.loads(os.environ[REQUEST_VARIABLE])
     out = Path(stated.pop("rows"))
     request = BenchRequest(**stated)
@@ -61,8 +61,9 @@ def _policy(config: LaunchConfig, ranks: Sequence[int], request: BenchRequest) -
 def _measure(
     request: BenchRequest, size: int, group: Any, gloo: Any, ranks: Sequence[int], policy: Policy
 ) -> dict[str, Any]:
-    """One size: exactness, then the time of the slowest rank of all groups."""
+    """Return the row of one size: wrong elements of a first run, then the time of the slowest rank of all groups."""
     place, n = ranks.index(dist.get_rank()), len(ranks)
+    # fp32 elements, a multiple of the ranks so that all shards are equal
     count = size // 4 // n * n
     call, check = _operation(request.op, count, place, n, ranks[0])
     call(group)
@@ -80,7 +81,7 @@ def _measure(
 
 
 def _seconds(run: Callable[[], object], iterations: int) -> float:
-    """Mean seconds of one run on the slowest rank."""
+    """Return the mean seconds of one run on the slowest rank."""
     run()
     dist.barrier()
     start = time.perf_counter()
@@ -92,7 +93,7 @@ def _seconds(run: Callable[[], object], iterations: int) -> float:
 
 
 def _operation(op: str, count: int, place: int, n: int, root: int) -> tuple[Callable[[Any], object], Callable[[], int]]:
-    """(run on a group, elements of the first run that are wrong); values are small integers, so that sums are exact."""
+    """Return (run on a group, count of wrong elements of the first run). Values are small integers: sums are exact."""
     shard = count // n
     index = torch.arange(count)
 

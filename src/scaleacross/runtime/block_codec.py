@@ -1,9 +1,9 @@
-"""Block codecs in torch: references that the kernels equal bit for bit, and what runs on a CPU.
+"""Block codecs in torch: the references that the kernels equal bit for bit, which run on a CPU.
 
-Blocks of 256 elements share a scale that is a power of two, 2^e with qmax · 2^(e−1) < max|x| ≤ qmax · 2^e. That costs up to
-one bit against a free scale and buys exactness: what has been decoded is encoded again without any change, whatever part of the
-block is left, so a message may be passed on by ranks that decode it, and all ranks end with equal bits. Decoding multiplies by a
-power of two, which is exact.
+Blocks of 256 elements share a scale that is a power of two, 2^e with qmax · 2^(e−1) < max|x| ≤ qmax · 2^e. That loses
+up to one bit against a free scale, but it is exact: whatever has been decoded is encoded again without any change,
+whatever part of the block is left. So ranks that decode a message may pass it on, and all ranks end with equal bits.
+Decoding multiplies by a power of two, which is exact.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from scaleacross.runtime.encoding import GRAIN
 from scaleacross.runtime.requirement import kernels, runs_kernels
 
 _SMALLEST, _NOT_FINITE = -126, 127
-"""exponents that are stored: 2^-126 is the smallest normal fp32; 127 marks a block that is not finite"""
+"""Exponents that are stored: 2^-126 is the smallest normal fp32; 127 marks a block that is not finite."""
 
 
 @dataclass(frozen=True)
 class BlockCodec:
-    """Exponents of one byte per block, then the elements of one byte or half a byte each.
+    """A codec with an exponent of one byte per block, followed by the elements of one byte or half a byte each.
 
     Attributes:
-        name: as plans call it.
-        dtype: of an encoded element, before two of 4 bits share a byte: the even one in the low half.
-        largest: the largest value that it holds, qmax.
-        bits: of an encoded element, 8 or 4.
+        name: name in plans.
+        dtype: type of an encoded element, before two of 4 bits share a byte (the even one in the low half).
+        largest: largest value that it represents, qmax.
+        bits: bits of an encoded element, 8 or 4.
     """
 
     name: str
@@ -36,7 +36,7 @@ class BlockCodec:
     bits: int = 8
 
     def most_bytes(self, num_elements: int) -> int:
-        """The bits of all elements and one byte per begun block."""
+        """Return the bytes of all elements, and one byte for each block that they begin."""
         return -(-num_elements * self.bits // 8) + -(-num_elements // GRAIN)
 
     def write(self, values: torch.Tensor, out: torch.Tensor) -> int:
@@ -72,29 +72,30 @@ class BlockCodec:
         return out.view(-1)[:num_elements]
 
     def bytes_of(self, values: torch.Tensor) -> torch.Tensor | None:
-        """Never as they are."""
+        """Return None: elements never travel unchanged."""
         del values
         return None
 
     def _elements(self, codes: torch.Tensor, num_elements: int) -> torch.Tensor:
-        """One entry of ``dtype`` per element."""
+        """Return one entry of ``dtype`` per element."""
         if self.bits == 8:
             return codes.view(self.dtype)
         low, high = (codes << 4).view(torch.int8) >> 4, codes.view(torch.int8) >> 4
         return torch.stack((low, high), 1).view(-1)[:num_elements]
 
     def _exponents(self, blocks: torch.Tensor) -> torch.Tensor:
-        """Smallest e with max|x| ≤ largest · 2^e, per block."""
+        """Return the smallest e with max|x| ≤ largest · 2^e, per block."""
         most = blocks.abs().amax(1)
         fraction, exponents = torch.frexp(most / self.largest)  # fraction · 2^exponent, fraction in [1/2, 1)
         exponents = exponents - (fraction == 0.5).to(exponents.dtype)
+        # the quotient above is rounded: add one if largest · 2^e turns out too small
         exponents = exponents + (torch.ldexp(torch.full_like(most, self.largest), exponents.float()) < most)
         exponents = exponents.clamp(_SMALLEST, _NOT_FINITE - 1)
         return torch.where(torch.isfinite(most), exponents, _NOT_FINITE)
 
 
 def _blocks(values: torch.Tensor) -> torch.Tensor:
-    """As fp32 in rows of ``GRAIN``, the last one filled up with zeros."""
+    """Return ``values`` as fp32 in rows of ``GRAIN``, the last one padded with zeros."""
     wide = values.to(torch.float32)
     missing = -values.numel() % GRAIN
     return (torch.nn.functional.pad(wide, (0, missing)) if missing else wide.clone()).view(-1, GRAIN)

@@ -1,10 +1,11 @@
-"""Error-bounded quantiser: no element is off by more than the bound, and a block takes as many bits as its elements need.
+"""Error-bounded quantiser: no element is off by more than the bound, and a block takes the bits that its elements need.
 
-The step is the largest power of two of at most twice the bound, so q = round(x / step) and q · step are exact in fp32 and
-|x − q · step| ≤ step / 2 ≤ bound for every element; what has been unpacked is packed again without any change. Signs go to the
-lowest bit (0, −1, 1, −2 → 0, 1, 2, 3), and a block of 256 stores the bits that its largest element needs, plane by plane: word w
-of plane b holds bit b of elements 32w to 32w + 31. A block with an element of 2^22 steps or more, or one that is not finite, is
-stored as it is.
+The step is the largest power of two of at most twice the bound. So q = round(x / step) and q · step are exact in fp32,
+and |x − q · step| ≤ step / 2 ≤ bound for every element. What has been unpacked is packed again without any change.
+
+Signs go to the lowest bit (0, −1, 1, −2 → 0, 1, 2, 3). A block of 256 stores the bits that its largest element needs,
+plane by plane: word w of plane b holds bit b of elements 32w to 32w + 31. A block with an element of 2^22 steps or
+more, or one that is not finite, is stored unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class BoundedCodec:
     """Messages of the quantiser: bits per block, filled up to a multiple of 4 bytes, then the words in use.
 
     Attributes:
-        bound: most that an element may be off.
+        bound: largest error of an element.
 
     Raises:
         InputError: the bound is not positive, or leaves the range of exact fp32.
@@ -43,16 +44,16 @@ class BoundedCodec:
 
     @property
     def name(self) -> str:
-        """With its bound, which all ranks must share."""
+        """Name with the bound, which all ranks must share."""
         return f"bounded to {self.bound:g}"
 
     def most_bytes(self, num_elements: int) -> int:
-        """If every block is stored as it is."""
+        """Return the bytes if every block is stored unchanged."""
         num_blocks = -(-num_elements // GRAIN)
         return _padded(num_blocks) + 4 * GRAIN * num_blocks
 
     def write(self, values: torch.Tensor, out: torch.Tensor) -> int:
-        """Encode; the bytes depend on the values."""
+        """Encode; the number of bytes depends on the values."""
         packed = pack(values.to(torch.float32), self.bound)
         num_blocks, num_words = packed.widths.numel(), int(packed.num_words)
         head = _padded(num_blocks)
@@ -70,20 +71,20 @@ class BoundedCodec:
         return unpack(packed)
 
     def bytes_of(self, values: torch.Tensor) -> torch.Tensor | None:
-        """Never as they are."""
+        """Return None: elements never travel unchanged."""
         del values
         return None
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What ``pack`` leaves. Blocks lie one behind the other without gaps; only ``num_words`` of the words count.
+    """The result of ``pack``. Blocks follow one another without gaps; only ``num_words`` of the words count.
 
     Attributes:
-        widths: bits per element, uint8 per block; 32 for a block that is stored as it is.
+        widths: bits per element, uint8 per block; 32 for a block that is stored unchanged.
         words: int32, room for the worst case, which is ``GRAIN`` words per block.
         exponent: the step is 2^exponent.
-        num_elements: of the tensor that was packed.
+        num_elements: elements of the tensor that was packed.
     """
 
     widths: torch.Tensor
@@ -93,7 +94,7 @@ class Packed:
 
     @property
     def num_words(self) -> torch.Tensor:
-        """Words in use, int64 on the tensors' device, so that asking does not wait for it."""
+        """Words in use, int64 on the tensors' device, so that reading it does not wait for the device."""
         return self.widths.sum(dtype=torch.int64) * WORDS_PER_PLANE
 
     @property
@@ -102,13 +103,13 @@ class Packed:
         return int(self.num_words) * 4 + self.widths.numel()
 
     def starts(self) -> torch.Tensor:
-        """First word of every block, int64."""
+        """Return the first word of every block, int64."""
         ends = self.widths.to(torch.int64).cumsum(0) * WORDS_PER_PLANE
         return ends - self.widths.to(torch.int64) * WORDS_PER_PLANE
 
 
 def step_exponent(bound: float) -> int:
-    """Exponent of the largest power of two ≤ 2 · bound.
+    """Return the exponent of the largest power of two ≤ 2 · bound.
 
     Raises:
         InputError: the bound is not positive, or its step leaves the range of exact fp32.
@@ -122,13 +123,13 @@ def step_exponent(bound: float) -> int:
 
 
 def pack(values: torch.Tensor, bound: float) -> Packed:
-    """Pack fp32 ``values`` so that every element comes back within ``bound``; infinities and NaNs come back as they are."""
+    """Pack fp32 ``values`` so that every element decodes to within ``bound``; infinities and NaNs stay unchanged."""
     packed: Packed = (kernels("bounded").pack_by_kernel if runs_kernels(values) else pack_reference)(values, bound)
     return packed
 
 
 def unpack(packed: Packed) -> torch.Tensor:
-    """fp32 of ``packed.num_elements``."""
+    """Return fp32 (``packed.num_elements``,)."""
     values: torch.Tensor = (kernels("bounded").unpack_by_kernel if runs_kernels(packed.words) else unpack_reference)(
         packed
     )
@@ -136,9 +137,10 @@ def unpack(packed: Packed) -> torch.Tensor:
 
 
 def pack_reference(values: torch.Tensor, bound: float) -> Packed:
-    """``pack`` in torch."""
+    """Compute ``pack`` in torch."""
     packed, blocks = room_for(values, bound), _rows(values)
     scaled = blocks * 2.0**-packed.exponent
+    # negated, because a comparison with NaN is false
     raw = ~(scaled.abs() < _LIMIT).all(1)
     whole = torch.where(raw[:, None], 0.0, scaled).round_().to(torch.int32)
     codes = (whole << 1) ^ (whole >> 31)
@@ -155,7 +157,7 @@ def pack_reference(values: torch.Tensor, bound: float) -> Packed:
 
 
 def unpack_reference(packed: Packed) -> torch.Tensor:
-    """``unpack`` in torch."""
+    """Compute ``unpack`` in torch."""
     num_blocks, device = packed.widths.numel(), packed.words.device
     tiles, starts = (
         torch.zeros(num_blocks, WORDS_PER_PLANE, WORD_BITS, dtype=torch.int32, device=device),
@@ -173,7 +175,7 @@ def unpack_reference(packed: Packed) -> torch.Tensor:
 
 
 def room_for(values: torch.Tensor, bound: float) -> Packed:
-    """Room for the worst case of packed fp32 ``values``, all zeros. Raises InputError for another type."""
+    """Return zeros of the size of the worst case of packed fp32 ``values``. Raises InputError for another type."""
     if values.dtype != torch.float32:
         raise InputError(f"the error-bounded quantiser takes fp32, not {values.dtype}")
     numel, device = values.numel(), values.device
@@ -184,15 +186,15 @@ def room_for(values: torch.Tensor, bound: float) -> Packed:
 
 
 def _rows(values: torch.Tensor) -> torch.Tensor:
-    """In rows of ``GRAIN``, the last one filled up with zeros."""
+    """Return ``values`` in rows of ``GRAIN``, the last one padded with zeros."""
     return torch.nn.functional.pad(values.reshape(-1), (0, -values.numel() % GRAIN)).view(-1, GRAIN)
 
 
 def _places(starts: torch.Tensor, plane: int) -> torch.Tensor:
-    """Words of one plane of the blocks that begin at ``starts``, (blocks, words)."""
+    """Return the words (blocks, words) of one plane of the blocks that begin at ``starts``."""
     return starts[:, None] + plane * WORDS_PER_PLANE + torch.arange(WORDS_PER_PLANE, device=starts.device)
 
 
 def _padded(num_blocks: int) -> int:
-    """Bytes that the widths take: words begin at a multiple of theirs."""
+    """Return the bytes of the widths, padded so that the words begin at a multiple of their size."""
     return -(-num_blocks // _ALIGNMENT) * _ALIGNMENT

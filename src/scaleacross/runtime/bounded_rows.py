@@ -1,7 +1,8 @@
-"""Embedding rows to other ranks within a bound on every element: coded on the host, sizes exchanged ahead, then the bytes.
+"""Sends embedding rows to other ranks within a bound on every element: coded on host or device, sizes ahead of bytes.
 
-Which peers get coded rows is a choice per rank: a plan codes them across buildings and leaves them as they are where links are
-fast. What stays on the own rank is never coded. Both functions wait for the host, and work on any group of torch.distributed.
+Which peers get coded rows is a choice per rank: a plan codes them across buildings and leaves them unchanged where
+links are fast. Rows that stay on their own rank are never coded. The functions wait for the host, and work on any group
+of torch.distributed.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from scaleacross.row_codec.message import RowCodec, as_it_is, read_rows
 from scaleacross.runtime.device_rows import STAGE, read_rows_on, write_rows
 
 Codecs = Sequence[RowCodec | None]
-"""By rank of the group; None: rows travel as they are."""
+"""Codecs by rank of the group; None: rows travel uncoded."""
 _SIZE: Final = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
 class BoundedRows:
-    """What has come.
+    """Rows that have arrived.
 
     Attributes:
         rows: fp32 (num_rows, width) by source rank, in the order in which each source had them.
         counts: rows per source.
-        sent_bytes: what this rank sent to others, sizes included.
+        sent_bytes: bytes that this rank sent to others, sizes included.
     """
 
     rows: Tensor
@@ -42,7 +43,7 @@ class BoundedRows:
 
 @dataclass(frozen=True)
 class OwnTable:
-    """Columns of a rank's vectors that are one table's, and how they travel to every rank."""
+    """The columns of a rank's vectors that belong to one table, and how they travel to every rank."""
 
     width: int
     codecs: Codecs
@@ -79,11 +80,11 @@ def exchange_rows_bounded(group: dist.ProcessGroup, rows: Tensor, destinations: 
 
 
 def exchange_vectors(group: dist.ProcessGroup, vectors: Tensor, tables: Sequence[OwnTable]) -> Tensor:
-    """The exchange of a recommendation model: from own tables' vectors of all samples to all tables' vectors of own samples.
+    """Exchange the own tables' vectors of all samples for all tables' vectors of the own samples.
 
     Args:
-        vectors: fp32 (ranks · samples per rank, Σ width), the columns of the rank's tables side by side; may need gradients,
-            which travel back as they are.
+        vectors: fp32 (ranks · samples per rank, Σ width), the columns of the rank's tables in order. They may need
+            gradients, which travel back uncoded.
         tables: in the order of the columns.
 
     Returns:
@@ -104,7 +105,7 @@ def exchange_vectors(group: dist.ProcessGroup, vectors: Tensor, tables: Sequence
 
 
 def exchange_messages(group: dist.ProcessGroup, messages: Sequence[bytes]) -> list[bytes]:
-    """Message r to rank r of ``group``; the messages that came, by source. Sizes travel ahead."""
+    """Send message r to rank r of ``group``, sizes first. Return the messages that came, by source."""
     sizes = torch.tensor([len(one) for one in messages])
     coming = torch.empty_like(sizes)
     dist.all_to_all_single(coming, sizes, group=group)
@@ -117,7 +118,7 @@ def exchange_messages(group: dist.ProcessGroup, messages: Sequence[bytes]) -> li
 
 
 class _Exchange(torch.autograd.Function):
-    """Vectors forward, coded; gradients backward, as they are."""
+    """Sends vectors forward, coded, and gradients backward, uncoded."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, group: dist.ProcessGroup, tables: Sequence[OwnTable]) -> Tensor:
@@ -164,7 +165,7 @@ def _joined(messages: Sequence[bytes]) -> bytes:
 
 
 def _columns(data: bytes, samples: int, device: torch.device) -> Tensor:
-    """Rows of several tables side by side; (samples, 0) of a rank that has none."""
+    """Return the columns of several tables in one tensor; (samples, 0) for a rank that has none."""
     at, parts = 0, [torch.zeros(samples, 0, device=device)]
     while at < len(data):
         (length,) = _SIZE.unpack_from(data, at)
@@ -174,7 +175,7 @@ def _columns(data: bytes, samples: int, device: torch.device) -> Tensor:
 
 
 def _message(rows: Tensor, codec: RowCodec | None) -> bytes:
-    """Coded where the rows are if a kernel or torch can, else on the host."""
+    """Return the message of ``rows``, uncoded without a codec; coded on their device if the stage allows it."""
     if codec is not None and codec.stage == STAGE and rows.device.type != "cpu":
         return write_rows(rows, codec)
     own = rows.cpu().contiguous().numpy()

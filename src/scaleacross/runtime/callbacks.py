@@ -1,7 +1,7 @@
-"""Threads for the callbacks of futures, so that one that waits for a collective never holds up the thread that must run it.
+"""Threads for callbacks of futures: one that waits for a collective must not block the thread that runs it.
 
-A callback may wait for another future, whose callback waits for a third. So every job that finds no idle thread gets a new one;
-a thread that has been idle for ``IDLE_S`` ends.
+A callback may wait for another future, whose callback waits for a third. So every job that finds no idle thread gets a
+new one. A thread that has been idle for ``IDLE_S`` ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IDLE_S: Final = 5.0
 
 
 class Callbacks:
-    """Runs jobs, each at once, in daemon threads that are used again."""
+    """Runs each job at once, in daemon threads that are used again."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
@@ -51,7 +51,7 @@ class Callbacks:
             job = self._next()
 
     def _next(self) -> Callable[[], object] | None:
-        """The job that an idle thread takes; None when it may end."""
+        """Return the next job of an idle thread; None if the thread may end."""
         try:
             return self._jobs.get(timeout=IDLE_S)
         except queue.Empty:

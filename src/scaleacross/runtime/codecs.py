@@ -1,4 +1,4 @@
-"""Codecs for what crosses a thin level, by the name that a plan gives them.
+"""Codecs for messages that cross a slow level, by the name that a plan gives them.
 
 ==============  ======================  =======================================================================
 codec           bytes per element       error of an element per crossing, m = largest of its block of 256
@@ -7,11 +7,11 @@ codec           bytes per element       error of an element per crossing, m = la
 ``fp8_block``   1 + 1/256               2^-4 · |x| + m · 2^-17
 ``int8_block``  1 + 1/256               m / 127
 ``int4_block``  1/2 + 1/256             m / 7
-``bounded``     as its values need      the ``error_bound`` that the plan states, whatever the element
+``bounded``     depends on values       the ``error_bound`` that the plan states, whatever the element
 ==============  ======================  =======================================================================
 
-A block with an element that is not finite decodes to NaN (``bounded`` carries it as it is). Errors of partial sums add up over
-the crossings of the schedule.
+A block with an element that is not finite decodes to NaN (``bounded`` transmits it unchanged). Errors of partial sums
+add up over the crossings of the schedule.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ CODECS: Final[Mapping[str, Encoding]] = {
     "int8_block": BlockCodec("int8_block", torch.int8, 127.0),
     "int4_block": BlockCodec("int4_block", torch.int8, 7.0, 4),
 }
-"""Those that need no bound."""
+"""Codecs that need no bound."""
 
 
 def codec_named(name: str, error_bound: float | None = None) -> Encoding:
-    """The codec that a plan calls ``name``.
+    """Return the codec that a plan calls ``name``.
 
     Args:
-        error_bound: of ``bounded``, absolute, per element and crossing; None for the others.
+        error_bound: absolute bound of ``bounded``, per element and crossing; None for the others.
 
     Raises:
-        InputError: no such codec, or a bound that is missing, out of range or of no use.
+        InputError: there is no such codec, or the bound is missing, out of range or of no use.
     """
     if name == BOUNDED:
         if error_bound is None:
@@ -57,7 +57,7 @@ def codec_named(name: str, error_bound: float | None = None) -> Encoding:
 
 
 def carries(codec: Encoding, dtype: torch.dtype) -> bool:
-    """Whether elements of ``dtype`` get smaller in ``codec`` and are, once decoded, held exactly by ``dtype``.
+    """Return whether ``codec`` makes elements of ``dtype`` smaller, and ``dtype`` holds its decoded values exactly.
 
     Block codecs decode to at most 8 significant bits, which bf16 holds.
     """
@@ -65,7 +65,7 @@ def carries(codec: Encoding, dtype: torch.dtype) -> bool:
 
 
 def settling(codec: Encoding) -> Callable[[torch.Tensor], None]:
-    """Rounds values in place to what ``codec`` carries."""
+    """Return a function that rounds values in place to what ``codec`` can represent."""
 
     def settle(values: torch.Tensor) -> None:
         data = torch.empty(codec.most_bytes(values.numel()), dtype=torch.uint8, device=values.device)

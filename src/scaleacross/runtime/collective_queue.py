@@ -1,4 +1,4 @@
-"""The collectives of one group, run one after the other in the order in which they were asked for, each with its record."""
+"""The queue of a group's collectives, which run one after the other in the order of the calls, each with a record."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from scaleacross.runtime.tracing import GroupCursor
 from scaleacross.runtime.work import QueuedWork
 
 Prepare = Callable[[int], operations.Prepared]
-"""sequence number -> what runs; called when its turn has come"""
+"""sequence number -> the prepared collective; called when its turn has come."""
 
 
 class GroupMembers(NamedTuple):
-    """Who they are: name of the group, own rank in it, ranks of the job by rank in the group."""
+    """Members of a group: name of the group, own rank in it, global ranks by rank in the group."""
 
     name: str
     rank: int
@@ -32,7 +32,7 @@ class GroupMembers(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """A work, the tensors that it reads and writes, and the event at which its caller's stream has come to it."""
+    """A work, the tensors that it reads and writes, and the caller's event at the call (None on a CPU)."""
 
     work: QueuedWork
     tensors: Sequence[Tensor]
@@ -40,14 +40,14 @@ class _Work(NamedTuple):
 
 
 class CollectiveQueue:
-    """What waits for the thread of the group.
+    """The queue of one group.
 
     Args:
-        members: of the group.
-        communicator: its links and its thread.
-        recorder, recorded: where records go.
-        timeout_s: of a collective that states none.
-        point_to_point: runs collectives instead of the communicator's links, by device type of the tensors.
+        members: members of the group.
+        communicator: links and thread of the group.
+        recorder, recorded: flight recorder, and the group's entry in it.
+        timeout_s: time limit of a collective that states none.
+        point_to_point: device type of the tensors -> transport that replaces the communicator's links.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class CollectiveQueue:
 
         Args:
             chosen: how it runs.
-            inputs: tensors, for the record.
-            outputs: what the future of the work holds.
-            num_bytes: as launch.json counts them.
+            inputs: tensors that it reads.
+            outputs: tensors that it writes; the future of the work holds them.
+            num_bytes: bytes as launch.json counts them.
             prepare: makes the task.
-            timeout_s: from now; 0 for that of the group.
-            after: runs when it is done.
-            waits: the caller does nothing until it is done.
+            timeout_s: time limit from now; 0 for that of the group.
+            after: called when it is done.
+            waits: the caller does nothing else until it is done, so its thread may run the collective.
         """
         schedule = chosen.schedule
         limit_s = timeout_s or self._timeout_s
@@ -94,6 +94,7 @@ class CollectiveQueue:
             f"{schedule.operation.value} by {schedule.name} in group {self._members.name}", outputs, limit_s
         )
         work_on = _Work(work, [*inputs, *outputs], called_now(inputs[0]))
+        # sequence numbers must have the order of the queue, also if several threads submit
         with self._lock:
             sequence, self._sequence = self._sequence, self._sequence + 1
             record = self._recorder.begin(
@@ -117,8 +118,11 @@ class CollectiveQueue:
         return work
 
     def all_counts(self, sends: list[int], timeout_s: float) -> Tensor:
-        """What every rank sends to every other, by source and destination. A collective of its own gathers it, which is queued
-        here; it is there when the next one in the queue runs."""
+        """Return the elements that every rank sends to every other, int64 (ranks²,) by source and destination.
+
+        A collective of its own gathers them. It is queued here, so the tensor is complete when the next one in the
+        queue runs.
+        """
         num_ranks = len(self._members.ranks)
         mine, gathered = torch.tensor(sends), torch.empty(num_ranks**2, dtype=torch.int64)
         chosen = Chosen(operations.counts_schedule(num_ranks))
@@ -137,7 +141,7 @@ class CollectiveQueue:
         sequence: int,
         after: Callable[[], object] | None,
     ) -> None:
-        """In the thread of the group."""
+        """Run a collective in its turn, and complete its work."""
         work = work_on.work
         record.start()
         try:

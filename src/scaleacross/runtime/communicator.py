@@ -1,5 +1,5 @@
-"""The links of one group. Its collectives run one after the other in the order in which they were queued: in a thread of the
-group, or in that of a caller who waits."""
+"""The links of one process group to its peers. Its collectives run one after the other, in the order of the queue:
+in a thread of the group, or in that of a caller who waits (``turns``). ``collective_queue`` calls ``run``."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ POLL_S: Final = 0.05
 
 
 class Store(Protocol):
-    """What is used of ``torch.distributed.Store``: one ``set`` per rank and group, one ``get`` per peer that is talked to, and
-    ``check`` until the peer is there."""
+    """The part of ``torch.distributed.Store`` that is used: one ``set`` per rank and group, one ``get`` per peer
+    that is talked to, and ``check`` until the peer is there."""
 
     def set(self, key: str, value: str) -> None:
-        """Publish."""
+        """Publish ``value`` under ``key``."""
 
     def get(self, key: str) -> bytes:
-        """Wait for a key and read it; raises after the store's own timeout."""
+        """Wait for a key and return its value; raises after the store's own timeout."""
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all are there."""
+        """Return whether all keys are there."""
 
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """How the link to one peer is used.
+    """Settings of the link to one peer.
 
     Attributes:
-        window_bytes: most bytes in flight.
-        segment_bytes: most bytes of a segment.
-        share_memory: payloads through shared memory if both processes have it.
+        window_bytes: largest number of bytes in flight.
+        segment_bytes: largest size of a segment.
+        share_memory: send payloads through shared memory if both processes have it.
     """
 
     window_bytes: int = 8 << 20
@@ -63,10 +63,11 @@ class Communicator:
 
     Args:
         group: name, equal on all members and unique in the job.
-        rank, names: own rank in the group; how every rank is called in messages.
+        rank, names: own rank in the group; the name of every rank in messages.
         store: the rendezvous of the group.
         address: where this process listens.
-        settings: peer -> how the link to it is used.
+        process_id: this process; a forked process needs a listener of its own.
+        settings: peer -> settings of the link to it.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Communicator:
         self.submit, self._thread = self._turns.submit, self._turns.thread
 
     def close(self, reason: str | None = None) -> None:
-        """End the thread when what is queued is done. With a ``reason`` the collective under way gives up at once."""
+        """End the thread once everything queued is done. With a ``reason`` the running collective gives up at once."""
         if reason is not None:
             self.abort(reason)
         self.drop()
@@ -110,14 +111,14 @@ class Communicator:
             self._thread.join(timeout=JOIN_S)
 
     def abort(self, reason: str) -> None:
-        """The collective under way, and all that are queued, give up at once; nobody waits for it."""
+        """Make the running collective and all queued ones give up at once, without waiting for them."""
         if self.broken is None:
             self.broken = CollectiveError(f"group {self.group} was aborted: {reason}")
             self._wake()
 
     def drop(self) -> None:
-        """The same without a look at how it ends. Takes no lock and never waits: the garbage collector calls it, in any thread
-        and in the middle of anything."""
+        """Release the group without waiting for its queue. Takes no lock and never waits, because the garbage
+        collector may call it in any thread and at any point."""
         self._endpoint.unregister(self.contact)
         self._turns.end()
 
@@ -125,7 +126,7 @@ class Communicator:
         """Run one collective, in a turn of the group, until ``deadline`` (of ``time.monotonic``).
 
         Raises:
-            CollectiveError: it cannot end: a peer is lost or runs something else, or the time is over. The group is broken then.
+            CollectiveError: a peer is lost or runs another collective, or the time is over. The group is broken then.
         """
         if self.broken is not None:
             raise self.broken
@@ -147,12 +148,12 @@ class Communicator:
             self._watch.end()
 
     def exchanged_bytes(self) -> tuple[int, int]:
-        """(sent, received) bytes of payload since the group began."""
+        """Return (sent, received) payload bytes since the group began."""
         received = sum(link.received_bytes for link in self._incoming.values())
         return sum(self.bytes_by_peer().values()), received
 
     def bytes_by_peer(self) -> dict[int, int]:
-        """Bytes of payload sent to each peer since the group began, as they travelled."""
+        """Return the payload bytes sent to each peer since the group began, as encoded."""
         return {peer: link.sent_bytes for peer, link in self._outgoing.items()}
 
     # --- the loop -----------------------------------------------------------------------------------------------------
@@ -197,6 +198,7 @@ class Communicator:
         while self._busy:
             link = self._outgoing[self._busy.pop()]
             full = link.pump()
+            # wait for writability only while the socket is full; otherwise select would return at once
             if full != (link.peer in self._writing):
                 events = selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0)
                 self._selector.modify(link.connection, events, link)
@@ -214,13 +216,13 @@ class Communicator:
         link.is_watched = wanted
 
     def _resume(self, run: Run) -> None:
-        """Go on with links whose next segment belonged to a later collective."""
+        """Read on from links whose next segment belonged to a later collective."""
         for link in self._incoming.values():
             if link.parked and not link.closed:
                 self._read(link, run)
 
     def _greet(self, run: Run) -> None:
-        """Take in those who have connected."""
+        """Read from the peers that have connected since the last call."""
         with suppress(BlockingIOError):
             self._woken.recv(4096)
         if self.broken is not None:
@@ -232,7 +234,7 @@ class Communicator:
             self._read(link, run)
 
     def _called(self, caller: Caller) -> None:
-        """In the thread of the listener."""
+        """Queue a caller for the group's thread; runs in the listener's thread."""
         if not 0 <= caller.rank < len(self.names):
             caller.connection.close()
             return
@@ -272,8 +274,8 @@ class Communicator:
         return link
 
     def _await_contact(self, peer: int) -> Contact:
-        """Where ``peer`` is reached, once it is in the group. Asked again and again: a ``get`` that waits would keep the store
-        from every other thread."""
+        """Wait until ``peer`` is in the group and return its contact. It polls, because a ``get`` that waits would
+        keep the store from every other thread."""
         while (contact := self._contact(peer)) is None:
             if self.broken is not None:
                 raise self.broken
@@ -285,7 +287,7 @@ class Communicator:
         return contact
 
     def _contact(self, peer: int) -> Contact | None:
-        """Where ``peer`` is reached; None where it is not in the group yet. Raises CollectiveError: the store is gone."""
+        """Return the contact of ``peer``; None until it is in the group. Raises CollectiveError if the store fails."""
         if peer not in self._contacts:
             key = f"contact/{peer}"
             try:
@@ -299,7 +301,7 @@ class Communicator:
         return self._contacts[peer]
 
     def _ask(self, peer: int) -> Status | str:
-        """In a thread of its own: what ``peer`` is doing. Those who wait say where those are reached for whom they wait."""
+        """Ask ``peer`` what it is doing, in a thread of its own. Learn the contacts that it passes on."""
         try:
             contact = self._contact(peer)
         except CollectiveError:
@@ -310,7 +312,7 @@ class Communicator:
         return says
 
     def _status(self) -> Status:
-        """For a rank that asks."""
+        """Return the status of this rank, for a rank that asks."""
         error, run = self.broken, self._run
         try:
             waits_for = [] if run is None else self._waits_for(run)
@@ -322,25 +324,25 @@ class Communicator:
         return status._replace(contacts=tuple(known[:MAX_CONTACTS]))
 
     def _waits_for(self, run: Run) -> list[int]:
-        """Ranks of the group from which something is missing, or that take nothing."""
+        """Return the ranks whose messages are missing, and those that do not accept what is sent to them."""
         peers = [peer for peer, _, _, _ in run.missing()] + [
             link.peer for link in self._outgoing.values() if not link.idle
         ]
         return list(dict.fromkeys(peers))
 
     def _blame(self, peer: int) -> None:
-        """Raise PeerLostError where ``peer``, or whom it waits for, has given up and says why."""
+        """Raise PeerLostError if ``peer``, or a rank that it waits for, has given up."""
         found = self._watch.last_words([peer])
         if found is not None and found.word == GAVE_UP:
             raise PeerLostError(f"{self.names[found.rank]} gave up: {found.reason}", found.reason)
 
     def _wake(self) -> None:
-        """The thread of the group looks what is new; nothing where it has ended."""
+        """Wake the thread of the group, if it has not ended."""
         with suppress(OSError):
             self._wake_up.send(b"x")
 
     def _require_peers(self, run: Run) -> None:
-        """Nobody can send who has hung up."""
+        """Raise PeerLostError if a message is missing from a peer that has hung up."""
         if not any(link.closed for link in self._incoming.values()):
             return
         for peer, channel, got, expected in run.missing():
@@ -368,7 +370,7 @@ class Communicator:
         return f"the time limit is over; {'; '.join(parts) or 'nothing is missing'}"
 
     def _give_up(self, error: CollectiveError, task: Task) -> None:
-        """Break the group, and say why to everybody who is connected."""
+        """Break the group, and send the reason to every connected peer."""
         if self.broken is None:
             identity = task.identity
             self.broken = type(error)(
@@ -385,7 +387,7 @@ class Communicator:
         return [*self._outgoing.values(), *self._incoming.values()]
 
     def _greet_quietly(self) -> None:
-        """Whoever connected in the meantime gets the reason too."""
+        """Add the peers that have connected meanwhile, so that they get the reason too."""
         while not self._callers.empty():
             caller = self._callers.get()
             self._incoming[caller.rank] = self._incoming_of(caller)

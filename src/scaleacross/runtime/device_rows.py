@@ -1,7 +1,8 @@
-"""Messages of ``row_codec`` written from and read to tensors that are on an accelerator: stage ``packed``.
+"""Writes and reads messages of ``row_codec`` from and to tensors on an accelerator: stage ``packed``.
 
-Rows are quantised, told apart and packed where they lie, so that only the coded bytes pass the host. Kernels and references give
-the same numbers, and any reader of ``row_codec`` reads the messages. Distinct rows stand in the order of their codes.
+Rows are quantised, compared and packed on their device, so only the coded bytes pass the host. Kernels and references
+give the same numbers, and any reader of ``row_codec`` reads the messages. Distinct rows are in the order of their
+codes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ STAGE = "packed"
 
 
 def write_rows(rows: Tensor, codec: RowCodec) -> bytes:
-    """The message of fp32 ``rows`` (rows, width), finite, by a codec of stage ``packed``.
+    """Return the message of fp32 ``rows`` (rows, width), finite, by a codec of stage ``packed``.
 
     Raises:
         InputError: infinities or NaN.
@@ -48,7 +49,7 @@ def write_rows(rows: Tensor, codec: RowCodec) -> bytes:
 
 
 def read_rows_on(data: bytes, device: torch.device) -> Tensor:
-    """The rows of any message, on ``device``. Raises InputError as ``read_rows``."""
+    """Return the rows of any message, on ``device``. Raises InputError as ``read_rows`` does."""
     parts = coded_of(data)
     if parts is None or parts.codes[0] != STAGE or (parts.row_index[1] and parts.row_index[0] != STAGE):
         return torch.from_numpy(read_rows(data)).to(device)
@@ -63,7 +64,7 @@ def read_rows_on(data: bytes, device: torch.device) -> Tensor:
 
 
 def quantised(values: Tensor, step: float, bound: float) -> tuple[Tensor, Tensor]:
-    """Codes, int32, and whether each comes back off by more than the bound."""
+    """Return (codes int32, whether each decodes to more than the bound off, bool), both of the shape of ``values``."""
     if runs_kernels(values):
         codes, off = kernels("row_codec").quantise_by_kernel(values, step, bound)
         return codes, off
@@ -71,7 +72,7 @@ def quantised(values: Tensor, step: float, bound: float) -> tuple[Tensor, Tensor
 
 
 def quantise_reference(values: Tensor, step: float, bound: float) -> tuple[Tensor, Tensor]:
-    """``quantised`` in torch."""
+    """Compute ``quantised`` in torch."""
     wide = values.to(torch.float64)
     whole = torch.round(wide / step)
     whole = torch.where(whole.abs() <= LARGEST_CODE, whole, 0.0)
@@ -80,8 +81,9 @@ def quantise_reference(values: Tensor, step: float, bound: float) -> tuple[Tenso
 
 
 def pack_reference(numbers: Tensor, width: int) -> Tensor:
-    """int32 numbers of ``width`` bits, one behind the other, as int32 words, in torch."""
+    """Return int32 ``numbers`` of ``width`` bits, one behind the other, as int32 words, in torch."""
     lanes = torch.nn.functional.pad(numbers, (0, -len(numbers) % 32)).to(torch.int64).reshape(-1, 1, 32)
+    # bits by which lane i starts after word k; negative where it started in an earlier word
     ahead = torch.arange(32, device=numbers.device) * width - 32 * torch.arange(width, device=numbers.device)[:, None]
     up = torch.where((ahead >= 0) & (ahead < 32), lanes << ahead.clamp(0, 31), 0)
     down = torch.where((ahead < 0) & (ahead > -32), lanes >> (-ahead).clamp(0, 31), 0)
@@ -89,7 +91,7 @@ def pack_reference(numbers: Tensor, width: int) -> Tensor:
 
 
 def unpack_reference(words: Tensor, width: int, count: int) -> Tensor:
-    """The inverse of ``pack_reference``: int32 (count,)."""
+    """Return int32 (count,) from the words of ``pack_reference``."""
     if not width:
         return torch.zeros(count, dtype=torch.int32, device=words.device)
     groups = torch.nn.functional.pad(words.reshape(-1, width).to(torch.int64) & 0xFFFFFFFF, (0, 1))
@@ -100,7 +102,7 @@ def unpack_reference(words: Tensor, width: int, count: int) -> Tensor:
 
 
 def _packed(numbers: Tensor) -> bytes:
-    """As stage ``packed`` writes them."""
+    """Return ``numbers`` as stage ``packed`` writes them."""
     width = int(numbers.max()).bit_length() if numbers.numel() else 0
     pack = kernels("row_codec").pack_by_kernel if runs_kernels(numbers) else pack_reference
     words = pack(numbers.contiguous(), width).cpu().numpy().astype("<i4", copy=False)

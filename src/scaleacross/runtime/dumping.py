@@ -1,7 +1,7 @@
-"""The trace of a process that ends: written into a folder whether the program returns, raises or is told to stop (SIGTERM).
+"""Writes the trace of a process when it ends, whether the program returns, raises or is told to stop (SIGTERM).
 
-``SCALEACROSS_DUMPS`` names the folder, ``scaleacross run --dumps`` sets it. A rank that is killed leaves no file, which is how
-``scaleacross diagnose`` knows. torchrun tells the others to stop, so they leave theirs.
+``SCALEACROSS_DUMPS`` names the folder; ``scaleacross run --dumps`` sets it. A rank that is killed leaves no file, which
+tells ``scaleacross diagnose`` that it was killed. torchrun tells the other ranks to stop, so they leave theirs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ logger = logging.getLogger("scaleacross.runtime")
 
 
 def dump_at_end(recorder: FlightRecorder) -> None:
-    """Have ``recorder`` dumped when this process ends, if the environment names a folder."""
+    """Dump ``recorder`` when this process ends, if the environment names a folder."""
     folder = os.environ.get(DUMPS_VARIABLE)
     if folder:
         _LastWords(recorder, Path(folder)).prepare()
 
 
 class _LastWords:
-    """Dumps once at the end. A SIGTERM during the dump waits for it."""
+    """Dumps the trace once, at the end. A SIGTERM during the dump waits for it."""
 
     def __init__(self, recorder: FlightRecorder, folder: Path) -> None:
         self._recorder, self._folder = recorder, folder

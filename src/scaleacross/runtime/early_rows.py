@@ -1,15 +1,15 @@
-"""Rows of a table dealt over ranks, fetched before they are needed, with the result of fetching them when they are.
+"""Rows of a table distributed over ranks: fetched early, with the results of fetching them when they are needed.
 
-A batch is requested while an earlier one is still computed. Rows that no batch before it has yet to update come at once, beside
-the computation. The others (collisions) come when those updates are done: what is written before in the order of batches is read
-after. Owners decide, since they know which rows all ranks of the group have requested; so results equal those of a synchronous
-run bit by bit. The order of a training loop:
+A batch is requested while an earlier one is still computed. Rows that no earlier batch has yet to update come at once,
+overlapped with the computation. The others (collisions) come after those updates, so every batch reads what the batches
+before it have written. Owners decide, since they know which rows all ranks of the group have requested. So results
+equal those of a synchronous run bit by bit. The order of a training loop:
 
     request = table.request(batches[0])
     for batch, following in pairwise(batches):
         rows = table.collect(request)           # late rows travel here
         ahead = table.request(following)        # early rows travel from here on
-        gradients = ...                         # beside this
+        gradients = ...                         # concurrent with this
         table.update(request, gradients)
         request = ahead
 
@@ -29,11 +29,11 @@ from scaleacross.errors import InputError
 
 @dataclass
 class Request:
-    """A batch under way.
+    """A batch that has been requested.
 
     Attributes:
         num_rows: different rows that this rank asked for.
-        num_late: of them those that wait for updates of earlier batches.
+        num_late: those of them that wait for updates of earlier batches.
     """
 
     num_rows: int
@@ -54,12 +54,12 @@ class Request:
 
 
 class EarlyRows:
-    """A table of which row r lies on rank r mod ranks of ``group``, updated by gradient descent.
+    """A table whose row r lies on rank r mod ranks of ``group``, updated by gradient descent.
 
     Args:
         own_rows: fp32 (rows of this rank, width): rows rank, rank + ranks, rank + 2·ranks, …
-        num_rows: of the whole table.
-        learning_rate: of ``update``.
+        num_rows: rows of the whole table.
+        learning_rate: factor on the gradients in ``update``.
         early: False fetches every row when it is collected: the synchronous run.
 
     Raises:
@@ -104,6 +104,7 @@ class EarlyRows:
         late_here = (
             torch.ones_like(places, dtype=torch.bool) if not self.early else torch.isin(places, self._to_be_updated())
         )
+        # the owner says which rows it sends later, in the order in which they were asked for
         late_there = self._exchanged(late_here.to(torch.uint8), here, there).bool()
         request = Request(
             num_rows=distinct.numel(),
@@ -126,7 +127,7 @@ class EarlyRows:
         return request
 
     def collect(self, request: Request) -> Tensor:
-        """The rows of a batch, fp32 (n, width), as all batches before it leave them.
+        """Return the rows of a batch, fp32 (n, width), as all batches before it leave them.
 
         Raises:
             InputError: it was collected before, or an earlier batch has yet to be updated.
@@ -172,7 +173,7 @@ class EarlyRows:
         self._open.remove(request)
 
     def _to_be_updated(self) -> Tensor:
-        """Places here of all batches that are requested and not updated."""
+        """Return the row numbers here of all batches that are requested and not yet updated."""
         return torch.cat([one._places for one in self._open]) if self._open else torch.empty(0, dtype=torch.int64)
 
     def _exchanged(self, sent: Tensor, leaving: list[int], coming: list[int]) -> Tensor:

@@ -1,8 +1,9 @@
-"""Embedding tables as a launch file shards them: look-ups through the row exchange, and updates on the ranks that hold the rows.
+"""Embedding tables sharded as a launch file says: look-ups by row exchange, updates on the ranks that hold the rows.
 
-A *bag* is what one sample asks of one shard for one feature: row numbers out, one vector back, added up where the rows are. Bags
-of one width and one number of reads travel together: one exchange of row numbers, one of vectors, one of gradients. Every pair of
-ranks has room for the bags of the rank that holds most shards, so nothing waits for counts; a plan out of balance pays for it.
+A *bag* is the request of one sample to one shard for one feature: row numbers go out, and one vector comes back, the
+sum of the rows. Bags of one width and one number of reads travel together, in one exchange each of row numbers, vectors
+and gradients. Every pair of ranks has room for as many bags as the rank with the most shards needs. So nothing waits
+for counts, but an unbalanced plan sends more empty room.
 
 Row numbers may be sent a step ahead (``ask``), as the cost model assumes.
 """
@@ -29,7 +30,14 @@ Initial = Callable[[TableLaunch, TableShard], Tensor]
 
 @dataclass
 class _Held:
-    """Shards of one width on this rank, below each other; ``state`` is one figure per row."""
+    """The shards of one width on this rank, stacked by rows.
+
+    Attributes:
+        width: columns.
+        weight: (rows, width).
+        state: optimizer state, one fp32 figure per row.
+        first: (table, number of the shard) -> its first row here.
+    """
 
     width: int
     weight: Tensor
@@ -37,7 +45,7 @@ class _Held:
     first: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def update(self, rows: Tensor, gradients: Tensor, rate: float, adagrad: bool) -> None:
-        """Row-wise AdaGrad or SGD on ``rows`` (repeats are added up first)."""
+        """Apply row-wise AdaGrad or SGD to ``rows``, after the gradients of repeated rows are added up."""
         touched, places = rows.unique(return_inverse=True)
         total = torch.zeros(len(touched), self.width).index_add_(0, places, gradients.float())
         if adagrad:
@@ -48,7 +56,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class _Bag:
-    """What every sample asks for one feature of one shard; ``local`` is the shard's number among those of its rank and width."""
+    """What every sample asks of one shard for one feature; ``local`` numbers the shard within its rank and width."""
 
     feature: int
     shard: TableShard
@@ -57,7 +65,7 @@ class _Bag:
 
 @dataclass(frozen=True)
 class _Asked:
-    """Row numbers that are on their way: of one width and number of reads."""
+    """Row numbers that have been sent, of bags of one width and number of reads."""
 
     width: int
     bags: tuple[_Bag, ...]
@@ -66,10 +74,11 @@ class _Asked:
 
 
 class EmbeddingTables(torch.nn.Module):
-    """The shards of one rank, and the way to those of the others.
+    """The shards of one rank, and the exchange with those of the other ranks.
 
-    Call it with the row numbers of the rank's samples, or with what ``ask`` returned for them. Its backward updates the rows by
-    the mean gradient over all ranks (row-wise AdaGrad or SGD, as the launch file says): no optimizer of torch sees them.
+    Call it with the row numbers of the rank's samples, or with what ``ask`` returned for them. Its backward updates the
+    rows by the mean gradient over all ranks (row-wise AdaGrad or SGD, as the launch file says). No optimizer of torch
+    sees them.
     """
 
     def __init__(
@@ -80,11 +89,11 @@ class EmbeddingTables(torch.nn.Module):
         learning_rate: float,
         replicas: dist.ProcessGroup | None = None,
     ) -> None:
-        """Hold what the launch file puts on this rank.
+        """Hold the shards that the launch file puts on this rank.
 
         Args:
             group: the ranks of one replica group (axis dp_shard).
-            initial: (table, shard) -> its rows × columns; is called for the shards of this rank only.
+            initial: (table, shard) -> its rows × columns; called for the shards of this rank only.
             replicas: joins the groups (axis dp_replicate); None: there is one group.
 
         Raises:
@@ -112,11 +121,11 @@ class EmbeddingTables(torch.nn.Module):
         """Send row numbers to the ranks that hold the rows.
 
         Args:
-            ids: by feature, in the order of the tables: int64 (samples, reads), −1 where a sample reads less; shapes are the same
-                on all ranks.
+            ids: by feature, in the order of the tables: int64 (samples, reads), −1 where a sample reads less. Shapes
+                are the same on all ranks.
 
         Raises:
-            InputError: another number of features, or shapes that make no sense.
+            InputError: another number of features, or tensors that are not two-dimensional.
         """
         if len(ids) != len(self.features) or any(one.dim() != 2 for one in ids):
             raise InputError(f"{len(self.features)} tensors of (samples, reads) are needed, one per feature")
@@ -134,21 +143,23 @@ class EmbeddingTables(torch.nn.Module):
             rows.append(torch.cat([number, torch.where(here, own, -1)], 1))
         samples = len(rows[0])
         ranks = torch.tensor([bag.shard.rank for bag in bags])
+        # the bags of the rank with the most of these shards: a size that all ranks know beforehand
         room = samples * int(ranks.bincount().max())
         received = exchange_rows(self.group, torch.cat(rows), ranks.repeat_interleave(samples), room)
         return _Asked(width, bags, received, self._places(width, received.rows))
 
     def _places(self, width: int, requests: Tensor) -> Tensor:
-        """(requests, reads): rows of what is held in this width, −1 for none."""
+        """Return (requests, reads): rows among those held in this width, −1 for none."""
         held = self._held.get(width)
         if held is None:
             return torch.full_like(requests[:, 1:], -1)
+        # requests number shards from 1; entry 0 is discarded below
         starts = torch.tensor([0, *held.first.values()])
         own = requests[:, 1:]
         return torch.where((own >= 0) & (requests[:, :1] > 0), own + starts[requests[:, :1]], -1)
 
     def forward(self, asked: Any) -> list[Tensor]:
-        """Vectors of every feature, (samples, dimension), added up over the rows that a sample reads.
+        """Return the vectors of every feature, (samples, dimension), added up over the rows that a sample reads.
 
         Args:
             asked: row numbers by feature, or what ``ask`` returned.
@@ -157,7 +168,7 @@ class EmbeddingTables(torch.nn.Module):
         return list(_LookUp.apply(self._handle, self, ids, sent))
 
     def look_up(self, ids: Sequence[Tensor], sent: Sequence[_Asked]) -> list[Tensor]:
-        """Forward without autograd."""
+        """Return the vectors of every feature, without autograd."""
         out = [
             _pooled(self._whole[table.name].weight, ids[number])
             if table.sharding == "data_parallel"
@@ -175,7 +186,7 @@ class EmbeddingTables(torch.nn.Module):
         return out
 
     def update(self, ids: Sequence[Tensor], sent: Sequence[_Asked], gradients: Sequence[Tensor]) -> None:
-        """Gradients of the vectors to the rows, and a step of the optimizer there."""
+        """Send the gradients of the vectors to the rows, and take an optimizer step there."""
         size = self.group.size()
         for asked in sent:
             first = [bag.shard.first_column for bag in asked.bags]
@@ -198,14 +209,14 @@ class EmbeddingTables(torch.nn.Module):
             self._average(self.replicas)
 
     def _average(self, replicas: dist.ProcessGroup) -> None:
-        """Rows and their state: the mean over the replica groups."""
+        """Replace the rows and their state by the mean over the replica groups."""
         for held in (*self._held.values(), *self._whole.values()):
             for tensor in (held.weight, held.state):
                 dist.all_reduce(tensor, group=replicas)
                 tensor /= replicas.size()
 
     def shards(self) -> dict[tuple[str, int, int], Tensor]:
-        """(table, first row, first column) -> the shard that this rank holds, as it is now."""
+        """Return (table, first row, first column) -> the present shard on this rank."""
         out = {(name, 0, 0): held.weight for name, held in self._whole.items()}
         for held in self._held.values():
             for (table, number), first in held.first.items():
@@ -216,7 +227,7 @@ class EmbeddingTables(torch.nn.Module):
 
 
 class _LookUp(torch.autograd.Function):
-    """The exchange forward, and gradients the same way with the update behind it."""
+    """Exchanges vectors forward; sends gradients the same way backward, followed by the update."""
 
     @staticmethod
     def forward(ctx: Any, handle: Tensor, tables: EmbeddingTables, ids: Any, sent: Any) -> tuple[Tensor, ...]:
@@ -230,7 +241,7 @@ class _LookUp(torch.autograd.Function):
 
 
 def _pooled(weight: Tensor, rows: Tensor) -> Tensor:
-    """Σ over the reads of weight[rows], fp32 inside, rounded once; −1 adds nothing."""
+    """Return Σ over the reads of weight[rows], computed in fp32 and rounded once; −1 adds nothing."""
     picked = weight[rows.clamp(min=0)].float() * (rows >= 0)[..., None]
     return picked.sum(1).to(weight.dtype)
 
@@ -241,7 +252,7 @@ def _stack(width: int, parts: Sequence[Tensor], launch: EmbeddingLaunch) -> _Hel
 
 
 def _shards_of(launch: EmbeddingLaunch, rank: int) -> dict[int, list[tuple[int, int]]]:
-    """Width -> (table, number of the shard) of the model-parallel shards on a rank, in the order in which they are held."""
+    """Return width -> [(table, shard number)] of the model-parallel shards on a rank, in the order of storage."""
     out: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for number, table in enumerate(launch.tables):
         for index, shard in enumerate(table.shards):
@@ -264,7 +275,7 @@ def _hold(launch: EmbeddingLaunch, rank: int, initial: Initial) -> dict[int, _He
 
 
 def _bags(launch: EmbeddingLaunch, size: int) -> list[_Bag]:
-    """Every shard of every model-parallel table once per feature that reads it."""
+    """Return every shard of every model-parallel table, once per feature that reads it."""
     local = {
         place: number
         for rank in range(size)

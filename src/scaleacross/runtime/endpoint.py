@@ -1,10 +1,13 @@
-"""Where a process listens for the other ranks, and how they introduce themselves.
+"""The listener of this process, and how ranks connect to each other.
 
-One listener per process serves all of its groups. Its address and a random token of the group go into the rendezvous store; a
-connection that does not begin with such a token is dropped, so only who can read the store can talk to this process. torch uses
-the names of groups again, a token is used once: no caller for a group that is gone finds its namesake. It listens on one address:
-``SCALEACROSS_LISTEN`` if set, else that of the interface ``GLOO_SOCKET_IFNAME``, else the one from which ``MASTER_ADDR`` is
-reached (for a job on one host that is the loopback, and nobody else can connect).
+One listener per process serves all of its groups. Its address and a random token of the group go into the rendezvous
+store. A connection that does not begin with such a token is dropped, so only those who can read the store can talk to
+this process. torch reuses names of groups, but a token is used once: a caller for a group that is gone never reaches
+its namesake.
+
+The process listens on one address: ``SCALEACROSS_LISTEN`` if set, else that of the interface ``GLOO_SOCKET_IFNAME``,
+else the one from which ``MASTER_ADDR`` is reached. For a job on one host that is the loopback, where no other host can
+connect.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class Contact(NamedTuple):
 
     Attributes:
         address, port: where it listens.
-        token: what a connection must begin with: it says which group of the process is meant.
+        token: what a connection must begin with; it identifies the group within the process.
         machine: equal for processes that share memory.
     """
 
@@ -50,18 +53,25 @@ class Contact(NamedTuple):
     machine: str
 
     def to_json(self) -> str:
-        """For the store."""
+        """Return the contact as text for the store."""
         return json.dumps(self._asdict())
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Contact:
-        """From the store."""
+        """Read what ``to_json`` writes."""
         return cls(**json.loads(text))
 
 
 class Caller(NamedTuple):
-    """Somebody who connected, the memory that both share, the most bytes that the caller keeps in flight, and where the caller is
-    reached, so that nobody needs the store to ask it: the store may be what hangs."""
+    """A rank that has connected.
+
+    Attributes:
+        rank: its rank in the group.
+        connection: the socket.
+        memory: memory that both share; None for none.
+        window_bytes: largest number of bytes that it keeps in flight.
+        contact: where it is reached, so that nobody needs the store to ask it: the store may be what hangs.
+    """
 
     rank: int
     connection: socket.socket
@@ -71,12 +81,12 @@ class Caller(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A group of this process, for those who call it; all three are called in the accepting thread, ``leave`` at exit.
+    """A group of this process, as the listener calls it. All three run in the accepting thread, ``leave`` at exit.
 
     Attributes:
-        called: takes a caller over.
-        status: what those are told who ask; None: nothing.
-        leave: ends what the group has under way, because the process ends.
+        called: takes over a caller.
+        status: returns the answer to a rank that asks; None: no answer.
+        leave: ends what the group is running, because the process ends.
     """
 
     called: Callable[[Caller], None]
@@ -85,9 +95,9 @@ class Member(NamedTuple):
 
 
 class Endpoint:
-    """The listener of this process; accepts in a thread of its own, so that connecting never waits for a collective.
+    """The listener of this process. It accepts in a thread of its own, so that connecting never waits for a collective.
 
-    It has no lock: the garbage collector may drop a group, and so unregister it, in the middle of ``register``.
+    It has no lock: the garbage collector may drop a group, and so call ``unregister``, in the middle of ``register``.
     """
 
     def __init__(self, address: str) -> None:
@@ -104,17 +114,17 @@ class Endpoint:
         atexit.register(self._leave)
 
     def register(self, member: Member) -> Contact:
-        """Hand callers to ``member``. Returns the contact at which they find it, which nobody had before."""
+        """Hand callers to ``member``. Return the new contact at which they reach it."""
         contact = Contact(self._address, self._port, secrets.token_hex(16), self._machine)
         self._members[contact.token] = member
         return contact
 
     def unregister(self, contact: Contact) -> None:
-        """Callers at ``contact`` are no longer wanted; twice does no harm."""
+        """Accept no more callers at ``contact``; a second call has no effect."""
         self._members.pop(contact.token, None)
 
     def _greet(self, hello: bytes, connection: socket.socket) -> bool:
-        """In the thread of the listener: whether the caller is one of ours."""
+        """Return whether the caller belongs to a group of this process and is kept; runs in the listener's thread."""
         said = json.loads(hello)
         member = self._members.get(str(said["token"]))
         if member is None:
@@ -131,7 +141,7 @@ class Endpoint:
         return True
 
     def _leave(self) -> None:
-        """At exit: what is queued is done, so that no thread is inside torch when the interpreter goes."""
+        """End what groups are running at exit, so that no thread is inside torch when the interpreter goes."""
         if os.getpid() == self._process_id:  # a forked process has none of the threads
             for member in list(self._members.values()):
                 if member.leave is not None:
@@ -140,7 +150,7 @@ class Endpoint:
 
 @lru_cache(maxsize=8)
 def endpoint_of_process(address: str, process_id: int) -> Endpoint:
-    """The one listener of this process on ``address``; a forked process gets its own."""
+    """Return the one listener of this process on ``address``; a forked process gets its own."""
     del process_id
     return Endpoint(address)
 
@@ -151,13 +161,15 @@ def call(
     """Connect to ``contact`` as ``rank`` of its group.
 
     Args:
-        share_bytes: memory to share for payloads; 0 for none. Without room for it payloads travel in the stream.
-        window_bytes: most bytes that the caller keeps in flight; the receiver gives credit in parts of it.
-        own: where the caller is reached.
+        share_bytes: memory to share for payloads; 0 for none. If there is no room for it, payloads travel in the
+            stream.
+        window_bytes: largest number of bytes that the caller keeps in flight; the receiver returns credit in parts of
+            it.
+        own: JSON of the caller's own contact.
 
     Raises:
         PeerLostError: nobody listens there, or they do not accept us.
-        CollectiveTimeoutError: no answer in time.
+        CollectiveTimeoutError: there is no answer in time.
     """
     where = f"{contact.address}:{contact.port}"
     tls, (path, memory) = False, _create_memory(share_bytes) if share_bytes else (None, None)
@@ -188,13 +200,13 @@ def call(
 
 
 def ask(contact: Contact, timeout_s: float, own: str = "") -> Status | str:
-    """What the group of ``contact`` is doing there, or what is wrong with the process (``liveness.MEANINGS``)."""
+    """Return what the group of ``contact`` is doing, or what is wrong with its process (``liveness.MEANINGS``)."""
     text = json.dumps({"token": contact.token, "ask": True}).encode()
     return ask_at(contact.address, contact.port, LENGTH.pack(len(text)) + text, timeout_s, own)
 
 
 def listen_address(towards: str | None = None) -> str:
-    """The address to listen on, see the module; ``towards`` stands for ``MASTER_ADDR``.
+    """Return the address to listen on, as the module docstring says; ``towards`` replaces ``MASTER_ADDR``.
 
     Raises:
         CollectiveError: the environment names none that works.
@@ -215,7 +227,7 @@ def listen_address(towards: str | None = None) -> str:
 
 
 def machine_identity() -> str:
-    """Equal for processes of one kernel, one network namespace and one shared-memory folder."""
+    """Return a text that is equal for processes of one kernel, one network namespace and one shared-memory folder."""
     parts = []
     for name in ("/proc/sys/kernel/random/boot_id",):
         with contextlib.suppress(OSError):
@@ -237,7 +249,7 @@ def _address_of_interface(name: str) -> str:
 
 
 def _create_memory(num_bytes: int) -> tuple[Path | None, mmap.mmap | None]:
-    """A file in shared memory, with its bytes reserved: writing beyond what the folder holds would kill the process."""
+    """Create a file in shared memory with its bytes reserved: a write without room for it would kill the process."""
     try:
         handle, name = tempfile.mkstemp(prefix=SHARED_PREFIX, dir=SHARED_FOLDER)
     except OSError:
@@ -253,7 +265,7 @@ def _create_memory(num_bytes: int) -> tuple[Path | None, mmap.mmap | None]:
 
 
 def _open_memory(name: object) -> mmap.mmap | None:
-    """The file of that name in the shared folder, and no other file."""
+    """Map the file of that name in the shared folder, and no other file."""
     if not isinstance(name, str) or not name.startswith(SHARED_PREFIX) or "/" in name:
         return None
     try:

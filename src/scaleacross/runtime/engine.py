@@ -1,8 +1,12 @@
-"""Runs one collective of one rank: steps begin when what they need is there, and nothing is taken out of order.
+"""Runs one collective of one rank. A step begins once the messages that it needs are there.
 
-Deadlock-free by construction: sends never wait for their receiver, and whatever arrives for the running collective is taken off
-the wire at once, into its target or, if its step has not begun, into a copy. Arrivals of later collectives stay on the wire.
-Deterministic: two messages that are reduced into the same elements are taken in the order of the schedule, whoever is first.
+Deadlock-free by construction: a send never waits for its receiver. Whatever arrives for the running collective is read
+from the socket at once, into its target or, if its step has not begun, into a copy. Arrivals of later collectives stay
+in the socket.
+Deterministic: two messages that are reduced into the same elements are applied in the order of the schedule, whichever
+arrives first.
+
+``communicator`` drives a ``Run`` over its links; ``point_to_point`` uses only ``Task`` and ``combine_into``.
 """
 
 from __future__ import annotations
@@ -22,30 +26,31 @@ from scaleacross.runtime.wire import Header, Identity
 
 
 class Cursor(Protocol):
-    """Is told how far a collective has come; peers are ranks of the group."""
+    """Records the progress of a collective. Peers are ranks of the group."""
 
     def sent(self, peer: int, num_bytes: int, begun_ns: int) -> None:
-        """A message has left that was queued at ``begun_ns``, of ``time.perf_counter_ns``."""
+        """Record that a message queued at ``begun_ns`` (of ``time.perf_counter_ns``) has left."""
 
     def received(self, peer: int, num_bytes: int, begun_ns: int) -> None:
-        """A message has arrived whose step began at ``begun_ns``."""
+        """Record that a message has arrived whose step began at ``begun_ns``."""
 
     def coded(self, plain_bytes: int, num_bytes: int) -> None:
-        """A coded message has left in ``num_bytes`` instead of ``plain_bytes``."""
+        """Record that a coded message has left in ``num_bytes`` instead of ``plain_bytes``."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What one rank is to run.
+    """One collective as one rank runs it.
 
     Attributes:
         program: its steps.
         buffers: INPUT, WORK and PASSING, flat.
-        combine: how arriving elements are reduced; None where nothing is.
+        combine: reduces arriving elements into those held; None if nothing is reduced.
         identity: what all ranks must agree on.
-        encoding: peer -> how elements travel to and from it.
-        plain: how they travel to those for whom they are not coded.
-        settle: rounds finished values, flat, in place, to what the encodings can carry; None where they carry everything.
+        encoding: peer -> encoding of the elements sent to it and received from it.
+        plain: encoding for the peers to which elements are not coded.
+        settle: rounds finished values (flat, in place) to what the encodings can represent; None if they represent
+            every value.
     """
 
     program: RankProgram
@@ -58,11 +63,14 @@ class Task:
     _bytes: dict[int, memoryview | None] = field(default_factory=dict)
 
     def values(self, piece: Piece) -> torch.Tensor:
-        """The elements of ``piece``: a view."""
+        """Return the elements of ``piece`` as a view."""
         return self.buffers[piece.buffer][piece.start : piece.start + piece.length]
 
     def bytes_at(self, piece: Piece, encoding: Encoding) -> memoryview | None:
-        """``piece`` as it lies in memory, where it travels so; a view, which costs less than torch's own."""
+        """Return the bytes of ``piece`` in memory as a view, or None if it travels in another form.
+
+        Slicing a memoryview costs less than slicing a tensor.
+        """
         if encoding is not self.plain:
             return None
         if piece.buffer not in self._bytes:
@@ -72,7 +80,7 @@ class Task:
         return None if whole is None else whole[piece.start * size : (piece.start + piece.length) * size]
 
     def move(self, source: Piece, target: Piece) -> None:
-        """Copy elements within this rank."""
+        """Copy the elements of ``source`` to ``target`` within this rank."""
         held, taken = self.bytes_at(target, self.plain), self.bytes_at(source, self.plain)
         if held is None or taken is None:
             self.values(target).copy_(self.values(source))
@@ -81,13 +89,13 @@ class Task:
 
 
 class Outbound:
-    """A message on its way out: where its elements lie, and whom to tell when all of it has left.
+    """A message that is being sent.
 
     Attributes:
-        channel: of the program.
-        position: among the messages of its channel.
-        begun_ns: when its step began.
-        num_bytes: payload that has been handed over so far.
+        channel: index of its channel in the program.
+        position: index among the messages that this rank sends on the channel.
+        begun_ns: time at which its step began, of ``time.perf_counter_ns``.
+        num_bytes: payload bytes put into the stream so far.
     """
 
     __slots__ = ("_run", "begun_ns", "channel", "encoding", "message", "num_bytes", "num_elements", "position", "task")
@@ -100,11 +108,14 @@ class Outbound:
         self.num_elements, self.num_bytes = message.num_elements, 0
 
     def left(self) -> None:
-        """All of it is on its way."""
+        """Tell the run that the whole message has been handed to the kernel or backend."""
         self._run.left(self)
 
     def segments(self, limit_bytes: int) -> Iterator[Piece]:
-        """Elements of at most ``limit_bytes`` each; one empty segment where there are none."""
+        """Return the pieces of the message, of at most ``limit_bytes`` each but at least ``GRAIN`` elements.
+
+        A message without elements has one empty piece.
+        """
         most, pieces = max(limit_bytes // self.encoding.most_bytes(GRAIN), 1) * GRAIN, self.message.pieces
         if self.num_elements <= most and len(pieces) == 1:
             return iter(pieces)
@@ -119,7 +130,7 @@ class Outbound:
 
 
 class Segment(NamedTuple):
-    """Payload of one segment, None where it lies in its target already; and the elements in it."""
+    """One segment: its payload (None if it was read directly into its target), and the number of its elements."""
 
     payload: torch.Tensor | None
     num_elements: int
@@ -127,7 +138,7 @@ class Segment(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Arrival:
-    """A message that this rank receives."""
+    """Progress of a message that this rank receives."""
 
     message: Message
     encoding: Encoding
@@ -144,7 +155,11 @@ class _Arrival:
 
 
 class _Channel:
-    """How far a channel is."""
+    """Progress of a channel.
+
+    ``begun`` counts the steps begun, and ``open`` holds the arrivals of the latest one. ``left`` states for each sent
+    message whether it has left; ``num_left`` is the length of its leading run of True.
+    """
 
     def __init__(self, steps: Sequence[RankStep]) -> None:
         self.steps = steps
@@ -160,12 +175,12 @@ class _Channel:
 
 
 class Run:
-    """A collective under way.
+    """A collective in progress.
 
     Args:
         task: what to run.
-        post: (peer, message): queue a message for a peer.
-        cursor: is told of every message that has left or arrived.
+        post: (peer, message) -> None; queues a message for a peer.
+        cursor: records every message that has left or arrived.
     """
 
     def __init__(self, task: Task, post: Callable[[int, Outbound], None], cursor: Cursor) -> None:
@@ -175,17 +190,21 @@ class Run:
         self._early: dict[tuple[int, int, int], tuple[int, list[Segment]]] = {}
 
     def start(self) -> None:
-        """Begin whatever can begin."""
+        """Begin every step that can begin."""
         for channel in range(len(self._channels)):
             self._advance(channel)
 
     @property
     def finished(self) -> bool:
-        """Whether all has arrived and all has left."""
+        """Whether all messages have arrived and left."""
         return all(channel.finished for channel in self._channels)
 
     def wanted(self, peer: int, header: Header) -> bool:
-        """Whether a segment belongs to this collective. Raises MismatchError where the peer runs another one in its place."""
+        """Return whether a segment belongs to this collective; False means that it belongs to a later one.
+
+        Raises:
+            MismatchError: the peer is at an earlier collective, or runs another one under the same number.
+        """
         identity = self.task.identity
         if (header.sequence, header.code, header.num_elements) == identity[:3]:
             return True
@@ -203,7 +222,7 @@ class Run:
         )
 
     def place(self, peer: int, header: Header) -> memoryview | None:
-        """Where the elements of a segment lie in the end, if they may be read right there; else None."""
+        """Return the final place of a segment's elements if they may be read directly into it, else None."""
         arrival = self._arrivals.get((peer, header.channel, header.message))
         if arrival is None or not arrival.ready or header.message_elements != arrival.num_elements:
             return None
@@ -214,9 +233,14 @@ class Run:
         return self.task.bytes_at(Piece(piece.buffer, piece.start + arrival.offset, count), arrival.encoding)
 
     def take(self, peer: int, header: Header, payload: torch.Tensor | None) -> None:
-        """A segment has arrived; ``payload`` is only valid during the call, and None where it was read into its place."""
+        """Apply or stage a segment that has arrived.
+
+        Args:
+            payload: valid only during the call; None if it was read directly into its place.
+        """
         key = (peer, header.channel, header.message)
         arrival = self._arrivals.get(key)
+        # a staged payload outlives the receive buffer, so it is copied
         if payload is not None and (arrival is None or not arrival.ready):
             payload = payload.clone()
         if arrival is None:
@@ -232,7 +256,7 @@ class Run:
             arrival.staged.append(Segment(payload, header.segment_elements))
 
     def missing(self) -> list[tuple[int, int, int, int]]:
-        """(peer, channel, elements here, elements expected) of every message that steps wait for."""
+        """Return (peer, channel, elements received, elements expected) of every message that open steps wait for."""
         return [
             (arrival.message.peer, arrival.channel, arrival.got_elements, arrival.num_elements)
             for channel in self._channels
@@ -261,7 +285,7 @@ class Run:
                     waiting.append(follower)
 
     def _may_begin(self, index: int) -> bool:
-        """A channel begins a step when the one that it follows has begun it."""
+        """Return whether the channel that ``index`` follows, if any, is ahead of it by a step."""
         before = index - self.task.program.num_parallel
         return before < 0 or self._channels[before].begun > self._channels[index].begun
 
@@ -288,7 +312,7 @@ class Run:
         self._make_ready(channel)
 
     def _make_ready(self, channel: _Channel) -> None:
-        """Take what has been staged for messages whose target is free now."""
+        """Apply the staged segments of messages whose target may change now."""
         for arrival in channel.open:
             message = arrival.message
             if arrival.ready or channel.num_left < message.after_sends:
@@ -302,12 +326,13 @@ class Run:
                 self._apply(arrival, segment)
 
     def left(self, out: Outbound) -> None:
-        """A message has left: what waited for its elements may change them."""
+        """Record that a message has left: arrivals may now overwrite its elements."""
         if out.encoding is not self.task.plain:
             self.cursor.coded(self.task.plain.most_bytes(out.num_elements), out.num_bytes)
         self.cursor.sent(out.message.peer, out.num_bytes, out.begun_ns)
         channel = self._channels[out.channel]
         channel.left[out.position] = True
+        # after_sends counts from the first message, so a gap holds the count back
         while channel.num_left < len(channel.left) and channel.left[channel.num_left]:
             channel.num_left += 1
         if channel.num_unready:
@@ -317,7 +342,7 @@ class Run:
     # --- elements -----------------------------------------------------------------------------------------------------
 
     def _apply(self, arrival: _Arrival, segment: Segment) -> None:
-        """Put one segment where it belongs. Segments of a message come in order; pieces here may end where theirs do not."""
+        """Apply one segment. Segments of a message arrive in order; they need not end where this rank's pieces end."""
         num_elements, values = segment.num_elements, None
         if segment.payload is not None:
             values = arrival.encoding.read(segment.payload, num_elements)
@@ -359,7 +384,7 @@ class Run:
 
 
 def combine_into(task: Task, mode: int, target: Piece, values: torch.Tensor) -> None:
-    """Let arriving ``values`` join ``target`` as ``mode`` says."""
+    """Combine arriving ``values`` with ``target`` as ``mode`` (COPY, ADD or ADD_TO_INPUT) says."""
     held = task.values(target)
     if mode == COPY:
         held.copy_(values)

@@ -1,4 +1,4 @@
-"""What goes wrong while collectives run. Every message names the group, the rank and the way out."""
+"""Errors of running collectives. Every message names the group, the rank and the way out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from scaleacross.errors import ScaleAcrossError
 
 
 class CollectiveError(ScaleAcrossError, RuntimeError):
-    """A collective cannot end. A ``RuntimeError`` too, as training frameworks expect of a backend."""
+    """A collective cannot end. It is a ``RuntimeError`` too, as training frameworks expect of a backend."""
 
 
 class MismatchError(CollectiveError):

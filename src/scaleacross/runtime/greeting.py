@@ -1,7 +1,8 @@
-"""The listener of a process: takes connections in one thread, however many come and however slowly they speak.
+"""Accepts the connections of a process in one thread, however many come and however slowly they speak.
 
-A connection has ``HELLO_TIMEOUT_S`` to say who it is. At most ``MAX_PENDING`` may be saying so at once; the oldest gives way to a
-new one. Where the process has no descriptors left, connections wait in the kernel's queue until it has some again.
+A connection has ``HELLO_TIMEOUT_S`` to send its hello. At most ``MAX_PENDING`` may be doing so at once; a new one
+replaces the oldest. If the process has no descriptors left, connections wait in the kernel's queue until it has some
+again.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ RETRY_S: Final = 0.1
 LENGTH: Final = struct.Struct("<I")
 
 Answer = Callable[[bytes, socket.socket], bool]
-"""(hello, connection) -> whether the connection is kept; it must neither wait nor raise anything but OSError and ValueError."""
+"""(hello, connection) -> whether the connection is kept. It must not wait; it may raise only OSError and ValueError."""
 
 
 class Greeter:
-    """Accepts until its listener is closed.
+    """Accepts connections until its listener is closed.
 
     Args:
-        listener: who connects here says a hello: its length, then so many bytes.
-        answer: takes over a connection that has said its hello.
+        listener: connections to it begin with a hello: its length, then so many bytes.
+        answer: takes over a connection that has sent its hello.
     """
 
     def __init__(self, listener: socket.socket, answer: Answer) -> None:
@@ -66,7 +67,7 @@ class Greeter:
                     self._hear(key.fileobj)
 
     def _accept(self) -> bool:
-        """Take one connection; False where the listener is closed."""
+        """Accept one connection. Return False if the listener is closed."""
         try:
             connection, _ = self._listener.accept()
         except BlockingIOError:
@@ -89,7 +90,7 @@ class Greeter:
         return True
 
     def _hear(self, connection: socket.socket) -> None:
-        """Read what is there of a hello, and not a byte of what follows it."""
+        """Read what is there of a hello, and no byte of what follows it."""
         end, said = self._pending[connection]
         try:
             if os.environ.get(PATHS[0]) and not said:
@@ -118,7 +119,7 @@ class Greeter:
             self._drop(connection)
 
     def _secured(self, connection: socket.socket, end: float) -> socket.socket:
-        """The connection under TLS, if its caller begins so; whoever must and does not is told. Raises OSError."""
+        """Return the connection, under TLS if its caller begins so; refuse one that lacks TLS. Raises OSError."""
         where = connection.getpeername()[0]
         if not isinstance(connection, SecureSocket):
             if not asks_for_tls(connection):

@@ -1,4 +1,4 @@
-"""The receiving end of a link: reads segments, hands them to the collective under way and gives credit back. It never waits."""
+"""The receiving end of a link: reads segments, passes them to the running collective, returns credit; never waits."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from scaleacross.runtime.wire import (
 )
 
 CREDITS_PER_WINDOW: Final = 4
-"""Portions in which the credit of a window goes back."""
+"""Number of portions in which the credit of a window goes back."""
 STAGED_BYTES: Final = 32 << 10
-"""Payloads up to this are read together with their header; larger ones right into their place."""
+"""Payloads up to this are read together with their header, larger ones directly into their place."""
 
 
 class Incoming:
-    """Segments from one peer.
+    """The receiving end of the link from one peer.
 
     Attributes:
-        parked: head of a segment that a later collective will take; nothing is read before.
-        is_watched: whether the communicator is told when there is something to read.
+        parked: header of a segment that belongs to a later collective; nothing is read until that runs.
+        is_watched: whether the selector tells the communicator when there is something to read.
     """
 
     def __init__(
@@ -64,12 +64,13 @@ class Incoming:
         place: Callable[[int, Header], memoryview | None],
         take: Callable[[int, Header, torch.Tensor | None], None],
     ) -> None:
-        """Read segments until there are no more, or one is not wanted yet (it stays ``parked``).
+        """Read segments until there are no more, or until one is not wanted yet (it stays ``parked``).
 
         Args:
             wanted: (peer, header) -> whether its collective runs now.
             place: (peer, header) -> memory that a payload may be read into, or None.
-            take: (peer, header, payload as uint8); the payload is only valid during the call, and None where it is in ``place``.
+            take: (peer, header, payload as uint8); the payload is valid only during the call, and None if it is in
+                ``place``.
 
         Raises:
             PeerLostError: the peer gave up. A connection that ends between segments only sets ``closed``.
@@ -100,13 +101,13 @@ class Incoming:
             self._give_back(header.used_bytes)
 
     def abort(self, reason: str) -> None:
-        """Tell the sender, as far as the socket takes it, that nothing more is taken."""
+        """Tell the sender that nothing more is accepted, as far as the socket takes it."""
         with suppress(OSError):
             self.connection.send(pack_credit(GOODBYE) + reason.encode()[:MAX_REASON_BYTES])
             self.connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Drop the connection; the sender learns that everything was taken."""
+        """Close the connection. The outstanding credit tells the sender that everything was accepted."""
         if self._owed and not self.closed:
             with suppress(OSError):
                 self.connection.send(pack_credit(self._owed))
@@ -114,7 +115,7 @@ class Incoming:
         self.connection.close()
 
     def _give_back(self, used_bytes: int) -> None:
-        """Credit in portions, as every one of them wakes the sender up."""
+        """Return credit in portions, because each of them wakes the sender up."""
         self._owed += used_bytes
         if self._owed >= self._portion_bytes:
             with suppress(OSError):  # whoever hung up needs no credit
@@ -161,7 +162,7 @@ class Incoming:
         self._target = memoryview(self._payload.numpy())
 
     def _read_payload(self) -> bool:
-        """Whether all of it is there."""
+        """Read the payload as far as it is there. Return whether it is complete."""
         target = self._target
         if target is None or not len(target):
             return True
@@ -179,7 +180,7 @@ class Incoming:
         return True
 
     def _receive(self, into: memoryview) -> int:
-        """Bytes read; 0 if there are none now or the stream ended."""
+        """Return the bytes read; 0 if there are none now or the stream ended."""
         if self._drained:
             return 0
         try:
@@ -189,5 +190,6 @@ class Incoming:
         except OSError:
             count = 0
         self.closed = count == 0
+        # a short read means that the socket is empty: another call would only fail
         self._drained = count < len(into)
         return count

@@ -1,15 +1,15 @@
-"""Times products and attention of a training step on the accelerator at hand, for ``calibrate --gemm`` and ``--attention``.
+"""Times products and attention of a training step on this accelerator, for ``calibrate --gemm`` and ``--attention``.
 
-A linear layer y = x · wᵀ of t tokens, i inputs and o outputs is three products, each with the layout that its operands have in
-memory (BLAS names; PyTorch keeps x as t × i and w as o × i, row by row):
+A linear layer y = x · wᵀ of t tokens, i inputs and o outputs is three products, each with the layout that its operands
+have in memory (BLAS names; PyTorch keeps x as t × i and w as o × i, row by row):
 
     TN   forward          t × o, depth i
     NN   input gradient   t × i, depth o
     NT   weight gradient  o × i, depth t
 
-Every shape is called back to back for SUSTAINED_S after a warm-up of the whole chip, so that clocks are those that a step keeps
-and not those of a cold kernel; operands rotate through more memory than any cache holds. 8-bit products take their operands
-as the hardware wants them (TN, both converted beforehand), whichever gradient they are.
+Every shape is called back to back for SUSTAINED_S after a warm-up of the whole chip, so that clocks are those that a
+step keeps and not those of a cold kernel. Operands rotate through more memory than any cache holds. 8-bit products take
+their operands as the hardware wants them (TN, both converted beforehand), whichever gradient they are.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ LABELS: Final = (
     ("H200", "h200_sxm"), ("H100 80GB HBM3", "h100_sxm"), ("A100-SXM4-80GB", "a100_sxm"), ("GB300", "gb300"),
     ("GB200", "gb200"), ("B300", "b300_sxm"), ("B200", "b200_sxm"),
 )  # fmt: skip
-"""Part of the name that a driver gives a device, and the label that ``calibrate`` knows it by. First match."""
+"""(part of the name that a driver gives a device, label that ``calibrate`` knows it by); the first match counts."""
 TOKENS: Final = (2048, 4096, 8192)
 LAYERS: Final = (
     (1024, 4096), (2048, 1536), (2048, 8192), (2880, 5120), (3072, 8192), (4096, 2048), (4096, 4096), (4096, 6144),
     (4096, 28672), (5120, 1280), (7168, 4096), (8192, 8192), (8192, 10240), (14336, 4096), (16384, 2304),
 )  # fmt: skip
-"""(inputs, outputs) of linear layers: whole and divided over tp ranks, narrow as in experts and wide as in 70B models."""
+"""(inputs, outputs) of linear layers, whole or divided over tp ranks: as narrow as experts, as wide as 70B models."""
 CALLS: Final = (
     *((1, length, 32, 8, 128) for length in (1024, 2048, 4096, 8192, 16384)),
     *((batch, 4096, 32, 8, 128) for batch in (2, 4, 8)),
@@ -55,16 +55,16 @@ CALLS: Final = (
 """(sequences, tokens, heads, key-value heads, head size) of causal calls."""
 SMALL: Final = 1.0 / 32.0
 FEW: Final = 5
-"""By which sizes shrink where no GPU is, and how many layers and calls are then timed."""
+"""Largest number of layers and of calls that are timed without a GPU. Their sizes are multiplied by ``SMALL``."""
 WARM_UP_S: Final = 3.0
 SUSTAINED_S: Final = 0.15
 CACHE_BYTES: Final = 2**29
-"""More than any accelerator's cache."""
+"""More bytes than any accelerator's cache holds."""
 
 
 @dataclass(frozen=True)
 class GemmRow:
-    """One product (m × k) · (k × n); the columns that ``calibrate --gemm`` reads, and what it was measured under."""
+    """One product (m × k) · (k × n): the columns that ``calibrate --gemm`` reads, and the measurement's conditions."""
 
     accelerator: str
     gemm_dtype: str
@@ -81,7 +81,7 @@ class GemmRow:
 
 @dataclass(frozen=True)
 class AttentionRow:
-    """One causal forward call in bf16; the columns that ``calibrate --attention`` reads, and what it was measured under."""
+    """One causal forward call in bf16: the columns that ``calibrate --attention`` reads, and the conditions."""
 
     accelerator: str
     batch_size: int
@@ -98,15 +98,15 @@ class AttentionRow:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where kernels are timed: the device, what a row calls it, and for how long a shape is repeated.
+    """A device on which kernels are timed, and how long each shape is repeated.
 
     Attributes:
         device: ``cuda`` or ``cpu``.
         accelerator: label of the rows.
-        scale: by which sizes are multiplied.
-        most: layers and calls that are timed at most.
+        scale: factor on all sizes.
+        most: largest number of layers and of calls that are timed.
         sustained_s, warm_up_s: seconds per shape, and before the first.
-        told: called with what is being timed, shapes done and shapes in all.
+        told: called with (what is being timed, shapes done, shapes in all).
     """
 
     device: str
@@ -119,21 +119,21 @@ class Bench:
 
     @property
     def name(self) -> str:
-        """What the driver calls the device."""
+        """Name of the device according to the driver."""
         import torch
 
         return torch.cuda.get_device_name() if self.device == "cuda" else "cpu"
 
     @property
     def software(self) -> str:
-        """What ran the kernels."""
+        """Name and version of the software that runs the kernels."""
         import torch
 
         return f"torch {torch.__version__}"
 
     @property
     def host(self) -> str:
-        """Whose device it is: rows of several machines may lie in one file."""
+        """Name of this machine: rows of several machines may lie in one file."""
         return socket.gethostname()
 
 
@@ -142,10 +142,10 @@ def bench_of(
     accelerator: str | None = None,
     told: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
 ) -> Bench:
-    """The bench of this machine's first GPU, or of its processor with sizes SMALL.
+    """Return the bench of this machine's first GPU, or of its processor with sizes multiplied by ``SMALL``.
 
     Args:
-        device: ``cuda`` or ``cpu``; None: a GPU where there is one.
+        device: ``cuda`` or ``cpu``; None: a GPU if there is one.
         accelerator: label of the rows; None: that of the device's name in LABELS, else the name itself.
         told: see ``Bench``.
 
@@ -168,7 +168,7 @@ def bench_of(
 
 
 def gemm_rows(bench: Bench) -> list[GemmRow]:
-    """The three products of every shape of TOKENS and LAYERS, in bf16 and, where the device has it, in fp8."""
+    """Time the three products of every shape of TOKENS and LAYERS, in bf16 and, if the device has it, in fp8."""
     import torch
 
     kinds = ["bfloat16", *(["fp8"] if _has_fp8(bench) else [])]
@@ -193,7 +193,7 @@ def gemm_rows(bench: Bench) -> list[GemmRow]:
 
 
 def attention_rows(bench: Bench) -> list[AttentionRow]:
-    """CALLS, causal and forward, by the kernel that PyTorch chooses."""
+    """Time CALLS, causal and forward, by the kernel that PyTorch chooses."""
     import torch
 
     out: list[AttentionRow] = []
@@ -203,6 +203,7 @@ def attention_rows(bench: Bench) -> list[AttentionRow]:
         for shape in calls:
             bench.told("attention", len(out), len(calls))
             batch, tokens, heads, groups, size = shape
+            # bytes of q, k and v in bf16
             moved = 2 * batch * tokens * size * (heads + 2 * groups)
             seconds = _seconds_per_call(bench, _rotating(partial(_attention_call, bench, *shape), moved))
             out.append(
@@ -214,7 +215,7 @@ def attention_rows(bench: Bench) -> list[AttentionRow]:
 
 
 def bench_csv(rows: Sequence[GemmRow] | Sequence[AttentionRow]) -> str:
-    """The rows as CSV with a header line; times in microseconds, four digits."""
+    """Return the rows as CSV with a header line; times in microseconds, four digits."""
     return csv_text(
         [{name: f"{one:.4g}" if isinstance(one, float) else one for name, one in vars(row).items()} for row in rows]
     )
@@ -227,14 +228,17 @@ def _gemm_row(bench: Bench, kind: str, shape: tuple[int, int, int], seconds: flo
 
 
 def _products(tokens: int, inputs: int, outputs: int) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    """(layout, (m, n, k)) of the products of a linear layer."""
+    """Yield (layout, (m, n, k)) of the three products of a linear layer."""
     yield "TN", (tokens, outputs, inputs)
     yield "NN", (tokens, inputs, outputs)
     yield "NT", (outputs, inputs, tokens)
 
 
 def _bf16_call(bench: Bench, layout: str, m: int, n: int, k: int) -> Callable[[], object]:
-    """A product whose operands lie in memory as ``layout`` says: by columns, so that its first letter is the right operand's."""
+    """Return a product whose operands lie in memory as ``layout`` says.
+
+    BLAS counts by columns, so the first letter of ``layout`` is that of the right operand.
+    """
     left = _random(bench, k, m).t() if layout == "NT" else _random(bench, m, k)
     right = _random(bench, n, k).t() if layout == "TN" else _random(bench, k, n)
     return lambda: left @ right
@@ -259,14 +263,14 @@ def _attention_call(bench: Bench, batch: int, tokens: int, heads: int, groups: i
 
 
 def _random(bench: Bench, *shape: int) -> torch.Tensor:
-    """Normal values: what a product costs in power depends on its data."""
+    """Return normal values, because the power that a product draws depends on its data."""
     import torch
 
     return torch.randn(shape, device=bench.device, dtype=torch.bfloat16)
 
 
 def _rotating(make: Callable[[], Callable[[], object]], moved_bytes: float) -> list[Callable[[], object]]:
-    """As many calls with operands of their own as no cache holds together, eight at most."""
+    """Return calls with operands of their own, as many as no cache holds together, but at most eight."""
     return [make() for _ in range(max(1, min(8, round(CACHE_BYTES / moved_bytes))))]
 
 
@@ -287,7 +291,7 @@ def _warm_up(bench: Bench) -> None:
 
 
 def _seconds_per_call(bench: Bench, calls: Sequence[Callable[[], object]]) -> float:
-    """Mean of calls one right after another, as many as ``sustained_s`` takes; by the GPU's own clock where there is one."""
+    """Return the mean seconds of calls in a row, repeated for ``sustained_s``. On a GPU its own clock measures them."""
     calls[0]()
     _synchronise(bench)
     once = _timed(bench, [calls[0]])
@@ -319,7 +323,7 @@ def _synchronise(bench: Bench) -> None:
 
 
 def _clock(bench: Bench) -> int | None:
-    """Clock of the multiprocessors in MHz right after a measurement, as nvidia-smi says; None where it does not."""
+    """Return the clock of the multiprocessors in MHz right after a measurement (nvidia-smi), or None."""
     if bench.device != "cuda":
         return None
     import torch

@@ -1,4 +1,4 @@
-"""The launch file of a job: ``SCALEACROSS_LAUNCH`` names it, ``scaleacross run`` sets it. No torch here."""
+"""Reads the launch file of a job. ``SCALEACROSS_LAUNCH`` names it, and ``scaleacross run`` sets that. No torch here."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ORIGIN: Final = "`scaleacross plan JOB -o DIR` and `scaleacross emit PLAN --to l
 EXCHANGES: Final = ("direct", "pairwise", "two_level")
 """Algorithms of all-to-alls."""
 KNOWN: Final = (*ALGORITHM_NAMES, *EXCHANGES)
-"""Algorithms of predicted collectives; so are the names of ``PHASES``."""
+"""Algorithms of predicted collectives, besides the names of ``PHASES``."""
 DUMPS_VARIABLE: Final = "SCALEACROSS_DUMPS"
 """Folder into which every rank writes its trace when it ends."""
 
 
 def read_launch(path: str | Path) -> LaunchConfig:
-    """The launch file at ``path``. Raises InputError where there is none, or it is none."""
+    """Return the launch file at ``path``. Raises InputError if it is missing or no valid launch file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -46,13 +46,18 @@ def read_launch(path: str | Path) -> LaunchConfig:
 
 
 def launch_digest(config: LaunchConfig) -> str:
-    """What all ranks must have in common: SHA-256 of the launch file but for ``rendezvous``, which may go by several names."""
+    """Return the SHA-256 that all ranks must share: that of the launch file without ``rendezvous``.
+
+    The rendezvous is left out because it may go by several names.
+    """
     return hashlib.sha256(config.model_dump_json(exclude={"rendezvous"}).encode()).hexdigest()
 
 
 def require_world_size(config: LaunchConfig) -> None:
-    """Raises InputError where the launcher has started another number of processes than the plan has ranks, in all or on the host
-    of this one. All of them on one machine are a trial of the plan (``scaleacross run --local``)."""
+    """Raise InputError if the launcher started another number of processes than the plan has ranks, in all or here.
+
+    All of them on one machine are allowed: a trial of the plan (``scaleacross run --local``).
+    """
     world = int(os.environ.get("WORLD_SIZE", config.world_size))
     if world != config.world_size:
         raise InputError(

@@ -1,9 +1,9 @@
-"""Who is to blame when nothing moves: ranks that wait ask those that they wait for, off the data path, until one does not wait.
+"""Finds the rank that holds a collective up: ranks that wait ask those that they wait for, until one does not wait.
 
-A rank that has seen nothing move for a heartbeat connects to the listener of a peer and asks what it is doing. The kernel of the
-peer's host answers for a process that cannot, so that a dead process (nobody listens), a stopped one (the connection is taken and
-nobody speaks) and an unreachable host (no connection) are told apart. A peer that waits itself says for whom; that one is asked
-next. Nothing is sent while collectives move.
+A rank that has seen nothing move for a heartbeat connects to the listener of a peer and asks what it is doing. The
+peer's kernel answers even if its process cannot, which separates three cases. A process is dead if nobody listens,
+stopped if the connection is accepted but nobody answers, and its host is unreachable if there is no connection. A peer
+that waits names those that it waits for; they are asked next. Nothing is sent while collectives move.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from scaleacross.errors import InputError
 from scaleacross.runtime.secure import NEEDS_TLS, leaves_network, only_by_tls, refusal, secured
 
 HEARTBEAT_S: Final = 1.0
-"""How long nothing moves before a rank asks, and how long it waits for the answer. ``SCALEACROSS_HEARTBEAT_S`` changes it."""
+"""Seconds without progress before a rank asks, and seconds to wait for an answer (``SCALEACROSS_HEARTBEAT_S``)."""
 PATIENCE_S: Final = 30.0
-"""How long a stopped or unreachable rank is named in the log only, before the group gives up. ``SCALEACROSS_PATIENCE_S``."""
+"""Seconds after which a group gives up on a stopped or unreachable rank (``SCALEACROSS_PATIENCE_S``)."""
 MAX_ASKED: Final = 64
 MAX_ANSWER_BYTES: Final = 1 << 14
 
@@ -38,14 +38,14 @@ MEANINGS: Final = {
 
 
 class Status(NamedTuple):
-    """What a rank says of itself.
+    """What a rank reports about itself.
 
     Attributes:
         sequence: number of the collective that it runs, or will run next.
-        running: whether it is in it.
-        waits_for: ranks of the group from which something is missing, or that take nothing.
-        reason: why the group is broken here; None where it is not.
-        contacts: (rank, where it is reached) of those in ``waits_for``, as far as they are known.
+        running: whether it is in that collective.
+        waits_for: ranks of the group whose messages are missing, or that do not accept what is sent to them.
+        reason: why the group is broken here; None if it is not.
+        contacts: (rank, contact) of the ranks in ``waits_for``, as far as they are known.
     """
 
     sequence: int
@@ -55,25 +55,25 @@ class Status(NamedTuple):
     contacts: tuple[tuple[int, str], ...] = ()
 
     def to_json(self) -> bytes:
-        """As it travels."""
+        """Return the status as it travels."""
         return json.dumps(self).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Status:
-        """Reads what ``to_json`` writes. Raises ValueError or TypeError for anything else."""
+        """Read what ``to_json`` writes. Raises ValueError or TypeError for anything else."""
         sequence, running, waits_for, reason, contacts = json.loads(data)
         known = tuple((int(rank), str(contact)) for rank, contact in contacts)
         return cls(int(sequence), bool(running), tuple(int(rank) for rank in waits_for), reason and str(reason), known)
 
 
 class Found(NamedTuple):
-    """Who holds everybody up.
+    """The rank that holds everybody up.
 
     Attributes:
-        rank: of the group.
+        rank: its rank in the group.
         word: DEAD, STOPPED, UNREACHABLE, ABSENT, LATE or GAVE_UP.
-        path: who waits for whom, the own rank first and ``rank`` last.
-        reason: what it gave up for.
+        path: chain of ranks that wait for one another, from the own rank to ``rank``.
+        reason: why it gave up.
     """
 
     rank: int
@@ -82,25 +82,25 @@ class Found(NamedTuple):
     reason: str | None = None
 
     def text(self, names: Sequence[str]) -> str:
-        """For messages; ``names`` of all ranks of the group."""
+        """Return a description for messages; ``names`` are those of all ranks of the group."""
         chain = ", which waits for ".join(names[rank] for rank in self.path[1:])
         waits = f" ({names[self.path[0]]} waits for {chain})" if len(self.path) > 2 else ""
         return f"{names[self.rank]} {MEANINGS[self.word]}{waits}"
 
 
 Ask = Callable[[int], Status | str]
-"""rank of the group -> what it says, or DEAD, STOPPED, UNREACHABLE or ABSENT"""
+"""rank of the group -> its status, or DEAD, STOPPED, UNREACHABLE or ABSENT"""
 
 
 def find(rank: int, sequence: int, waits_for: Sequence[int], ask: Ask) -> Found | None:
-    """Follow the chain of those that wait.
+    """Follow the chain of ranks that wait.
 
     Args:
         rank: own rank in the group, which is in collective ``sequence`` and waits for ``waits_for``.
 
     Returns:
-        whom everybody waits for: a dead rank before one that gave up, a silent one, and one that is not here yet; None where all
-        are at work.
+        the rank that everybody waits for; None if all are at work. A dead rank comes before one that gave up, a silent
+        one, and one that is not here yet.
     """
     paths: dict[int, tuple[int, ...]] = {peer: (rank, peer) for peer in waits_for if peer != rank}
     waiting, found = list(paths), list[Found]()
@@ -124,7 +124,7 @@ def find(rank: int, sequence: int, waits_for: Sequence[int], ask: Ask) -> Found 
 
 
 def _new(peer: int, waits_for: Sequence[int], paths: dict[int, tuple[int, ...]]) -> list[int]:
-    """Those of ``waits_for`` who have not been asked; ``paths`` learns the way to them."""
+    """Return those of ``waits_for`` that have not been asked, and add the path to each to ``paths``."""
     own = next(iter(paths.values()))[0]
     new = [other for other in waits_for if other not in paths and other != own]
     paths.update({other: (*paths[peer], other) for other in new})
@@ -132,7 +132,7 @@ def _new(peer: int, waits_for: Sequence[int], paths: dict[int, tuple[int, ...]])
 
 
 def ask_at(address: str, port: int, hello: bytes, timeout_s: float, own: str = "") -> Status | str:
-    """What the process that listens there says to ``hello``, or what is wrong with it; ``own``: where this one listens."""
+    """Return the answer of the process at this address, or what is wrong with it; ``own`` is where this one listens."""
     try:
         connection = socket.create_connection((address, port), timeout=timeout_s)
     except ConnectionRefusedError:
@@ -162,7 +162,7 @@ def ask_at(address: str, port: int, hello: bytes, timeout_s: float, own: str = "
 
 
 def seconds_of(variable: str, default: float) -> float:
-    """A positive number of seconds from the environment. Raises InputError for anything else."""
+    """Return a positive number of seconds from the environment. Raises InputError for anything else."""
     text: Any = os.environ.get(variable)
     if text is None:
         return default

@@ -1,9 +1,12 @@
-"""A collective in rounds: in which round each message travels, agreed by both of its ends without talking.
+"""Divides a collective into rounds: both ends of a message derive the same round for it, without communicating.
 
-The executor's own links never make a sender wait for its receiver. A library's send does (NCCL's holds up the stream until the
-receiver is there), so a schedule runs over it in rounds: all sends and receives of a rank in one round are posted together, and
-a message has the same round at both ends. Rounds are the earliest that keep the rules of ``engine``: a step begins when the
-receives of the one before are in, a target changes when what was in it has left, and channels follow one another.
+In ``engine`` a sender never waits for its receiver. A library's send does: NCCL's holds up the stream until the
+receiver is there. Over such a library a schedule runs in rounds (``point_to_point``). All sends and receives of a rank
+in one round are posted together. Rounds are the earliest that keep the rules of ``engine``:
+
+* a step begins after all receives of the step before it,
+* a target changes only after the messages that read it have left,
+* channels follow one another as the program says.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from scaleacross.runtime.messages import Message, RankProgram
 
 
 class Round(NamedTuple):
-    """What one rank posts together; messages between two ranks stand in the same order at both."""
+    """The messages that one rank posts together. Messages between two ranks have the same order at both."""
 
     sends: tuple[Message, ...]
     receives: tuple[Message, ...]
@@ -26,7 +29,7 @@ class Round(NamedTuple):
 
 @dataclass(slots=True)
 class _End:
-    """One end of a message: its rank, channel, step and place in the step."""
+    """One end of a message: its rank, channel, step and index in the step."""
 
     rank: int
     channel: int
@@ -37,7 +40,7 @@ class _End:
 
 @dataclass(slots=True)
 class _Travel:
-    """A message with both ends."""
+    """A message with both ends, and its round."""
 
     sender: _End
     receiver: _End
@@ -45,13 +48,13 @@ class _Travel:
 
 
 def rounds_of(programs: Sequence[RankProgram], rank: int) -> tuple[Round, ...]:
-    """What ``rank`` posts, round by round. Work grows with the messages of all ranks.
+    """Return the messages that ``rank`` posts, round by round. The work grows with the messages of all ranks.
 
     Args:
-        programs: of every rank of the group, by rank.
+        programs: programs of all ranks of the group, by rank.
 
     Raises:
-        InputError: the programs do not fit together, or wait for each other in a circle where senders wait for receivers.
+        InputError: the programs do not match, or their steps form a cycle if senders wait for receivers.
     """
     travels = _paired(programs)
     by_receiver: defaultdict[tuple[int, int, int], list[_Travel]] = defaultdict(list)
@@ -59,6 +62,7 @@ def rounds_of(programs: Sequence[RankProgram], rank: int) -> tuple[Round, ...]:
     for travel in travels:
         by_receiver[travel.receiver.rank, travel.receiver.channel, travel.receiver.step].append(travel)
         by_sender[travel.sender.rank, travel.sender.channel].append(travel)
+    # without a cycle no chain of dependencies is longer than the number of messages
     for _ in range(len(travels) + 2):
         if not _settle_once(programs, travels, by_receiver, by_sender):
             return _own(travels, rank)
@@ -73,12 +77,13 @@ def _settle_once(
     by_receiver: dict[tuple[int, int, int], list[_Travel]],
     by_sender: dict[tuple[int, int], list[_Travel]],
 ) -> bool:
-    """Move messages to the rounds that the others force on them; whether any has moved."""
+    """Move messages to the rounds that the others require. Return whether any has moved."""
     begins: dict[tuple[int, int, int], int] = {}
     for rank, program in enumerate(programs):
         for channel, steps in enumerate(program.channels):
             begin = 0
             for step in range(len(steps)):
+                # a channel begins a step a round after the channel that it follows
                 before = begins.get((rank, channel - program.num_parallel, step), -1)
                 begin = begins[rank, channel, step] = max(begin, before + 1)
                 arriving = by_receiver.get((rank, channel, step), ())
@@ -101,7 +106,7 @@ def _settle_once(
 
 
 def _paired(programs: Sequence[RankProgram]) -> list[_Travel]:
-    """Every message with both ends, in the order of the sender's rank, channel and step."""
+    """Return every message with both ends, ordered by the sender's rank, channel and step."""
     receivers = {
         (message.peer, rank, channel, message.ordinal): _End(rank, channel, number, place, message)
         for rank, program in enumerate(programs)

@@ -1,4 +1,4 @@
-"""Process groups and device meshes of a launch file: only members of a group take part in making it."""
+"""Makes the process groups and device meshes of a launch file; only the members of a group take part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BACKEND_FOR_CPU = "cpu:scaleacross"
 def own_group(
     config: LaunchConfig, axis: Axis, rank: int, backend: str = BACKEND_FOR_CPU, timeout_s: float = TIMEOUT_S
 ) -> dist.ProcessGroup:
-    """The group of ``axis`` that holds ``rank``; its members call this, nobody else has to."""
+    """Return the group of ``axis`` that holds ``rank``. Its members call this, nobody else has to."""
     members, limit = config.group_of(axis, rank), timedelta(seconds=timeout_s)
     return dist.new_group(members, limit, backend, group_desc=axis, use_local_synchronization=True)
 
@@ -32,13 +32,13 @@ def mesh_of(
     backend: str = BACKEND_FOR_CPU,
     timeout_s: float = TIMEOUT_S,
 ) -> DeviceMesh:
-    """Ranks by their coordinates on ``axes``, as the plan places them, with this rank's group of each.
+    """Return a mesh of the ranks by their coordinates on ``axes``, with this rank's group of each axis.
 
     ``DeviceMesh(ranks)`` makes every group on every rank, which takes as many store operations as there are groups.
 
     Args:
-        axes: dimensions of the mesh, outermost first; of all other axes the mesh holds the coordinates of ``rank``.
-        timeout_s: of a collective on these groups; torch's own default would be half an hour.
+        axes: dimensions of the mesh, outermost first; on all other axes its ranks have the coordinates of ``rank``.
+        timeout_s: time limit of a collective on these groups; torch's own default would be half an hour.
     """
     here = config.coordinates(rank)
     grid = torch.empty([config.degrees.of(axis) for axis in axes], dtype=torch.int)

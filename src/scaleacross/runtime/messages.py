@@ -1,8 +1,10 @@
-"""From a collective schedule to what one rank does with its buffers: which elements leave, where arriving ones go.
+"""Compiles a collective schedule into what one rank does with its buffers: which elements leave, where others arrive.
 
-Buffers hold elements, not bytes. INPUT is what the caller gave, WORK what the collective computes; a block is read from INPUT
-until this rank has written it, so that nothing is copied up front. PASSING holds blocks of an all-to-all that are only passed on.
-In place, INPUT and WORK are the same.
+Buffers hold elements, not bytes. INPUT is the caller's tensor, WORK the tensor that the collective computes. A block is
+read from INPUT until this rank has written it to WORK, so nothing is copied up front. PASSING holds blocks of an
+all-to-all that this rank only forwards. In place, INPUT and WORK are the same buffer.
+
+``operations`` compiles the programs; ``engine`` and ``lockstep`` read them.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from scaleacross.schedules.collective import CollectiveSchedule, Kind, Operation
 INPUT, WORK, PASSING = 0, 1, 2
 
 COPY: Final = 0
-"""what arrives is taken as it is"""
+"""The arriving elements replace the target."""
 ADD: Final = 1
-"""what arrives is reduced into the target"""
+"""The arriving elements are reduced into the target."""
 ADD_TO_INPUT: Final = 2
-"""the target becomes the reduction of INPUT and what arrives"""
+"""The target becomes the reduction of INPUT and the arriving elements."""
 
 
 class Piece(NamedTuple):
@@ -33,7 +35,7 @@ class Piece(NamedTuple):
 
 
 Place = Callable[[int, int], Piece]
-"""(block, channel) -> where it lies; for reductions in WORK, with the same place in INPUT."""
+"""(block, channel) -> its elements; for reductions in WORK, where the same range of INPUT has the caller's values."""
 
 
 @dataclass(slots=True)
@@ -42,12 +44,14 @@ class Message:
 
     Attributes:
         peer: rank of the other end.
-        ordinal: how many messages went the same way on this channel before.
+        ordinal: number of earlier messages in the same direction between the two ranks on this channel.
         pieces: elements, in the order in which they travel.
-        modes: per piece what happens to arriving elements; empty for what leaves.
-        after_sends: of what arrives: messages of this rank on this channel that must have left before the target may change.
-        behind: of what arrives: index, in the same step, of a message that must be taken first (they share a target).
-        settles: of what leaves: the pieces are finished sums that leave their owner for the first time.
+        modes: for a received message, one mode per piece (COPY, ADD or ADD_TO_INPUT); empty for a sent message.
+        after_sends: for a received message, the number of this rank's messages on the channel that must have left
+            before the target may change.
+        behind: for a received message, the index in the same step of a message that must be applied first, since both
+            share a target; −1 for none.
+        settles: for a sent message, whether its pieces are finished sums that leave their owner for the first time.
     """
 
     peer: int
@@ -60,13 +64,13 @@ class Message:
 
     @property
     def num_elements(self) -> int:
-        """Elements of all pieces."""
+        """Number of elements of all pieces."""
         return sum(piece.length for piece in self.pieces)
 
 
 @dataclass(slots=True)
 class RankStep:
-    """What leaves when the step begins, and what must arrive before the next one."""
+    """The messages that leave when a step begins, and those that must arrive before the next step."""
 
     sends: list[Message] = field(default_factory=list)
     receives: list[Message] = field(default_factory=list)
@@ -78,9 +82,9 @@ class RankProgram:
 
     Attributes:
         channels: [channel] -> steps; every channel has the same number of them.
-        num_parallel: channels side by side; channel c follows channel c − num_parallel.
-        untouched: pieces of WORK that the rank ends with and never wrote: their value is still in INPUT.
-        traffic: peer -> messages to it, messages from it.
+        num_parallel: number of concurrent channels; channel c follows channel c − num_parallel.
+        untouched: pieces of the result in WORK that this rank never wrote; their values are still in INPUT.
+        traffic: peer -> (messages sent to it, messages received from it).
     """
 
     channels: tuple[tuple[RankStep, ...], ...]
@@ -92,14 +96,14 @@ class RankProgram:
 def rank_program(
     schedule: CollectiveSchedule, rank: int, place: Place, in_place: bool, keep_empty: bool, keep_blocks_apart: bool
 ) -> RankProgram:
-    """Everything ``rank`` does.
+    """Return everything that ``rank`` does in ``schedule``.
 
     Args:
         schedule: the collective.
-        place: where blocks lie.
+        place: location of every block.
         in_place: INPUT and WORK are one buffer.
-        keep_empty: messages without elements are sent too (where the other end cannot know that they are empty).
-        keep_blocks_apart: neighbouring blocks stay pieces of their own (a codec starts anew at each).
+        keep_empty: send messages without elements too, because the other end cannot know that they are empty.
+        keep_blocks_apart: do not merge adjacent blocks into one piece, because a codec starts anew at each block.
     """
     untouched: list[Piece] = []
     channels = []
@@ -120,7 +124,7 @@ def rank_program(
 
 
 class _Channel:
-    """Compiles one channel; knows which blocks were written and which sends read them."""
+    """Compiles one channel of one rank. It tracks which blocks the rank has written, and which sends read them last."""
 
     def __init__(
         self,
@@ -143,7 +147,7 @@ class _Channel:
         self.received: defaultdict[int, int] = defaultdict(int)
 
     def step(self, transfers: Iterable[Transfer], keep_empty: bool) -> RankStep:
-        """One step; its sends read what is held when it begins, so they come first."""
+        """Compile one step. Its sends read the values held when it begins, so they are compiled before its receives."""
         out = RankStep()
         ordered = sorted(transfers, key=lambda transfer: transfer.kind is not Kind.SEND)
         reading = [t for t in ordered if t.kind is Kind.SEND]
@@ -163,7 +167,7 @@ class _Channel:
         return out
 
     def untouched(self) -> list[Piece]:
-        """Blocks of the result that are still where the caller put them."""
+        """Return the blocks of this rank's result that are still in INPUT."""
         if not self.reduces:
             return []
         mine = (b for b in range(self.schedule.num_blocks) if self.schedule.ends_with(self.rank, b))
@@ -182,6 +186,7 @@ class _Channel:
         self.sent[transfer.peer] += 1
         self.num_sends += 1
         for block in transfer.blocks:
+            # counted from 1, so that it is the number of sends that must have left
             self.last_send[block] = self.num_sends
 
     def _receive(self, transfer: Transfer, owners: dict[int, int], index: int) -> Message:
@@ -193,6 +198,7 @@ class _Channel:
                 modes.append(COPY)
                 self.settled.add(block)  # whoever finished it has settled it
             else:
+                # the first arrival reads the caller's value in INPUT, later ones the partial sum in WORK
                 modes.append(ADD if self.in_place or block in self.written else ADD_TO_INPUT)
             self.written.add(block)
             behind = max(behind, owners.get(block, -1))
@@ -207,7 +213,7 @@ class _Channel:
         return piece
 
     def _joined(self, pieces: Sequence[Piece], modes: Sequence[int]) -> tuple[tuple[Piece, ...], tuple[int, ...]]:
-        """Neighbours of equal mode as one piece; pieces without elements left out."""
+        """Merge adjacent pieces of equal mode, and drop pieces without elements."""
         out: list[Piece] = []
         out_modes: list[int] = []
         for piece, mode in zip(pieces, modes, strict=True):
@@ -228,12 +234,16 @@ class _Channel:
 
 
 def shares(num_elements: int, parts: int) -> list[int]:
-    """Boundaries that cut ``num_elements`` into ``parts`` pieces which differ by one element at most."""
+    """Return the ``parts`` + 1 boundaries of pieces of ``num_elements`` whose lengths differ by at most one element."""
     return [num_elements * part // parts for part in range(parts + 1)]
 
 
 def channel_major(schedule: CollectiveSchedule, num_elements: int) -> Place:
-    """All-reduce and broadcast may cut the tensor as they like: each channel takes one run of it, its blocks side by side."""
+    """Return the place of blocks in an all-reduce or broadcast.
+
+    These may cut the tensor freely: each channel has one contiguous range of it, which holds the channel's blocks in
+    order.
+    """
     cuts = shares(num_elements, schedule.num_channels * schedule.num_blocks)
 
     def place(block: int, channel: int) -> Piece:
@@ -244,7 +254,7 @@ def channel_major(schedule: CollectiveSchedule, num_elements: int) -> Place:
 
 
 def block_major(schedule: CollectiveSchedule, block_elements: int) -> Place:
-    """Reduce-scatter and all-gather: block r is rank r's shard, and each channel takes its share of it."""
+    """Return the place of blocks in a reduce-scatter or all-gather: block r is rank r's shard, cut into channels."""
     cuts = shares(block_elements, schedule.num_channels)
 
     def place(block: int, channel: int) -> Piece:
@@ -254,15 +264,18 @@ def block_major(schedule: CollectiveSchedule, block_elements: int) -> Place:
 
 
 def exchanged(schedule: CollectiveSchedule, rank: int, counts: Callable[[int, int], int]) -> tuple[Place, int]:
-    """All-to-all: own blocks in INPUT by destination, arriving ones in WORK by source, others in PASSING.
+    """Return the place of blocks in an all-to-all.
+
+    Blocks that ``rank`` sends lie in INPUT by destination. Blocks for ``rank`` lie in WORK by source. All others lie in
+    PASSING.
 
     Args:
         schedule: an ALL_TO_ALL.
-        rank: whose buffers.
-        counts: (source, destination) -> elements; asked for blocks that touch ``rank`` or pass through it.
+        rank: the rank whose buffers these are.
+        counts: (source, destination) -> elements; called for blocks that touch ``rank`` or pass through it.
 
     Returns:
-        where blocks lie, and the elements of PASSING.
+        (place, number of elements of PASSING).
     """
     if schedule.operation is not Operation.ALL_TO_ALL:
         raise ValueError(f"{schedule.operation.value} has no blocks to exchange")

@@ -1,4 +1,4 @@
-"""torch's collectives as tasks of the engine: buffers, reduction, and what is left to do when the last message is there."""
+"""Prepares torch's collectives as tasks of ``engine``: buffers, reduction, and what follows the last message."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from scaleacross.schedules.collective.transfer import Steps
 
 @dataclass(frozen=True)
 class Codes:
-    """How elements travel where not as they are.
+    """How elements are encoded between peers.
 
     Attributes:
-        encoding: peer -> encoding; None: as they are.
-        settle: rounds values, in place, to what the encodings can carry.
-        name: of the codec, for messages and traces.
+        encoding: peer -> encoding; None: elements travel unchanged.
+        settle: rounds values, in place, to what the encodings can represent.
+        name: name of the codec in messages and traces.
     """
 
     encoding: Callable[[int], Encoding | None]
@@ -43,11 +43,11 @@ class Codes:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A task and what follows it.
+    """A task and the work that follows it.
 
     Attributes:
-        finish: runs when the last message is there.
-        programs: rank of the group -> what it runs; None where only that rank knows.
+        finish: called after the last message.
+        programs: rank of the group -> its program; None if only that rank knows it.
     """
 
     task: Task
@@ -63,7 +63,7 @@ def all_reduce(
     reduction: str,
     codes: Codes | None = None,
 ) -> Prepared:
-    """Reduce ``tensor``, contiguous, in place."""
+    """Prepare a reduction of ``tensor`` (contiguous) in place."""
     values = tensor.view(-1)
     wide = sum_dtype(tensor.dtype)
     in_place = wide == tensor.dtype
@@ -92,7 +92,7 @@ def reduce_scatter(
     reduction: str,
     codes: Codes | None = None,
 ) -> Prepared:
-    """Reduce ``tensor`` (ranks · shard, contiguous, left as it is) and keep shard ``rank`` in ``output``."""
+    """Prepare a reduction of ``tensor`` (ranks · shard, contiguous, unchanged); ``output`` gets shard ``rank``."""
     values, shard = tensor.view(-1), output.numel()
     work = torch.empty(values.numel(), dtype=sum_dtype(tensor.dtype), device=tensor.device)
     programs = partial(_scattering_program, schedule, shard, codes is not None)
@@ -118,7 +118,7 @@ def all_gather(
     tensor: torch.Tensor,
     codes: Codes | None = None,
 ) -> Prepared:
-    """Every rank's ``tensor`` into ``output`` (ranks · elements of tensor, contiguous)."""
+    """Prepare a gather of every rank's ``tensor`` into ``output`` (ranks · elements of tensor, contiguous)."""
     work, shard = output.view(-1), tensor.numel()
     mine = work[rank * shard : (rank + 1) * shard]
     if mine.data_ptr() != tensor.data_ptr():
@@ -130,7 +130,7 @@ def all_gather(
 
 
 def broadcast(schedule: CollectiveSchedule, rank: int, sequence: int, tensor: torch.Tensor, root: int) -> Prepared:
-    """``tensor`` of ``root`` into everybody's, contiguous; the schedule's rank 0 is ``root``."""
+    """Prepare a broadcast of ``root``'s ``tensor`` into every rank's, contiguous; the schedule's rank 0 is ``root``."""
     values = tensor.view(-1)
     programs = partial(_reducing_program, _rotated(schedule, root), values.numel(), True, False)
     task = _task(schedule, sequence, programs(rank), (values, values), tensor.dtype, None, None, f" from {root}")
@@ -145,11 +145,11 @@ def all_to_all(
     tensor: torch.Tensor,
     counts: Sequence[int],
 ) -> Prepared:
-    """Blocks of ``tensor`` by destination into blocks of ``output`` by source.
+    """Prepare the exchange of blocks of ``tensor`` by destination for blocks of ``output`` by source.
 
     Args:
-        counts: elements by source and destination; where ``needs_all_counts`` does not hold: what ``rank`` sends, then
-            what it gets.
+        counts: elements by source and destination if ``needs_all_counts`` holds. Otherwise the elements that ``rank``
+            sends to each peer, then those that it receives from each.
     """
     program, own, num_passing = _exchanging_program(schedule, tuple(counts), rank)
     values, out = tensor.view(-1), output.view(-1)
@@ -161,13 +161,13 @@ def all_to_all(
 
 
 def needs_all_counts(schedule: CollectiveSchedule) -> bool:
-    """Whether blocks pass through ranks that are neither their source nor their destination."""
+    """Return whether blocks pass through ranks that are neither their source nor their destination."""
     return schedule.name == "two_level"
 
 
 @lru_cache(maxsize=64)
 def counts_schedule(num_ranks: int) -> CollectiveSchedule:
-    """How every rank learns what the others send."""
+    """Return the all-gather by which every rank learns the counts that the others send."""
     return flat(Operation.ALL_GATHER, "direct", num_ranks)
 
 
@@ -188,7 +188,7 @@ def _scattering_program(schedule: CollectiveSchedule, shard: int, apart: bool, r
 def _exchanging_program(
     schedule: CollectiveSchedule, known: tuple[int, ...], rank: int
 ) -> tuple[RankProgram, list[tuple[Piece, Piece]], int]:
-    """What ``rank`` does; from where in INPUT to where in WORK goes what stays with it; elements of PASSING."""
+    """Return (program of ``rank``, (INPUT piece, WORK piece) of elements that stay with it, elements of PASSING)."""
     n = schedule.num_ranks
 
     def counts(source: int, destination: int) -> int:
@@ -198,6 +198,7 @@ def _exchanging_program(
 
     place, num_passing = exchanged(schedule, rank, counts)
     program = rank_program(schedule, rank, place, in_place=False, keep_empty=True, keep_blocks_apart=False)
+    # INPUT is ordered by destination and WORK by source, so the own block starts at different offsets
     shift = sum(counts(rank, other) for other in range(rank)) - sum(counts(other, rank) for other in range(rank))
     pieces = [place(rank * n + rank, channel) for channel in range(schedule.num_channels)]
     own = [(Piece(INPUT, to.start + shift, to.length), to) for to in pieces if to.length]
@@ -237,7 +238,7 @@ def _plain(dtype: torch.dtype) -> Encoding:
 def _said(
     schedule: CollectiveSchedule, dtype: torch.dtype, reduction: str | None, codec: str | None, detail: str
 ) -> tuple[str, int]:
-    """A collective in words, and their hash."""
+    """Return a description of a collective, and its hash."""
     how = f" {reduction}" if reduction else ""
     text = f"{schedule.operation.value}{detail}{how} of {str(dtype).removeprefix('torch.')} by {schedule.name}"
     if schedule.num_channels > 1:
@@ -249,7 +250,7 @@ def _said(
 
 @lru_cache(maxsize=256)
 def _rotated(schedule: CollectiveSchedule, root: int) -> CollectiveSchedule:
-    """The same broadcast with ranks counted from ``root``."""
+    """Return the same broadcast with ranks counted from ``root``."""
     if root == 0:
         return schedule
     n = schedule.num_ranks
@@ -268,7 +269,7 @@ def _encodings(codes: Codes | None, plain: Encoding) -> Callable[[int], Encoding
 
 
 def _settle(codes: Codes | None, work: torch.Tensor, place: Place, block: int, num_channels: int) -> None:
-    """Round a finished block where it begins its way: piece by piece, as it will be encoded."""
+    """Round a finished block before it leaves its owner, piece by piece as it will be encoded."""
     for channel in range(num_channels if codes is not None else 0):
         piece = place(block, channel)
         if piece.length and codes is not None:

@@ -1,6 +1,6 @@
-"""The sending end of a link: cuts messages into segments and keeps at most a window of them in flight.
+"""The sending end of a link. It cuts messages into segments and keeps at most a window of bytes in flight.
 
-It never waits: the communicator asks it to go on when the selector says that it can.
+It never waits: the communicator calls ``pump`` when the selector says that the link can go on.
 """
 
 from __future__ import annotations
@@ -30,16 +30,20 @@ from scaleacross.runtime.wire import (
 ALIGNMENT: Final = 64
 MAX_BUFFERS_PER_CALL: Final = 32
 SEGMENTS_PER_WINDOW: Final = 6
-"""A segment takes up to twice its size where it skips the end of the ring, and a receiver may owe one portion of credit
-(``incoming.CREDITS_PER_WINDOW``): 2/6 + 1/4 < 1, so a sender that has nothing on the way always has room for the next segment."""
+"""Smallest number of segments in a window.
+
+A segment takes up to twice its size if it skips the end of the ring. A receiver may owe one portion of credit
+(``incoming.CREDITS_PER_WINDOW``). As 2/6 + 1/4 < 1, a sender with nothing on the way always has room for the next
+segment.
+"""
 SMALL_BYTES: Final = 32 << 10
-"""Payloads up to this follow their header in the stream: cheaper than pages of the shared memory that no cache holds."""
+"""Payloads up to this follow their header in the stream, which costs less than uncached pages of shared memory."""
 JOINED_BYTES: Final = 2048
-"""Payloads up to this are copied behind their header: cheaper than two buffers."""
+"""Payloads up to this are copied behind their header, which costs less than two buffers."""
 
 
 class Outgoing:
-    """Segments to one peer."""
+    """The sending end of the link to one peer."""
 
     def __init__(
         self, peer: int, name: str, connection: socket.socket, memory: mmap.mmap | None, window_bytes: int, segment: int
@@ -62,19 +66,19 @@ class Outgoing:
         self._credit = bytearray()
 
     def post(self, message: Outbound) -> None:
-        """Queue a message; messages leave in this order."""
+        """Queue a message; messages leave in the order of the queue."""
         self._queue.append(message)
 
     @property
     def idle(self) -> bool:
-        """Nothing queued and nothing half sent."""
+        """Whether nothing is queued and nothing is half sent."""
         return not self._queue and not self._out
 
     def pump(self) -> bool:
         """Send what can be sent now.
 
         Returns:
-            whether the socket is full, so that it must say when it can be written again.
+            whether the socket is full, so that the caller must wait until it is writable.
 
         Raises:
             PeerLostError: the connection broke.
@@ -90,12 +94,10 @@ class Outgoing:
                 return True
 
     def read_credit(self) -> None:
-        """Take the credit that has come back.
-
-        A peer that has taken everything may leave: that only sets ``closed``.
+        """Read the credit that has come back. A peer that has accepted everything may leave: it is ``closed`` then.
 
         Raises:
-            PeerLostError: the peer hung up before it had taken everything, or gave up.
+            PeerLostError: the peer hung up before it had accepted everything, or gave up.
         """
         try:
             data = self.connection.recv(4096)
@@ -118,21 +120,21 @@ class Outgoing:
             del self._credit[:CREDIT_BYTES]
 
     def abort(self, reason: str) -> None:
-        """Tell the peer, as far as the socket takes it, that nothing more comes."""
+        """Tell the peer that nothing more comes, as far as the socket accepts it."""
         with suppress(OSError):
             if not self._out:  # in the middle of a segment nothing can be said
                 self.connection.send(pack_abort(reason))
             self.connection.shutdown(socket.SHUT_WR)  # not closed: that could take back what was said
 
     def close(self) -> None:
-        """Drop the connection and everything queued."""
+        """Close the connection and drop everything queued."""
         self._queue.clear()
         self._out.clear()
         self._segments = self._next = None
         self.connection.close()
 
     def _prepare(self) -> bool:
-        """Put the next segment of the queue into the stream, if the window has room for it."""
+        """Put the next segment of the queue into the stream, if the window has room for it. Return whether it did."""
         message = self._queue[0]
         if self._segments is None:
             self._segments = message.segments(self.segment_bytes)
@@ -143,6 +145,7 @@ class Outgoing:
         most = message.encoding.most_bytes(piece.length)
         shared = bool(self.ring_bytes) and most > SMALL_BYTES
         place, skipped = self._allocate(most) if shared else (INLINE, 0)
+        # with nothing in flight a segment larger than the window must still go, or it would never
         if self.in_flight and self.in_flight + skipped + (_padded(most) if shared else most) > self.window_bytes:
             return False
         self._next = next(self._segments, None)
@@ -171,7 +174,7 @@ class Outgoing:
         self._out.append((memoryview(self._account(message, piece.length, size, place, used)), done))
 
     def _emit_inline(self, message: Outbound, piece: Piece, most: int, done: Outbound | None) -> None:
-        """Header and payload into the stream."""
+        """Write header and payload into the stream."""
         payload = message.task.bytes_at(piece, message.encoding)
         if payload is None:
             coded = torch.empty(most, dtype=torch.uint8)
@@ -186,7 +189,7 @@ class Outgoing:
             self._out.append((payload, done))
 
     def _account(self, message: Outbound, num_elements: int, size: int, place: int, used: int) -> bytes:
-        """Count a segment of ``size`` bytes, of which ``used`` are in flight now; returns its header."""
+        """Count a segment of ``size`` bytes, of which ``used`` are in flight now; return its header."""
         self.in_flight += used
         self.sent_bytes += size
         message.num_bytes += size
@@ -202,14 +205,14 @@ class Outgoing:
         )
 
     def _allocate(self, size: int) -> tuple[int, int]:
-        """(place, bytes skipped at the end of the ring) of a segment of at most ``size`` bytes."""
+        """Return (place, bytes skipped at the end of the ring) of a segment of at most ``size`` bytes."""
         place = self.head % self.ring_bytes
         if place + _padded(size) > self.ring_bytes:
             return 0, self.ring_bytes - place
         return place, 0
 
     def _flush(self) -> bool:
-        """Hand buffers to the kernel; False if it takes no more."""
+        """Hand buffers to the kernel. Return False if it accepts no more."""
         try:
             if len(self._out) == 1:
                 taken = self.connection.send(self._out[0][0])
@@ -242,5 +245,5 @@ class Outgoing:
 
 
 def _padded(size: int) -> int:
-    """Bytes of the ring that a segment of ``size`` takes."""
+    """Return the bytes of the ring that a segment of ``size`` occupies."""
     return -(-size // ALIGNMENT) * ALIGNMENT

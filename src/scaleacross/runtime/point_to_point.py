@@ -1,8 +1,9 @@
 """Runs collectives over the send and receive of any c10d backend: NCCL's for tensors on a GPU, gloo's on a CPU.
 
-Elements travel as bytes, encoded and reduced on the device of the tensors, by the Triton kernels where these run. Messages have a
-fixed length here, so codec ``bounded`` keeps its error bound and saves nothing. On a GPU a collective is queued on a stream of
-the group's own: it begins when the caller's stream has come to the call, and ``wait`` makes that stream wait, not the host.
+Elements travel as bytes. They are encoded and reduced on the device of the tensors, by the Triton kernels where these
+run. Messages have a fixed length here, so codec ``bounded`` keeps its error bound and saves nothing. On a GPU a
+collective is queued on a stream of the group. It begins when the caller's stream has come to the call; ``wait`` makes
+that stream wait, not the host.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from scaleacross.runtime.messages import Message, RankProgram
 MAX_KEPT: Final = 64
 FIRST_TAG: Final = 1 << 20
 LEAST_S: Final = 1e-3
-"""Of a wait: gloo takes 0 for no limit."""
+"""Shortest timeout of a wait; gloo takes 0 for no limit."""
 
 
 class PointToPoint:
-    """The transport of one group; all calls in the thread of the group.
+    """The transport of one group. All methods run in the thread of the group.
 
     Args:
-        backend: a c10d backend that nobody else uses: its messages are told apart by their order alone.
-        rank, size: own rank in the group, ranks of the group.
+        backend: a c10d backend that nobody else uses, because its messages are matched by their order alone.
+        rank, size: own rank in the group, number of ranks of the group.
     """
 
     def __init__(self, backend: Any, rank: int, size: int) -> None:
@@ -41,10 +42,10 @@ class PointToPoint:
         self._stream: Any = None
 
     def run(self, task: Task, programs: Callable[[int], RankProgram], deadline: float, cursor: Cursor) -> None:
-        """Run one collective; on a GPU until all of it is queued, where NCCL's own time limit, that of the group, holds.
+        """Run one collective. On a GPU return when it is queued; then NCCL's own limit holds, which is the group's.
 
         Args:
-            programs: rank of the group -> what it runs.
+            programs: rank of the group -> its program.
             deadline: of ``time.monotonic``.
 
         Raises:
@@ -64,7 +65,7 @@ class PointToPoint:
             ) from error
 
     def on_stream(self, called: Any, tensors: Sequence[Tensor]) -> AbstractContextManager[Any]:
-        """The stream of this group, behind the event ``called`` of the caller's; nothing on a CPU."""
+        """Return a context on this group's stream, which waits for the caller's event ``called``; null on a CPU."""
         if called is None:
             return nullcontext()
         device = tensors[0].device
@@ -86,7 +87,7 @@ class PointToPoint:
         return known[1]
 
     def _play(self, task: Task, one: Round, deadline: float, cursor: Cursor) -> None:
-        """Post all messages of a round together, wait, then let what has come join what is held, in the order of the schedule."""
+        """Post all messages of a round together, wait, then combine arriving elements in the order of the schedule."""
         leaving = [(message, _encoded(task, message)) for message in one.sends]
         arriving = [(message, _room(task, message)) for message in one.receives]
         device = task.buffers[0].device
@@ -111,12 +112,12 @@ class PointToPoint:
 
 
 def called_now(tensor: Tensor) -> Any:
-    """An event on the caller's stream; None on a CPU."""
+    """Return an event on the caller's stream; None on a CPU."""
     return torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
 
 
 def _tagged(messages: list[tuple[Message, Tensor]]) -> list[tuple[Message, Tensor, int]]:
-    """With a tag that both ends count alike: by the messages between the two in this round."""
+    """Return each message with a tag: its number among those with its peer in this round, equal at both ends."""
     counts: dict[int, int] = {}
     out = []
     for message, data in messages:
@@ -127,7 +128,7 @@ def _tagged(messages: list[tuple[Message, Tensor]]) -> list[tuple[Message, Tenso
 
 
 def _encoded(task: Task, message: Message) -> Tensor:
-    """Bytes of a message, piece by piece; a single plain piece as it lies in memory."""
+    """Return the bytes of a message, encoded piece by piece. A single unencoded piece is a view of its memory."""
     encoding = task.encoding(message.peer)
     pieces = [task.values(piece) for piece in message.pieces]
     if message.settles and task.settle is not None:

@@ -1,4 +1,4 @@
-"""Which schedule runs a collective: as the plan says (``from_launch``) or the caller (``fixed``); nothing is decided here."""
+"""Selects the schedule of a collective, as the plan (``from_launch``) or the caller (``fixed``) says."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from scaleacross.spec.plan import PredictedCollective
 
 CHUNK_BYTES: Final = 4 << 20
 MAX_CHUNKS: Final = 8
-"""Where the plan does not say into how many chunks a collective is cut: one per so many bytes, which follow one another through
-the ranks, so that a rank that is late holds up a part only (``benchmarks/collective_overhead.py``)."""
+"""Where the plan does not state the number of chunks, there is one per ``CHUNK_BYTES``, and at most this many. Chunks
+follow one another through the ranks, so a late rank holds up only a part (``benchmarks/collective_overhead.py``)."""
 SMALLEST_CODED_BYTES: Final = 4 * GRAIN
-"""A codec of the plan is for gradients. What holds less than one of its blocks, in fp32, is a loss, a norm or a flag on the same
-ranks, and travels as it is."""
+"""Smaller collectives travel unencoded. A plan's codec is for gradients; what holds less than one of its blocks in fp32
+is a loss, a norm or a flag on the same ranks."""
 MIN_WINDOW_BYTES: Final = 1 << 16
 MAX_WINDOW_BYTES: Final = 1 << 26
-"""Limits of a planned window: below, headers would outweigh payloads; above, it is buffer memory and nothing else."""
+"""Limits of a planned window: below, headers would outweigh payloads; above, it only takes buffer memory."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Chosen:
     """How a collective runs.
 
     Attributes:
-        schedule: what is executed.
-        predicted_s: seconds that the plan expects; None if it says nothing.
-        codec: for messages between ranks that are ``far``; None: everything travels as it is.
+        schedule: the schedule that is executed.
+        predicted_s: seconds that the plan predicts; None if it predicts nothing.
+        codec: encoding of messages between ranks that are ``far``; None: nothing is encoded.
         far: (rank, peer), in the group -> whether messages between them are encoded.
     """
 
@@ -61,19 +61,19 @@ class Chosen:
 
 
 Choose = Callable[[Operation, int], Chosen | None]
-"""(operation, bytes as ``PredictedCollective.bytes_per_rank`` counts them) -> how, or None: the transport's own collective."""
+"""(operation, bytes as ``PredictedCollective.bytes_per_rank`` counts) -> how it runs; None: the transport's own."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What one group is told.
+    """Execution policy of one process group: schedule, codec and link settings.
 
     Attributes:
         choose: how a collective runs.
-        settings: (own rank, peer), in the group -> how the link is used.
-        why: where the answers come from, for messages.
+        settings: (own rank, peer), in the group -> settings of the link.
+        why: source of the choices, for messages.
         axis: parallel axis of the group, if it is one of the plan.
-        planned: its entry in the launch file.
+        planned: entry of the group in the launch file.
     """
 
     choose: Choose
@@ -85,17 +85,17 @@ class Policy:
 
 @lru_cache(maxsize=512)
 def named_schedule(operation: Operation, algorithm: str, layout: Layout, num_channels: int = 1) -> CollectiveSchedule:
-    """The schedule called ``algorithm`` for the ranks of ``layout``.
+    """Return the schedule called ``algorithm`` for the ranks of ``layout``.
 
     Args:
-        operation: what to run.
-        algorithm: a name of ``PHASES``; ``double_tree`` (all-reduce); ``direct``, ``pairwise``, ``two_level`` (all-to-all);
-            ``tree``, ``chain`` (broadcast); or ``hierarchical(outermost, …, innermost)``.
-        layout: ranks 0 … n−1 as the network nests them.
-        num_channels: chunks that follow one another.
+        operation: the collective.
+        algorithm: a name of ``PHASES``; ``double_tree`` (all-reduce); ``direct``, ``pairwise``, ``two_level``
+            (all-to-all); ``tree``, ``chain`` (broadcast); or ``hierarchical(outermost, …, innermost)``.
+        layout: ranks 0 … n−1, nested as the network nests them.
+        num_channels: number of chunks that follow one another.
 
     Raises:
-        InputError: no such algorithm for this operation.
+        InputError: there is no such algorithm for this operation.
     """
     num_ranks = len(ranks_of(layout))
     if operation is Operation.BROADCAST:
@@ -120,11 +120,11 @@ def fixed(
     num_chunks: int | None = None,
     codec: Encoding | None = None,
 ) -> Policy:
-    """One algorithm per operation, whatever the size; operations that are not named are left to the transport.
+    """Return a policy with one algorithm per operation, for every size. Other operations run on the transport.
 
     Args:
-        num_chunks: chunks that follow one another; None: by size (``chunks_of``).
-        codec: for messages between the outermost children of ``layout``.
+        num_chunks: number of chunks that follow one another; None: by size (``chunks_of``).
+        codec: encoding of messages between the outermost children of ``layout``.
     """
     children = [set(ranks_of(child)) for child in layout] if isinstance(layout, tuple) else []
 
@@ -142,7 +142,7 @@ def fixed(
 
 
 def launch_policy(ranks: Sequence[int], settings: LinkSettings) -> Policy:
-    """What the job's launch file says about the group of ``ranks``; without one everything is left to the transport.
+    """Return the launch file's policy for the group of ``ranks``; without one everything runs on the transport.
 
     Raises:
         InputError: the launch file cannot be read, or is for another number of processes.
@@ -159,10 +159,10 @@ _read_once = lru_cache(maxsize=4)(read_launch)
 
 
 def from_launch(config: LaunchConfig, ranks: Sequence[int], settings: LinkSettings) -> Policy:
-    """What the plan says about the group of ``ranks`` (ranks of the job, in the order of the group).
+    """Return the plan's policy for the group of ``ranks`` (global ranks, in the order of the group).
 
     Raises:
-        InputError: a rank that the launch file does not have.
+        InputError: the launch file does not have one of the ranks.
     """
     require_world_size(config)
     if max(ranks) >= config.world_size:
@@ -189,7 +189,7 @@ def from_launch(config: LaunchConfig, ranks: Sequence[int], settings: LinkSettin
 
 
 def _windows(groups: ProcessGroups | None) -> dict[LinkLevel, int]:
-    """Most bytes in flight to one peer across each level that the plan gives a window."""
+    """Return the largest number of bytes in flight to one peer, for each level to which the plan gives a window."""
     out: dict[LinkLevel, int] = {}
     for choice in groups.network if groups is not None else ():
         for connection in choice.connections:
@@ -199,16 +199,20 @@ def _windows(groups: ProcessGroups | None) -> dict[LinkLevel, int]:
 
 
 def layout_of(config: LaunchConfig, ranks: Sequence[int]) -> Layout:
-    """Members 0 … n−1 of the group, nested by region, building, zone, rack and host, as far as these differ."""
+    """Return members 0 … n−1 of the group, nested by region, building, zone, rack and host.
+
+    A level that does not divide the group further is left out.
+    """
     keys = [config.place(rank) for rank in ranks]
     units = [len({key[: depth + 1] for key in keys}) for depth in range(len(keys[0]))]
     outer = [1, *units[:-1]]
+    # a level whose units are single ranks needs no nesting: its parent already lists the ranks
     levels = [depth for depth, count in enumerate(units) if outer[depth] < count < len(ranks)]
     return _nested(tuple(range(len(ranks))), keys, levels)
 
 
 def _nested(members: tuple[int, ...], keys: Sequence[tuple[object, ...]], levels: Sequence[int]) -> Layout:
-    """One level of nesting per entry of ``levels``, the same everywhere."""
+    """Return ``members`` with one level of nesting per entry of ``levels``, the same everywhere."""
     if not levels:
         return members
     children: dict[object, list[int]] = {}
@@ -222,6 +226,7 @@ def _chooser(groups: ProcessGroups, layout: Layout, level: Callable[[int, int], 
         stated = [entry for entry in groups.collectives if entry.op == operation.value]
         if not stated:
             return None
+        # sizes differ by orders of magnitude, so the nearest prediction is the one with the smallest ratio
         nearest = min(stated, key=lambda entry: abs(math.log((entry.bytes_per_rank + 1) / (num_bytes + 1))))
         choice = _choice_for(groups.network, nearest)
         steps = tuple(step.algorithm for step in choice.steps) if choice else ()
@@ -240,17 +245,18 @@ def _chooser(groups: ProcessGroups, layout: Layout, level: Callable[[int, int], 
 
 
 def chunks_of(num_bytes: int) -> int:
-    """Chunks of a collective of ``num_bytes`` where the plan names none."""
+    """Return the number of chunks of a collective of ``num_bytes`` if the plan states none."""
     return min(max(num_bytes // CHUNK_BYTES, 1), MAX_CHUNKS)
 
 
 def _schedule_of(
     entry: PredictedCollective, operation: Operation, layout: Layout, num_chunks: int, steps: tuple[str, ...]
 ) -> CollectiveSchedule | None:
-    """The schedule that the cost model's name stands for; None for curves measured on a library's own collective.
+    """Return the schedule that the cost model's algorithm stands for; None for a curve measured on a library's own.
 
     Args:
-        steps: of a hierarchical one, algorithms outermost level first; levels that the plan does not name run a ring.
+        steps: algorithms of a hierarchical schedule, outermost level first; levels that the plan does not name run a
+            ring.
     """
     if entry.algorithm == "hierarchical":
         depth = depth_of(layout)
@@ -268,7 +274,7 @@ def _schedule_of(
 
 
 def _choice_for(network: Sequence[CommunicatorChoice], entry: PredictedCollective) -> CommunicatorChoice | None:
-    """The plan's choice for what ``entry`` predicts; its name ends in what is sent."""
+    """Return the plan's choice for the collective that ``entry`` predicts: its name ends in the payload."""
     same = [choice for choice in network if choice.op == entry.op]
     return next((choice for choice in same if entry.name.endswith(choice.payload)), None)
 

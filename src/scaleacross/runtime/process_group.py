@@ -1,8 +1,8 @@
-"""Backend ``scaleacross`` of ``torch.distributed``: collectives follow the plan, the rest goes to gloo.
+"""Backend ``scaleacross`` of ``torch.distributed``: collectives run the plan's schedules, others gloo or NCCL.
 
-``init_process_group("cpu:scaleacross")`` or plain ``"scaleacross"`` after ``import scaleacross.runtime``. Methods that are not
-defined here (reduce, gather, scatter, send, recv, …), and collectives for which the plan names no schedule, run on an inner gloo
-group; the first of each kind is logged.
+Use it by ``init_process_group("cpu:scaleacross")``, or by plain ``"scaleacross"`` after ``import scaleacross.runtime``.
+Methods that are not defined here (reduce, gather, scatter, send, recv, …) run on an inner group: gloo, or NCCL for
+tensors on a GPU. So do collectives for which the plan names no schedule; the first of each kind is logged.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ class Options:
     """``pg_options`` of this backend.
 
     Args:
-        policy: what to run; None: what the launch file says.
-        recorder: where records go; None: the one of this process.
-        point_to_point: tensors on a CPU go over gloo's send and receive too, as those on a GPU go over NCCL's.
+        policy: schedules to run; None: those of the launch file.
+        recorder: flight recorder of the group; None: that of this process.
+        point_to_point: run collectives of CPU tensors over gloo's send and receive, as those of GPU tensors run over
+            NCCL's.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class ScaleAcrossGroup(TransportGroup):
 
     @any_form
     def allreduce(self, tensors: list[Tensor], opts: Any) -> Any:
-        """In place, of one tensor."""
+        """All-reduce one tensor in place."""
         (tensor,) = tensors
         reduction = reduction_name(opts.reduceOp)
         chosen = self._chosen(Operation.ALL_REDUCE, [tensor], size_bytes(tensor), reduction)
@@ -129,12 +130,12 @@ class ScaleAcrossGroup(TransportGroup):
 
     @any_form
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> Any:
-        """Several tensors, one after the other."""
+        """All-reduce several tensors, one after the other."""
         return joined([self.allreduce([tensor], opts) for tensor in tensors])
 
     @any_form
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
-        """Shards of all ranks, one after the other in ``output``."""
+        """Gather the shards of all ranks, one after the other in ``output``."""
         chosen = self._chosen(Operation.ALL_GATHER, [output, tensor], size_bytes(output))
         if chosen is None or output.numel() != tensor.numel() * self._num_ranks or not output.is_contiguous():
             return super().all_gather_single(output, tensor, opts)
@@ -151,7 +152,7 @@ class ScaleAcrossGroup(TransportGroup):
 
     @any_form
     def allgather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> Any:
-        """Into one tensor per rank."""
+        """Gather every rank's tensor into one tensor per rank."""
         (tensor,), (parts,) = tensors, outputs
         size = size_bytes(tensor) * self._num_ranks
         chosen = self._chosen(Operation.ALL_GATHER, [tensor, *parts], size)
@@ -171,14 +172,14 @@ class ScaleAcrossGroup(TransportGroup):
 
     @any_form
     def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any) -> Any:
-        """Several, one after the other."""
+        """Gather several tensors, one after the other."""
         return joined([self.all_gather_single(o, t, opts) for o, t in zip(outputs, tensors, strict=True)])
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     @any_form
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
-        """Shard of the own rank."""
+        """Reduce ``tensor`` and keep the shard of the own rank in ``output``."""
         reduction = reduction_name(opts.reduceOp)
         chosen = self._chosen(Operation.REDUCE_SCATTER, [output, tensor], size_bytes(tensor), reduction)
         if chosen is None or tensor.numel() != output.numel() * self._num_ranks or not output.is_contiguous():
@@ -196,7 +197,7 @@ class ScaleAcrossGroup(TransportGroup):
 
     @any_form
     def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> Any:
-        """From one tensor per rank."""
+        """Reduce one tensor per rank and keep that of the own rank."""
         (output,), (parts,) = outputs, tensors
         if any(part.shape != output.shape for part in parts) or not output.is_contiguous():
             return super().reduce_scatter(outputs, tensors, opts)
@@ -204,14 +205,14 @@ class ScaleAcrossGroup(TransportGroup):
 
     @any_form
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any) -> Any:
-        """Several, one after the other."""
+        """Reduce-scatter several tensors, one after the other."""
         return joined([self.reduce_scatter_single(o, t, opts) for o, t in zip(outputs, tensors, strict=True)])
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     @any_form
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
-        """From ``opts.rootRank``."""
+        """Broadcast one tensor from ``opts.rootRank``."""
         (tensor,) = tensors
         chosen = self._chosen(Operation.BROADCAST, [tensor], size_bytes(tensor))
         if chosen is None:
@@ -230,13 +231,14 @@ class ScaleAcrossGroup(TransportGroup):
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any
     ) -> Any:
-        """Rows of ``tensor`` by destination; without splits the same number for all."""
+        """Send rows of ``tensor`` by destination. Without splits every rank gets the same number."""
         chosen = self._chosen(Operation.ALL_TO_ALL, [output, tensor], size_bytes(tensor))
         if chosen is None or not output.is_contiguous():
             return super().all_to_all_single(output, tensor, output_splits, input_splits, opts)
         sends, receives = self._splits(tensor, input_splits), self._splits(output, output_splits)
         flat = tensor.contiguous()
         gathered = None
+        # a rank that forwards blocks must know the counts of every pair
         if operations.needs_all_counts(chosen.schedule):
             gathered = self._queue.all_counts(sends, timeout_seconds(opts))
 
@@ -253,28 +255,28 @@ class ScaleAcrossGroup(TransportGroup):
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's name)
-        """The name that scripts give."""
+        """Return the name that scripts give."""
         return BACKEND
 
     name = getBackendName
 
     def abort(self) -> None:
-        """Give up at once; peers that wait for this rank are told."""
+        """Give up at once, and tell the peers that wait for this rank."""
         self._communicator.close("abort() was called")
         self._inner.abort()
 
     def shutdown(self) -> None:
-        """End the thread of the group when what is queued is done."""
+        """End the thread of the group once everything queued is done."""
         self._communicator.close()
 
     def exchanged_bytes(self) -> tuple[int, int]:
-        """(sent, received) bytes of payload of planned collectives since the group began."""
+        """Return (sent, received) payload bytes of planned collectives since the group began."""
         return self._communicator.exchanged_bytes()
 
     def _chosen(
         self, operation: Operation, tensors: list[Tensor], num_bytes: int, reduction: str | None = None
     ) -> Chosen | None:
-        """What the policy names, if the executor can run it on these tensors; else the first of its kind is logged."""
+        """Return the policy's choice; None, logged once per kind, if the executor cannot run it on these tensors."""
         dtype = tensors[0].dtype
         if any(not is_plain(tensor, self._runs_on) for tensor in tensors):
             self._say(f"{operation.value} of tensors that are sparse or on {tensors[0].device.type}")
@@ -291,7 +293,10 @@ class ScaleAcrossGroup(TransportGroup):
         return chosen
 
     def _codes(self, chosen: Chosen, dtype: torch.dtype, reduction: str = "sum") -> operations.Codes | None:
-        """How messages between far ranks are encoded, if that makes ``dtype`` smaller; of reductions only sums may be off."""
+        """Return the encoding of messages between far ranks, or None if the codec does not make ``dtype`` smaller.
+
+        Only sums and averages may be inexact; other reductions are never encoded.
+        """
         codec, rank = chosen.codec, self._my_rank
         if codec is None or reduction not in ("sum", "avg") or not carries(codec, dtype):
             return None
@@ -307,7 +312,7 @@ class ScaleAcrossGroup(TransportGroup):
                 logger.warning("group %s: %s is not in %s: gloo's own runs, on a GPU NCCL's", name, what, where)
 
     def _splits(self, tensor: Tensor, splits: list[int]) -> list[int]:
-        """Elements per rank of a tensor that is split along its first dimension."""
+        """Return the elements per rank of a tensor that is split along its first dimension."""
         if not splits:
             return [tensor.numel() // self._num_ranks] * self._num_ranks
         row = prod(tensor.shape[1:])
@@ -315,7 +320,7 @@ class ScaleAcrossGroup(TransportGroup):
 
 
 def create(options: Any, backend_options: Any) -> ScaleAcrossGroup:
-    """Called by ``torch.distributed`` for every group of this backend."""
+    """Create a group of this backend; ``torch.distributed`` calls it."""
     return ScaleAcrossGroup(
         options.store,
         options.group_rank,
@@ -328,7 +333,7 @@ def create(options: Any, backend_options: Any) -> ScaleAcrossGroup:
 
 
 def register() -> None:
-    """Make ``scaleacross`` known to ``torch.distributed``; twice does no harm."""
+    """Register the backend with ``torch.distributed``; a second call has no effect."""
     if BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
         dist.batch_isend_irecv = dist.distributed_c10d.batch_isend_irecv = batched

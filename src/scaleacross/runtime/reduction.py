@@ -1,4 +1,7 @@
-"""How arriving elements join what a rank holds. Narrow floats are summed in fp32, rounded when they travel and at the end."""
+"""Reductions of arriving elements into those that a rank holds.
+
+Narrow floats are summed in fp32, and rounded when they travel and at the end.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from typing import Final, TypeAlias
 import torch
 
 Combine: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
-"""(held, arriving, out): ``out``, of the type of ``held`` and maybe the same tensor, becomes the reduction of both; ``arriving``
-may have a narrower type."""
+"""(held, arriving, out): write the reduction of ``held`` and ``arriving`` to ``out``, which has the type of ``held``
+and may be the same tensor. ``arriving`` may have a narrower type."""
 
 COMBINE: Final[Mapping[str, Combine]] = {
     "sum": lambda held, arriving, out: torch.add(held, _added(arriving, held), out=out),
@@ -21,7 +24,7 @@ COMBINE: Final[Mapping[str, Combine]] = {
     "bor": lambda held, arriving, out: torch.bitwise_or(held, arriving, out=out),
     "bxor": lambda held, arriving, out: torch.bitwise_xor(held, arriving, out=out),
 }
-"""Reductions by the lower-case name of ``torch.distributed.ReduceOp``. An average is divided when all is summed."""
+"""Reductions by the lower-case name of ``torch.distributed.ReduceOp``; ``operations`` divides for an average."""
 
 EIGHT_BITS: Final = frozenset({torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz})
 """Types that torch computes with only after they have been widened."""
@@ -31,12 +34,12 @@ WIDE: Final = frozenset({torch.float32, torch.float64})
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type in which elements of ``dtype`` are reduced."""
+    """Return the type in which elements of ``dtype`` are reduced."""
     return torch.float32 if dtype in NARROW else dtype
 
 
 def can_reduce(dtype: torch.dtype, reduction: str) -> bool:
-    """Whether the executor reduces elements of ``dtype`` so; what it cannot, the transport's own collective may."""
+    """Return whether the executor reduces elements of ``dtype`` so. If not, the transport's own collective may."""
     if reduction not in COMBINE:
         return False
     if reduction in ("band", "bor", "bxor"):

@@ -1,4 +1,4 @@
-"""Says what the runtime needs where it is missing, and loads what it may go without."""
+"""Reports what the runtime needs if it is missing, and imports optional modules."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ INSTALL = "pip install 'scaleacross[runtime]'"
 
 
 def has_torch() -> bool:
-    """Whether torch can be imported."""
+    """Return whether torch can be imported."""
     return find_spec("torch") is not None
 
 
 def runs_kernels(tensor: torch.Tensor) -> bool:
-    """Whether Triton kernels work on ``tensor``; elsewhere the references do, which give the same bits."""
+    """Return whether Triton kernels work on ``tensor``. Elsewhere the references run, which give the same bits."""
     return bool(tensor.is_cuda) and find_spec("triton") is not None
 
 
 def kernels(name: str) -> ModuleType:
-    """A module of ``runtime.kernels``, imported where it is used because it needs triton."""
+    """Return a module of ``runtime.kernels``. It is imported only where it is used, because it needs triton."""
     return import_module(f"scaleacross.runtime.kernels.{name}")
 
 
 def require_torch() -> None:
-    """Raise InputError where torch, or its distributed package, is missing."""
+    """Raise InputError if torch, or its distributed package, is missing."""
     if not has_torch():
         raise InputError(f"the runtime needs torch, which is not installed: {INSTALL}")
     import torch.distributed

@@ -1,8 +1,8 @@
-"""Rows to the ranks that they are meant for, with counts that stay on the device (AllToAllvDynamic).
+"""Sends rows to the ranks that they are meant for, with counts that stay on the device (AllToAllvDynamic).
 
-An all-to-all-v needs every count on the host before it starts. Here every pair of ranks has room for ``capacity`` rows, whatever
-the counts turn out to be: sizes are known beforehand, nothing waits for the device, and a flag says when a row found no room.
-Both functions work on any process group of torch.distributed.
+An all-to-all-v needs every count on the host before it starts. Here every pair of ranks has room for ``capacity`` rows,
+whatever the counts turn out to be. So sizes are known beforehand and nothing waits for the device; a flag says when a
+row found no room. The functions work on any process group of torch.distributed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from scaleacross.runtime.rows import Layout, lay_out, pack_rows, unpack_rows
 
 @dataclass(frozen=True)
 class Received:
-    """What has come.
+    """Rows that have arrived.
 
     Attributes:
-        rows: (ranks · capacity, width), by source rank, in the order in which the source had them; zeros where there is none.
+        rows: (ranks · capacity, width), by source rank, in the order in which the source had them; zeros where there is
+            none.
         counts: int64 per source: its rows here, at most ``capacity``.
         overflow: int32 of one element: whether any rank of the group left a row out for want of room.
         capacity: rows per pair of ranks.
-        way: where the rows of this rank went.
+        way: layout in which the rows of this rank were sent.
     """
 
     rows: Tensor
@@ -36,7 +37,7 @@ class Received:
     way: Layout
 
     def compact(self) -> Tensor:
-        """Rows without gaps, as ``all_to_all_single`` leaves them; waits for the device."""
+        """Return the rows without gaps, as ``all_to_all_single`` leaves them; waits for the device."""
         places = torch.arange(self.rows.shape[0], device=self.rows.device)
         return self.rows[places % self.capacity < self.counts[places // self.capacity]]
 
@@ -47,7 +48,7 @@ def exchange_rows(group: dist.ProcessGroup, rows: Tensor, destinations: Tensor, 
     Args:
         rows: (num_rows, width).
         destinations: int64 (num_rows,), ranks of the group; a negative one sends the row nowhere.
-        capacity: rows from one rank to another that there is room for.
+        capacity: rows from one rank to another for which there is room.
 
     Raises:
         InputError: shapes or types make no sense.
@@ -62,7 +63,7 @@ def exchange_rows(group: dist.ProcessGroup, rows: Tensor, destinations: Tensor, 
 
 
 def return_rows(group: dist.ProcessGroup, received: Received, results: Tensor) -> Tensor:
-    """The way back: ``results`` (ranks · capacity, width) in the places of ``received.rows`` go to where these came from.
+    """Send ``results`` (ranks · capacity, width), in the places of ``received.rows``, back to those rows' senders.
 
     Returns:
         (num_rows, width) in the order of the rows sent; a row that was left out gets zeros.
@@ -78,7 +79,7 @@ def return_rows(group: dist.ProcessGroup, received: Received, results: Tensor) -
 
 
 def exchange_again(group: dist.ProcessGroup, received: Received, rows: Tensor) -> Tensor:
-    """Send other rows the way of an ``exchange_rows`` before, such as the gradients of what came back.
+    """Send other rows the way of an earlier ``exchange_rows``, such as the gradients of what came back.
 
     Returns:
         (ranks · capacity, width) in the places of ``received.rows``, zeros where there is none.
@@ -95,7 +96,7 @@ def exchange_again(group: dist.ProcessGroup, received: Received, rows: Tensor) -
 
 
 def _anywhere(group: dist.ProcessGroup, overflow: Tensor) -> Tensor:
-    """Whether the flag is set on any rank."""
+    """Return the flag, set if it is set on any rank."""
     flag = overflow.to(torch.int32)
     dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
     return flag

@@ -1,7 +1,8 @@
-"""Rows by destination and back: what an all-to-all-v with counts on the device does before and after the exchange.
+"""Packs rows by destination and back: what an all-to-all-v with counts on the device does around the exchange.
 
-Every destination has room for ``capacity`` rows. A row's place is its rank among those of its destination in the input's order,
-so a layout is the same in every run; rows beyond the capacity are left out and a flag says so. Nothing waits for the device.
+Every destination has room for ``capacity`` rows. A row's place is its rank among those of its destination in the
+input's order, so a layout is the same in every run. Rows beyond the capacity are left out, and a flag says so. Nothing
+waits for the device.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from scaleacross.runtime.requirement import kernels, runs_kernels
 
 @dataclass(frozen=True)
 class Layout:
-    """Where rows go.
+    """Places of rows.
 
     Attributes:
-        slots: int64 per row: destination · capacity + rank among its rows, −1 where it has no room or no destination.
+        slots: int64 per row: destination · capacity + rank among its rows, −1 for a row without room or destination.
         counts: int64 per destination: rows that want to go there, which may be more than ``capacity``.
         overflow: bool of one element: whether any row was left out for want of room.
         capacity: rows per destination.
@@ -32,15 +33,15 @@ class Layout:
 
 
 def lay_out(destinations: torch.Tensor, num_destinations: int, capacity: int) -> Layout:
-    """Places of rows by destination.
+    """Return the places of rows by destination.
 
     Args:
         destinations: int64 per row, in [0, num_destinations); a negative one sends the row nowhere.
-        num_destinations: number of them.
-        capacity: rows that each has room for.
+        num_destinations: number of destinations.
+        capacity: rows for which each destination has room.
 
     Raises:
-        InputError: type or sizes make no sense.
+        InputError: the type or a size makes no sense.
     """
     if destinations.dtype != torch.int64 or destinations.dim() != 1:
         raise InputError(
@@ -56,23 +57,24 @@ def lay_out(destinations: torch.Tensor, num_destinations: int, capacity: int) ->
 
 
 def pack_rows(rows: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """(num_rows, width) → (destinations · capacity, width), with zeros in the room that is left."""
+    """Return (num_rows, width) as (destinations · capacity, width), with zeros in the room that is left."""
     out = rows.new_zeros(layout.counts.numel() * layout.capacity, rows.shape[1])
     (kernels("shuffle").scatter_by_kernel if runs_kernels(rows) else scatter_reference)(rows, layout.slots, out)
     return out
 
 
 def unpack_rows(packed: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """The inverse: (destinations · capacity, width) → (num_rows, width), with zeros for rows that were left out."""
+    """Return (destinations · capacity, width) as (num_rows, width), with zeros for rows that were left out."""
     out = packed.new_zeros(layout.slots.numel(), packed.shape[1])
     (kernels("shuffle").gather_by_kernel if runs_kernels(packed) else gather_reference)(packed, layout.slots, out)
     return out
 
 
 def rank_reference(destinations: torch.Tensor, num_destinations: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(rank of each row among those of its destination, rows per destination) in torch."""
+    """Return (rank of each row among those of its destination, rows per destination) in torch."""
     order = destinations.argsort(stable=True)
     ordered = destinations[order]
+    # position of the first row of the same destination: the rank is the distance to it
     first = torch.searchsorted(ordered, ordered, right=False)
     ranks = torch.empty_like(destinations)
     ranks[order] = torch.arange(order.numel(), device=order.device) - first
@@ -81,10 +83,10 @@ def rank_reference(destinations: torch.Tensor, num_destinations: int) -> tuple[t
 
 
 def scatter_reference(rows: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
-    """out[slots[i]] = rows[i] in torch."""
+    """Write out[slots[i]] = rows[i] in torch."""
     out[slots[slots >= 0]] = rows[slots >= 0]
 
 
 def gather_reference(packed: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
-    """out[i] = packed[slots[i]] in torch."""
+    """Write out[i] = packed[slots[i]] in torch."""
     out[slots >= 0] = packed[slots[slots >= 0]]

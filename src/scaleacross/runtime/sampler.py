@@ -1,7 +1,7 @@
 """A batch sampler for ``torch.utils.data`` that gives every rank samples of about the same cost in every step.
 
-Every rank works out the same assignment from the lengths of all samples, so nothing is exchanged: a rank reads the samples
-that it was given. Where data lie in buildings, ``homes`` keeps every sample in its own.
+Every rank computes the same assignment from the lengths of all samples, so nothing is exchanged. A rank reads the
+samples that the assignment gives it. If data lie in buildings, ``homes`` keeps every sample in its own.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from scaleacross.samples.balance import Ints, balanced, sample_costs
 
 
 class BalancedBatchSampler(Sampler[list[int]]):
-    """Lists of sample numbers, one per step, for ``DataLoader(dataset, batch_sampler=…)``. What fills no whole step is left out.
+    """Lists of sample numbers, one per step, for ``DataLoader(dataset, batch_sampler=…)``; only whole steps.
 
     Args:
-        lengths: of every sample of the data set, e.g. in tokens.
+        lengths: lengths of all samples of the data set, e.g. in tokens.
         batch_size: samples per rank and step; None: as many documents as fit the packs of ``max_tokens`` (packing).
         linear, quadratic: a sample costs linear · length + quadratic · length².
-        fixed_counts: every rank gets ``batch_size`` samples; else so many in the mean, by cost.
-        max_tokens: tokens of a rank's batch at most; not with fixed counts.
-        num_replicas, rank: of the ranks that read different samples; default: those of the default process group.
-        homes: building of every sample; ``rank_homes`` of every rank. Samples are then balanced inside buildings only, each of
-            which gives as many samples as it has ranks.
+        fixed_counts: every rank gets ``batch_size`` samples; otherwise that many in the mean, by cost.
+        max_tokens: largest number of tokens of a rank's batch; not with fixed counts.
+        num_replicas, rank: number of ranks that read different samples, and own rank among them; default: those of the
+            default process group.
+        homes: building of every sample, with ``rank_homes`` of every rank. Samples are then balanced inside buildings
+            only; a building gives ``batch_size`` samples, or one pack, per rank.
         shuffle: draw samples in another order in every epoch (``set_epoch``), the same on all ranks.
 
     Raises:
@@ -87,11 +88,11 @@ class BalancedBatchSampler(Sampler[list[int]]):
             raise InputError(f"{len(self.lengths):,} samples fill no step of {self.num_replicas} ranks")
 
     def set_epoch(self, epoch: int) -> None:
-        """Another order of the samples; call it before every epoch, with the same number on all ranks."""
+        """Select another order of the samples. Call it before every epoch, with the same number on all ranks."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Steps of the epoch."""
+        """Number of steps of the epoch."""
         if self.batch_size is not None:
             return min(len(samples) // (self.batch_size * len(ranks)) for samples, ranks in self._parts)
         if self._counted is None or self._counted[0] != self.epoch:
@@ -99,12 +100,12 @@ class BalancedBatchSampler(Sampler[list[int]]):
         return self._counted[1]
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Own samples of every step."""
+        """Yield this rank's samples of every step."""
         for step in self._steps():
             yield step[self.rank]
 
     def assignments(self) -> Iterator[list[list[int]]]:
-        """Samples of every rank, step by step."""
+        """Yield the samples of every rank, step by step."""
         return self._steps()
 
     def _steps(self) -> Iterator[list[list[int]]]:
@@ -130,7 +131,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             yield samples, self._placed(samples, num_ranks, capacity)
 
     def _packed_steps(self, order: Ints, num_ranks: int) -> Iterator[tuple[Ints, Ints]]:
-        """As many documents as fit one pack per rank, and then as many fewer as it takes to place them."""
+        """Yield steps of as many documents as fit one pack per rank by their sum, less those that cannot be placed."""
         capacity, first = float(self.max_tokens or 0), 0
         while first < len(order):
             ends = np.cumsum(self.lengths[order[first:]])
@@ -143,6 +144,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
                 try:
                     placed = self._placed(samples, num_ranks, capacity)
                 except InputError:
+                    # a sum that fits need not be placeable pack by pack, so fewer documents are tried
                     count -= max(1, count // 64)
             yield samples, placed
             first += count
@@ -155,7 +157,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         return np.random.default_rng((self.seed, self.epoch)).permutation(samples) if self.shuffle else samples
 
     def _by_home(self, homes: ArrayLike | None, rank_homes: Sequence[Any] | None) -> list[tuple[Ints, list[int]]]:
-        """Samples and ranks of every building; one part where samples may go anywhere."""
+        """Return (samples, ranks) of every building; one part if samples may go anywhere."""
         if (homes is None) != (rank_homes is None):
             raise InputError("homes of samples and rank_homes go together")
         if homes is None or rank_homes is None:

@@ -1,7 +1,8 @@
-"""TLS on connections that leave a network: both ends show a certificate that one authority has signed. Off unless it is set.
+"""TLS on connections that leave a network, off by default: both ends show a certificate signed by one authority.
 
-``SCALEACROSS_TLS_CERTIFICATE``, ``SCALEACROSS_TLS_KEY`` and ``SCALEACROSS_TLS_AUTHORITY`` are paths of PEM files. Inside a host,
-and inside each network of ``SCALEACROSS_TLS_INSIDE`` (``10.1.0.0/16,10.2.0.0/16``, one a building), connections stay as they are.
+``SCALEACROSS_TLS_CERTIFICATE``, ``SCALEACROSS_TLS_KEY`` and ``SCALEACROSS_TLS_AUTHORITY`` are paths of PEM files.
+Connections stay unencrypted within a host, and within each network of ``SCALEACROSS_TLS_INSIDE``
+(``10.1.0.0/16,10.2.0.0/16``, one per building).
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ _CLIENT_HELLO: Final = b"\x16\x03\x01"
 
 
 class SecureSocket(ssl.SSLSocket):
-    """Behaves like a plain socket that does not block: BlockingIOError where nothing can be read or written now."""
+    """A TLS socket that behaves like a plain non-blocking one: BlockingIOError if nothing can move now."""
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """As ``socket.recv``."""
+        """Read like ``socket.recv``."""
         try:
             return super().recv(buflen, flags)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        """As ``socket.recv_into``; of one record at most, so fewer bytes than asked for mean that none are left in between."""
+        """Read like ``socket.recv_into``, at most one record: fewer bytes than asked for mean that none are left."""
         try:
             return super().recv_into(buffer, nbytes, flags)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
 
     def send(self, data: Any, flags: int = 0) -> int:
-        """As ``socket.send``, record after record until no more is taken."""
+        """Send like ``socket.send``, record after record until no more is accepted."""
         left, sent = memoryview(data), 0
         try:
             while sent < len(left):
@@ -53,7 +54,7 @@ class SecureSocket(ssl.SSLSocket):
         return sent
 
     def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:  # type: ignore[override]
-        """As ``socket.sendmsg``: as much of the first buffers as is taken."""
+        """Send like ``socket.sendmsg``: as much of the first buffers as is accepted."""
         sent = 0
         for buffer in buffers:
             try:
@@ -69,7 +70,7 @@ class SecureSocket(ssl.SSLSocket):
 
 
 def leaves_network(own: str, other: str) -> bool:
-    """Whether a connection between these addresses is secured."""
+    """Return whether a connection between these addresses is secured."""
     if not os.environ.get(PATHS[0]) or own == other:
         return False
     here, there = _address(own), _address(other)
@@ -82,28 +83,28 @@ def leaves_network(own: str, other: str) -> bool:
 
 
 def secured(connection: socket.socket, server: bool) -> socket.socket:
-    """``connection`` under TLS. A client's handshake is done here; a server's where it first reads (``handshake``).
+    """Return ``connection`` under TLS. A client's handshake is done here, a server's when it first reads.
 
     Raises:
-        InputError: the files named are none.
-        OSError: the other side does not take the certificate, or shows none that is right.
+        InputError: the files named are no PEM files.
+        OSError: the other side does not accept the certificate, or shows none that is valid.
     """
     context = _context(server, *(os.environ.get(name, "") for name in PATHS))
     return context.wrap_socket(connection, server_side=server, do_handshake_on_connect=not server)
 
 
 def asks_for_tls(connection: socket.socket) -> bool:
-    """Whether the first bytes, which must be there, are those of a TLS handshake: no hello of ours is so long."""
+    """Return whether the first bytes, which must be there, begin a TLS handshake (no hello of ours is that long)."""
     return connection.recv(3, socket.MSG_PEEK) == _CLIENT_HELLO
 
 
 def only_by_tls(where: str) -> str:
-    """What ``NEEDS_TLS`` from there means."""
+    """Return what the answer ``NEEDS_TLS`` means, in words."""
     return f"{where} takes connections by TLS only; {WAY_OUT}"
 
 
 def refusal(error: OSError, where: str) -> str:
-    """In words, with the way out."""
+    """Return the failure of a handshake in words, with the way out."""
     what = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error.strerror or str(error)
     return f"no TLS with {where}: {what}; {WAY_OUT}"
 

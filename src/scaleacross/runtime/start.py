@@ -1,12 +1,12 @@
-"""The start of a job in a constant number of store operations per rank, however many ranks there are.
+"""Starts a job with a constant number of store operations per rank, however many ranks there are.
 
-torch's own start makes every rank read every other rank's address, for each group anew. Here
+torch's own start makes every rank read every other rank's address, anew for each group. Here it takes three steps:
 
-1. rank 0 opens the store on the one address that the launch file names (``open_store``);
-2. each rank publishes one address and reads one, its successor's; over that ring a token goes round twice (``agree``): the first
-   lap finds out whether all ranks are there and have the same launch file, the second tells them;
-3. groups follow from the launch file alone (``mesh.own_group``): only their members take part, and connections are made when the
-   first message needs them.
+1. Rank 0 opens the store on the one address that the launch file names (``open_store``).
+2. Each rank publishes one address and reads that of its successor. A token goes round this ring twice (``agree``). The
+   first lap finds out whether all ranks are there and have the same launch file; the second tells them.
+3. Groups follow from the launch file alone (``mesh.own_group``). Only their members take part, and connections are made
+   when the first message needs them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scaleacross.runtime.launch_file import launch_digest, require_world_size
 from scaleacross.spec.launch import LaunchConfig, Rendezvous
 
 TIMEOUT_S: Final = 300.0
-"""for the start and every collective, where the caller says nothing"""
+"""Time limit of the start and of every collective, if the caller states none."""
 AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 DEFAULT_PORT: Final = 29500
 LOOPBACK: Final = "127.0.0.1"
@@ -35,13 +35,13 @@ MAX_LINE_BYTES: Final = 1 << 10
 
 
 def open_store(config: LaunchConfig, rank: int, timeout_s: float = TIMEOUT_S) -> dist.TCPStore:
-    """The store of the job; rank 0 serves it, on the address of ``config.rendezvous`` and no other.
+    """Return the store of the job. Rank 0 serves it, on the address of ``config.rendezvous`` and no other.
 
-    Where torchrun has started all ranks on this machine the store listens on the loopback. Without a rendezvous, ranks of several
-    hosts use the store of the torchrun that started them.
+    If torchrun has started all ranks on this machine, the store listens on the loopback. Without a rendezvous, ranks of
+    several hosts use the store of the torchrun that started them.
 
     Raises:
-        InputError: several hosts and no rendezvous, or rank 0's host has no such address.
+        InputError: there are several hosts and no rendezvous, or rank 0's host has no such address.
         CollectiveTimeoutError: nobody listens there.
     """
     where, timeout = config.rendezvous, timedelta(seconds=timeout_s)
@@ -81,11 +81,11 @@ def open_store(config: LaunchConfig, rank: int, timeout_s: float = TIMEOUT_S) ->
 
 
 def agree(config: LaunchConfig, rank: int, store: dist.Store, timeout_s: float = TIMEOUT_S) -> None:
-    """Wait until all ranks are there, and know that they were started with the same launch file.
+    """Wait until all ranks are there and known to have started with the same launch file.
 
     Raises:
-        InputError: a rank has another launch file, as of another plan, or edited; every rank names the same one.
-        CollectiveTimeoutError: a rank is not there in time; the message names whom this one waited for.
+        InputError: a rank has a launch file of another plan, or an edited one; every rank names the same one.
+        CollectiveTimeoutError: a rank is not there in time; the message names the rank that this one waited for.
         PeerLostError: a neighbour went away.
     """
     ring = _Ring(config, rank, store, timeout_s)
@@ -101,7 +101,7 @@ def agree(config: LaunchConfig, rank: int, store: dist.Store, timeout_s: float =
 
 
 def rank_of_process() -> int:
-    """What the launcher says. Raises InputError where nobody has."""
+    """Return the rank that the launcher gave this process. Raises InputError if it gave none."""
     rank = os.environ.get("RANK", "")
     if not rank.isdecimal():
         raise InputError("no RANK in the environment: start with `scaleacross run LAUNCH.json -- PROGRAM` or torchrun")
@@ -115,15 +115,15 @@ def start(
     timeout_s: float = TIMEOUT_S,
     backend: str = "cpu:scaleacross",
 ) -> None:
-    """Everything up to the default group.
+    """Open the store, agree, and initialise the default group.
 
     Args:
-        rank: of this process; ``rank_of_process()`` under ``scaleacross run`` and torchrun.
-        store: one that exists already; None opens that of the launch file.
+        rank: global rank of this process; ``rank_of_process()`` under ``scaleacross run`` and torchrun.
+        store: an existing store; None opens that of the launch file.
 
     Raises:
         InputError: ``WORLD_SIZE`` is not that of the launch file.
-        InputError, CollectiveTimeoutError, PeerLostError: as ``open_store`` and ``agree``.
+        InputError, CollectiveTimeoutError, PeerLostError: as ``open_store`` and ``agree`` raise them.
     """
     require_world_size(config)
     joined = open_store(config, rank, timeout_s) if store is None else store
@@ -138,7 +138,7 @@ def start(
 
 
 class _Ring:
-    """``ring_agreement`` over the store and two sockets."""
+    """Runs ``ring_agreement`` over the store and two sockets."""
 
     def __init__(self, config: LaunchConfig, rank: int, store: dist.Store, timeout_s: float) -> None:
         self._config, self._rank, self._store, self._timeout_s = config, rank, store, timeout_s
@@ -213,13 +213,13 @@ class _Ring:
 
 
 class _Lines:
-    """Lines of a stream, read as they come and not byte by byte."""
+    """Reads the lines of a stream in blocks, not byte by byte."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection, self._data = connection, b""
 
     def next(self) -> bytes:
-        """The next line with its end. Raises ConnectionError where the stream ends before, or is none of ours."""
+        """Return the next line with its end. Raises ConnectionError if the stream ends before it or it is too long."""
         while b"\n" not in self._data:
             more = self.connection.recv(MAX_LINE_BYTES)
             if not more or len(self._data) > MAX_LINE_BYTES:

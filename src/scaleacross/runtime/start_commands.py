@@ -1,6 +1,6 @@
-"""How the ranks of a launch file are started: torchrun on this machine, or one command per host.
+"""Starts the ranks of a launch file: torchrun on this machine, or one command per host. No torch here.
 
-The static rendezvous gives node R the ranks after those of nodes 0..R−1, which is the order of the launch file. No torch here.
+The static rendezvous gives node R the ranks after those of nodes 0..R−1, which is the order of the launch file.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from scaleacross.spec.launch import LaunchConfig
 from scaleacross.spec.trace import DUMP_PREFIX
 
 GRACE_S: Final = 40.0
-"""for torchrun to end; it gives ranks 30 s before it kills them, and killed before that it would leave them running"""
+"""Seconds for torchrun to end. It gives ranks 30 s before it kills them; killed earlier, it leaves them running."""
 LOOPBACK: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 29500
 OWN_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""set to 1, torchrun opens no store of its own for the ranks"""
+"""Environment variable that, set to 1, keeps torchrun from opening a store of its own for the ranks."""
 
 
 def commands(
     config: LaunchConfig, path: Path, program: Sequence[str], port: int | None, local: bool, dumps: Path | None = None
 ) -> list[str]:
-    """One shell line per host, in rank order; a single one where all ranks run on this machine.
+    """Return one shell line per host, in rank order; a single line if all ranks run on this machine.
 
     Args:
         dumps: folder for the traces of the ranks.
-        port: where torchrun's own processes meet; None: 29500, or the one after the rendezvous of the launch file.
+        port: where torchrun's own processes meet; None: 29500, or the port after the rendezvous of the launch file.
 
     Raises:
-        InputError: the port is taken by the rendezvous.
+        InputError: the port is that of the rendezvous.
     """
     variables = {LAUNCH_VARIABLE: str(path.resolve()), **dumping_into(dumps)}
     stated = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
@@ -66,7 +66,7 @@ def commands(
 
 
 def start(config: LaunchConfig, path: Path, program: Sequence[str], extra: dict[str, str] | None = None) -> int:
-    """Run ``program`` on all ranks on this machine and wait. An interrupt ends them, too, and they write their traces.
+    """Run ``program`` on all ranks on this machine and wait. On an interrupt the ranks write their traces and end.
 
     Returns:
         torchrun's exit code.
@@ -96,10 +96,10 @@ def start(config: LaunchConfig, path: Path, program: Sequence[str], extra: dict[
 
 
 def dumping_into(folder: Path | None) -> dict[str, str]:
-    """Environment of ranks that write their traces into ``folder``.
+    """Return the environment of ranks that write their traces into ``folder``.
 
     Raises:
-        InputError: it holds traces already; those of ranks that leave none this time would be taken for theirs.
+        InputError: it holds traces already. Those of ranks that leave none this time would be mistaken for new ones.
     """
     if folder is None:
         return {}
@@ -109,7 +109,7 @@ def dumping_into(folder: Path | None) -> dict[str, str]:
 
 
 def _local(config: LaunchConfig) -> list[str]:
-    """torchrun that meets nobody: through a file, so that nothing listens but what the launch file names."""
+    """Return torchrun's options for one machine: a rendezvous in a file, so only what the launch file names listens."""
     return [
         "--nnodes=1",
         f"--nproc-per-node={config.world_size}",

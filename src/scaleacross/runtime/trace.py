@@ -1,7 +1,8 @@
-"""The flight recorder: a ring buffer of this rank's last collectives, with the plan's prediction beside each.
+"""The flight recorder: a ring buffer of this rank's last collectives, each with the plan's prediction.
 
-One record per operation. It is filled in place as the operation proceeds, so tracing costs an object and a few clock readings per
-collective (``benchmarks/trace_cost.py``), and a dump taken at any moment, from any thread, shows how far each peer has come.
+It has one record per operation, which is filled in place as the operation proceeds. So tracing costs an object and a
+few clock readings per collective (``benchmarks/trace_cost.py``). A dump taken at any moment, from any thread, shows the
+progress of each peer.
 
     recorder = FlightRecorder(rank, world_size)
     group = recorder.group("dp_shard.0", ranks, "dp_shard", launch.process_groups[0])
@@ -30,7 +31,11 @@ DEFAULT_CAPACITY = 2000
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """One operation of this rank. Times are nanoseconds of ``time.perf_counter_ns``."""
+    """One operation of this rank. Times are nanoseconds of ``time.perf_counter_ns``.
+
+    ``cursors`` maps a peer (global rank) to the counters of ``spec.trace.CURSOR_FIELDS``. ``awaited`` is True if the
+    program waits for the result, and None if it may wait through a future.
+    """
 
     group: RecordedGroup
     op: str
@@ -60,7 +65,7 @@ class Record:
         return "scheduled" if self.started_ns is None else "started"
 
     def label(self) -> str:
-        """``send 0→2 of pp``, ``broadcast #3 of dp_replicate, ranks 0, 1``."""
+        """Return a name for messages: ``send 0→2 of pp``, ``broadcast #3 of dp_replicate, ranks 0, 1``."""
         if self.pair is not None:
             return f"{self.op} {self.pair[0]}→{self.pair[1]} of {self.group.desc}"
         return f"{self.op} #{self.sequence} of {self.group.desc}, ranks {', '.join(map(str, self.group.ranks[:8]))}" + (
@@ -68,52 +73,52 @@ class Record:
         )
 
     def start(self) -> None:
-        """The operation leaves its queue: from now on peers may expect its bytes."""
+        """Record that the operation leaves its queue: from now on peers may expect its bytes."""
         self.started_ns = time.perf_counter_ns()
 
     def end(self, error: object = None) -> None:
-        """Its result is there; with ``error`` it is not: the record stays incomplete and keeps the reason."""
+        """Record the end of the operation. With ``error`` the record stays incomplete and keeps the reason."""
         if error is None:
             self.completed_ns = time.perf_counter_ns()
         else:
             self.error = str(error) or type(error).__name__
 
     def await_result(self) -> None:
-        """The program stands still from here until the operation completes. Tells a stuck program from a waiting one."""
+        """Record that the program waits from here until the operation completes. This separates stuck from waiting."""
         self.awaited = True
 
     def hand_out_future(self) -> None:
-        """Somebody may stand still for the result without saying so, as DDP does for its buckets."""
+        """Record that somebody may wait for the result without calling ``wait``, as DDP does for its buckets."""
         self.awaited = self.awaited or None
 
     def expect(self, peer: int, *, chunks_to_send: int = 0, chunks_to_receive: int = 0) -> None:
-        """How many chunks the schedule will move to and from ``peer`` (a rank of the job)."""
+        """Add the chunks that the schedule will move to and from ``peer`` (a global rank)."""
         cursor = self._cursor(peer)
         cursor[1] += chunks_to_send
         cursor[3] += chunks_to_receive
 
     def sent(self, peer: int, num_bytes: int, nanoseconds: int = 0) -> None:
-        """One more chunk has gone to ``peer``, in ``nanoseconds`` in which no other one was under way."""
+        """Count one more chunk to ``peer``; ``nanoseconds`` are those in which no other one was under way."""
         cursor = self._cursor(peer)
         cursor[0] += 1
         cursor[4] += num_bytes
         cursor[5] += nanoseconds
 
     def received(self, peer: int, num_bytes: int, nanoseconds: int = 0) -> None:
-        """One more chunk has come from ``peer``, in ``nanoseconds`` in which no other one was under way."""
+        """Count one more chunk from ``peer``; ``nanoseconds`` are those in which no other one was under way."""
         cursor = self._cursor(peer)
         cursor[2] += 1
         cursor[6] += num_bytes
         cursor[7] += nanoseconds
 
     def coded(self, plain_bytes: int, num_bytes: int) -> None:
-        """One more message has left in a codec: ``num_bytes`` instead of ``plain_bytes``."""
+        """Record that one more message has left encoded, in ``num_bytes`` instead of ``plain_bytes``."""
         self.plain_bytes += plain_bytes
         self.coded_bytes += num_bytes
 
     @property
     def compression_ratio(self) -> float | None:
-        """Bytes that the coded messages of this rank would have taken over those that they took; None where none was coded."""
+        """Unencoded over encoded bytes of the messages that this rank encoded; None if it encoded none."""
         return self.plain_bytes / self.coded_bytes if self.coded_bytes else None
 
     def _cursor(self, peer: int) -> list[int]:
@@ -125,7 +130,7 @@ class Record:
 
 @dataclass(slots=True, eq=False)
 class RecordedGroup:
-    """A process group with its sequence numbers; made by ``FlightRecorder.group``."""
+    """A process group with its sequence numbers; ``FlightRecorder.group`` makes it."""
 
     number: int
     name: str
@@ -137,7 +142,7 @@ class RecordedGroup:
     _predicted: dict[tuple[str, int], float | None] = field(default_factory=dict)
 
     def predicted_s(self, op: str, num_bytes: int) -> float | None:
-        """What launch.json says of it, looked up once per operation and size."""
+        """Return the seconds that launch.json predicts, looked up once per operation and size."""
         key = (op, num_bytes)
         if key not in self._predicted and self.planned is not None:
             self._predicted[key] = self.planned.predicted_s(op, num_bytes)
@@ -148,7 +153,7 @@ class FlightRecorder:
     """The last ``capacity`` operations of one rank. All methods may be called from any thread.
 
     Raises:
-        InputError: capacity, rank or world size make no sense.
+        InputError: the capacity is below 1, or the rank is not within the world size.
     """
 
     def __init__(self, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY) -> None:
@@ -164,13 +169,13 @@ class FlightRecorder:
     def group(
         self, name: str, ranks: Sequence[int], desc: str = "", planned: ProcessGroups | None = None
     ) -> RecordedGroup:
-        """A new group of ``ranks``; ``planned`` is its entry in launch.json, where predictions come from.
+        """Add a group of ``ranks``; ``planned`` is its entry in launch.json, which holds predictions.
 
-        A name that was used before, as when a job destroys its groups and makes them again, gets the number of its use (``0#2``),
-        so that sequence numbers of the two never mix.
+        A job that destroys its groups and makes them again reuses names. A reused name gets the number of its use
+        (``0#2``), so that sequence numbers of the two groups never mix.
 
         Raises:
-            InputError: this rank is not among them.
+            InputError: this rank is not among ``ranks``.
         """
         members = tuple(sorted(ranks))
         if self.rank not in members:
@@ -196,17 +201,18 @@ class FlightRecorder:
         predicted_s: float | None = None,
         pair: tuple[int, int] | None = None,
     ) -> Record:
-        """A new record, ``scheduled`` now.
+        """Add a record, which is ``scheduled`` now.
 
         Args:
-            group: where it runs.
+            group: the group of the operation.
             op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``all_to_allv``, ``send``, ...
             num_inputs, num_outputs: elements that go in and come out on this rank.
             dtype: element type as torch names it.
-            num_bytes: full tensor of gathers, scatters and reductions, bytes sent of all_to_all and send, as launch.json counts.
-            algorithm: the schedule that runs.
-            predicted_s: what the plan says, s; None takes it from the group's entry in launch.json.
-            pair: source and target of a send or recv, ranks of the job.
+            num_bytes: bytes as launch.json counts: the full tensor of gathers, scatters and reductions, the bytes sent
+                of all_to_all and send.
+            algorithm: name of the schedule.
+            predicted_s: seconds that the plan predicts; None takes them from the group's entry in launch.json.
+            pair: source and target of a send or recv, global ranks.
         """
         record = Record(group, op, num_inputs, num_outputs, dtype, pair, num_bytes, algorithm, predicted_s)
         if predicted_s is None and num_bytes and group.planned is not None:
@@ -224,18 +230,18 @@ class FlightRecorder:
         return record
 
     def records(self) -> list[Record]:
-        """What the buffer holds, oldest first."""
+        """Return the records in the buffer, oldest first."""
         with self._lock:
             end = self._next
             held = self._ring[end % self.capacity :] + self._ring[: end % self.capacity]
         return [record for record in held if record is not None]
 
     def wall_ns(self, perf_ns: int | None) -> int | None:
-        """Wall clock of a time stamp; the offset is read once, so that durations never jump."""
+        """Return the wall clock of a time stamp. The offset is read once, so that durations never jump."""
         return None if perf_ns is None else perf_ns + self._epoch_ns
 
     def dump(self, directory: str | Path) -> Path:
-        """Write this rank's file into ``directory``, all or nothing; returns its path."""
+        """Write this rank's file into ``directory``, all or nothing; return its path."""
         from scaleacross.runtime.trace_dump import write_dump
 
         return write_dump(self, Path(directory))

@@ -1,7 +1,7 @@
-"""Writes a rank's records as a file of PyTorch's flight recorder, which its ``fr_trace`` and ``scaleacross diagnose`` read.
+"""Writes a rank's records as a file of PyTorch's flight recorder, for its ``fr_trace`` and ``scaleacross diagnose``.
 
-Field names are those of format 2.10. ``fr_trace`` accepts a fixed set of names: the library in front of the colon
-is ``gloo``, ``all_to_allv`` is its ``all_to_all``. Ranks of a send or receive count within the group there.
+Field names are those of format 2.10. ``fr_trace`` accepts a fixed set of names: the library before the colon is
+``gloo``, and ``all_to_allv`` is called ``all_to_all``. It counts the ranks of a send or receive within the group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAMES: Final = {"all_to_allv": "all_to_all"}
 
 
 def write_dump(recorder: FlightRecorder, directory: Path) -> Path:
-    """The file of ``recorder``'s rank in ``directory``; a reader never sees a half-written one."""
+    """Write the file of ``recorder``'s rank into ``directory``, all or nothing; return its path."""
     directory.mkdir(parents=True, exist_ok=True)
     data = pickle.dumps(dump_content(recorder), protocol=4)
     target = directory / f"{DUMP_PREFIX}{recorder.rank}"
@@ -37,7 +37,7 @@ def write_dump(recorder: FlightRecorder, directory: Path) -> Path:
 
 
 def dump_content(recorder: FlightRecorder) -> dict[str, Any]:
-    """Plain containers and scalars, as format 2.10 has them. Only groups with a record appear."""
+    """Return plain containers and scalars as in format 2.10. Only groups with a record appear."""
     records = recorder.records()
     used = {record.group.number: record.group for record in records}
     notes_waits = any(
@@ -59,7 +59,7 @@ def dump_content(recorder: FlightRecorder) -> dict[str, Any]:
 
 
 def _status(records: list[Record], number: int) -> dict[str, int]:
-    """Last sequence number of each state in one group, -1 where there is none."""
+    """Return the last sequence number of each state in one group, -1 if there is none."""
     own = [one for one in records if one.group.number == number and one.pair is None]
     return {
         "last_enqueued_collective": max((one.sequence for one in own), default=-1),

@@ -1,4 +1,4 @@
-"""Where the runtime writes its trace: one recorder per process, cursors by rank of the job."""
+"""Connects the runtime to its flight recorder: one recorder per process, and progress by global rank."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from scaleacross.runtime.trace import FlightRecorder, Record
 
 
 class GroupCursor:
-    """Writes the progress of a collective of one group into its record. Of messages of one direction that are under way at once
-    the time counts once, so that bytes over time are the rate of the link.
+    """Writes the progress of a collective of one group into its record.
+
+    If several messages of one direction are under way at once, their time counts once. So bytes over time are the rate
+    of the link.
 
     Args:
-        record: of the collective.
-        ranks: ranks of the job, by rank in the group.
+        record: record of the collective.
+        ranks: global ranks, by rank in the group.
     """
 
     def __init__(self, record: Record, ranks: Sequence[int]) -> None:
@@ -28,25 +30,25 @@ class GroupCursor:
         self._received_until: dict[int, int] = {}
 
     def expect(self, program: RankProgram) -> None:
-        """All messages of ``program``."""
+        """Record how many messages ``program`` exchanges with each peer."""
         for peer, (leaving, arriving) in program.traffic.items():
             self._record.expect(self._ranks[peer], chunks_to_send=leaving, chunks_to_receive=arriving)
 
     def sent(self, peer: int, num_bytes: int, begun_ns: int) -> None:
-        """A message has left."""
+        """Record that a message has left."""
         self._record.sent(self._ranks[peer], num_bytes, _not_yet_counted(self._sent_until, peer, begun_ns))
 
     def received(self, peer: int, num_bytes: int, begun_ns: int) -> None:
-        """A message has arrived."""
+        """Record that a message has arrived."""
         self._record.received(self._ranks[peer], num_bytes, _not_yet_counted(self._received_until, peer, begun_ns))
 
     def coded(self, plain_bytes: int, num_bytes: int) -> None:
-        """A coded message has left."""
+        """Record that an encoded message has left."""
         self._record.coded(plain_bytes, num_bytes)
 
 
 def _not_yet_counted(until: dict[int, int], peer: int, begun_ns: int) -> int:
-    """Nanoseconds of a message that ends now, without those in which an earlier one to or from ``peer`` was still under way."""
+    """Return the nanoseconds of a message that ends now, less those in which another of its peer was under way."""
     now = time.perf_counter_ns()
     since = max(begun_ns, until.get(peer, 0))
     until[peer] = now
@@ -54,17 +56,17 @@ def _not_yet_counted(until: dict[int, int], peer: int, begun_ns: int) -> int:
 
 
 def short_name(name: str) -> str:
-    """torch's name of a group; eight digits of one that is a hash."""
+    """Return torch's name of a group; the first eight digits of one that is a hash."""
     return name[:8] if len(name) > 16 else name
 
 
 def recorded_name(name: str, ranks: Sequence[int]) -> str:
-    """torch's name of a group and a mark of its ranks: torch uses names again when a process joins another job."""
+    """Return torch's name of a group with a mark of its ranks: torch reuses names when a process joins another job."""
     return f"{short_name(name)}-{zlib.crc32(repr(list(ranks)).encode()):08x}"
 
 
 def recorder_of_process(rank: int) -> FlightRecorder:
-    """The recorder of this process, which is ``rank`` of the job."""
+    """Return the recorder of this process, which has global rank ``rank``."""
     return _recorder(os.getpid(), rank, int(os.environ.get("WORLD_SIZE", rank + 1)))
 
 

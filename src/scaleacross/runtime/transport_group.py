@@ -1,4 +1,4 @@
-"""What the plan does not cover: torch's own collectives on an inner gloo group (NCCL on a GPU), written to the same trace."""
+"""Operations that the plan does not cover: torch's own on an inner gloo group (NCCL on a GPU), in the same trace."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from scaleacross.runtime.trace import FlightRecorder, Record, RecordedGroup
 
 logger = logging.getLogger("scaleacross.runtime")
 TORCH_BATCH = dist.batch_isend_irecv
-"""torch's own, before ``register`` puts ``batched`` in its place"""
+"""torch's own function, before ``register`` replaces it by ``batched``."""
 
 
 class TransportGroup(dist.ProcessGroup):
-    """Every operation by ``_inner``; ``ScaleAcrossGroup`` overrides what it plans.
+    """A process group that runs every operation on ``_inner``; ``ScaleAcrossGroup`` overrides those that a plan covers.
 
-    Subclasses set ``_inner`` (a ``ProcessGroupGloo``), ``_recorder``, ``_recorded`` and ``_ranks`` (ranks of the job, by rank in
-    the group).
+    Subclasses set ``_inner`` (a ``ProcessGroupGloo``), ``_recorder``, ``_recorded`` and ``_ranks`` (global ranks, by
+    rank in the group).
     """
 
     _inner: Any
@@ -38,66 +38,66 @@ class TransportGroup(dist.ProcessGroup):
     _ranks: list[int]
 
     def _transport(self, tensors: Sequence[Tensor]) -> Any:
-        """NCCL for tensors on a GPU, where there is one; else gloo."""
+        """Return NCCL's group for tensors on a GPU if there is one, else gloo's."""
         return self._device_inner if self._device_inner is not None and tensors[0].is_cuda else self._inner
 
     def allreduce(self, tensors: list[Tensor], opts: Any) -> Any:
-        """As ``torch.distributed.all_reduce``."""
+        """Run ``torch.distributed.all_reduce`` on the transport."""
         return self._traced("all_reduce", tensors, tensors, lambda: self._transport(tensors).allreduce(tensors, opts))
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
-        """As ``torch.distributed.all_gather_single``."""
+        """Run ``torch.distributed.all_gather_single`` on the transport."""
         run = lambda: self._transport([tensor])._allgather_base(output, tensor, opts)  # noqa: E731
         return self._traced("all_gather", [tensor], [output], run)
 
     def allgather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> Any:
-        """As ``torch.distributed.all_gather``."""
+        """Run ``torch.distributed.all_gather`` on the transport."""
         run = lambda: self._transport(tensors).allgather(outputs, tensors, opts)  # noqa: E731
         return self._traced("all_gather", tensors, outputs[0], run)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
-        """As ``torch.distributed.reduce_scatter_single``."""
+        """Run ``torch.distributed.reduce_scatter_single`` on the transport."""
         run = lambda: self._transport([tensor])._reduce_scatter_base(output, tensor, opts)  # noqa: E731
         return self._traced("reduce_scatter", [tensor], [output], run)
 
     def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> Any:
-        """As ``torch.distributed.reduce_scatter``."""
+        """Run ``torch.distributed.reduce_scatter`` on the transport."""
         run = lambda: self._transport(outputs).reduce_scatter(outputs, tensors, opts)  # noqa: E731
         return self._traced("reduce_scatter", tensors[0], outputs, run)
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
-        """As ``torch.distributed.broadcast``."""
+        """Run ``torch.distributed.broadcast`` on the transport."""
         return self._traced("broadcast", tensors, tensors, lambda: self._transport(tensors).broadcast(tensors, opts))
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any
     ) -> Any:
-        """As ``torch.distributed.all_to_all_single``."""
+        """Run ``torch.distributed.all_to_all_single`` on the transport."""
         run = lambda: self._transport([tensor]).alltoall_base(output, tensor, output_splits, input_splits, opts)  # noqa: E731
         return self._traced("all_to_all", [tensor], [output], run)
 
     @any_form
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
-        """As ``torch.distributed.reduce``."""
+        """Run ``torch.distributed.reduce`` on the transport."""
         return self._traced("reduce", tensors, tensors, lambda: self._transport(tensors).reduce(tensors, opts))
 
     @any_form
     def barrier(self, opts: Any) -> Any:
-        """As ``torch.distributed.barrier``."""
+        """Run ``torch.distributed.barrier`` on gloo."""
         return self._traced("barrier", [], [], lambda: self._inner.barrier(opts))
 
     def send(self, tensors: list[Tensor], peer: int, tag: int) -> Any:
-        """As ``torch.distributed.send``; ``peer`` is a rank of the group."""
+        """Run ``torch.distributed.send`` on the transport; ``peer`` is a rank of the group."""
         pair = (self._ranks[self.rank()], self._ranks[peer])
         return self._traced("send", tensors, [], lambda: self._transport(tensors).send(tensors, peer, tag), pair)
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int) -> Any:
-        """As ``torch.distributed.recv``; ``peer`` is a rank of the group."""
+        """Run ``torch.distributed.recv`` on the transport; ``peer`` is a rank of the group."""
         pair = (self._ranks[peer], self._ranks[self.rank()])
         return self._traced("recv", [], tensors, lambda: self._transport(tensors).recv(tensors, peer, tag), pair)
 
     def send_and_receive(self, messages: Sequence[dist.P2POp]) -> list[Any]:
-        """Messages of tensors on a GPU that do not wait for one another, as ``torch.distributed.batch_isend_irecv``."""
+        """Post messages of GPU tensors together, so that none waits for another (``batch_isend_irecv``)."""
         me, records = self._ranks[self.rank()], []
         for message in messages:
             peer, sends = self._ranks[message.group_peer], message.op is dist.isend
@@ -119,10 +119,10 @@ class TransportGroup(dist.ProcessGroup):
         run: Callable[[], Any],
         pair: tuple[int, int] | None = None,
     ) -> Any:
-        """Run and record it.
+        """Run an operation of the transport and record it.
 
         Raises:
-            CollectiveError: it cannot even begin: gloo looks for a peer when it first talks to it.
+            CollectiveError: it cannot begin, because gloo connects to a peer when it first talks to it.
         """
         record = self._begun(op, inputs, outputs, pair)
         try:
@@ -140,7 +140,7 @@ class TransportGroup(dist.ProcessGroup):
     def _begun(
         self, op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], pair: tuple[int, int] | None
     ) -> Record:
-        """The record of what begins now; ``pair`` is source and target of a message, ranks of the job."""
+        """Begin a record. ``pair`` is (source, target) of a message, global ranks."""
         tensors = [*inputs, *outputs]
         record = self._recorder.begin(
             self._recorded,
@@ -157,7 +157,7 @@ class TransportGroup(dist.ProcessGroup):
 
 
 class TransportWork(dist.Work):
-    """A work of the transport that closes its record when it is done."""
+    """A work of the transport that ends its record when it is done."""
 
     def __init__(self, work: Any, record: Record) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class TransportWork(dist.Work):
                 future.add_done_callback(lambda _: record.end())
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait until it is done. Raises CollectiveError: the transport gave up."""
+        """Wait until it is done. Raises CollectiveError if the transport gave up."""
         self._record.await_result()
         try:
             done = bool(self._work.wait(timeout) if timeout.total_seconds() > 0 else self._work.wait())
@@ -178,46 +178,47 @@ class TransportWork(dist.Work):
         return done
 
     def synchronize(self) -> None:
-        """The same without a timeout."""
+        """Wait until it is done, without a timeout."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether it is done."""
+        """Return whether it is done."""
         return bool(self._work.is_completed())
 
     def is_success(self) -> bool:
-        """Whether it is done and has not failed."""
+        """Return whether it is done and has not failed."""
         return bool(self._work.is_success())
 
     def exception(self) -> Any:
-        """What went wrong."""
+        """Return the error, if it failed."""
         return self._work.exception()
 
     def result(self) -> Any:
-        """The tensors."""
+        """Return the tensors."""
         return self._work.result()
 
     def source_rank(self) -> int:
-        """Who sent it."""
+        """Return the rank that sent the message."""
         return int(self._work.source_rank())
 
     def get_future(self) -> Any:
-        """The transport's own future."""
+        """Return the transport's own future."""
         self._record.hand_out_future()
         return self._work.get_future()
 
 
 def _failed(record: Record, error: RuntimeError) -> CollectiveError:
-    """The transport's words, which name neither ranks nor the operation, with both; the record ends with it."""
+    """Return the transport's error with ranks and operation, which its own message lacks; end the record with it."""
     failed = CollectiveError(f"{record.label()}, by gloo or NCCL: {error}")
     record.end(failed)
     return failed
 
 
 def lazy_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
-    """gloo that connects to a peer when it first talks to it, and listens only where our own listener does.
+    """Return a gloo group that connects to a peer at the first message and listens only on our listener's address.
 
-    Connecting everybody at once takes 2 · size + 1 store operations per rank, this one (benchmarks/start_scale.py).
+    Connecting all ranks at once takes 2 · size + 1 store operations per rank, this takes one
+    (benchmarks/start_scale.py).
     """
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timeout
@@ -226,12 +227,12 @@ def lazy_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> di
 
 
 def has_nccl() -> bool:
-    """Whether this process has a GPU and a torch with NCCL."""
+    """Return whether this process has a GPU and a torch with NCCL."""
     return torch.cuda.is_available() and dist.is_nccl_available()
 
 
 def nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
-    """NCCL's own group, which connects when it is first used."""
+    """Return NCCL's own group, which connects when it is first used."""
     share_gpus()
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
@@ -239,10 +240,10 @@ def nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 def batched(messages: list[dist.P2POp]) -> list[Any]:
-    """``torch.distributed.batch_isend_irecv``, for groups of this backend too.
+    """Run ``torch.distributed.batch_isend_irecv``, for groups of this backend too.
 
-    torch lets NCCL post messages together only in groups of its very own class. One after the other, two large messages that
-    cross each other, as those of a pipeline do, would wait for each other for ever.
+    torch lets NCCL post messages together only in groups of its very own class. If they were posted one after the
+    other, two large messages that cross each other, as in a pipeline, would wait for each other for ever.
     """
     dist.distributed_c10d._check_p2p_op_list(messages)
     group = messages[0].group
@@ -252,10 +253,10 @@ def batched(messages: list[dist.P2POp]) -> list[Any]:
 
 
 def share_gpus() -> None:
-    """Let ranks of this machine share a GPU where it has fewer GPUs than ranks: a plan can be tried out there, if slowly.
+    """Let ranks share a GPU on a machine with fewer GPUs than ranks: a plan can be tried out there, if slowly.
 
-    NCCL refuses two ranks of one host on one GPU. With a host name for each rank (``NCCL_HOSTID``) it takes them for ranks of
-    different hosts, and their messages go through sockets.
+    NCCL refuses two ranks of one host on one GPU. A host name for each rank (``NCCL_HOSTID``) makes it treat them as
+    ranks of different hosts. Their messages then go through sockets.
     """
     if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count() and "NCCL_HOSTID" not in os.environ:
         os.environ["NCCL_HOSTID"] = f"{socket.gethostname()}-{os.environ.get('LOCAL_RANK', os.getpid())}"

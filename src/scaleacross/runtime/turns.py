@@ -1,4 +1,4 @@
-"""Jobs that run one after the other: in a thread of their own, or in that of a caller who would only wait for it."""
+"""Runs jobs one after the other, in a thread of their own or in that of a caller who would only wait for the result."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Job = Callable[[], None]
 
 
 class Turns:
-    """What is queued, and the thread that runs it.
+    """A queue of jobs, and the thread that runs them.
 
     Args:
-        name: of the thread.
-        at_end: runs when the last job is done.
+        name: name of the thread.
+        at_end: called after the last job.
     """
 
     def __init__(self, name: str, at_end: Job) -> None:
@@ -27,13 +27,14 @@ class Turns:
         self.thread.start()
 
     def submit(self, job: Job, *, here: bool = False) -> Job | None:
-        """Queue ``job``; it must not raise an Exception.
+        """Queue ``job``, which must not raise an Exception.
 
         Args:
-            here: the caller does nothing until it is done. If nothing else is queued, it may run it.
+            here: the caller does nothing until the job is done, so it may run the job itself if nothing else is queued.
 
         Returns:
-            what the caller must run now in place of the thread: two changes of threads cost more than a small collective.
+            a job that the caller must run now in place of the thread, else None. Two changes of threads cost more than
+            a small collective.
         """
         with self._counting:
             self._num_queued += 1
@@ -44,7 +45,7 @@ class Turns:
         return partial(self._run, job)
 
     def end(self) -> None:
-        """The thread ends when what is queued is done. Takes no lock and never waits."""
+        """End the thread once everything queued is done. Takes no lock and never waits."""
         self._jobs.put(None)
 
     def _work(self) -> None:
@@ -58,7 +59,7 @@ class Turns:
             self._at_end()
 
     def _run(self, job: Job) -> None:
-        """Run ``job``, for which ``_turn`` is held."""
+        """Run ``job``; the caller holds ``_turn``."""
         try:
             job()
         finally:

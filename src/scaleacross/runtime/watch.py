@@ -1,4 +1,4 @@
-"""What one rank knows of those that hold a collective up; asks them in a thread of its own while nothing moves."""
+"""Watches the ranks that a group waits for; asks them in a thread of its own while nothing moves."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ logger = logging.getLogger("scaleacross.runtime")
 
 
 class Watch:
-    """Of one group.
+    """What one rank knows about those that hold its group up.
 
     Args:
-        rank, names: own rank; how every rank is called in messages.
+        rank, names: own rank; the name of every rank in messages.
         ask: asks one rank; called in a thread of its own.
         wake: wakes the thread of the group up.
     """
@@ -49,27 +49,27 @@ class Watch:
         self._named: tuple[int, str] | None = None
 
     def status(self, waits_for: Sequence[int], reason: str | None) -> Status:
-        """For those who ask this rank."""
+        """Return the status of this rank, for those who ask."""
         running = self._running
         return Status(self._sequence, running, tuple(waits_for) or self._waits_for if running else (), reason)
 
     def begin(self, sequence: int) -> None:
-        """This rank is in a collective."""
+        """Record that this rank is in collective ``sequence``."""
         self._sequence, self._running, self._waits_for = sequence, True, ()
         self.moved()
 
     def end(self) -> None:
-        """It has left it."""
+        """Record that this rank has left the collective."""
         self._sequence, self._running = self._sequence + 1, False
 
     def moved(self) -> None:
-        """Something has come or gone."""
+        """Record that something has arrived or left."""
         self._moved = time.monotonic()
         if self._found is not None:
             self._found = self._named = None
 
     def look(self, waits_for: Callable[[], Sequence[int]]) -> None:
-        """In the thread of the group: ask when nothing has moved for a heartbeat, and judge what has been found.
+        """Ask if nothing has moved for a heartbeat, and act on what has been found; runs in the thread of the group.
 
         Raises:
             PeerLostError: a rank is dead, has given up, or has been silent for longer than patience lasts.
@@ -99,14 +99,15 @@ class Watch:
             raise PeerLostError(text)
 
     def last_words(self, waits_for: Sequence[int]) -> Found | None:
-        """Who holds this rank up, asked now if nobody has been found: the time is over."""
+        """Return the rank that holds this one up when the time is over; it is asked now if none has been found."""
         self._waits_for = tuple(waits_for)
         return self._found or find(self._rank, self._sequence, waits_for, self._ask)
 
     def _inquire(self, sequence: int, waits_for: tuple[int, ...]) -> None:
-        """In a thread of its own."""
+        """Ask the ranks; runs in a thread of its own."""
         try:
             found = find(self._rank, sequence, waits_for, self._ask)
+            # an answer that is older than the last movement is no longer true
             if self._running and self._sequence == sequence and self._moved <= self._asked:
                 self._found = found
         finally:

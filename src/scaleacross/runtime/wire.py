@@ -1,8 +1,9 @@
-"""Bytes between two ranks. A link is one TCP connection in one direction: segments forward, credit backward.
+"""The bytes between two ranks. A link is one TCP connection in one direction: segments forward, credit backward.
 
-A segment is a header and its payload. The payload follows in the stream or, between processes of one host, lies in shared memory
-at the place that the header names. The header says which collective it belongs to, so that ranks which do not run the same one
-find out at the first message. A receiver returns credit for what it has taken; a sender keeps at most a window in flight.
+A segment is a header and its payload. The payload follows in the stream or, between processes of one host, lies in
+shared memory at the place that the header names. The header identifies its collective, so ranks that do not run the
+same one find out at the first message. A receiver returns credit for what it has accepted; a sender keeps at most a
+window in flight.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HEADER_BYTES: Final = _HEADER.size
 _CREDIT: Final = struct.Struct("<Q")
 CREDIT_BYTES: Final = _CREDIT.size
 GOODBYE: Final = (1 << 64) - 1
-"""Credit that says: the receiver gave up; a reason follows."""
+"""Credit that says that the receiver gave up; a reason follows."""
 MAX_REASON_BYTES: Final = 1500
 
 SEGMENT, ABORT = 0, 1
@@ -34,7 +35,7 @@ class Identity(NamedTuple):
     Attributes:
         sequence: number of the collective in its group, from 0.
         code: hash of ``text``.
-        num_elements: elements of the tensor that the collective is about; 0 for an all-to-all, whose ranks may differ.
+        num_elements: elements of the collective's tensor; 0 for an all-to-all, whose ranks may differ.
         text: operation, type, reduction and algorithm in words; not sent.
     """
 
@@ -45,22 +46,23 @@ class Identity(NamedTuple):
 
 
 def code_of(text: str) -> int:
-    """Hash of what a collective is in words."""
+    """Return the hash of a collective's description."""
     return zlib.crc32(text.encode())
 
 
 class Header(NamedTuple):
-    """Head of one segment.
+    """The header of one segment.
 
     Attributes:
         kind: SEGMENT or ABORT (the payload is a reason then).
-        sequence, code, num_elements: as in ``Identity``.
-        channel, message: which message: the ``message``-th from this sender to this receiver on ``channel``.
+        sequence, code, num_elements: fields of ``Identity``.
+        channel, message: the segment belongs to the ``message``-th message from this sender to this receiver on
+            ``channel``.
         message_elements: elements of the whole message.
         segment_elements: elements of this segment; segments of a message come in order.
         num_bytes: payload of this segment; a codec may need more or fewer for the same elements.
         place: offset in the shared memory, or INLINE.
-        used_bytes: credit to give back for it.
+        used_bytes: credit to return for it.
     """
 
     kind: int
@@ -86,7 +88,7 @@ def pack_segment(
     place: int,
     used_bytes: int,
 ) -> bytes:
-    """The head of a segment as it travels; see ``Header``."""
+    """Return the header of a segment as it travels; see ``Header``."""
     return _HEADER.pack(
         MAGIC,
         SEGMENT,
@@ -105,7 +107,7 @@ def pack_segment(
 
 
 def unpack(data: bytes | bytearray | memoryview, at: int = 0) -> Header:
-    """Read the header at byte ``at``. Raises CollectiveError where the stream is none of ours."""
+    """Read the header at byte ``at``. Raises CollectiveError if the stream is not ours."""
     magic, kind, _, code, sequence, *others = _HEADER.unpack_from(data, at)
     if magic != MAGIC:
         raise CollectiveError(f"a header begins with {magic:#06x}, expected {MAGIC:#06x}: the stream is out of step")
@@ -113,16 +115,16 @@ def unpack(data: bytes | bytearray | memoryview, at: int = 0) -> Header:
 
 
 def pack_abort(reason: str) -> bytes:
-    """A segment that ends the conversation."""
+    """Return a segment that ends the conversation."""
     text = reason.encode()[:MAX_REASON_BYTES]
     return _HEADER.pack(MAGIC, ABORT, 0, 0, 0, 0, 0, 0, 0, 0, len(text), INLINE, 0) + text
 
 
 def pack_credit(num_bytes: int) -> bytes:
-    """Credit for ``num_bytes``."""
+    """Return the credit message for ``num_bytes``."""
     return _CREDIT.pack(num_bytes)
 
 
 def unpack_credit(data: bytes | bytearray | memoryview) -> int:
-    """The bytes of a credit, or GOODBYE."""
+    """Return the bytes of a credit, or GOODBYE."""
     return int(_CREDIT.unpack(data)[0])

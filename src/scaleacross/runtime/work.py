@@ -1,4 +1,4 @@
-"""A collective in the queue, as torch sees it."""
+"""``torch.distributed`` works of queued collectives."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from scaleacross.runtime.faults import CollectiveTimeoutError
 from scaleacross.runtime.trace import Record
 
 OVERTIME_S: Final = 10.0
-"""A collective that is over time ends by itself, with the names of those that it waits for. Whoever waits gives up after so much
-more, as then the thread of the group itself is held up."""
+"""A collective whose time is over ends by itself and names the ranks that it waits for. Whoever waits for it gives up
+this much later, because then the thread of the group itself is held up."""
 
 
 class QueuedWork(dist.Work):
-    """Done when the thread of the group says so.
+    """The work of a queued collective, which the thread of the group completes.
 
-    Callbacks of its future run in threads of their own (``callbacks``): they may communicate, and wait for what they began.
+    Callbacks of its future run in threads of their own (``callbacks``). They may communicate, and wait for what they
+    began.
 
     Args:
-        what: for messages.
+        what: name of the collective in messages.
         result: tensors that the future holds.
-        timeout_s: time limit, from now: what is queued behind something slow is late too.
+        timeout_s: time limit from now. Time in the queue counts too.
     """
 
     def __init__(self, what: str, result: list[torch.Tensor], timeout_s: float) -> None:
@@ -40,13 +41,13 @@ class QueuedWork(dist.Work):
         self._pending.acquire()  # until it is done: a lock costs a tenth of an Event
         self.record: Record | None = None
         self.device_done: Any = None
-        """an event on the group's stream; None on a CPU"""
+        """Event on the group's stream at the end of the collective; None on a CPU."""
         self._error: BaseException | None = None
         self._promise: torch.futures.Future[list[torch.Tensor]] | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
     def complete(self, error: BaseException | None = None) -> None:
-        """Called once, by the thread of the group."""
+        """End the work, with ``error`` if it failed. Called once, by the thread of the group."""
         with self._lock:
             self._error, self._is_done = error, True
             self._pending.release()
@@ -55,7 +56,7 @@ class QueuedWork(dist.Work):
             run_apart(self._keep_promise)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait until it is done; raises what went wrong. A ``timeout`` of zero leaves it to the group's own."""
+        """Wait until it is done; raise its error if it failed. A ``timeout`` of zero means the group's own limit."""
         seconds = timeout.total_seconds()
         if self.record is not None and not self._is_done:
             self.record.await_result()
@@ -81,28 +82,31 @@ class QueuedWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """The same without a timeout."""
+        """Wait until it is done, without a timeout of its own."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether it is done or has failed."""
+        """Return whether it is done or has failed."""
         return self._is_done
 
     def is_success(self) -> bool:
-        """Whether it is done and has not failed."""
+        """Return whether it is done and has not failed."""
         return self._is_done and self._error is None
 
     def exception(self) -> BaseException | None:
-        """What went wrong."""
+        """Return the error, if it failed."""
         return self._error
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors."""
+        """Return the tensors."""
         return self._result
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future that holds the tensors, or fails, in C++ too, where DDP waits for it: what ``set_exception`` stores is an
-        error in Python only, and a result of the wrong type elsewhere."""
+        """Return a future that holds the tensors, or fails.
+
+        It fails in C++ too, where DDP waits for it. What ``set_exception`` stores is an error in Python only, and a
+        result of the wrong type elsewhere.
+        """
         with self._lock:
             if self._future is not None:
                 return self._future
@@ -116,8 +120,11 @@ class QueuedWork(dist.Work):
         return self._future
 
     def _keep_promise(self) -> None:
-        """Complete the future; its callbacks run here. On a GPU the result is queued only: the future takes the stream that it is
-        completed on for the one that makes it, so this one waits for the group's first."""
+        """Complete the future; its callbacks run in this thread.
+
+        On a GPU the result is queued only. The future takes the stream on which it is completed for the one that
+        computes the result, so this stream first waits for the group's.
+        """
         if self._promise is not None:
             if self.device_done is not None:
                 device = next(one.device for one in self._result if one.is_cuda)
@@ -131,14 +138,14 @@ class QueuedWork(dist.Work):
 
 
 class JoinedWork(dist.Work):
-    """Several works of one group as one; nobody waits until somebody asks."""
+    """Several works of one group as one. It waits for none of them until it is asked to."""
 
     def __init__(self, works: Sequence[Any]) -> None:
         super().__init__()
         self._works = works
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait until all are done; raises what went wrong first. ``timeout`` is for all together; zero: the group's own."""
+        """Wait until all are done; raise the first error. ``timeout`` is for all together; zero: the group's own."""
         seconds, start = timeout.total_seconds(), time.monotonic()
         for work in self._works:
             left = max(seconds - (time.monotonic() - start), 0.001)
@@ -146,27 +153,27 @@ class JoinedWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """The same without a timeout."""
+        """Wait until all are done, without a timeout of its own."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether all are done or have failed."""
+        """Return whether all are done or have failed."""
         return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
-        """Whether all are done and none has failed."""
+        """Return whether all are done and none has failed."""
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> Any:
-        """What went wrong first; None where nothing did."""
+        """Return the first error; None if there is none."""
         return next((error for work in self._works if (error := work.exception()) is not None), None)
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors of all."""
+        """Return the tensors of all works."""
         return [tensor for work in self._works for tensor in work.result()]
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future that holds the tensors of all."""
+        """Return a future that holds the tensors of all works."""
         futures = [work.get_future() for work in self._works]
         return torch.futures.collect_all(futures).then(
             lambda done: [tensor for future in done.value() for tensor in future.value()]
@@ -174,5 +181,5 @@ class JoinedWork(dist.Work):
 
 
 def joined(works: Sequence[Any]) -> Any:
-    """One work for several."""
+    """Return one work for several."""
     return works[0] if len(works) == 1 else JoinedWork(works)

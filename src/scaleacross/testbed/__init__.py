@@ -1,1 +1,1 @@
-"""Emulated buildings on one Linux host: network namespaces, shaped links, real training processes; measured beside predicted."""
+"""Emulated buildings on one Linux host: network namespaces, shaped links and real training processes."""

@@ -1,4 +1,4 @@
-"""What is to be timed on the ranks of a testbed, and what came of it. No torch here."""
+"""Cases of collectives to time on the ranks of a testbed, and their timings. No torch here."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Case:
     """One way to run a collective.
 
     Attributes:
-        name: of the row.
+        name: name of the row.
         groups: ranks of the groups that run it at the same time.
         algorithm: ``ring``, ``double_tree``, or names of phases joined by commas, outermost level first.
-        num_chunks: chunks that follow one another.
-        order: ring order of the members, where it is not their own.
-        children: [child] -> members of it, of a hierarchical algorithm.
-        codec: of what goes between children.
-        size_bytes: of the tensor, fp32.
+        num_chunks: number of chunks that follow one another.
+        order: order of the members in the ring; None: their own.
+        children: [child] -> its members, for a hierarchical algorithm.
+        codec: codec of messages between children.
+        size_bytes: size of the tensor, fp32.
         iterations: timed runs.
         operation: all-reduce, or an all-gather in a ring.
     """
@@ -42,7 +42,7 @@ class Case:
     operation: Literal["all_reduce", "all_gather"] = "all_reduce"
 
     def schedule(self) -> CollectiveSchedule:
-        """What every group runs. Raises InputError for an algorithm that there is not."""
+        """Return the schedule of every group. Raises InputError for an unknown algorithm."""
         num_ranks, names = len(self.groups[0]), self.algorithm.split(",")
         operation = Operation(self.operation)
         if self.algorithm == "double_tree":
@@ -54,8 +54,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of every timed run, from the common start to the end on its slowest rank, and the largest error of an element over
-    the largest one of the result.
+    """The measurement of a case.
+
+    Attributes:
+        case: the case.
+        seconds: seconds of every timed run, from the common start to the end on its slowest rank.
+        error_fraction: largest error of an element over the largest element of the result.
     """
 
     case: Case
@@ -64,13 +68,14 @@ class Timing:
 
     @property
     def median_s(self) -> float:
-        """Of the runs."""
+        """Median seconds of the runs."""
         return statistics.median(self.seconds)
 
 
 def time_cases(testbed: Testbed, cases: Sequence[Case], folder: Path) -> list[Timing]:
-    """Run cases on all hosts, one rank each, in the order of the layout. Cases of equal size and iterations take turns, so that
-    what disturbs the machine disturbs them alike.
+    """Run cases on all hosts, one rank each, in the order of the layout.
+
+    Cases of equal size and iterations take turns, so that disturbances of the machine affect them alike.
 
     Raises:
         EmulationError: a rank failed.
@@ -81,7 +86,7 @@ def time_cases(testbed: Testbed, cases: Sequence[Case], folder: Path) -> list[Ti
 
 
 def case_of(stated: dict[str, object]) -> Case:
-    """The inverse of ``asdict`` after JSON has made lists of tuples."""
+    """Return the case of ``asdict`` after JSON has made lists of its tuples."""
     return Case(**{key: _tuples(value) for key, value in stated.items()})  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""How fast a rank's share of a core encodes and decodes gradients. Runs on ranks: needs torch."""
+"""Measures how fast a rank's share of a core encodes and decodes gradients. Runs on ranks: needs torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ RUNS: Final = 5
 
 
 def codec_rates() -> dict[str, float]:
-    """Bytes/s of fp32 values by codec: encoding and decoding them once takes 2 · bytes / rate; median of some runs."""
+    """Return bytes/s of fp32 values by codec, the median of some runs.
+
+    Encoding and decoding the values once takes 2 · bytes / rate.
+    """
     values = torch.randn(NUM_ELEMENTS, generator=torch.Generator().manual_seed(0))
     return {
         name: 2 * values.nbytes / statistics.median(_there_and_back_s(codec, values) for _ in range(RUNS))
@@ -25,7 +28,10 @@ def codec_rates() -> dict[str, float]:
 
 
 def _there_and_back_s(codec: Encoding, values: torch.Tensor) -> float:
-    """Encoded, and decoded into fp32: what decodes as a view is converted where it is added up."""
+    """Return the seconds to encode and to decode into fp32.
+
+    The copy into fp32 counts, because what decodes as a view is converted only when it is added up.
+    """
     data, decoded = torch.zeros(codec.most_bytes(values.numel()), dtype=torch.uint8), torch.zeros_like(values)
     began = time.perf_counter()
     decoded.copy_(codec.read(data[: codec.write(values, data)], values.numel()))

@@ -1,7 +1,8 @@
-"""What every rank runs to time collectives: all cases, turn by turn; rank 0 writes the seconds of the slowest rank.
+"""The program of every rank that times collectives: all cases in turn; rank 0 writes the slowest rank's seconds.
 
-Ranks begin a timed run at an instant that they have agreed on: all read the clock of one machine. After a barrier alone, ranks a
-trunk apart would begin as far apart as its distance, and wait for one another on the clock of the collective.
+Ranks begin a timed run at an instant that they have agreed on, as all read the clock of one machine. After a mere
+barrier, ranks in two buildings would begin as far apart as the delay between these. The collective's time would then
+include waiting for one another.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WAKE_UP_S: Final = 0.02
 
 
 def main() -> None:
-    """As the module says."""
+    """Run the task of this rank, as the module docstring says."""
     task = json.loads(Path(os.environ[TASK_VARIABLE]).read_text(encoding="utf-8"))
     cases = [case_of(stated) for stated in task["cases"]]
     torch.set_num_threads(1)
@@ -52,7 +53,7 @@ def main() -> None:
 
 
 def _own_group(case: Case) -> Any:
-    """The group of this rank in ``case``; None if it takes no part."""
+    """Return the group of this rank in ``case``; None if it takes no part."""
     own, policy = None, _policy(case)
     for ranks in case.groups:
         group = dist.new_group(list(ranks), timeout=TIMEOUT, backend=f"cpu:{BACKEND}", pg_options=Options(policy))
@@ -76,7 +77,7 @@ def _policy(case: Case) -> Policy:
 
 
 def _measure(together: Sequence[tuple[Case, Any]]) -> list[dict[str, Any]]:
-    """Cases of one size: a first run of each for its error, then the timed ones, turn by turn."""
+    """Return the rows of cases of one size: a first run of each for its error, then the timed ones, in turn."""
     count, iterations = together[0][0].size_bytes // 4, together[0][0].iterations
     seconds = torch.zeros(len(together), iterations, dtype=torch.float64)
     errors = torch.zeros(len(together), dtype=torch.float64)
@@ -100,7 +101,7 @@ def _measure(together: Sequence[tuple[Case, Any]]) -> list[dict[str, Any]]:
 
 
 def _run(case: Case, group: Any, tensor: torch.Tensor) -> None:
-    """The collective of a case; a gather of everybody's own part, in place."""
+    """Run the collective of a case; an all-gather gathers every rank's own part in place."""
     if case.operation == "all_reduce":
         dist.all_reduce(tensor, group=group)
     else:
@@ -109,7 +110,7 @@ def _run(case: Case, group: Any, tensor: torch.Tensor) -> None:
 
 
 def _agreed(margin_s: float) -> float:
-    """Wait for an instant, ``margin_s`` after the last rank has come here. Who hears of it too late begins late."""
+    """Wait for and return an instant ``margin_s`` after the last rank's call. A rank informed late begins late."""
     start = torch.tensor([time.monotonic() + margin_s], dtype=torch.float64)
     dist.all_reduce(start, op=dist.ReduceOp.MAX)
     time.sleep(max(0.0, start.item() - time.monotonic()))
@@ -117,7 +118,7 @@ def _agreed(margin_s: float) -> float:
 
 
 def _margin_s() -> float:
-    """The longest of a few agreements, and time to wake up."""
+    """Return the longest of a few agreements, plus time to wake up."""
     longest = torch.zeros(1, dtype=torch.float64)
     for _ in range(AGREEMENTS):
         began = time.monotonic()
@@ -128,7 +129,7 @@ def _margin_s() -> float:
 
 
 def _error(case: Case, group: Any, tensor: torch.Tensor) -> float:
-    """Largest difference from the exact sum over the largest sum; values are whole numbers, so sums in fp32 are exact."""
+    """Return the largest error over the largest sum. Values are whole numbers, so sums in fp32 are exact."""
     index, members = torch.arange(tensor.numel()), next(g for g in case.groups if dist.get_rank() in g)
 
     def values(rank: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""All-reduces over trunks of several rates and distances: every way to run them, measured beside predicted, and the bars."""
+"""Times all-reduces over inter-building links of several rates and delays, in every way, and compares predictions."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def measure_collectives(
     delays: Sequence[float] = DELAYS_S,
     sizes: Sequence[int] = SIZES_BYTES,
 ) -> CollectiveResults:
-    """Time every way in every setting; two buildings with the same number of hosts, one rank each.
+    """Time every way in every setting: two buildings with the same number of hosts, one rank each.
 
     Args:
-        name: of the testbed that is made for it.
-        folder: for tasks and logs.
-        say: is told of every setting.
-        rates, delays: of the trunk, bytes/s and s.
-        sizes: of the tensor, bytes.
+        name: name of the testbed that is made for it.
+        folder: folder for tasks and logs.
+        say: called with a line for every setting.
+        rates, delays: rates (bytes/s) and one-way delays (s) of the inter-building link.
+        sizes: sizes of the tensor, bytes.
 
     Raises:
         InputError: this machine cannot emulate the topology.
@@ -64,7 +64,7 @@ def measure_collectives(
 
 
 def _settings(testbed: Testbed, rate: float, sizes: Sequence[int], folder: Path) -> Iterator[CollectiveSetting]:
-    """All sizes at one rate of the trunk."""
+    """Yield the settings of all sizes at one rate of the inter-building link."""
     for wire in testbed.layout.trunks:
         fabric.set_trunk(wire, rate)
     stated = testbed.topology.model_copy(
@@ -87,7 +87,7 @@ def _settings(testbed: Testbed, rate: float, sizes: Sequence[int], folder: Path)
 
 
 def ways(testbed: Testbed, size_bytes: int, rate: float) -> list[Case]:
-    """What is timed: everything that a plan offers, a ring whose ranks jump between buildings, and compression."""
+    """Return the cases to time: all that a plan offers, a ring that alternates between buildings, and compression."""
     sizes = [len(building.hosts) for building in testbed.layout.buildings]
     ranks, starts = range(sum(sizes)), accumulate(sizes, initial=0)
     children = [tuple(range(start, start + size)) for start, size in zip(starts, sizes, strict=False)]
@@ -131,7 +131,7 @@ def _row(timing: Timing, options: dict[str, CollectiveOption]) -> TimedCollectiv
 
 
 def bars(settings: Sequence[CollectiveSetting]) -> Iterator[Bar]:
-    """What must hold; ratios over large tensors, where latency is not what is compared."""
+    """Yield what must hold. Ratios are over large tensors, for which latency matters little."""
     largest = max(setting.size_bytes for setting in settings)
     large = [setting for setting in settings if setting.size_bytes == largest]
     thin = [setting for setting in large if setting.trunk_bytes_per_s <= MIDDLE_BYTES_PER_S]
@@ -160,7 +160,7 @@ def bars(settings: Sequence[CollectiveSetting]) -> Iterator[Bar]:
 
 
 def off_bar(what: str, off: Sequence[float], median: float, worst: float) -> Bar:
-    """Errors of predictions, without sign, against the most that their median and the worst of them may be."""
+    """Compare the magnitudes of prediction errors with the most that their median and the worst of them may be."""
     sizes = [abs(value) for value in off]
     middle, most = statistics.median(sizes), max(sizes)
     return Bar(
@@ -178,6 +178,6 @@ def _ratio(what: str, least: float, pairs: Sequence[tuple[float, float]]) -> Bar
 
 
 def _best_layered_s(setting: CollectiveSetting) -> float:
-    """The fastest hierarchical way without a codec."""
+    """Return the seconds of the fastest hierarchical way without a codec."""
     rows = (row for row in setting.rows if row.name.startswith("hierarchical") and row.name != COMPRESSED)
     return min(row.measured_s for row in rows)

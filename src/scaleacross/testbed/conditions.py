@@ -1,4 +1,4 @@
-"""Where and when something is measured."""
+"""Records where and when something is measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaleacross.spec.testbed import Conditions
 
 
 def conditions(load_before: float, fixed_shares: bool) -> Conditions:
-    """As things are now; ``load_before`` is the load average when the measurement began."""
+    """Return the present conditions; ``load_before`` is the load average when the measurement began."""
     return Conditions(
         date=datetime.now(UTC).date().isoformat(),
         machine=f"{_processor()}, Linux {platform.release().partition('-')[0]}",
@@ -24,7 +24,7 @@ def conditions(load_before: float, fixed_shares: bool) -> Conditions:
 
 
 def load_average() -> float:
-    """Of the last minute."""
+    """Return the load average of the last minute."""
     return round(os.getloadavg()[0], 2)
 
 

@@ -1,9 +1,9 @@
-"""What a host's share of a core computes, as an accelerator: fitted so that one host that trains alone takes the time it took.
+"""Describes a host's share of a core as an accelerator, fitted to the time that a host took to train alone.
 
-Three runs of a whole model on every host at once: micro-batches of one and of two sequences, and half of the layers. From their
-forward and backward passes follow the rate of products and the fixed cost of an operation, from their updates the rate of memory
-and the fixed cost of a step. How fast codecs are is measured after them, also on all hosts at once. Pipelines, shares of a batch
-and everything between hosts are left to the planner.
+Every host trains a whole model at once, in three runs: micro-batches of one and of two sequences, and half of the
+layers. Their forward and backward passes give the rate of products and the fixed time of an operation. Their updates
+give the rate of memory and the fixed time of a step. The rates of codecs are measured after them, also on all hosts at
+once. Pipelines, shares of a batch and everything between hosts are left to the planner.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FITTED: Final = ("peak_flop_per_s", "memory_bandwidth_bytes_per_s", "kernel_laun
 
 @dataclass(frozen=True)
 class Alone:
-    """A host that trained by itself: median seconds of passes and update, the mean over hosts."""
+    """A host that trained by itself: median seconds of passes and update, averaged over hosts."""
 
     num_layers: int
     micro_batch: int
@@ -43,14 +43,17 @@ class Alone:
 
 
 class Core(NamedTuple):
-    """What a host does by itself: three runs, and bytes/s of fp32 values by codec (``codec_rates``), the slowest host's."""
+    """Measurements of hosts that run by themselves.
+
+    ``runs`` are the three runs; ``codec_bytes_per_s`` is fp32 bytes/s by codec (``codec_rates``) of the slowest host.
+    """
 
     runs: Sequence[Alone]
     codec_bytes_per_s: Mapping[str, float]
 
 
 def train_alone(testbed: Testbed, shape: dict[str, int], length: int, folder: Path) -> Core:
-    """Run all hosts at once, each for itself. Raises EmulationError where one fails."""
+    """Run all hosts at once, each by itself. Raises EmulationError if one fails."""
     layers = shape["num_layers"]
     runs = [(layers, 1), (layers, 2), (max(1, layers // 2), 1)]
     stated = [
@@ -70,12 +73,12 @@ def train_alone(testbed: Testbed, shape: dict[str, int], length: int, folder: Pa
 
 
 def fitted_accelerator(job: Job, topology: Topology, core: Core, source: str) -> Accelerator:
-    """The accelerator of ``topology`` with the figures that make the planner's price of a core's runs what was measured.
+    """Return the accelerator of ``topology`` with figures by which the planner predicts the measured times of a core.
 
     Args:
         job: self-contained.
-        core: of ``train_alone``.
-        source: for the provenance of the figures.
+        core: result of ``train_alone``.
+        source: source in the provenance of the figures.
     """
     one, two, half = core.runs
     base = topology.buildings[0].accelerator
@@ -86,6 +89,7 @@ def fitted_accelerator(job: Job, topology: Topology, core: Core, source: str) ->
 
     memory = accelerator.memory_bandwidth_bytes_per_s
     whole, part = priced(one)[1], priced(half)[1]
+    # two depths separate the rate of memory from the fixed time; noise may hide the difference
     if one.update_s > half.update_s:
         memory *= (whole - part) / (one.update_s - half.update_s)
     else:
@@ -122,7 +126,11 @@ def fitted_accelerator(job: Job, topology: Topology, core: Core, source: str) ->
 def _closer(
     passes: Callable[[Alone, float, float], float], one: Alone, two: Alone, slowness: float, launch: float
 ) -> tuple[float, float]:
-    """A Newton step towards the times of both runs; without a fixed cost where that would be negative."""
+    """Return (slowness, launch) after a Newton step towards the times of both runs.
+
+    If that gives no valid figures, the launch time gets its least value and only the rate is fitted.
+    """
+    # finite differences; the floor keeps the step above zero when launch is
     step_a, step_b = slowness * 1e-3, max(launch, 1e-5) * 1e-2
     at = [(passes(run, slowness, launch), run.passes_s) for run in (one, two)]
     by_a = [
@@ -138,12 +146,13 @@ def _closer(
         more_b = (by_a[0] * miss[1] - by_a[1] * miss[0]) / determinant
         if launch + more_b >= SMALLEST_LAUNCH_S and slowness + more_a > slowness / 10:
             return slowness + more_a, launch + more_b
+    # no valid step in both unknowns: fit only the rate, to the mean of both runs
     more_a = (miss[0] / by_a[0] + miss[1] / by_a[1]) / 2
     return max(slowness + more_a, slowness / 10), SMALLEST_LAUNCH_S
 
 
 def _price(job: Job, topology: Topology, accelerator: Accelerator, run: Alone) -> tuple[float, float]:
-    """Passes and update of one host alone, by the planner."""
+    """Return the planner's (passes, update) in seconds for one host alone."""
     building = topology.buildings[0].model_copy(update={"num_hosts": 1, "num_zones": None, "accelerator": accelerator})
     region = topology.regions[0].model_copy(update={"buildings": (building,)})
     alone = topology.model_copy(update={"regions": (region,), "trunks": ()})
@@ -158,7 +167,7 @@ def _price(job: Job, topology: Topology, accelerator: Accelerator, run: Alone) -
 
 
 def with_accelerator(topology: Topology, accelerator: Accelerator) -> Topology:
-    """``topology`` with this accelerator in every building."""
+    """Return ``topology`` with this accelerator in every building."""
     regions = tuple(
         region.model_copy(
             update={"buildings": tuple(b.model_copy(update={"accelerator": accelerator}) for b in region.buildings)}

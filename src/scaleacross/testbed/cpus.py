@@ -1,7 +1,8 @@
-"""A fixed share of the processor for every emulated host: cores by ``taskset``, time on them by the cpu control group.
+"""Gives every emulated host a fixed share of the processor: a core by ``taskset``, time on it by the control group.
 
-A rank that shares its core with another one gets its own part of it even while the other waits, so computation takes the same
-time whatever the neighbours do, and what is measured on one host holds on all. Time is dealt out in slices of a millisecond.
+A rank that shares its core with another one gets no more than its own part, even while the other waits. So computation
+takes the same time whatever the other ranks do, and a measurement on one host holds on all. Time is dealt out in slices
+of a millisecond.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from pathlib import Path
 from typing import Final
 
 SHARE_FILE: Final = 9
-"""File descriptor through which a process that was started to wait joins its control group: in its namespaces it has no path."""
+"""Descriptor by which a process started with ``waits`` joins its control group; its namespaces lack the path."""
 SLICE_US: Final = 1000
-"""Least quota that the kernel takes; the period follows from the share."""
+"""Smallest quota that the kernel accepts; the period follows from the share."""
 ROOTS: Final = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
 HEADROOM_FRACTION: Final = 0.1
-"""Part of every core that is left to the kernel's network stack, the relay and whatever else runs."""
+"""Fraction of every core that is left to the kernel's network stack, the relay and other processes."""
 
 
 def controller() -> Path | None:
-    """Folder of the cpu controller (version 1 or 2) that we may write to."""
+    """Return the folder of the cpu controller (version 1 or 2) if we may write to it, else None."""
     first, second = ROOTS
     if (first / "cpu.cfs_quota_us").exists() or (first / "cpu.shares").exists():
         return first if os.access(first, os.W_OK) else None
@@ -34,19 +35,19 @@ def controller() -> Path | None:
 
 
 def core_of(host: int, num_hosts: int) -> int:
-    """The core of a host: hosts are spread evenly, neighbours apart, so that those of a building do not share one."""
+    """Return the core of a host. Neighbours get different cores, so that hosts of a building do not share one."""
     cores = sorted(os.sched_getaffinity(0))
     return cores[host % len(cores)] if num_hosts > 1 else cores[0]
 
 
 def share_of(num_hosts: int) -> float:
-    """Share of its core that a host gets."""
+    """Return the share of its core that a host gets."""
     per_core = -(-num_hosts // len(os.sched_getaffinity(0)))
     return (1 - HEADROOM_FRACTION) / per_core
 
 
 def make_group(root: Path, name: str, share: float) -> Path:
-    """A control group that may use ``share`` of one core. Raises OSError."""
+    """Make a control group that may use ``share`` of one core. Raises OSError."""
     group = root / name
     group.mkdir(exist_ok=True)
     period = round(SLICE_US / min(share, 1.0))
@@ -59,16 +60,17 @@ def make_group(root: Path, name: str, share: float) -> Path:
 
 
 def groups_of(prefix: str) -> list[Path]:
-    """Control groups of a testbed."""
+    """Return the control groups of a testbed."""
     root = controller()
     return sorted(root.glob(f"{prefix}*")) if root is not None else []
 
 
 def pinned(command: Sequence[str], core: int, group: Path | None, *, waits: bool = False) -> list[str]:
-    """``command`` on one core, in a control group.
+    """Return ``command`` on one core, in a control group.
 
     Args:
-        waits: it joins the group by itself, by ``take_share``, when it has started up: loading libraries is not what is measured.
+        waits: it joins the group by itself, by ``take_share``, after it has started up, because loading libraries is
+            not measured.
     """
     on_core = ["taskset", "-c", str(core), *command]
     if group is None:
@@ -78,7 +80,7 @@ def pinned(command: Sequence[str], core: int, group: Path | None, *, waits: bool
 
 
 def take_share() -> None:
-    """Called by a process that was started to wait: join its control group, whose file it has inherited; else do nothing."""
+    """Join the control group of a process started with ``waits``, whose file it has inherited; else do nothing."""
     with suppress(OSError):
         if Path(f"/proc/self/fd/{SHARE_FILE}").readlink().name == "cgroup.procs":
             os.write(SHARE_FILE, str(os.getpid()).encode())

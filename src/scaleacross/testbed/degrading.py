@@ -1,6 +1,6 @@
-"""A trunk becomes thinner in mid-run: the trace must name it, and planning again with what is measured must pay.
+"""Halves the rate of an inter-building link in mid-run: the trace must name it, and a new plan must be faster.
 
-The rate to begin with is searched: that at which a plan for half of it gains most over the plan for the whole.
+The initial rate is searched: the one at which a plan for half of it gains most over the plan for the whole.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SLOW_RATIO: Final = 1.25
 
 
 def telling_rate(known: Calibrated) -> tuple[float, Plan]:
-    """The rate of the first trunk at which halving it makes most difference between plans, and the plan at that rate.
+    """Return (rate, plan) of the first inter-building link: where halving it makes another plan gain most.
 
     Raises:
-        InputError: it makes hardly any at all rates.
+        InputError: at all rates another plan gains hardly anything.
     """
     best: tuple[float, float, Plan | None] = (0.0, 0.0, None)
     for rate in RATES_BYTES_PER_S:
@@ -49,15 +49,16 @@ def telling_rate(known: Calibrated) -> tuple[float, Plan]:
 
 
 def degrade(testbed: Testbed, known: Calibrated, num_steps: int, folder: Path, say: Say) -> Degraded:
-    """Train, halve the first trunk in the middle, diagnose the trace, measure, plan again, train both plans.
+    """Train, halve the first inter-building link, diagnose the trace, measure, plan again, and train both plans.
 
     Args:
-        testbed: two buildings or more; the rate of the first trunk is changed.
+        testbed: two buildings or more; the rate of the first inter-building link is changed.
         known: the job as calibrated there.
-        num_steps: before the change, and of each plan on the thinner trunk; three times as many run after the change.
+        num_steps: steps before the change, and of each plan on the slower link; three times as many run after the
+            change.
 
     Raises:
-        InputError: no rate of the trunk makes a difference.
+        InputError: the link makes no difference at any rate.
         EmulationError: a rank failed.
     """
     rate, old = telling_rate(known)
@@ -92,19 +93,20 @@ def degrade(testbed: Testbed, known: Calibrated, num_steps: int, folder: Path, s
 
 
 class _HalvedOnTheWay:
-    """Changes the rate of a trunk once so many steps are done."""
+    """Changes the rate of an inter-building link once so many steps are done."""
 
     def __init__(self, wire: TrunkWire, rate_bytes_per_s: float, steps_now: Path, after: int) -> None:
         self._wire, self._rate, self._file, self._after, self._done = wire, rate_bytes_per_s, steps_now, after, False
 
     def __call__(self, elapsed_s: float) -> None:
+        # the file has a byte per step, and the first step is not counted
         if not self._done and self._file.exists() and self._file.stat().st_size > self._after:
             fabric.set_trunk(self._wire, self._rate)
             self._done = True
 
 
 def _at(topology: Topology, rate: float) -> Topology:
-    """The first trunk at ``rate``."""
+    """Return ``topology`` with its first inter-building link at ``rate``."""
     first, *others = topology.trunks
     update: dict[str, Any] = {"bandwidth_bytes_per_s": rate, "oversubscription_ratio": 1.0}
     return topology.model_copy(update={"trunks": (first.model_copy(update=update), *others)})

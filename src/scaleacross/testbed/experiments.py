@@ -1,4 +1,4 @@
-"""What the testbed's page shows of training: a job over trunks of several rates and distances, and one that is halved."""
+"""Training measurements of the testbed's page: a job over several inter-building links, and one that is halved."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from scaleacross.testbed.training import OURS, Calibrated, Say, calibrate, conte
 
 PRODUCTION: Final = "production"
 THIN_BYTES_PER_S: Final = 200e6 / 8
-"""Trunks up to here are called thin."""
+"""Inter-building links of at most this rate are called thin."""
 LOSS_TOLERANCE: Final = 1e-3
 NOISE: Final = 0.05
-"""Share of a step by which ours may be slower than production before it counts."""
+"""Fraction of a step by which ours may be slower than production before it counts."""
 
 
 @dataclass(frozen=True)
 class Trunks:
-    """Rate (bytes/s) and one-way latency (s) of every trunk of a setting."""
+    """Rate (bytes/s) and one-way latency (s) of all inter-building links of a setting."""
 
     rate_bytes_per_s: float
     delay_s: float
@@ -55,13 +55,13 @@ def measure_training(
     three: Sequence[Trunks] = THREE_BUILDINGS,
     halved: Calibrated | None = None,
 ) -> Iterator[TrainingResults]:
-    """Calibrate, plan and train in every setting; then halve a trunk. What there is after each of them.
+    """Calibrate, plan and train in every setting; then halve a link. Yield the results so far after each of them.
 
     Args:
         stated: the job on two buildings.
-        other: one on three; None: settings of two buildings only.
-        name: of the testbeds that are made.
-        halved: another job, whose trunk is halved in mid-run; None: none is.
+        other: a job on three; None: settings of two buildings only.
+        name: name of the testbeds that are made.
+        halved: another job, one of whose inter-building links is halved in mid-run; None: none is.
 
     Raises:
         InputError: this machine cannot emulate a topology, or production has no plan that can be trained.
@@ -97,7 +97,7 @@ def measure_training(
 
 
 def measure_halved(stated: Calibrated, name: str, folder: Path, num_steps: int, say: Say) -> Degraded:
-    """Calibrate, then ``degrade``. Raises as that does."""
+    """Calibrate, then ``degrade``. Raises what that raises."""
     say(f"halving a trunk under {stated.job.name}")
     with standing(stated.topology, name) as testbed:
         known = calibrate(testbed, stated, folder, say)
@@ -105,7 +105,7 @@ def measure_halved(stated: Calibrated, name: str, folder: Path, num_steps: int, 
 
 
 def with_trunks(topology: Topology, trunks: Trunks) -> Topology:
-    """``topology`` with all its trunks like this."""
+    """Return ``topology`` with all its inter-building links like ``trunks``."""
     update: dict[str, Any] = {
         "bandwidth_bytes_per_s": trunks.rate_bytes_per_s,
         "one_way_latency_s": trunks.delay_s,
@@ -115,7 +115,7 @@ def with_trunks(topology: Topology, trunks: Trunks) -> Topology:
 
 
 def bars(settings: Sequence[TrainingSetting], degraded: Degraded | None) -> Iterator[Bar]:
-    """What must hold of training."""
+    """Yield what must hold of training."""
     gains = [setting.speed_up(PRODUCTION) for setting in settings]
     yield Bar(
         what="our step is never slower than production's by more than noise",

@@ -1,8 +1,9 @@
-"""Makes a layout and takes it away again.
+"""Makes a layout and removes it again.
 
-Everything lives in namespaces whose names begin with the testbed's prefix, so they alone say what is there: ``tear_down`` ends
-the processes inside, deletes the namespaces (the kernel takes their interfaces along) and the control groups, whether or not
-whoever made them is still there. Nothing is made in the namespace of the machine itself.
+Everything lives in namespaces whose names begin with the testbed's prefix, so the names alone say what is there.
+``tear_down`` ends the processes inside and deletes the namespaces (the kernel removes their interfaces) and the control
+groups. It works whether or not the process that made them still exists. Nothing is made in the namespace of the machine
+itself.
 """
 
 from __future__ import annotations
@@ -35,24 +36,25 @@ HOST_SETTINGS: Final = {
     "net/ipv4/tcp_no_metrics_save": "1",
     "net/ipv4/tcp_rmem": "4096 1048576 33554432",
 }
-"""A connection keeps its window between two collectives. Reno, which every namespace may use, only slows down when packets are
-lost: on links that lose none, what limits a sender is its buffer."""
+"""A connection keeps its window between two collectives. Reno, which every namespace may use, only slows down when
+packets are lost. So on links that lose none a sender is limited by its buffer."""
 ANSWER_S: Final = 3e-3
 BUFFER_RATIO: Final = 1.5
-"""A sender keeps in flight what the link carries until an answer is back, on a machine that answers within so long, and half as
-much again: it fills its link and no more, as where full switches stop their senders, and notices when the link is slow."""
+"""A sender may keep in flight what the link carries until an answer is back, on a machine that answers within
+``ANSWER_S``, times this ratio. So it fills its link and no more, as if full switches stopped their senders, and it
+notices when the link is slow."""
 ROUTER_SETTINGS: Final = {"net/ipv4/ip_forward": "1"}
 
 
 def build(layout: Layout, here: Machine, log: Path) -> None:
-    """Make everything; on any failure, and on Ctrl-C, what was made is taken away again.
+    """Make everything. On any failure, and on Ctrl-C, whatever was made is removed again.
 
     Args:
-        log: what the relay says.
+        log: file for the output of the relay.
 
     Raises:
         EmulationError: a command failed.
-        InputError: a trunk is to delay packets, and this machine cannot.
+        InputError: an inter-building link is to delay packets, and this machine cannot.
     """
     far = [trunk for trunk in layout.trunks if trunk.delay_s > 0 or trunk.loss_fraction > 0]
     if far:
@@ -82,10 +84,10 @@ def build(layout: Layout, here: Machine, log: Path) -> None:
 
 
 def tear_down(prefix: str) -> list[str]:
-    """Take away everything whose name begins with ``prefix``; the namespaces that were there.
+    """Remove everything whose name begins with ``prefix``. Return the namespaces that were there.
 
     Raises:
-        EmulationError: something stays; the message names it.
+        EmulationError: something remains; the message names it.
     """
     _end(_commands_on(prefix))
     names = existing(prefix)
@@ -104,36 +106,39 @@ def tear_down(prefix: str) -> list[str]:
 
 
 def existing(prefix: str) -> list[str]:
-    """Namespaces of a testbed."""
+    """Return the namespaces of a testbed."""
     folder = Path("/run/netns")
     return sorted(path.name for path in folder.glob(f"{prefix}*")) if folder.is_dir() else []
 
 
 def processes_in(namespace: str) -> list[int]:
-    """Processes in a namespace."""
+    """Return the processes in a namespace."""
     return [int(pid) for pid in do("ip", "netns", "pids", namespace, tolerate=True).split()]
 
 
 def set_trunk(trunk: TrunkWire, rate_bytes_per_s: float, is_cut: bool = False) -> None:
-    """Change the rate of a trunk that is in use, both directions, or cut it."""
+    """Change the rate of an inter-building link in use, in both directions, or cut it."""
     for namespace in trunk.ends:
         bucket(namespace, trunk.device, rate_bytes_per_s, is_new=False, is_cut=is_cut)
 
 
 def in_namespace(namespace: str, command: Sequence[str]) -> list[str]:
-    """``command`` run there."""
+    """Return ``command`` as it is run in a namespace."""
     return ["ip", "netns", "exec", namespace, *command]
 
 
 def in_host(host: Host, index: int, num_hosts: int, command: Sequence[str], *, waits: bool = False) -> list[str]:
-    """``command`` run on an emulated host: its core, its share of it, its network (where control groups are out of sight)."""
+    """Return ``command`` as it is run on an emulated host: on its core, with its share of it, in its network.
+
+    ``waits`` is for a command that joins the control group by itself (``cpus.pinned``).
+    """
     root = cpus.controller()
     group = None if root is None else root / host.namespace
     return cpus.pinned(in_namespace(host.namespace, command), cpus.core_of(index, num_hosts), group, waits=waits)
 
 
 def send_buffer_bytes(layout: Layout) -> int:
-    """What a connection may keep in flight."""
+    """Return the bytes that a connection may keep in flight."""
     inside = max(host.rate_bytes_per_s for host in layout.hosts) * ANSWER_S
     farthest_s = sum(trunk.delay_s for trunk in layout.trunks)
     thickest = max((trunk.rate_bytes_per_s for trunk in layout.trunks), default=0.0)
@@ -182,7 +187,7 @@ def _make_host(host: Host, building: str, gateway: str, send_buffer: int) -> Non
 
 
 def _join_directly(trunk: TrunkWire) -> None:
-    """A trunk without distance, or whose distance netem adds."""
+    """Make an inter-building link without delay, or one whose delay netem adds."""
     one, other = trunk.ends
     ends = ("peer", trunk.device, "netns", other, "mtu", str(MTU))
     do("ip", "-n", one, "link", "add", trunk.device, "mtu", str(MTU), "type", "veth", *ends)
@@ -198,7 +203,7 @@ def _bring_up_trunk(trunk: TrunkWire, netem: bool) -> None:
 
 
 def _start_relay(trunks: Sequence[TrunkWire], log: Path) -> None:
-    """The relay lives in the namespace of a building, where ``tear_down`` finds it."""
+    """Start the relay in the namespace of a building, where ``tear_down`` finds it."""
     stated = [
         {"ends": t.ends, "device": t.device, "delay_s": t.delay_s, "loss_fraction": t.loss_fraction} for t in trunks
     ]
@@ -217,7 +222,7 @@ def _start_relay(trunks: Sequence[TrunkWire], log: Path) -> None:
 
 
 def _commands_on(prefix: str) -> list[int]:
-    """``ip`` commands of a maker that was killed meanwhile: what they are about to make would stay."""
+    """Return ``ip`` commands whose maker was killed meanwhile: what they are about to make would remain."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -228,7 +233,7 @@ def _commands_on(prefix: str) -> list[int]:
 
 
 def _end(processes: Sequence[int]) -> None:
-    """End processes, politely first, and wait until they are gone."""
+    """End processes, by SIGTERM first, and wait until they are gone."""
     for how, grace_s in ((signal.SIGTERM, GRACE_S / 2), (signal.SIGKILL, GRACE_S)):
         left = [pid for pid in processes if _is_alive(pid)]
         for pid in left:
@@ -241,7 +246,7 @@ def _end(processes: Sequence[int]) -> None:
 
 
 def _reap(processes: Sequence[int]) -> None:
-    """Own children stay as zombies until somebody asks for them."""
+    """Collect the exit codes of own children, which otherwise remain as zombies."""
     for pid in processes:
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""Parameters and gradients of a rank as two flat tensors, so that a plan's collectives run on them as they are priced."""
+"""Keeps a rank's parameters and gradients as two flat tensors, so that collectives run on them as the plan predicts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ LEARNING_RATE: Final = 3e-3
 class FlatParameters:
     """The parameters of a module, reduced and updated as the plan says.
 
-    Without a shard group gradients are all-reduced over the replicas and everybody updates everything. With one they are
-    reduce-scattered over it, the shard is all-reduced over the replicas and updated, and the parameters are gathered (ZeRO-1).
+    Without a shard group, gradients are all-reduced over the replicas and every rank updates all parameters. With one
+    (ZeRO-1), gradients are reduce-scattered over it. The shard is all-reduced over the replicas and updated, and the
+    parameters are gathered.
 
     Args:
         shards: the group that shares optimizer states; None: nobody does.
         replicas: the group of equal shards; None: there is one.
-        bucket_parameters: parameters that one collective takes, about.
+        bucket_parameters: approximate number of parameters of one collective.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class FlatParameters:
         self._num_replicas = self._num_shards * (1 if replicas is None else replicas.size())
         count = sum(parameter.numel() for parameter in parameters)
         num_buckets = max(1, round(count / bucket_parameters))
+        # padded so that every shard of a bucket has the same number of parameters
         bucket = -(-count // (num_buckets * self._num_shards)) * self._num_shards
         self.values = torch.zeros(num_buckets, bucket)
         self.gradients = torch.zeros(num_buckets, bucket)
@@ -54,7 +56,7 @@ class FlatParameters:
         self._optimizer = torch.optim.AdamW([self._own], lr=LEARNING_RATE)
 
     def update(self) -> None:
-        """Reduce, update, gather; gradients are zero afterwards."""
+        """Reduce, update and gather; gradients are zero afterwards."""
         for index, bucket in enumerate(self.gradients):
             own = self._own.grad[index]
             if self.shards is None:

@@ -1,11 +1,12 @@
-"""A topology as namespaces, bridges and shaped links. Nothing is executed here.
+"""Describes a topology as namespaces, bridges and shaped links. Nothing is executed here.
 
-Every host is a namespace, every building is one too: a router with a bridge for itself and one for each zone and rack that has
-siblings. Trunks join routers, so any graph of buildings works; packets take the paths of ``spec.trunk_paths``, as in a plan.
+Every host is a namespace. So is every building: a router with a bridge for itself and one for each zone and rack that
+has siblings. Inter-building links join routers, so any graph of buildings works. Packets follow the paths of
+``spec.trunk_paths``, as in a plan.
 
 * network adapter of a host     bandwidth of the rack's technology · accelerators per host, both directions
 * uplink of a rack or zone      rate of what is below it / oversubscription
-* trunk                         its capacity / oversubscription; delay and loss as stated
+* inter-building link           its capacity / oversubscription; delay and loss as stated
 
 Latencies inside a building are those of this machine (tens of microseconds): they are measured, not emulated.
 """
@@ -25,12 +26,12 @@ from scaleacross.spec.trunk_paths import TrunkPaths
 MAX_HOSTS: Final = 64
 MAX_BUILDINGS: Final = 16
 MAX_RATE_BYTES_PER_S: Final = 10e9 / 8
-"""More than one machine passes on for two hosts at once."""
+"""Larger rates exceed what one machine forwards for two hosts at once."""
 
 
 @dataclass(frozen=True)
 class Bridge:
-    """A switch inside a building: its uplink leads to the bridge ``parent``, at ``uplink_bytes_per_s``; None at the top."""
+    """A switch inside a building. ``parent`` is the bridge above it (None at the top), to which its uplink leads."""
 
     name: str
     parent: str | None
@@ -39,7 +40,7 @@ class Bridge:
 
 @dataclass(frozen=True)
 class Host:
-    """A host; ``name`` is what a launch file calls it, ``port`` its interface on ``bridge``."""
+    """A host; ``name`` is its name in a launch file, ``port`` its interface on ``bridge``."""
 
     name: str
     namespace: str
@@ -51,7 +52,7 @@ class Host:
 
 @dataclass(frozen=True)
 class BuildingNet:
-    """A building: a namespace that routes, with its bridges, hosts and routes to other buildings: (subnet, next hop)."""
+    """A building: a routing namespace, its bridges, its hosts, and routes to other buildings as (subnet, next hop)."""
 
     name: str
     namespace: str
@@ -63,7 +64,7 @@ class BuildingNet:
 
 @dataclass(frozen=True)
 class TrunkWire:
-    """A trunk; ``ends`` are namespaces, ``device`` is its name in both of them, ``addresses`` those of the ends."""
+    """An inter-building link: the namespaces of its ends, its name ``device`` in both, and their addresses."""
 
     between: tuple[str, str]
     ends: tuple[str, str]
@@ -75,13 +76,13 @@ class TrunkWire:
 
     @property
     def name(self) -> str:
-        """Both buildings."""
+        """Names of both buildings."""
         return "–".join(self.between)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything that is made; all namespaces begin with ``prefix``."""
+    """Everything that is made; the names of all namespaces begin with ``prefix``."""
 
     prefix: str
     buildings: tuple[BuildingNet, ...]
@@ -93,7 +94,7 @@ class Layout:
         return tuple(host for building in self.buildings for host in building.hosts)
 
     def trunk(self, one: str, other: str) -> TrunkWire:
-        """The trunk between two buildings, in either order. Raises InputError."""
+        """Return the link between two buildings, in either order. Raises InputError if there is none."""
         for trunk in self.trunks:
             if {one, other} == set(trunk.between):
                 return trunk
@@ -102,7 +103,7 @@ class Layout:
 
 
 def layout_of(topology: Topology, prefix: str) -> Layout:
-    """What ``topology`` looks like on one machine.
+    """Return the layout of ``topology`` on one machine.
 
     Raises:
         InputError: it is too large or too fast for one machine, or has scale-up domains of several hosts.
@@ -148,6 +149,7 @@ def _building(building: Building, number: int, prefix: str, routes: tuple[tuple[
         rack = index // building.hosts_per_rack
         zone, rack_in_zone = divmod(rack, building.racks_per_zone)
         places = (f"z{zone}r{rack_in_zone}", f"z{zone}", "top")
+        # a host attaches to the innermost bridge that exists
         here = next(place for place in places if any(bridge.name == place for bridge in bridges))
         hosts.append(
             Host(
@@ -165,7 +167,7 @@ def _building(building: Building, number: int, prefix: str, routes: tuple[tuple[
 
 
 def _bridges(building: Building) -> Iterator[Bridge]:
-    """The bridge of the building, then those of zones and racks that have siblings."""
+    """Yield the bridge of the building, then those of zones and racks that have siblings."""
     yield Bridge("top", None, math.inf)
     links, each = building.links, building.accelerators_per_host
     num_racks = math.ceil(building.hosts / building.hosts_per_rack)
@@ -184,7 +186,7 @@ def _bridges(building: Building) -> Iterator[Bridge]:
 
 
 def _next_hops(topology: Topology, trunks: Sequence[TrunkWire]) -> dict[str, dict[str, str]]:
-    """[building][other building] -> address of the neighbour on the path there."""
+    """Return [building][other building] -> address of the neighbour on the path there."""
     paths, address = TrunkPaths(topology), dict[tuple[str, str], str]()
     for trunk in trunks:
         (here, there), (of_here, of_there) = trunk.between, trunk.addresses

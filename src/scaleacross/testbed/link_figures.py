@@ -1,12 +1,12 @@
-"""What links carry as the runtime meets them: bandwidth and latency of every level, the start of a collective, its messages.
+"""Measures links as the runtime uses them: bandwidth and latency of every level, start and messages of a collective.
 
-Two ranks in a ring exchange a tensor: an all-gather of S bytes takes λ + α + S/2W, an all-reduce λ + 2·α + S/W, with λ for its
-start. A few bytes give λ and α, many W. All pairs inside buildings run at once, and so do all across a trunk, which share its W,
-one trunk after another.
+Two ranks in a ring exchange a tensor. An all-gather of S bytes takes λ + α + S/2W, an all-reduce λ + 2·α + S/W, with λ
+for its start. Few bytes give λ and α, many give W. All pairs inside buildings run at once. So do all across an
+inter-building link, which share its W; these links are measured one after another.
 
-A tensor of a few bytes, all-reduced level by level among all hosts, takes the longer the more chunks it is cut into: what the
-messages of a chunk cost, those of a rank one after another (least squares). What more hosts, bytes and other algorithms take
-follows by the planner's own formulas.
+A tensor of a few bytes, all-reduced level by level among all hosts, takes longer the more chunks it is cut into. The
+slope (least squares) is the time of a chunk's messages, of which each rank sends one after another. Times for more
+hosts, bytes and other algorithms follow from the planner's own formulas.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SWEPT_CHUNKS: Final = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class LinkFigure:
-    """α and W of a level."""
+    """Latency α and bandwidth W of a level."""
 
     latency_s: float
     bytes_per_s: float
@@ -41,11 +41,12 @@ class LinkFigure:
 
 @dataclass(frozen=True)
 class LinkFigures:
-    """Of all levels and trunks by name, and of the process that drives them.
+    """Figures of all levels and inter-building links by name, and of the process that drives them.
 
     Attributes:
-        launch_s: what starting a collective takes.
-        message_overhead_s: what every message of a further chunk adds; None: not measured, for want of a second building.
+        launch_s: seconds to start a collective.
+        message_overhead_s: seconds that every message of a further chunk adds; None: not measured, for want of a second
+            building.
     """
 
     levels: dict[str, LinkFigure]
@@ -54,7 +55,7 @@ class LinkFigures:
 
 
 def link_cases(testbed: Testbed) -> list[Case]:
-    """What has to be timed, short ones first."""
+    """Return the cases to time, short ones first."""
     children: dict[str, list[int]] = {}
     for rank, host in enumerate(testbed.layout.hosts):
         children.setdefault(host.name.rpartition("-h")[0], []).append(rank)
@@ -73,10 +74,15 @@ def link_cases(testbed: Testbed) -> list[Case]:
 
 
 def link_figures(timings: Sequence[Timing]) -> LinkFigures:
-    """What ``link_cases`` say. Raises EmulationError where a long run took no longer than a short one."""
+    """Return the figures that the timings of ``link_cases`` imply.
+
+    Raises:
+        EmulationError: a long run took no longer than a short one.
+    """
     pairs = [timing for timing in timings if timing.case.name != SWEPT]
     times = {(one.case.name, one.case.operation, one.case.size_bytes): one.median_s for one in pairs}
     num_pairs = {timing.case.name: len(timing.case.groups) for timing in pairs}
+    # 2 · (λ + α) − (λ + 2·α) = λ, up to the time of the few bytes
     starts = [2 * times[name, "all_gather", SHORT_BYTES] - times[name, "all_reduce", SHORT_BYTES] for name in num_pairs]
     launch = max(0.0, statistics.mean(starts))
     levels = {}
@@ -84,6 +90,7 @@ def link_figures(timings: Sequence[Timing]) -> LinkFigures:
         short, long = times[name, "all_reduce", SHORT_BYTES], times[name, "all_reduce", LONG_BYTES]
         if long <= short:
             raise EmulationError(f"{name}: {LONG_BYTES} bytes in {long:.3g} s, {SHORT_BYTES} in {short:.3g} s")
+        # pairs across one link share its bandwidth, pairs inside buildings have links of their own
         flows = 1 if name == INSIDE else num_pairs[name]
         rate = flows * (LONG_BYTES - SHORT_BYTES) / (long - short)
         levels[name] = LinkFigure(max(0.0, short - launch) / 2, rate)
@@ -91,7 +98,10 @@ def link_figures(timings: Sequence[Timing]) -> LinkFigures:
 
 
 def _message_overhead_s(swept: Sequence[Timing]) -> float | None:
-    """Slope of seconds over chunks, by the messages of a chunk: a ring's on both levels, for both passes."""
+    """Return the seconds per message: the slope over chunks, divided by the messages of a chunk; None without a sweep.
+
+    A chunk has the messages of a ring on both levels, for both passes.
+    """
     if not swept:
         return None
     children = swept[0].case.children
@@ -101,10 +111,10 @@ def _message_overhead_s(swept: Sequence[Timing]) -> float | None:
 
 
 def measured_topology(topology: Topology, figures: LinkFigures, source: str) -> Topology:
-    """``topology`` with what its links were measured to do; where a building has one host, its links stay as stated.
+    """Return ``topology`` with measured links. Links inside buildings stay as stated if no building has two hosts.
 
     Args:
-        source: for the provenance of every figure.
+        source: source in the provenance of every figure.
     """
     measured = Provenance(source=source, status="measured")
     regions = tuple(

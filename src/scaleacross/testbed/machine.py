@@ -1,4 +1,4 @@
-"""What this machine lets us do: who we are, which tools, kernel features and CPU controls are there; and running its tools."""
+"""Finds out what this machine allows (user, tools, kernel features, CPU controls), and runs its tools."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True)
 class Machine:
-    """What there is.
+    """What this machine offers.
 
     Attributes:
-        is_root: namespaces may be made here; inside ``unshare -Urnm`` they may as well.
+        is_root: whether namespaces may be made here, as root or inside ``unshare -Urnm``.
         can_unshare: an ordinary user may make a user namespace.
-        missing_tools: of ``TOOLS``.
-        has_netem, has_tun: ways to delay packets.
+        missing_tools: tools of ``TOOLS`` that are missing.
+        has_netem, has_tun: whether each way to delay packets works.
     """
 
     is_root: bool
@@ -59,7 +59,7 @@ class Machine:
 
 
 def machine() -> Machine:
-    """Look at this machine; makes nothing that stays."""
+    """Inspect this machine; makes nothing that stays."""
     missing = tuple(tool for tool in TOOLS if shutil.which(tool) is None)
     is_root, inside = os.geteuid() == 0, INSIDE_VARIABLE in os.environ
     allowed = is_root and (inside or _succeeds(["unshare", "--net", "true"]))
@@ -73,7 +73,7 @@ def machine() -> Machine:
 
 
 def _has_netem() -> bool:
-    """Try it on the loopback of a namespace that ends with the process."""
+    """Return whether netem works, by trying it on the loopback of a namespace that ends with the process."""
     return _succeeds(["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"])
 
 
@@ -85,13 +85,10 @@ def _succeeds(command: Sequence[str]) -> bool:
 
 
 def do(*command: str, tolerate: bool = False) -> str:
-    """Run a tool of this machine.
+    """Run a tool of this machine and return what it printed.
 
     Args:
         tolerate: a failure is no error (clean-up of what may be gone).
-
-    Returns:
-        what it printed.
 
     Raises:
         EmulationError: it failed; the message has the command and its own words.
@@ -99,7 +96,7 @@ def do(*command: str, tolerate: bool = False) -> str:
     parent = os.getpid()
 
     def with_us() -> None:
-        """If we are killed, our last command would go on and make what a clean-up has just taken away."""
+        """End the command with this process: it could make again what a clean-up has just removed."""
         die_with_parent()
         if os.getppid() != parent:  # killed meanwhile
             os._exit(1)
@@ -112,7 +109,7 @@ def do(*command: str, tolerate: bool = False) -> str:
 
 
 def die_with_parent() -> None:
-    """From now on this process ends with the one that started it, even where that is killed."""
+    """Make this process end when the one that started it ends, even if that is killed."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
         error = ctypes.get_errno()
         raise OSError(error, f"prctl: {os.strerror(error)}")

@@ -1,7 +1,7 @@
-"""The transformer that ranks of a testbed train: whatever part of it a pipeline rank holds, equal numbers in every plan.
+"""The transformer that ranks of a testbed train, whole or in pipeline stages; results are equal in every plan.
 
-Layers pass their results on in bf16, between two ranks as inside one, so that where a plan cuts the model makes no difference;
-everything else is fp32. Every layer is drawn from a seed of its own.
+Layers pass their results on in bf16, between two ranks as inside one, so it makes no difference where a plan cuts the
+model. Everything else is fp32. Every layer is drawn from a seed of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scaleacross.testbed.model_shape import ModelShape
 
 
 class Block(nn.Module):
-    """One transformer layer: causal attention and a feed-forward net, each behind a norm."""
+    """One transformer layer: causal attention and a feed-forward net, each after a norm."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Block(nn.Module):
         self.down = nn.Linear(shape.intermediate_size, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width) bf16, to the same."""
+        """Map (batch, length, width) bf16 to the same shape and type."""
         batch, length, width = x.shape
         x = x.float()
         heads = self.qkv(self.norms[0](x)).view(batch, length, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
@@ -42,7 +42,7 @@ class Embedding(nn.Module):
         self.table = nn.Embedding(shape.vocabulary_size, shape.hidden_size)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, length) to (batch, length, width)."""
+        """Map (batch, length) to (batch, length, width)."""
         return self.table(tokens).bfloat16()
 
 
@@ -55,12 +55,12 @@ class Head(nn.Module):
         self.project = nn.Linear(shape.hidden_size, shape.vocabulary_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width) to (batch, length, vocabulary)."""
+        """Map (batch, length, width) to (batch, length, vocabulary)."""
         return self.project(self.norm(x.float()))
 
 
 def part_of(shape: ModelShape, first_layer: int, num_layers: int) -> nn.Sequential:
-    """Layers ``first_layer`` and following, with the embedding before the first and the head behind the last layer."""
+    """Return layers ``first_layer`` and following, with embedding and head if they include the first and last layer."""
     layers: list[nn.Module] = []
     if first_layer == 0:
         layers.append(_drawn(shape, Embedding, 0))
@@ -76,7 +76,7 @@ def _drawn(shape: ModelShape, kind: type[nn.Module], seed: int) -> nn.Module:
 
 
 def batch_of(step: int, sequences: range, length: int, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets: sequences that count upwards by a random stride; the same whoever trains on them."""
+    """Return inputs and targets: sequences that count up by a random stride, the same whichever rank trains on them."""
     rows = []
     for sequence in sequences:
         random = torch.Generator().manual_seed(100_000 * step + sequence)
@@ -88,5 +88,5 @@ def batch_of(step: int, sequences: range, length: int, vocabulary: int) -> tuple
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean over all tokens."""
+    """Return the mean cross entropy over all tokens."""
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -1,4 +1,4 @@
-"""Which models the testbed trains. No torch here."""
+"""Defines which models the testbed trains. No torch here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scaleacross.spec.base import Spec
 
 
 class ModelShape(Spec):
-    """What of a dense workload this model needs."""
+    """The figures of a dense workload that the testbed's model needs."""
 
     num_layers: int
     hidden_size: int
@@ -19,7 +19,7 @@ class ModelShape(Spec):
 
     @classmethod
     def of(cls, workload: dict[str, Any]) -> ModelShape:
-        """The shape of a workload's mapping. Raises InputError for a model that this is not."""
+        """Return the shape of a workload's mapping. Raises InputError for a model that the testbed does not train."""
         wanted = {"family": "dense_transformer", "gated_mlp": False, "tied_embedding": False, "bias": False}
         for key, value in wanted.items():
             if workload.get(key, value) != value:

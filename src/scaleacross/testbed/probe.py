@@ -1,8 +1,8 @@
-"""Rate and latency between two hosts, by one TCP connection.
+"""Measures rate and latency between two hosts, by one TCP connection.
 
-``python -m scaleacross.testbed.probe serve ADDRESS`` on one, ``python -m scaleacross.testbed.probe call ADDRESS SECONDS`` on the
-other, which prints ``{"round_trip_s": …, "least_round_trip_s": …, "bytes_per_s": …}``: the median and the least of small messages
-there and back, and what arrives per second after the first tenth of the time.
+``python -m scaleacross.testbed.probe serve ADDRESS`` runs on one, ``python -m scaleacross.testbed.probe call ADDRESS
+SECONDS`` on the other. The latter prints ``{"round_trip_s": …, "least_round_trip_s": …, "bytes_per_s": …}``: the median
+and the least round trip of small messages, and the bytes that arrive per second after the first tenth of the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORD: Final = struct.Struct("<d")
 
 
 def serve(address: str) -> None:
-    """Answer one caller: echo its words, then count its bytes and say how fast they came."""
+    """Serve one caller: echo its words, then count its bytes and report their rate."""
     with socket.create_server((address, PORT)) as listener:
         sys.stdout.write(f"{LISTENING}\n")
         sys.stdout.flush()
@@ -39,7 +39,7 @@ def serve(address: str) -> None:
 
 
 def call(address: str, seconds: float) -> dict[str, float]:
-    """Measure towards ``address``."""
+    """Measure towards ``address``; return the three figures."""
     with socket.create_connection((address, PORT), timeout=CONNECT_S) as connection:
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -59,7 +59,7 @@ def call(address: str, seconds: float) -> dict[str, float]:
 
 
 def _rate(connection: socket.socket, seconds: float) -> float:
-    """Bytes per second that arrive between the end of the warm-up and the end of the stream."""
+    """Return the bytes per second that arrive between the end of the warm-up and the end of the stream."""
     buffer = bytearray(BLOCK_BYTES)
     began, total, first, since = time.perf_counter(), 0, 0, 0.0
     while count := connection.recv_into(buffer):
@@ -80,7 +80,7 @@ def _word(connection: socket.socket) -> bytes:
 
 
 def main() -> None:
-    """As the module says."""
+    """Run one end, as the module docstring says."""
     if sys.argv[1] == "serve":
         serve(sys.argv[2])
     else:

@@ -1,4 +1,4 @@
-"""Processes on emulated hosts: one command, or every rank of a plan."""
+"""Runs processes on emulated hosts: one command, or every rank of a plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TASK_VARIABLE: Final = "SCALEACROSS_TESTBED_TASK"
 
 
 def run_on(testbed: Testbed, host: str, command: Sequence[str]) -> int:
-    """Run ``command`` on a host and wait; its exit code. Raises InputError for a host that is not there."""
+    """Run ``command`` on a host, wait, and return its exit code. Raises InputError for a host that is not there."""
     hosts = testbed.layout.hosts
     for index, one in enumerate(hosts):
         if one.name == host:
@@ -43,13 +43,13 @@ def run_ranks(
     extra: dict[str, str] | None = None,
     watch: Callable[[float], None] | None = None,
 ) -> None:
-    """Run ``program`` with this Python as ranks 0, 1, … on these hosts and wait for all; it calls ``cpus.take_share``.
+    """Run ``program`` with this Python as ranks 0, 1, … on these hosts and wait. It must call ``cpus.take_share``.
 
     Args:
         hosts: [rank] -> name of its host.
         logs: folder for one ``rank-N.log`` each.
-        extra: environment beside torch's.
-        watch: is called all the time, with the seconds since the start.
+        extra: environment in addition to torch's.
+        watch: called repeatedly, with the seconds since the start.
 
     Raises:
         InputError: a host that is not there.
@@ -79,7 +79,7 @@ def run_ranks(
 
 
 def asked(testbed: Testbed, program: Sequence[str], folder: Path, task: Mapping[str, object]) -> Any:
-    """What one rank on every host, in the order of the layout, writes about ``task``.
+    """Run one rank on every host, in the order of the layout, and return the JSON that they write about ``task``.
 
     Raises:
         EmulationError: a rank failed.
@@ -100,7 +100,7 @@ def run_plan(
     extra: dict[str, str] | None = None,
     watch: Callable[[float], None] | None = None,
 ) -> None:
-    """``run_ranks`` for every rank of a plan, on the host that it names, with its environment and its launch file."""
+    """Run every rank of a plan on the host that it names, with its environment and its launch file (``run_ranks``)."""
     planned = {variable.name: variable.value for variable in config.env}
     hosts = [config.host(rank).name for rank in range(config.world_size)]
     own = {**planned, **(extra or {}), LAUNCH_VARIABLE: str(launch.resolve())}

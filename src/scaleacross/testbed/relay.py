@@ -1,11 +1,11 @@
-"""The long-haul part of trunks, in user space: packets leave a TUN device, wait, and enter the TUN device at the other end.
+"""Delays packets of inter-building links in user space: from a TUN device, after a wait, into one at the far end.
 
 ``python -m scaleacross.testbed.relay '[{"ends": ["one", "other"], "device": "trunk0", "delay_s": 0.01, "loss_fraction": 0}]'``,
 where ``ends`` are namespaces.
 
-Rates are not held here but by the queueing discipline of the devices, in the kernel, so a packet meets first the bottleneck and
-then the distance. Packets of up to 64 KiB pass in one piece (segmentation offload), except where some are to be lost: then every
-packet is one on the wire. Needs CAP_NET_ADMIN and /dev/net/tun. Prints one line when all devices are there.
+Rates are enforced by the queueing discipline of the devices, in the kernel. So a packet meets first the bottleneck and
+then the delay. Packets of up to 64 KiB pass in one piece (segmentation offload). If some are to be lost, every packet
+is one on the wire. Needs CAP_NET_ADMIN and /dev/net/tun. Prints one line when all devices are there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Direction:
 
 
 def open_tun(namespace: str, device: str, offload: bool) -> int:
-    """A new TUN device in a namespace; it lives as long as the file descriptor returned."""
+    """Return the file descriptor of a new TUN device in a namespace; the device lives as long as it."""
     own = os.open("/proc/self/ns/net", os.O_RDONLY)
     there = os.open(RUN_NETNS / namespace, os.O_RDONLY)
     try:
@@ -74,14 +74,14 @@ def _enter(namespace: int) -> None:
 
 
 def open_trunk(trunk: dict[str, Any]) -> list[Direction]:
-    """Both directions of a trunk."""
+    """Return both directions of an inter-building link."""
     lossy = trunk["loss_fraction"] > 0
     one, other = (open_tun(namespace, trunk["device"], not lossy) for namespace in trunk["ends"])
     return [Direction(a, b, trunk["delay_s"], trunk["loss_fraction"]) for a, b in ((one, other), (other, one))]
 
 
 def take(direction: Direction, random_source: random.Random) -> None:
-    """Everything that has left the source."""
+    """Read every packet that has left the source."""
     while True:
         try:
             packet = os.read(direction.source, _LARGEST)
@@ -93,7 +93,7 @@ def take(direction: Direction, random_source: random.Random) -> None:
 
 
 def release(direction: Direction) -> float | None:
-    """Hand on what has waited long enough; the time at which the next packet has, if there is one."""
+    """Hand on the packets that have waited long enough; return the time of the next one, or None."""
     now = time.monotonic()
     while direction.waiting and direction.waiting[0][0] <= now:
         try:
@@ -120,7 +120,7 @@ def serve(directions: list[Direction]) -> None:
 
 
 def main() -> None:
-    """Open every trunk, say so, relay."""
+    """Open every inter-building link, report that, and relay."""
     if INSIDE_VARIABLE in os.environ:  # in private namespaces nobody could find this process later
         die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to whoever started the testbed, who ends this process

@@ -1,4 +1,4 @@
-"""A testbed by name: made, found again by a later command, taken away."""
+"""A testbed by name: one command makes it, later ones find it again, the last one removes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Testbed:
     """Emulated buildings that are up.
 
     Attributes:
-        fixed_shares: every host has a share of its core of its own; else hosts on one core take time from each other.
+        fixed_shares: whether every host has a fixed share of its core; otherwise hosts on one core take time from each
+            other.
     """
 
     name: str
@@ -38,16 +39,16 @@ class Testbed:
 
 
 def prefix_of(name: str) -> str:
-    """What the namespaces of a testbed begin with. Raises InputError for a name that would clash or not fit."""
+    """Return the prefix of a testbed's namespaces. Raises InputError for a name that would clash or not fit."""
     if re.fullmatch(r"[a-z0-9]{1,16}", name) is None:
         raise InputError(f"testbed name {name!r}: 1 to 16 small letters and digits")
     return f"sat-{name}-"
 
 
 def enter_private() -> None:
-    """As an ordinary user: run this very command again as root of namespaces of its own, where it may make others.
+    """Run this very command again, for an ordinary user, as root of namespaces of its own, in which it may make others.
 
-    Returns where that is not needed. What is made there goes when the command ends.
+    It returns if that is not needed. Whatever is made there is removed when the command ends.
 
     Raises:
         InputError: this machine allows no testbed; the message says what is missing.
@@ -67,7 +68,7 @@ def up(topology: Topology, name: str = DEFAULT_NAME) -> Testbed:
 
     Raises:
         InputError: there is one of this name, the topology does not fit one machine, or this machine lacks something.
-        EmulationError: a tool of this machine failed; nothing is left.
+        EmulationError: a tool of this machine failed; nothing remains.
     """
     layout, here = layout_of(topology, prefix_of(name)), machine()
     here.require()
@@ -85,7 +86,7 @@ def up(topology: Topology, name: str = DEFAULT_NAME) -> Testbed:
 
 
 def find(name: str = DEFAULT_NAME) -> Testbed:
-    """The testbed of that name, which is up. Raises InputError where it is not."""
+    """Return the testbed of that name. Raises InputError if it is not up."""
     prefix, file = prefix_of(name), STATE_FOLDER / name / TOPOLOGY_FILE
     if not fabric.existing(prefix) or not file.exists():
         raise InputError(f"no testbed '{name}' is up: `scaleacross testbed up TOPOLOGY.yaml{_option(name)}` makes one")
@@ -94,12 +95,12 @@ def find(name: str = DEFAULT_NAME) -> Testbed:
 
 
 def names() -> list[str]:
-    """Testbeds that are up, or of which something is left."""
+    """Return the names of testbeds that are up, or of which something remains."""
     return sorted({name.split("-")[1] for name in fabric.existing("sat-") if name.count("-") > 1})
 
 
 def down(name: str = DEFAULT_NAME) -> list[str]:
-    """Take a testbed away, however far it was made; the namespaces that were there. Raises EmulationError if one stays."""
+    """Remove a testbed, even an incomplete one; return its namespaces. Raises EmulationError if one remains."""
     removed = fabric.tear_down(prefix_of(name))
     shutil.rmtree(STATE_FOLDER / name, ignore_errors=True)
     return removed
@@ -107,7 +108,7 @@ def down(name: str = DEFAULT_NAME) -> list[str]:
 
 @contextmanager
 def standing(topology: Topology, name: str) -> Iterator[Testbed]:
-    """A testbed for the time of a block; gone afterwards, on Ctrl-C too."""
+    """Make a testbed for the time of a block, and remove it afterwards, on Ctrl-C too."""
     testbed = up(topology, name)
     try:
         yield testbed

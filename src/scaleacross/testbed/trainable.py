@@ -1,4 +1,4 @@
-"""What the testbed trains, as far as a launch file tells."""
+"""Says which plans the testbed trains, as far as a launch file tells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCHEDULES: Final = ("GPipe", "1F1B")
 
 
 def why_untrainable(launch: LaunchConfig) -> str | None:
-    """What of a plan the testbed does not train, and the way out; None where it trains all of it."""
+    """Return the parts of a plan that the testbed does not train, with the way out; None if it trains all of it."""
     problems = [f"{axis} {launch.degrees.of(axis)}" for axis in ("tp", "cp", "ep") if launch.degrees.of(axis) > 1]
     if launch.degrees.pp > 1 and launch.pipeline.schedule not in SCHEDULES:
         problems.append(f"schedule {launch.pipeline.schedule}")

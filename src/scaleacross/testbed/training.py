@@ -1,4 +1,4 @@
-"""Trains a job in emulated buildings: planned, emitted, launched, timed; our plan and others' on the same links."""
+"""Trains a job in emulated buildings: plans, emits, launches and times it; our plan and baselines on the same links."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Watch = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A topology as it was measured, and the job on it."""
+    """A topology with measured figures, and the job on it."""
 
     job: Job
     topology: Topology
@@ -44,14 +44,14 @@ class Calibrated:
 
 
 def resolved(job: str | Path | Job, overrides: Sequence[str] = ()) -> Calibrated:
-    """The job as stated. Raises InputError for one that the testbed does not train."""
+    """Return the job as stated. Raises InputError for one that the testbed does not train."""
     problem = resolve(load_job(job, overrides))
     shape = ModelShape.of(problem.workload.model_dump())
     return Calibrated(problem.job, problem.topology, shape)
 
 
 def calibrate(testbed: Testbed, stated: Calibrated, folder: Path, say: Say, core: Topology | None = None) -> Calibrated:
-    """Measure links, and a core unless ``core`` has one that is measured.
+    """Measure links, and the computation of a core unless ``core`` is a topology that has it measured.
 
     Raises:
         EmulationError: a rank failed, or a measurement makes no sense.
@@ -72,18 +72,18 @@ def calibrate(testbed: Testbed, stated: Calibrated, folder: Path, say: Say, core
 
 
 def on_topology(stated: Calibrated, topology: Topology) -> Calibrated:
-    """The same job there."""
+    """Return the same job on ``topology``."""
     job = stated.job.model_copy(update={"topology": topology.model_dump(mode="json")})
     return Calibrated(job, topology, stated.shape)
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Who is trained on the same links.
+    """The plans that are trained on the same links.
 
     Attributes:
-        plans: by name, ours first.
-        refused: rivals that are not trained, and why.
+        plans: plans by name, ours first.
+        refused: baselines that are not trained, and why.
     """
 
     plans: dict[str, Plan]
@@ -91,10 +91,10 @@ class Contest:
 
 
 def contest_of(known: Calibrated, rivals: Sequence[str] | None) -> Contest:
-    """Our plan and those of rivals; None: of all rivals that there are.
+    """Return our plan and those of the baselines named; None: of all baselines that there are.
 
     Raises:
-        InputError: a rival that is named does not exist, or has no plan that the testbed trains.
+        InputError: a baseline that is named does not exist, or has no plan that the testbed trains.
     """
     found = api.compare(known.job, gap_tolerance=GAP_TOLERANCE)
     by_name = {rival.name: rival for rival in found.rivals}
@@ -128,13 +128,13 @@ def train(
     """Launch a plan, train one step more than ``num_steps``, and time all but the first.
 
     Args:
-        name: of the plan.
-        folder: for launch.json, task and logs.
-        watch: is called all the time.
-        traces: where ranks leave the dumps of their flight recorders.
+        name: name of the plan.
+        folder: folder for launch.json, task and logs.
+        watch: called repeatedly while the ranks run.
+        traces: folder for the flight recorder dumps of the ranks.
 
     Returns:
-        what was measured, and the seconds of every timed step.
+        (what was measured, seconds of every timed step).
     """
     folder.mkdir(parents=True, exist_ok=True)
     config, launch = launch_config(plan), folder / "launch.json"
@@ -166,7 +166,7 @@ def train(
 def train_all(
     testbed: Testbed, known: Calibrated, contest: Contest, num_steps: int, folder: Path, say: Say
 ) -> TrainingSetting:
-    """Every plan on the same links, one after the other; plans that are the same are trained once."""
+    """Train every plan on the same links, one after the other; plans with the same decision are trained once."""
     trained: dict[str, TrainedPlan] = {}
     plans = contest.plans
     for name, plan in plans.items():
@@ -187,6 +187,6 @@ def train_all(
 
 
 def degrees_of(plan: Plan) -> str:
-    """Axes above one."""
+    """Return the axes whose degree is above one, as text."""
     axes: Iterable[tuple[str, int]] = ((axis, plan.degrees.of(axis)) for axis in ("pp", "dp_shard", "dp_replicate"))
     return " ".join(f"{axis} {degree}" for axis, degree in axes if degree > 1) or "one rank"

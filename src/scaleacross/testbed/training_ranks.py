@@ -1,6 +1,6 @@
-"""What every rank runs to train as a plan says; rank 0 writes the seconds and the loss of every step.
+"""The program that every rank runs to train as a plan says; rank 0 writes the seconds and the loss of every step.
 
-``SCALEACROSS_LAUNCH`` names the plan; without it the rank trains the whole model alone, which is how a core is measured.
+``SCALEACROSS_LAUNCH`` names the plan. Without it each rank trains the whole model alone, which measures a core.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from scaleacross.testbed.trainable import SCHEDULES, why_untrainable
 PIPELINES: Final = dict(zip(SCHEDULES, (ScheduleGPipe, Schedule1F1B), strict=True))
 TIMEOUT: Final = timedelta(seconds=120)
 WHOLE: Final = 1 << 40
-"""Parameters of a bucket that holds all."""
+"""Number of parameters of a bucket that holds all."""
 
 
 def main() -> None:
-    """As the module says."""
+    """Run the task of this rank, as the module docstring says."""
     task = json.loads(Path(os.environ[TASK_VARIABLE]).read_text(encoding="utf-8"))
     shape = ModelShape.model_validate(task["shape"])
     torch.set_num_threads(1)
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _as_planned(shape: ModelShape, launch: LaunchConfig, steps: int, now: Path) -> dict[str, list[float]]:
-    """When every step ended, and its loss where this rank has the last stage; ``now`` grows by a byte with every step."""
+    """Return the end of every step, and its loss on the last stage; ``now`` grows by a byte per step."""
     if (reason := why_untrainable(launch)) is not None:
         raise InputError(reason)
     rank, degrees = dist.get_rank(), launch.degrees
@@ -97,7 +97,7 @@ def _as_planned(shape: ModelShape, launch: LaunchConfig, steps: int, now: Path) 
 
 
 def _alone(shape: ModelShape, stated: dict[str, int]) -> dict[str, float]:
-    """Median seconds of a step of the whole model with so many micro-batches, while all other ranks do the same."""
+    """Return the median seconds of passes and update of the whole model, while all other ranks do the same."""
     micro, count, length = stated["micro_batch"], stated["num_micro_batches"], stated["length"]
     part = part_of(shape.model_copy(update={"num_layers": stated["layers"]}), 0, stated["layers"])
     flat, run = FlatParameters(part, None, None, WHOLE), _plain(part, micro)
@@ -115,7 +115,7 @@ def _alone(shape: ModelShape, stated: dict[str, int]) -> dict[str, float]:
 
 
 def _group(launch: LaunchConfig, axis: Any) -> dist.ProcessGroup | None:
-    """The group of this rank on ``axis``; None where the degree is 1. Made by all ranks alike."""
+    """Return the group of this rank on ``axis``; None if the degree is 1. All ranks take part in making all groups."""
     own = None
     for ranks in launch.groups(axis) if launch.degrees.of(axis) > 1 else []:
         group = dist.new_group(ranks, timeout=TIMEOUT, backend="cpu:scaleacross", group_desc=axis)
@@ -124,7 +124,7 @@ def _group(launch: LaunchConfig, axis: Any) -> dist.ProcessGroup | None:
 
 
 def _plain(part: torch.nn.Module, micro: int) -> Callable[[Tensor, Tensor], list[Tensor]]:
-    """Micro-batches one after the other."""
+    """Return a function that runs micro-batches one after the other."""
 
     def run(inputs: Tensor, targets: Tensor) -> list[Tensor]:
         losses, count = [], len(inputs) // micro
@@ -140,7 +140,7 @@ def _plain(part: torch.nn.Module, micro: int) -> Callable[[Tensor, Tensor], list
 def _pipeline(
     shape: ModelShape, launch: LaunchConfig, part: torch.nn.Module, group: Any, stage: int
 ) -> Callable[[Tensor, Tensor], list[Tensor]]:
-    """The plan's schedule over the stages."""
+    """Return a function that runs the plan's schedule over the stages."""
     micro, length, last = launch.pipeline.micro_batch_sequences, launch.sequence_length, launch.degrees.pp - 1
     between = torch.zeros(micro, length, shape.hidden_size, dtype=torch.bfloat16, requires_grad=True)
     given = torch.zeros(micro, length, dtype=torch.int64) if stage == 0 else between
@@ -166,7 +166,7 @@ def _pipeline(
 
 
 def _bucket_parameters(launch: LaunchConfig) -> int:
-    """Parameters per collective of gradients, as the plan prices it; all in one where it has none."""
+    """Return the parameters per collective of gradients, as the plan states it; all in one if it states none."""
     for groups in launch.process_groups:
         for one in groups.collectives:
             if one.op in ("reduce_scatter", "all_reduce") and groups.axis.startswith("dp"):

@@ -1,7 +1,7 @@
-"""The codecs of ``runtime.block_codec`` on an accelerator: the same bytes as the reference there, in one pass over memory.
+"""The codecs of ``runtime.block_codec`` on an accelerator: the reference's bytes, in one pass over memory.
 
-The scale is a power of two found in the bits of the largest element, and both roundings (to integers, to e4m3) are made by adding
-and taking away a constant, so nothing depends on how a device casts.
+The scale is a power of two found in the bits of the largest element. Both roundings (to integers, to e4m3) add and
+subtract a constant. So nothing depends on how a device casts.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from scaleacross.runtime.block_codec import BlockCodec
 
 ROWS = 16
-"""Blocks of one program on an accelerator."""
+"""Number of blocks of one program on an accelerator."""
 _SMALLEST = tl.constexpr(-126)
 _NOT_FINITE = tl.constexpr(127)
 _INFINITE_BITS = tl.constexpr(0x7F800000)
 
 
 def encode(codec: BlockCodec, values: torch.Tensor, out: torch.Tensor, *, rows: int = ROWS) -> None:
-    """``values`` (fp32) into ``out`` (uint8 of ``codec.most_bytes``): what ``codec.write`` does in torch."""
+    """Encode ``values`` (fp32) into ``out`` (uint8 of ``codec.most_bytes``), as ``codec.write`` does in torch."""
     check_on_one_device(values, out)
     numel = values.numel()
     _check_bytes(codec, out, numel)
@@ -41,7 +41,7 @@ def encode(codec: BlockCodec, values: torch.Tensor, out: torch.Tensor, *, rows: 
 
 
 def decode(codec: BlockCodec, data: torch.Tensor, out: torch.Tensor, *, rows: int = ROWS) -> None:
-    """``data`` (uint8) into ``out`` (fp32): what ``codec.read`` does in torch."""
+    """Decode ``data`` (uint8) into ``out`` (fp32), as ``codec.read`` does in torch."""
     check_on_one_device(data, out)
     numel = out.numel()
     _check_bytes(codec, data, numel)
@@ -54,7 +54,7 @@ def decode(codec: BlockCodec, data: torch.Tensor, out: torch.Tensor, *, rows: in
 
 @triton.jit
 def _coded_integer(scaled, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """|x| ≤ 127 or 7 → the bits of the nearest int8 or int4."""
+    """Return the bits of the int8 or int4 nearest to ``scaled``, |scaled| ≤ 127 or 7."""
     LARGEST: tl.constexpr = 2.0 ** (BITS - 1) - 1.0
     whole = tl.minimum(tl.maximum(round_to_integer(scaled), -LARGEST), LARGEST)
     return whole.to(tl.int32) & (2**BITS - 1)
@@ -62,14 +62,19 @@ def _coded_integer(scaled, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _coded_e4m3(scaled):  # type: ignore[no-untyped-def]
-    """|x| ≤ 448 → the bits of the nearest e4m3: its grid around x has the step of the last place of x, at least 2^-9."""
+    """Return the bits of the e4m3 nearest to ``scaled``, |scaled| ≤ 448.
+
+    The grid of e4m3 around x has the step of the last place of x, at least 2^-9.
+    """
     bits = scaled.to(tl.int32, bitcast=True)
     magnitude = (bits & 0x7FFFFFFF).to(tl.float32, bitcast=True)
     exponent = tl.maximum(((bits >> 23) & 0xFF) - 127, -6)
     rounder = 12582912.0 * power_of_two(exponent - 3)
     rounded = tl.minimum((magnitude + rounder) - rounder, 448.0)
     rounded_bits = rounded.to(tl.int32, bitcast=True)
+    # the exponent bias changes from 127 in fp32 to 7 in e4m3
     normal = (((rounded_bits >> 23) - 120) << 3) | ((rounded_bits >> 20) & 7)
+    # below 2^-6 e4m3 is subnormal, with steps of 2^-9
     code = tl.where(rounded < 0.015625, (rounded * 512.0).to(tl.int32), normal)
     return code | ((bits >> 24) & 0x80)
 
@@ -83,7 +88,7 @@ def _encoded(  # type: ignore[no-untyped-def]
     IS_FLOAT: tl.constexpr,
     BITS: tl.constexpr,
 ):
-    """(rows, GRAIN) fp32 → (exponents (rows,), codes (rows, GRAIN)), both int32; constants as ``_constants`` orders them."""
+    """Encode fp32 (rows, GRAIN) to int32 (exponents (rows,), codes (rows, GRAIN)); constants: see ``_constants``."""
     bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     most = tl.max(bits, 1)
     exponents = (most >> 23) - 127 - EXPONENT + ((most & 0x7FFFFF) > MANTISSA).to(tl.int32)
@@ -96,7 +101,7 @@ def _encoded(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _decoded(exponents, wide, IS_FLOAT: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """int8 exponents (rows,) and codes (rows, GRAIN), int32 → fp32."""
+    """Decode int8 exponents (rows,) and int32 codes (rows, GRAIN) to fp32."""
     exponents = exponents.to(tl.int8, bitcast=True).to(tl.int32)
     if IS_FLOAT:
         normal = (((((wide >> 3) & 15) + 120) << 23) | ((wide & 7) << 20)).to(tl.float32, bitcast=True)
@@ -112,7 +117,7 @@ def _decoded(exponents, wide, IS_FLOAT: tl.constexpr, BITS: tl.constexpr):  # ty
 
 @triton.jit
 def _places(numel, ROWS: tl.constexpr, GRAIN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Blocks of this program, which of them exist, elements, and which of them exist."""
+    """Return (blocks of this program, which of them exist, elements, which of them exist)."""
     blocks = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     at = blocks[:, None] * GRAIN + tl.arange(0, GRAIN)[None, :]
     return blocks, blocks * GRAIN < numel, at, at < numel
@@ -120,7 +125,7 @@ def _places(numel, ROWS: tl.constexpr, GRAIN: tl.constexpr):  # type: ignore[no-
 
 @triton.jit
 def _bytes_at(blocks, numel, GRAIN: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Bytes of codes of ``blocks``, and which of them exist: a byte holds one element, or two of 4 bits."""
+    """Return (bytes of the codes of ``blocks``, which of them exist). A byte holds one element, or two of 4 bits."""
     PER_BYTE: tl.constexpr = 8 // BITS
     at = blocks[:, None] * (GRAIN // PER_BYTE) + tl.arange(0, GRAIN // PER_BYTE)[None, :]
     return at, at * PER_BYTE < numel
@@ -130,7 +135,7 @@ def _bytes_at(blocks, numel, GRAIN: tl.constexpr, BITS: tl.constexpr):  # type: 
 def _load_decoded(  # type: ignore[no-untyped-def]
     exponents_in, codes_in, numel, IS_FLOAT: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, GRAIN: tl.constexpr
 ):
-    """The blocks of this program as fp32, (ROWS, GRAIN)."""
+    """Return the blocks of this program as fp32, (ROWS, GRAIN)."""
     blocks, is_block, _, _ = _places(numel, ROWS, GRAIN)
     at, inside = _bytes_at(blocks, numel, GRAIN, BITS)
     exponents = tl.load(exponents_in + blocks, is_block, 0)
@@ -180,7 +185,7 @@ def encode_kernel(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     GRAIN: tl.constexpr,
 ):
-    """A program per ROWS blocks."""
+    """Encode ROWS blocks per program."""
     _, _, at, inside = _places(numel, ROWS, GRAIN)
     x = tl.load(values + at, inside, 0.0).to(tl.float32)
     _store_encoded(x, exponents_out, codes_out, numel, MANTISSA, EXPONENT, VANISHING, IS_FLOAT, BITS, ROWS, GRAIN)
@@ -197,14 +202,16 @@ def decode_kernel(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     GRAIN: tl.constexpr,
 ):
-    """A program per ROWS blocks."""
+    """Decode ROWS blocks per program."""
     _, _, at, inside = _places(numel, ROWS, GRAIN)
     tl.store(out + at, _load_decoded(exponents_in, codes_in, numel, IS_FLOAT, BITS, ROWS, GRAIN), inside)
 
 
 def _constants(codec: BlockCodec) -> tuple[int, int, int, bool, int]:
-    """Mantissa bits and exponent of the largest code, the bits of an m for which m / largest is 0 in fp32, float or integer, and
-    bits of a code."""
+    """Return (mantissa bits and exponent of the largest code, vanishing bits, whether codes are floats, code bits).
+
+    A block whose largest magnitude has at most the vanishing bits is so small that magnitude / largest is 0 in fp32.
+    """
     fraction, exponent = math.frexp(codec.largest)
     mantissa, vanishing = int((2 * fraction - 1) * (1 << 23)), int(codec.largest // 2)
     return mantissa, exponent - 1, vanishing, codec.dtype.is_floating_point, codec.bits

@@ -12,11 +12,11 @@ from scaleacross.runtime.kernels.launching import NUM_WARPS, check_on_one_device
 from scaleacross.runtime.kernels.rounding import power_of_two, round_to_integer
 
 ROWS = 16
-"""Blocks of one program on an accelerator."""
+"""Number of blocks of one program on an accelerator."""
 
 
 def pack_by_kernel(values: torch.Tensor, bound: float, *, rows: int = ROWS) -> Packed:
-    """``pack`` in two passes: bits per block, then words; places in between are summed on the device."""
+    """Compute ``pack`` in two passes: bits per block, then words. In between the device computes where blocks begin."""
     check_on_one_device(values)
     packed = room_for(values, bound)
     num_blocks = packed.widths.numel()
@@ -29,7 +29,7 @@ def pack_by_kernel(values: torch.Tensor, bound: float, *, rows: int = ROWS) -> P
 
 
 def unpack_by_kernel(packed: Packed, *, rows: int = ROWS) -> torch.Tensor:
-    """``unpack`` in one pass."""
+    """Compute ``unpack`` in one pass."""
     out = torch.empty(packed.num_elements, dtype=torch.float32, device=packed.words.device)
     num_blocks = packed.widths.numel()
     if num_blocks:
@@ -42,7 +42,7 @@ def unpack_by_kernel(packed: Packed, *, rows: int = ROWS) -> torch.Tensor:
 
 @triton.jit
 def _scaled(values, exponent, numel, blocks, GRAIN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """x, x / step, and which blocks are stored as they are."""
+    """Return (x, x / step, which blocks are stored unchanged)."""
     at = blocks[:, None] * GRAIN + tl.arange(0, GRAIN)[None, :]
     x = tl.load(values + at, at < numel, 0.0)
     scaled = x * power_of_two(-exponent)
@@ -52,14 +52,14 @@ def _scaled(values, exponent, numel, blocks, GRAIN: tl.constexpr):  # type: igno
 
 @triton.jit
 def _codes(scaled, raw):  # type: ignore[no-untyped-def]
-    """Whole numbers of steps with the sign in the lowest bit; 0 where the block is stored as it is."""
+    """Return whole numbers of steps with the sign in the lowest bit; 0 in a block that is stored unchanged."""
     whole = round_to_integer(tl.where(raw[:, None], 0.0, scaled)).to(tl.int32)
     return (whole << 1) ^ (whole >> 31)
 
 
 @triton.jit
 def widths_kernel(values, widths, exponent, numel, num_blocks, ROWS: tl.constexpr, GRAIN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Bits that the largest element of each block needs: codes are below 2^24, so fp32 holds them and their exponent tells."""
+    """Store the bits of each block's largest code. Codes are below 2^24, so fp32 holds them and its exponent tells."""
     blocks = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     _, scaled, raw = _scaled(values, exponent, numel, blocks, GRAIN)
     most = tl.max(_codes(scaled, raw), 1)
@@ -72,7 +72,7 @@ def widths_kernel(values, widths, exponent, numel, num_blocks, ROWS: tl.constexp
 def pack_kernel(  # type: ignore[no-untyped-def]
     values, widths, starts, words, exponent, numel, num_blocks, ROWS: tl.constexpr, GRAIN: tl.constexpr
 ):
-    """Plane after plane: 32 elements give one word."""
+    """Store the blocks plane after plane: 32 elements give one word."""
     PER_PLANE: tl.constexpr = GRAIN // 32
     blocks = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     x, scaled, raw = _scaled(values, exponent, numel, blocks, GRAIN)
@@ -91,7 +91,7 @@ def pack_kernel(  # type: ignore[no-untyped-def]
 def unpack_kernel(  # type: ignore[no-untyped-def]
     words, widths, starts, out, exponent, numel, num_blocks, ROWS: tl.constexpr, GRAIN: tl.constexpr
 ):
-    """The inverse of ``pack_kernel``."""
+    """Compute the inverse of ``pack_kernel``."""
     PER_PLANE: tl.constexpr = GRAIN // 32
     blocks = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     lanes = tl.arange(0, 32)[None, None, :]

@@ -1,4 +1,4 @@
-"""What all kernels ask of their arguments before they are launched."""
+"""Checks that all kernels make of their arguments before they are launched."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_on_one_device(*tensors: torch.Tensor) -> None:
 
 
 def num_programs(num_items: int, items_per_program: int) -> int:
-    """Programs that cover ``num_items``."""
+    """Return the number of programs that cover ``num_items``. Raises InputError if a grid cannot have as many."""
     programs: int = triton.cdiv(num_items, items_per_program)
     if programs > MAX_PROGRAMS:
         raise InputError(f"{num_items} items in programs of {items_per_program} are more than {MAX_PROGRAMS} programs")

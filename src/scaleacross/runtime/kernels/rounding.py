@@ -6,16 +6,16 @@ import triton
 import triton.language as tl
 
 ROUNDER = tl.constexpr(12582912.0)
-"""1.5 · 2^23: added and taken away it leaves an fp32 of magnitude below 2^22 rounded to an integer, ties to even"""
+"""1.5 · 2^23: added and subtracted, it leaves an fp32 of magnitude below 2^22 rounded to an integer, ties to even."""
 
 
 @triton.jit
 def round_to_integer(x):  # type: ignore[no-untyped-def]
-    """fp32 of magnitude below 2^22 → the nearest integer, as fp32; ties to even."""
+    """Return the integer nearest to an fp32 of magnitude below 2^22, as fp32; ties to even."""
     return (x + ROUNDER) - ROUNDER
 
 
 @triton.jit
 def power_of_two(exponent):  # type: ignore[no-untyped-def]
-    """int32 in [-126, 127] → 2^exponent as fp32."""
+    """Return 2^exponent as fp32, for an int32 in [-126, 127]."""
     return ((exponent + 127) << 23).to(tl.float32, bitcast=True)

@@ -1,6 +1,7 @@
 """The quantiser and the bit packing of ``row_codec`` on an accelerator: the same numbers and bytes as there.
 
-Sums and quotients are fp64, as on the host. One H100 ran it (docs/results/one_h100.md); nobody has measured its speed.
+Sums and quotients are fp64, as on the host. One H100 has run it (docs/results/one_h100.md); nobody has measured its
+speed.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import triton.language as tl
 from scaleacross.runtime.kernels.launching import NUM_WARPS, check_on_one_device, num_programs
 
 BLOCK = 4096
-"""Elements of one program."""
+"""Number of elements of one program."""
 GROUPS = 32
-"""Groups of 32 numbers of one program."""
+"""Number of groups of 32 numbers of one program."""
 ROUNDER = tl.constexpr(6755399441055744.0)
-"""1.5 · 2^52: added and taken away it leaves an fp64 of magnitude below 2^51 rounded to an integer, ties to even."""
+"""1.5 · 2^52: added and subtracted, it leaves an fp64 of magnitude below 2^51 rounded to an integer, ties to even."""
 LARGEST = tl.constexpr(16777216.0)
 """2^24, ``quantiser.LARGEST_CODE``."""
 
@@ -24,7 +25,7 @@ LARGEST = tl.constexpr(16777216.0)
 def quantise_by_kernel(
     values: torch.Tensor, step: float, bound: float, *, block: int = BLOCK
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes (int32) of fp32 ``values``, and whether each comes back off by more than the bound (bool), both of their shape."""
+    """Return (codes int32, whether each decodes to more than the bound off, bool), of the shape of fp32 ``values``."""
     check_on_one_device(values)
     codes = torch.empty(values.shape, dtype=torch.int32, device=values.device)
     off = torch.empty(values.shape, dtype=torch.uint8, device=values.device)
@@ -37,7 +38,7 @@ def quantise_by_kernel(
 
 
 def pack_by_kernel(numbers: torch.Tensor, width: int, *, groups: int = GROUPS) -> torch.Tensor:
-    """int32 ``numbers`` of ``width`` bits each, one behind the other, as int32 words; 32 numbers fill ``width`` words."""
+    """Return int32 ``numbers``, ``width`` bits each, as int32 words without gaps; 32 numbers take ``width`` words."""
     check_on_one_device(numbers)
     num_groups = -(-numbers.numel() // 32)
     words = torch.empty(num_groups * width, dtype=torch.int32, device=numbers.device)
@@ -48,7 +49,7 @@ def pack_by_kernel(numbers: torch.Tensor, width: int, *, groups: int = GROUPS) -
 
 
 def unpack_by_kernel(words: torch.Tensor, width: int, count: int, *, groups: int = GROUPS) -> torch.Tensor:
-    """The inverse of ``pack_by_kernel``: ``count`` numbers, int32."""
+    """Return the ``count`` numbers, int32, from the words of ``pack_by_kernel``."""
     check_on_one_device(words)
     numbers = torch.zeros(count, dtype=torch.int32, device=words.device)
     if words.numel():
@@ -60,11 +61,12 @@ def unpack_by_kernel(words: torch.Tensor, width: int, count: int, *, groups: int
 
 @triton.jit
 def quantise_kernel(values, figures, codes, off, numel, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """round(x / step), 0 beyond the largest code, and whether fp32(code · step) is off by more than the bound."""
+    """Store round(x / step), 0 beyond the largest code, and whether fp32(code · step) is off by more than ``bound``."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(values + at, at < numel, 0.0).to(tl.float64)
     step, bound = tl.load(figures), tl.load(figures + 1)
     steps = x / step
+    # adding ROUNDER rounds only below 2^51; larger values become 0 below in any case
     near = tl.where(tl.abs(steps) < 2.0 * LARGEST, steps, 0.0)
     whole = (near + ROUNDER) - ROUNDER
     whole = tl.where(tl.abs(whole) <= LARGEST, whole, 0.0)
@@ -75,7 +77,7 @@ def quantise_kernel(values, figures, codes, off, numel, BLOCK: tl.constexpr):  #
 
 @triton.jit
 def pack_kernel(numbers, words, count, num_groups, width, GROUPS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Word k of a group holds bits 32·k to 32·k + 31 of its numbers, lane i of which begins at bit i · width."""
+    """Store word k of a group, which holds bits 32·k to 32·k + 31 of its numbers; lane i begins at bit i · width."""
     groups = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
     lanes = tl.arange(0, 32)
     at = groups[:, None] * 32 + lanes[None, :]
@@ -90,7 +92,7 @@ def pack_kernel(numbers, words, count, num_groups, width, GROUPS: tl.constexpr):
 
 @triton.jit
 def unpack_kernel(words, numbers, count, num_groups, width, GROUPS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A number lies in one word, or in two."""
+    """Store the numbers, each of which lies in one word or in two."""
     groups = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
     bits = tl.arange(0, 32)[None, :] * width
     shift = (bits % 32).to(tl.int64)

@@ -1,4 +1,4 @@
-"""``runtime.rows`` on an accelerator: the same places and the same rows as the references there."""
+"""The kernels of ``runtime.rows`` on an accelerator: the same places and the same rows as the references there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import triton.language as tl
 from scaleacross.runtime.kernels.launching import NUM_WARPS, check_on_one_device, num_programs
 
 BLOCK = 4096
-"""Rows that a program ranks at a time."""
+"""Number of rows that a program ranks at a time."""
 TILE = (16, 256)
 """(rows, columns) of a program that moves rows."""
 
@@ -17,7 +17,7 @@ TILE = (16, 256)
 def rank_by_kernel(
     destinations: torch.Tensor, num_destinations: int, *, block: int = BLOCK
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same by the kernel, a program per destination; rows without a valid one keep rank 0."""
+    """Compute ``rows.rank_reference``, a program per destination; rows without a valid destination keep rank 0."""
     check_on_one_device(destinations)
     ranks = torch.zeros_like(destinations)
     counts = destinations.new_zeros(num_destinations)
@@ -26,18 +26,18 @@ def rank_by_kernel(
 
 
 def scatter_by_kernel(rows: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
-    """out[slots[i]] = rows[i] by the kernel."""
+    """Write out[slots[i]] = rows[i]."""
     _move(True, rows, slots, out)
 
 
 def gather_by_kernel(packed: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
-    """out[i] = packed[slots[i]] by the kernel."""
+    """Write out[i] = packed[slots[i]]."""
     _move(False, packed, slots, out)
 
 
 @triton.jit
 def rank_kernel(destinations, ranks, counts, num_rows, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Rows of one destination are counted in the order of the input, BLOCK rows at a time: no atomics, hence one result."""
+    """Count the rows of one destination in the order of the input, BLOCK at a time: no atomics, so one result."""
     destination = tl.program_id(0)
     before = tl.zeros((), tl.int64)
     for start in range(0, num_rows, BLOCK):
@@ -51,7 +51,7 @@ def rank_kernel(destinations, ranks, counts, num_rows, BLOCK: tl.constexpr):  # 
 
 @triton.jit
 def move_kernel(source, slots, out, num_rows, width, SCATTER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A tile of rows to its slots, or from them."""
+    """Move a tile of rows to its slots, or from them."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
     slot = tl.load(slots + rows, rows < num_rows, -1)

@@ -1,4 +1,4 @@
-"""A rank's line to the coordinator: two threads that hear and say, apart from the path of the gradients."""
+"""A rank's connection to the coordinator, with two threads that read and send, apart from the path of the gradients."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ class LeftBehindError(PeerLostError):
 
 
 class Control:
-    """What this rank has been told.
+    """What the coordinator has told this rank.
 
     Args:
         address: ``host:port`` of the coordinator.
-        silent_s: a coordinator that says nothing for so long is lost.
-        voided: called when an epoch that begins at the step under way replaces the one in force, in the thread that hears.
+        silent_s: a coordinator that says nothing for twice as long is lost.
+        voided: called with every new epoch, and when this replica is out or the coordinator lost; in the reading thread
+            or the one that sends beats.
         donate: called with (joiner, contact).
     """
 
@@ -51,33 +52,38 @@ class Control:
         self._heard = time.monotonic()
 
     def begin(self, hello: dict[str, Any]) -> None:
-        """Say ``hello``; from now on others call, and the coordinator is heard."""
+        """Send ``hello`` and start both threads; from now on other ranks may connect."""
         self.say(hello)
         for work in (self._hear, self._beat):
             threading.Thread(target=work, name=f"scaleacross-{work.__name__}", daemon=True).start()
 
     def say(self, what: dict[str, Any]) -> None:
-        """Send; a coordinator that is lost is noticed by the thread that hears."""
+        """Send a message. The reading thread notices if the coordinator is lost."""
         with suppress(OSError), self._writing:
             self._connection.sendall(json.dumps(what).encode() + b"\n")
 
     def epoch_at(self, step: int) -> Epoch | None:
-        """The epoch in force at ``step``, as far as it is known."""
+        """Return the epoch in force at ``step``, as far as it is known; None if none is."""
         return max((epoch for epoch in self.epochs if epoch.begins <= step), default=None)
 
     def contact(self, epoch: int, rank: int) -> str | None:
-        """How ``rank`` of the group of ``epoch`` is reached."""
+        """Return how ``rank`` of the group of ``epoch`` is reached; None if that is not known yet."""
         return self._met.get(epoch, {}).get(rank)
 
     def wait(self, until: Callable[[], bool]) -> None:
-        """Until that holds. Raises LeftBehindError, CollectiveError: this replica is out, or the coordinator is lost."""
+        """Wait until ``until()`` holds.
+
+        Raises:
+            LeftBehindError: this replica is out.
+            CollectiveError: the coordinator is lost.
+        """
         with self.news:
             self.news.wait_for(lambda: until() or self.gone is not None)
             if self.gone is not None and not until():
                 raise (LeftBehindError if self.gone.startswith("replica") else CollectiveError)(self.gone)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()

@@ -1,7 +1,7 @@
 """Serves ``Membership``: one connection per rank, one JSON object per line, apart from the path of the gradients.
 
-A rank begins with the job's token. A connection that ends is a rank that is dead: the kernel closes those of a killed process at
-once. Contacts of a group's members pass through here, so that a group forms without any other store.
+A rank begins with the job's token. A connection that ends means that its rank is dead, since the kernel closes those of
+a killed process at once. Contacts of a group's members pass through here, so a group forms without any other store.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Coordinator:
     Args:
         membership: decides.
         token: what every rank must know; empty: anybody who can connect is a rank.
-        log: receives what happened, a JSON object a line.
+        log: receives the events, one JSON object per line.
     """
 
     def __init__(self, membership: Membership, token: str = "", log: TextIO | None = None) -> None:
@@ -39,7 +39,7 @@ class Coordinator:
         self._contacts: dict[tuple[int, int], dict[int, str]] = {}
 
     async def serve(self, host: str, port: int, ready: Callable[[int], None] = lambda port: None) -> None:
-        """Until it is cancelled; ``ready`` is told the port. Raises InputError where nobody can listen there."""
+        """Serve until cancelled; ``ready`` is called with the port. Raises InputError if nobody can listen there."""
         try:
             server = await asyncio.start_server(self._talk, host, port, limit=MAX_LINE_BYTES)
         except OSError as error:
@@ -95,7 +95,7 @@ class Coordinator:
         return [(place, {"beat": 1})]
 
     def _introduce(self, place: Place, epoch: int, rank: int, contact: str) -> list[Letter]:
-        """Tell the other members of a group how this one is reached, and it how they are."""
+        """Tell the other members of a group how this one is reached, and this one how they are reached."""
         key = epoch, place.shard
         known = self._contacts.setdefault(key, {})
         known[rank] = contact
@@ -108,7 +108,7 @@ class Coordinator:
         ]
 
     def _post(self, letters: list[Letter], new: Place | None = None) -> None:
-        """Send; write down what has happened."""
+        """Send letters, and write the events to the log."""
         for place, letter in letters:
             writer = self._writers.get(place)
             if writer is not None and not ("gone" in letter and place == new):
@@ -124,7 +124,7 @@ class Coordinator:
 def run(
     membership: Membership, host: str, port: int, token: str, log: Path | None, ready: Callable[[int], None]
 ) -> None:
-    """Serve until interrupted. Raises InputError where the log cannot be written or nobody can listen."""
+    """Serve until interrupted. Raises InputError if the log cannot be written or nobody can listen."""
     try:
         with contextlib.ExitStack() as stack:
             file = None if log is None else stack.enter_context(log.open("a", encoding="utf-8"))

@@ -20,7 +20,7 @@ from scaleacross.runtime.replicas.member import Replicas
 
 
 def replica_hook(replicas: Replicas, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """Average ``bucket`` inside the replica, as DDP would, then begin its sum among replicas."""
+    """Average ``bucket`` inside the replica, as DDP would, then begin its sum over the replicas."""
     parameters, last = bucket.parameters(), bucket.buffer()
     group = replicas.inside
     if group is None or dist.get_world_size(group) == 1:

@@ -1,8 +1,8 @@
-"""How a late joiner gets level without stopping anybody: one state, then the sums of the steps that others have committed since.
+"""Brings a late joiner level without stopping anybody: it gets one state, then the sums of the steps committed since.
 
-The donor copies its state at the beginning of a step and sends it in a thread of its own, no faster than it is allowed to. The
-sums that it commits meanwhile follow. The joiner applies them, which is an optimizer step without forward and backward, so it
-catches up, with the same bits: it contributes nothing until it is level.
+The donor copies its state at the beginning of a step and sends it in a thread of its own, at a limited rate. The sums
+that it commits meanwhile follow. The joiner applies them, which is an optimizer step without forward and backward. So
+it catches up, with the same bits; it contributes nothing until it is level.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scaleacross.runtime.faults import CollectiveError
 
 PIECE_BYTES: Final = 1 << 20
 MAX_BACKLOG: Final = 64
-"""Sums that wait for a joiner; one that is slower than that starts anew."""
+"""Largest number of sums that wait for a joiner; a joiner that is slower starts anew."""
 DONOR_TIMEOUT_S: Final = 60.0
 
 
@@ -32,7 +32,7 @@ class Donation:
     """One joiner, as its donor sees it.
 
     Args:
-        step: that ``state`` is about to take.
+        step: the step that ``state`` is about to take.
         bytes_per_s: share of the link that it may use; None: all.
     """
 
@@ -45,14 +45,14 @@ class Donation:
         ).start()
 
     def add(self, step: int, gradients: Sequence[Tensor]) -> None:
-        """What was committed at ``step``; the tensors are copied."""
+        """Queue the gradients committed at ``step``; the tensors are copied."""
         if self._sums.qsize() >= MAX_BACKLOG:
             self.end()
         elif not self.ended:
             self._sums.put((step, [gradient.clone() for gradient in gradients]))
 
     def end(self) -> None:
-        """The joiner is a member, or too slow."""
+        """End the donation, because the joiner is a member or too slow."""
         self.ended = True
         self._sums.put(None)
 
@@ -91,13 +91,13 @@ def receive(
     """Catch up over ``connection``.
 
     Args:
-        load: takes the state that is about to take a step.
-        apply: takes the sums of a step.
-        level: is called whenever the donor has nothing more.
-        joined: whether this replica is a member at the step that it has reached.
+        load: (step, state) -> None; takes the state that is about to take a step.
+        apply: (step, sums) -> None; applies the sums of a step.
+        level: called whenever the donor has nothing more.
+        joined: returns whether this replica is a member at the step that it has reached.
 
     Returns:
-        whether it is level and a member; False where the donor has gone before.
+        whether it is level and a member; False if the donor was lost before.
     """
     connection.settimeout(None)
     with connection, connection.makefile("rb") as stream:

@@ -1,4 +1,4 @@
-"""The ranks of one shard in one epoch: a group that forms over the coordinator's line and is dropped with its epoch."""
+"""The ranks of one shard in one epoch: a group that forms over the coordinator's connection and ends with its epoch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDS = 64
 
 
 class _Meeting:
-    """The store of one group: contacts come over the coordinator's line."""
+    """The store of one group: contacts come over the coordinator's connection."""
 
     def __init__(self, control: Control, epoch: int) -> None:
         self._control, self._epoch = control, epoch
@@ -38,11 +38,11 @@ class _Meeting:
 
 
 class EpochGroup:
-    """One per epoch; aborting it costs the others of this process nothing.
+    """The group of one epoch. Aborting it does not affect the other groups of this process.
 
     Args:
         address: where this process listens.
-        policy: number of members -> which schedule they run.
+        policy: number of members -> the policy that they run.
         ended: called in the group's thread when a collective has ended.
     """
 
@@ -75,7 +75,7 @@ class EpochGroup:
         self._queue = CollectiveQueue(members, self._communicator, recorder, recorder.group(name, ranks), timeout_s, {})
 
     def all_reduce(self, tensor: Tensor) -> QueuedWork:
-        """Begin to sum ``tensor`` (flat, on the CPU) in place. Raises ValueError where the policy names no schedule."""
+        """Begin to sum ``tensor`` (flat, on the CPU) in place. Raises ValueError if the policy names no schedule."""
         num_bytes = size_bytes(tensor)
         if self.size == 1:
             work = QueuedWork("a sum of one", [tensor], self._timeout_s)
@@ -93,11 +93,11 @@ class EpochGroup:
         return work
 
     def abort(self, reason: str) -> None:
-        """What is under way fails at once; called in any thread."""
+        """Make the running collective fail at once; called in any thread."""
         if self.size > 1:
             self._communicator.abort(reason)
 
     def drop(self) -> None:
-        """The epoch is over."""
+        """Release the group, whose epoch is over."""
         if self.size > 1:
             self._communicator.drop()

@@ -1,4 +1,4 @@
-"""A replica in training that goes on when others are lost.
+"""A replica in training that continues when others are lost.
 
     replicas = Replicas("10.0.0.1:29400", replica="3", state=TrainingState(model, optimizer))
     replicas.join()
@@ -6,8 +6,9 @@
         loss_of(model, batch(replicas.step)).backward()   # the mean over this replica's samples
         replicas.take_step(samples=len(batch))            # instead of optimizer.step()
 
-Gradients are weighted by samples, summed among the replicas of the epoch and divided by the samples of all that contributed. They
-stay as they are until the step is committed: if a replica is lost before, the others form an epoch without it and sum again.
+Gradients are weighted by samples, summed over the replicas of the epoch and divided by the samples of all that
+contributed. They are kept unchanged until the step is committed. If a replica is lost before, the others form an epoch
+without it and sum again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MAX_WHY: Final = 1000
 
 
 class Committed(NamedTuple):
-    """A step that all members have taken: its number, epoch, members, and samples of all of them together."""
+    """A step that all members have taken: its number, its epoch, the members, and the sum of their samples."""
 
     step: int
     epoch: int
@@ -50,7 +51,7 @@ class Committed(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Some of the gradients on their way: what is summed, the sum's work, and whose it is."""
+    """Some of the gradients while they are summed: their sum, its work, and the parameters that they belong to."""
 
     sums: Tensor
     work: QueuedWork
@@ -62,19 +63,19 @@ class Replicas:
 
     Args:
         coordinator: ``host:port`` of ``scaleacross coordinate``.
-        replica: its name; a process that takes the place of a lost one may take its name.
-        state: what it trains.
+        replica: its name; a process that replaces a lost one may take its name.
+        state: the state that it trains.
         step: the step that ``state`` is about to take: 0, or that of a checkpoint.
-        shard: which of the replica's ranks this is.
-        policy: number of members -> schedule; None: rings.
-        inside: group of the replica's ranks, where DDP averages among them (``ddp``).
-        near: where it stands, e.g. a building: donors at the same place go first.
-        donor_bytes_per_s: what a joiner's state may take of this rank's link; None: all of it.
+        shard: index of this rank among the replica's ranks.
+        policy: number of members -> policy; None: rings.
+        inside: group of the replica's ranks, within which DDP averages (``ddp``).
+        near: its location, e.g. a building: donors of the same location are preferred.
+        donor_bytes_per_s: share of this rank's link for the state of a joiner; None: all of it.
         silent_s: as the coordinator's.
-        timeout_s: of a sum among members that are all alive.
+        timeout_s: time limit of a sum among members that are all alive.
 
     Raises:
-        CollectiveError: no coordinator.
+        CollectiveError: there is no coordinator.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Replicas:
         self._control.begin(hello)  # a donor may call at once
 
     def join(self) -> int:
-        """Wait for the first epoch, or catch up with the others. Returns the step that comes next.
+        """Wait for the first epoch, or catch up with the others. Return the step that comes next.
 
         Raises:
             CollectiveError: the coordinator is lost.
@@ -134,10 +135,10 @@ class Replicas:
         return self.step
 
     def take_step(self, samples: int) -> Committed:
-        """Sum the gradients, divide them by the samples of all, update. Returns when all members have the sum.
+        """Sum the gradients, divide them by the samples of all members, and update. Return when all have the sum.
 
         Args:
-            samples: of this replica, over which its gradients are the mean; 0 where it had none.
+            samples: samples of this replica, over which its gradients are the mean; 0 if it had none.
 
         Raises:
             LeftBehindError: the others have gone on without this replica.
@@ -154,7 +155,7 @@ class Replicas:
                 return self._finish(parts, epoch, self._control.committed[1])
 
     def leave(self) -> None:
-        """The others go on without this replica from the next step on."""
+        """Leave: the others go on without this replica from the next step on."""
         self._control.say({"leave": 1})
         self._control.close()
         if self._group is not None:
@@ -163,13 +164,14 @@ class Replicas:
     # --- while backward runs ------------------------------------------------------------------------------------------
 
     def expect(self, samples: int) -> None:
-        """Before backward, where a hook hands gradients over while it runs (``ddp``): what this replica contributes."""
+        """State the samples that this replica will contribute, before a backward with ``ddp``'s hook."""
         self._samples = samples
 
     def begin(self, gradient: Tensor, parameters: list[Tensor]) -> None:
-        """Begin to sum a part of the gradients, flat: those of ``parameters``, in this order; ``take_step`` ends it.
+        """Begin to sum a part of the gradients, flat: those of ``parameters``, in this order. ``take_step`` ends it.
 
-        In the first step of an epoch nothing begins early: a replica that has just joined may cut its gradients otherwise.
+        Nothing begins early in the first step of an epoch, because a replica that has just joined may divide its
+        gradients otherwise.
         """
         epoch = self._control.epoch_at(self.step)
         if self._samples is None:
@@ -205,7 +207,7 @@ class Replicas:
         return new
 
     def _parts(self, group: EpochGroup, samples: int) -> list[_Part]:
-        """What was begun during backward, or all gradients in one piece per type."""
+        """Return the sums begun during backward, or begin one of all gradients per type."""
         parts, self._early = self._early, []
         if parts:
             if samples != self._samples:
@@ -220,7 +222,7 @@ class Replicas:
         return parts
 
     def _agreed(self, parts: list[_Part], epoch: Epoch, samples: int) -> bool:
-        """Whether the step is committed with these sums; False where another epoch takes it again."""
+        """Return whether the step is committed with these sums. False means that another epoch repeats it."""
 
         def replaced() -> bool:
             return self._control.epoch_at(self.step) != epoch
@@ -236,7 +238,7 @@ class Replicas:
         return self._control.committed[0] >= self.step
 
     def _await_sums(self, parts: list[_Part], replaced: Callable[[], bool]) -> None:
-        """Until all are there. Raises CollectiveError: one has failed, or another epoch has begun."""
+        """Wait until all sums are there. Raises CollectiveError if one has failed, or another epoch has begun."""
         self._control.wait(lambda: all(part.work.is_completed() for part in parts) or replaced())
         for part in parts:
             if not part.work.is_completed():
@@ -268,7 +270,7 @@ class Replicas:
     # --- giving and taking state --------------------------------------------------------------------------------------
 
     def _give_state(self) -> None:
-        """Joiners that have asked this rank get its state as it is now, before the step."""
+        """Send the joiners that have asked this rank its present state, before the step."""
         state = None
         while not self._wanted.empty():
             joiner, contact = self._wanted.get()
@@ -307,19 +309,19 @@ class Replicas:
             self._control.news.notify_all()
 
     def _voided(self, epoch: Epoch) -> None:
-        """An epoch that begins no later than the step under way replaces the group's."""
+        """Abort the group if a newer epoch begins no later than the present step; a lost coordinator counts as one."""
         group = self._group
         if group is not None and epoch.number > group.epoch.number and epoch.begins <= self.step:
             group.abort("another epoch has begun")
 
 
 def rings(num_members: int) -> Policy:
-    """Rings, whatever the plan."""
+    """Return a policy of rings, whatever the plan."""
     return fixed({Operation.ALL_REDUCE: "ring"}, tuple(range(num_members)), LinkSettings())
 
 
 def policy_of_plan(launch: Any) -> Callable[[int], Policy]:
-    """What the plan runs among replicas (axis ``dp_replicate``), for any number of members; each schedule is proved first."""
+    """Return members -> the plan's policy among replicas (axis ``dp_replicate``); schedules are proved first."""
     from scaleacross.schedules.collective.check import check
 
     found = next((groups for groups in launch.process_groups if groups.axis == "dp_replicate"), None)

@@ -1,14 +1,17 @@
-"""Who takes part in which step: the decisions, without sockets, clocks or torch.
+"""Decides which replicas take part in which step, without sockets, clocks or torch. ``coordinator`` serves it.
 
-An *epoch* is a set of replicas and the step that it begins at. The epoch in force at a step is the latest one that has begun. A
-step is *committed* when every rank of every member of its epoch has its sum. Until then each keeps its own gradients, so
+An *epoch* is a set of replicas and the step at which it begins. The epoch in force at a step is the latest one that has
+begun. A step is *committed* when every rank of every member of its epoch has its sum. Until then each rank keeps its
+own gradients, which has three consequences:
 
-* a member that is lost before costs no step: an epoch of the others begins at the same step, which they reduce again;
-* one that is lost after all had the sum has taken part: the step is committed with it, and the next one begins without it;
-* a joiner that has caught up becomes a member one step ahead: nobody waits for it before.
+* A member that is lost before costs no step: an epoch of the others begins at the same step, which they reduce again.
+* A member that is lost after all had the sum has taken part: the step is committed with it, and the next one begins
+  without it.
+* A joiner that has caught up becomes a member one step ahead: nobody waits for it before.
 
-*Majority*: a replica whose connection the kernel has closed is dead. One that is silent may live on the other side of a cut, so
-those that are heard go on only if they are more than half of all that are not known to be dead; else they wait for the silent.
+*Majority*: a replica whose connection the kernel has closed is dead. A silent one may live on the other side of a
+network partition. So those that are heard go on only if they are more than half of all that are not known to be dead;
+otherwise they wait for the silent ones.
 """
 
 from __future__ import annotations
@@ -19,37 +22,37 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 MAX_ATTEMPTS: Final = 3
-"""Epochs of the same members at one step, before the job ends: nobody is lost and still it cannot be reduced."""
+"""Number of failures at one step, with no member lost, after which the job ends."""
 
 
 SILENT_S: Final = 10.0
 BEATS_PER_SILENCE: Final = 5
 QUIET_BEATS: Final = 2
-"""Who has not been heard for so many beats has missed one, or is late with one."""
+"""A rank that has not been heard for so many beats has missed one, or is late with one."""
 WAITING_FACTOR: Final = 12
-"""Who is no member yet holds nobody up, and may be silent so many times longer."""
+"""A rank that is no member yet holds nobody up, so it may be silent for so many times longer."""
 
 
 class Place(NamedTuple):
-    """A rank: its replica, and which part of the state it holds there."""
+    """A rank: its replica, and the shard of the state that it holds there."""
 
     replica: str
     shard: int = 0
 
 
 Letter = tuple[Place, dict[str, Any]]
-"""to whom, and what"""
+"""(recipient, message)"""
 
 
 class Epoch(NamedTuple):
-    """Replicas in the order of their ranks, and the first step."""
+    """The number of an epoch, its replicas in the order of their ranks, and its first step."""
 
     number: int
     members: tuple[str, ...]
     begins: int
 
     def letter(self) -> dict[str, Any]:
-        """As members are told."""
+        """Return the message by which members learn of the epoch."""
         return {"epoch": self.number, "members": list(self.members), "begins": self.begins}
 
 
@@ -66,13 +69,14 @@ class _Rank:
 
 @dataclass
 class Membership:
-    """The coordinator's state. Every method returns letters to send; what happened is appended to ``history``.
+    """The coordinator's state. Every method returns letters to send; events are appended to ``history``.
 
     Args:
-        expected: replicas that the first epoch waits for.
-        shards: ranks of a replica.
-        silent_s: seconds without a word after which a member counts as silent. A process that compiles or imports says nothing
-            for seconds: this is for hosts and processes that hang. Those that are killed are known at once.
+        expected: number of replicas that the first epoch waits for.
+        shards: number of ranks of a replica.
+        silent_s: seconds without a word after which a member counts as silent. A process that compiles or imports says
+            nothing for seconds, so this is for hosts and processes that hang. A process that is killed is known at
+            once.
     """
 
     expected: int
@@ -94,7 +98,7 @@ class Membership:
     # --- what ranks say -----------------------------------------------------------------------------------------------
 
     def hello(self, place: Place, step: int, now: float, near: str = "", contact: str = "") -> list[Letter]:
-        """A rank is there with the state at ``step``; ``near`` names where it stands, ``contact`` where a donor finds it."""
+        """Admit a rank with the state at ``step``; ``near`` names its location, ``contact`` is for a donor."""
         letters = self.lost([place.replica], "replaced", now) if place in self._ranks else []
         self._ranks[place] = _Rank(step, near, contact, now)
         if not self._is_whole(place.replica):
@@ -106,12 +110,12 @@ class Membership:
         return letters + (self._start(whole, now) if len(whole) >= self.expected else [])
 
     def heard(self, place: Place, now: float) -> None:
-        """A rank lives."""
+        """Record that a rank is alive."""
         if place in self._ranks:
             self._ranks[place].heard = now
 
     def done(self, place: Place, epoch: int, step: int, samples: int, now: float) -> list[Letter]:
-        """A rank has the sum of ``step``, to which its replica gave ``samples``."""
+        """Record that a rank has the sum of ``step``, to which its replica gave ``samples``."""
         self.heard(place, now)
         if (epoch, step) != (self.current.number, self.step):
             return []
@@ -120,7 +124,7 @@ class Membership:
         return self._commit(now) if self._all_done(self.current.members) else []
 
     def failed(self, place: Place, epoch: int, step: int, why: str, now: float) -> list[Letter]:
-        """A rank could not reduce. If somebody is lost that is known soon; else the same members try again."""
+        """Record that a rank could not reduce. A lost replica will be known soon; otherwise the members try again."""
         self.heard(place, now)
         if (epoch, step) == (self.current.number, self.step) and self._failed is None:
             self._failed = now, f"replica {place.replica}: {why}"
@@ -128,7 +132,7 @@ class Membership:
         return []
 
     def level(self, place: Place, step: int, now: float) -> list[Letter]:
-        """A joiner has applied all sums that its donor had, and is about to take ``step``."""
+        """Record that a joiner has applied all sums that its donor had, and is about to take ``step``."""
         self.heard(place, now)
         if place not in self._ranks or place.replica in self._coming():
             return []
@@ -138,11 +142,11 @@ class Membership:
         return self._plan([*self._coming(), place.replica], now)
 
     def donor_lost(self, place: Place, now: float) -> list[Letter]:
-        """A joiner's donor has gone before it was level."""
+        """Find another donor for a joiner whose donor was lost before the joiner was level."""
         return [] if place.replica in self._coming() else self._find_donors(place.replica, now)
 
     def lost(self, replicas: Iterable[str], word: str, now: float) -> list[Letter]:
-        """Replicas are gone: ``dead``, ``left``, ``silent`` or ``replaced``. Their other ranks are told to end."""
+        """Remove replicas that are ``dead``, ``left``, ``silent`` or ``replaced``; tell their other ranks to end."""
         gone = {replica for replica in replicas if any(place.replica == replica for place in self._ranks)}
         if not gone:
             return []
@@ -166,7 +170,7 @@ class Membership:
         return letters
 
     def tick(self, now: float) -> list[Letter]:
-        """Time has passed: who has been silent for too long, and what has failed without anybody being lost."""
+        """React to the passing of time: remove silent replicas, note who is awaited, repeat a failed step."""
         members = set(self.current.members)
         limits = {True: self.silent_s, False: WAITING_FACTOR * self.silent_s}
         silent = {p.replica for p, rank in self._ranks.items() if now - rank.heard > limits[p.replica in members]}
@@ -174,6 +178,7 @@ class Membership:
         undecided = bool(members & silent) and bool(members & self._quiet(now) - silent)
         left, letters = len(members - silent), list[Letter]()
         if not undecided:
+            # only a majority may remove silent members; silent joiners hold nobody up
             if silent and (not members & silent or 2 * left > len(members)):
                 return self._pause(False, now) + self.lost(sorted(silent), "silent", now)
             letters = self._pause(bool(members & silent), now)
@@ -195,7 +200,7 @@ class Membership:
     # --- decisions ----------------------------------------------------------------------------------------------------
 
     def _start(self, replicas: Sequence[str], now: float) -> list[Letter]:
-        """The first epoch: those with the latest state are members, the others catch up."""
+        """Begin the first epoch: replicas with the latest state are members, the others catch up."""
         at = {replica: self._ranks[Place(replica)].step for replica in replicas}
         self.step = max(at.values())
         letters = self._begin([replica for replica in replicas if at[replica] == self.step], now)
@@ -207,7 +212,7 @@ class Membership:
     def _begin(
         self, members: Sequence[str], now: float, attempt: int = 0, gone: Collection[str] = frozenset()
     ) -> list[Letter]:
-        """An epoch at the step under way. Who was to join later still does."""
+        """Begin an epoch at the present step. Replicas that were to join later still do."""
         joining = [m for m in self._coming() if m not in self.current.members and m not in gone]
         self._number += 1
         self.current, self._planned = Epoch(self._number, tuple(sorted(members)), self.step), None
@@ -215,7 +220,7 @@ class Membership:
         return self._announce(self.current, now) + (self._plan(joining, now) if joining else [])
 
     def _plan(self, joining: Sequence[str], now: float) -> list[Letter]:
-        """An epoch with those that have caught up, one step ahead."""
+        """Plan an epoch one step ahead, with the replicas that have caught up."""
         self._number += 1
         members = tuple(sorted({*self.current.members, *joining}))
         self._planned = Epoch(self._number, members, self.step + 1)
@@ -226,7 +231,7 @@ class Membership:
         return [(place, epoch.letter()) for place in self._places(epoch.members)]
 
     def _commit(self, now: float) -> list[Letter]:
-        """All members have the sum."""
+        """Commit the step, whose sum all members have."""
         samples = {place.replica: count for place, count in self._votes.items() if place.shard == 0}
         told = [place for place in self._places(self.current.members) if place in self._ranks]
         letters: list[Letter] = [(place, {"commit": self.step, "samples": sum(samples.values())}) for place in told]
@@ -247,7 +252,7 @@ class Membership:
         return []
 
     def _find_donors(self, replica: str, now: float) -> list[Letter]:
-        """One member gives its state to the joiner: one that stands near it, and gives to few others."""
+        """Let one member give its state to the joiner: of the same location if possible, else the least busy."""
         busy = Counter(self._donors.values())
         near = self._ranks[Place(replica)].near
         donor = min(
@@ -267,11 +272,11 @@ class Membership:
     # --- looking up ---------------------------------------------------------------------------------------------------
 
     def _coming(self) -> tuple[str, ...]:
-        """Members of the latest epoch."""
+        """Return the members of the latest epoch, planned or current."""
         return (self._planned or self.current).members
 
     def _quiet(self, now: float) -> set[str]:
-        """Those who have missed a beat: silent, or about to be."""
+        """Return the replicas that have missed a beat: silent, or about to be."""
         missed_s = QUIET_BEATS * self.silent_s / BEATS_PER_SILENCE
         return {place.replica for place, rank in self._ranks.items() if now - rank.heard > missed_s}
 

@@ -1,4 +1,4 @@
-"""What a replica holds: parameters, optimizer and whatever else a step changes; and how a joiner gets it."""
+"""The state of a replica: parameters, optimizer and whatever else a step changes; and how a joiner gets it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from scaleacross.errors import InputError
 
 
 class Stateful(Protocol):
-    """A scheduler, a sampler, a scaler."""
+    """An object with a state, such as a scheduler, a sampler or a scaler."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that changes."""
+        """Return all that changes."""
 
     def load_state_dict(self, state: dict[str, Any]) -> Any:
-        """Take it over."""
+        """Take a state over."""
 
 
 class TrainingState:
@@ -27,8 +27,8 @@ class TrainingState:
 
     Args:
         model, optimizer: as they train. Parameters may be DTensors (``fully_shard``): each rank keeps its own part.
-        update: what follows the gradients; None: ``optimizer.step()`` and ``optimizer.zero_grad()``. It must depend on the
-            gradients and on this state alone: joiners repeat it.
+        update: applies the gradients; None: ``optimizer.step()`` and ``optimizer.zero_grad()``. It must depend on the
+            gradients and on this state alone, because joiners repeat it.
         more: further objects that ``update`` changes, by name.
     """
 
@@ -57,7 +57,7 @@ class TrainingState:
             self.optimizer.zero_grad()
 
     def save(self) -> bytes:
-        """A copy, which later steps do not change."""
+        """Return a copy, which later steps do not change."""
         kept = {
             "model": {name: _local(value) for name, value in self.model.state_dict().items()},
             "optimizer": _mapped(self.optimizer.state_dict(), _local),
@@ -91,7 +91,7 @@ class TrainingState:
 
 
 def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Of this rank's part of every parameter, flat views; zeros where backward made none."""
+    """Return flat views of the gradients of this rank's part of every parameter; zeros where backward made none."""
     out = []
     for parameter in parameters:
         if parameter.grad is None:
@@ -103,12 +103,12 @@ def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _local(value: Any) -> Any:
-    """This rank's part of a DTensor; anything else as it is."""
+    """Return this rank's part of a DTensor; anything else unchanged."""
     return value.to_local() if hasattr(value, "to_local") else value
 
 
 def _like(value: Any, parameter: Tensor) -> Any:
-    """A DTensor where ``parameter`` is one and ``value`` has an element for each of its own part's."""
+    """Return ``value`` as a DTensor if ``parameter`` is one with a local part of its shape; otherwise unchanged."""
     if not hasattr(parameter, "to_local") or not isinstance(value, Tensor) or value.shape != _local(parameter).shape:
         return value
     from torch.distributed.tensor import DTensor
@@ -118,7 +118,7 @@ def _like(value: Any, parameter: Tensor) -> Any:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """``change`` of every leaf of nested dicts and lists."""
+    """Apply ``change`` to every leaf of nested dicts and lists."""
     if isinstance(value, dict):
         return {key: _mapped(one, change) for key, one in value.items()}
     if isinstance(value, list):

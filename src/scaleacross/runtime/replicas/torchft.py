@@ -1,10 +1,10 @@
-"""A process group for torchft's Manager: what its replicas sum runs by our schedules, and faults are named as here.
+"""A process group for torchft's Manager: its replicas sum by our schedules, and faults are named as here.
 
     from torchft import Manager
     manager = Manager(pg=process_group(), min_replica_size=1, load_state_dict=…, state_dict=…)
 
-torchft decides who takes part, and drops the step in which one is lost; ``member.Replicas`` repeats its sum instead. torchft is
-no dependency: install it (torchft-nightly 2026.10.26 was tried).
+torchft decides who takes part, and drops the step in which one is lost; ``member.Replicas`` repeats its sum instead.
+torchft is no dependency: install it (torchft-nightly 2026.10.26 was tried).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ RECORDS: Final = 64
 
 
 def process_group(policy: Callable[[int], Policy] = rings, timeout_s: float = 60.0) -> Any:
-    """A ``torchft.process_group.ProcessGroup`` that forms anew at every quorum.
+    """Return a ``torchft.process_group.ProcessGroup`` that forms anew at every quorum.
 
     Args:
-        policy: number of replicas -> schedules; ``member.policy_of_plan`` makes one of a plan.
-        timeout_s: of a collective, and of forming.
+        policy: number of replicas -> policy; ``member.policy_of_plan`` makes one of a plan.
+        timeout_s: time limit of a collective, and of forming.
 
     Raises:
         InputError: torchft is not installed.
