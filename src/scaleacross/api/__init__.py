@@ -1,4 +1,4 @@
-"""The verbs behind the public door, each loaded on first use: a replay needs no solver."""
+"""The public functions of the package, each loaded on first use, so that a simulation imports no solver."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""What one dimension alone is worth: plans that differ from a starting plan in the placement, the schedule or the network only.
+"""Ablations: plans that differ from a starting plan in one dimension only, to show what that dimension is worth.
 
-placement             axis order and building shares (with the layers per stage and batch shares that unequal buildings ask for);
-                      degrees, micro-batch, schedule, recompute and shard level as in the starting plan
+placement             axis order and building shares (with the layers per stage and batch shares that unequal buildings
+                      require); degrees, micro-batch, schedule, recompute and shard level as in the starting plan
 schedule              any schedule and chunk count that the job allows; the rest as in the starting plan
 network               settings of every communicator; the rest as in the starting plan
 placement_and_degrees everything but schedules and network, which are those that frameworks run by default
 
-The first three are never slower than the starting plan, the last than any plan known with such a schedule. Only ``network``
-chooses settings; the others run the library's defaults, as the starting plan does.
+The first three are never slower than the starting plan. The last is never slower than any known plan with a default
+schedule. Only ``network`` chooses communicator settings; the others run the library's defaults, as the starting plan
+does.
 """
 
 from __future__ import annotations
@@ -28,26 +29,29 @@ from scaleacross.spec.plan import Decision
 from scaleacross.workloads.problem import Problem
 
 START: Final = "production"
-"""The baseline whose dimensions are improved one at a time."""
+"""Name of the baseline whose dimensions are improved one at a time."""
 Known = Mapping[str, Decision]
 
 
 class SearchLimit(NamedTuple):
-    """Of each search: processor seconds, or so many step times in place of them."""
+    """Limit of each search: CPU seconds, or a number of computed step times in their place."""
 
     seconds: float
     work: int | None = None
 
 
 def ablate(problem: Problem, known: Known, limit: SearchLimit, gap_tolerance: float) -> dict[str, Decision]:
-    """Every ablation of the known plan ``START``; none when there is no such plan. ``limit`` is of each search."""
+    """Return every ablation of the known plan ``START``, by name; empty without such a plan.
+
+    ``limit`` holds for each search.
+    """
     if START not in known:
         return {}
     return {name: improve(problem, known, limit, gap_tolerance) for name, improve in ABLATIONS.items()}
 
 
 def better_placement(problem: Problem, known: Known, limit: SearchLimit, gap_tolerance: float) -> Decision:
-    """The best placement of the starting plan."""
+    """Return the starting plan with its best placement."""
     start = known[START]
     pipeline, degrees = start.pipeline, start.degrees
     pinned = {
@@ -70,7 +74,10 @@ def better_placement(problem: Problem, known: Known, limit: SearchLimit, gap_tol
 def better_schedule(
     problem: Problem, known: Known, limit: SearchLimit | None = None, gap_tolerance: float = 0
 ) -> Decision:
-    """The best schedule for the starting plan: all that are legal and fit are priced, so no limit applies."""
+    """Return the starting plan with its best schedule.
+
+    Every legal schedule that fits is evaluated, so no limit applies.
+    """
     start = known[START]
     best, best_s = start, cost_of(problem, start).cost.step_s
     if start.degrees.pp == 1:
@@ -91,12 +98,12 @@ def better_schedule(
 def better_network(
     problem: Problem, known: Known, limit: SearchLimit | None = None, gap_tolerance: float = 0
 ) -> Decision:
-    """The best network for the starting plan, proved by ``choose_network``."""
+    """Return the starting plan with its best network, proved by ``choose_network``."""
     return with_network(problem, known[START]).decision
 
 
 def better_placement_and_degrees(problem: Problem, known: Known, limit: SearchLimit, gap_tolerance: float) -> Decision:
-    """The best plan whose schedule is one that frameworks run by default."""
+    """Return the best plan whose schedule is one that frameworks run by default."""
     schedules = allowed_schedules(problem.job, FRAMEWORK_SCHEDULES)
     alike = [decision for decision in known.values() if decision.pipeline.schedule in schedules]
     job = with_library_network(problem).job.model_copy(update={"schedules": schedules})
@@ -113,7 +120,7 @@ ABLATIONS: Final[Mapping[str, Ablation]] = {
 
 
 def _searched(job: Job, known: Sequence[Decision], limit: SearchLimit, gap_tolerance: float) -> Decision:
-    """The best decision of a narrower job; the search starts from the known ones."""
+    """Return the best decision of a restricted job; the search starts from the known decisions."""
     found = plan(
         job,
         time_limit_s=limit.seconds,

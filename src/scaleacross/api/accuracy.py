@@ -1,4 +1,4 @@
-"""The verbs validate, leave_sources_out, score_files and cross_check: predictions held against what others measured."""
+"""The verbs validate, leave_sources_out, score_files and cross_check: compare predictions with published measurements."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ from scaleacross.validation.step_errors import SourcesLeftOut, sources_left_out,
 
 
 def validate(runs: str | Path | Sequence[Run]) -> Validation:
-    """Predict measured training runs without looking at what was measured, then compare.
+    """Predict measured training runs without using their measured times, then compare.
 
     Args:
         runs: a CSV file (columns as in ``validation.runs.Run``), or its rows.
+
+    Returns:
+        A Validation. Errors are predicted / measured − 1; times are in seconds. Rows that cannot be expressed are
+        listed with a reason.
 
     Raises:
         InputError: the file cannot be read, or none of its rows can be expressed.
@@ -46,16 +50,16 @@ def score_files(
     collectives: str | Path | Sequence[str | Path] = (),
     network: str | None = None,
 ) -> tuple[FileScore, ...]:
-    """Benchmark files held against the catalogue's kernel models and curves of collectives, one score per kind of file.
+    """Compare benchmark files with the catalogue's kernel models and collective curves; one score per kind of file.
 
     Args:
         gemm: CSV with ``accelerator, gemm_dtype, m, n, k, time_us``, plain or gzip.
         attention: CSV with ``accelerator, batch_size, isl, num_heads, num_key_value_heads, head_dim, time_us``.
-        collectives: CSVs with ``op, n_gpus, size_bytes, time_us`` or outputs of nccl-tests; ``OP=FILE`` or ``OP@RANKS=FILE``
-            for an output that does not say these.
-        network: catalogue entry of the link that all collectives in one node ran on; None: the ``system`` of each row names it.
-            Rows over several nodes (``n_nodes``) are held against the planner's price on the machine that ``system`` or ``gpu``
-            and ``fabric`` name.
+        collectives: CSVs with ``op, n_gpus, size_bytes, time_us`` or outputs of nccl-tests; ``OP=FILE`` or
+            ``OP@RANKS=FILE`` for an output that does not state these.
+        network: catalogue entry of the link that all collectives within one node ran on; None: the ``system`` of each
+            row names it. Rows over several nodes (``n_nodes``) are compared with the planner's estimate on the machine
+            that ``system`` or ``gpu`` and ``fabric`` name.
 
     Raises:
         InputError: a file cannot be read, or none of its rows can be used; the message counts the reasons.
@@ -76,7 +80,7 @@ def score_files(
 
 
 def unread_columns(runs: str | Path) -> str:
-    """What a file of runs states in columns that nothing is read from; "" where there are none. Raises InputError."""
+    """Return a sentence on columns of a runs file that are not read; "" where there are none. Raises InputError."""
     return run_files.unread_columns(runs)
 
 
@@ -85,18 +89,29 @@ def apart_of(
     judges: Validation | None = None,
     progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Apart:
-    """The rows of ``validation`` made ready for ``leave_sources_out`` and ``cross_check`` (about a minute per 400 rows), with
-    those of ``judges``, which no parameter is fitted to."""
+    """Prepare the rows of ``validation`` for ``leave_sources_out`` and ``cross_check`` (about a minute per 400 rows).
+
+    Rows of ``judges`` are prepared too; no parameter is fitted to them.
+    """
     return apart(validation, judges, progress)
 
 
 def leave_sources_out(rows: Validation | Apart) -> SourcesLeftOut:
-    """Errors with every source left out whole, and how well intervals and own runs do there."""
+    """Return the errors with each source left out whole, and how well intervals and a user's own runs do there.
+
+    Args:
+        rows: a Validation, or its prepared rows (``apart_of``).
+    """
     return sources_left_out(rows if isinstance(rows, Apart) else apart(rows))
 
 
 def step_errors_text(rows: Apart, paths: Sequence[str | Path], today: date) -> str:
-    """The constants of intervals that ``rows`` of the files at ``paths`` give, as ``configs/standard/step_errors.yaml`` has them.
+    """Return the constants of prediction intervals from ``rows``, as in ``configs/standard/step_errors.yaml``.
+
+    Args:
+        rows: prepared rows of the files at ``paths``.
+        paths: files, named in the provenance.
+        today: date written into it.
 
     Raises:
         InputError: too few sources.
@@ -112,5 +127,9 @@ def step_errors_text(rows: Apart, paths: Sequence[str | Path], today: date) -> s
 
 
 def cross_check(validation: Validation | Apart) -> CrossCheck:
-    """Errors with parameters refitted without each row's model, and without its source."""
+    """Return the errors with parameters refitted without each row's model, and without its source.
+
+    Args:
+        validation: a Validation, or its prepared rows (``apart_of``).
+    """
     return validation_cross_check(validation if isinstance(validation, Apart) else apart(validation))

@@ -1,4 +1,4 @@
-"""What callers of the Python functions pass, checked at the door: a wrong type is an error that says what to pass."""
+"""Check the arguments of the public Python functions; an error says what to pass."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from scaleacross.errors import InputError
 
 T = TypeVar("T")
 MAX_SEED: Final = 2**31 - 1
-"""That solvers take."""
+"""Largest seed that the solvers accept."""
 
 
 def instance(name: str, value: object, kind: type[T], how: str) -> T:
-    """``value`` where it is a ``kind``.
+    """Return ``value`` where it is of type ``kind``.
 
     Args:
+        name: name of the argument.
+        value: what was passed.
+        kind: the type expected.
         how: what to pass, in words.
 
     Raises:
@@ -29,7 +32,7 @@ def instance(name: str, value: object, kind: type[T], how: str) -> T:
 
 
 def instances(name: str, values: Iterable[object], kind: type[T], how: str) -> Sequence[T]:
-    """``values`` where all are of a ``kind``. Raises InputError."""
+    """Return ``values`` where all are of type ``kind``. Raises InputError."""
     listed = values if isinstance(values, list | tuple) else None
     if listed is None or not all(isinstance(one, kind) for one in listed):
         wrong = next((one for one in listed or () if not isinstance(one, kind)), values)
@@ -63,7 +66,7 @@ def between(least: float, most: float, **values: float | None) -> None:
 def search_arguments(
     time_limit_s: float, *, gap_tolerance: float = 0.0, seed: int = 0, work_limit: int | None = None
 ) -> None:
-    """Raise InputError where one of these, as far as a search has them, is of a wrong type or size."""
+    """Raise InputError where one of the arguments of a search is of a wrong type or out of range."""
     numbers(time_limit_s=time_limit_s, gap_tolerance=gap_tolerance)
     whole_numbers(seed=seed, work_limit=work_limit)
     between(0, inf, time_limit_s=time_limit_s)

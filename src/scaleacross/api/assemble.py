@@ -1,4 +1,4 @@
-"""What verbs that price need: the cost of a decision, and the plan around it."""
+"""The estimated cost of a decision, and the plan assembled from it; used by all verbs that evaluate decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPORTED_VERSIONS = ("scaleacross", "ortools", "numpy", "pydantic")
 
 
 def cost_of(problem: Problem, decision: Decision) -> PlanCost:
-    """The exact cost of a placed decision."""
+    """Return the exact estimate of a placed decision."""
     return plan_cost(problem.job, problem.profile, problem.topology, decision)
 
 
@@ -32,10 +32,16 @@ def assemble(
     network: NetworkReport | None = None,
     degraded: bool = True,
 ) -> Plan:
-    """The plan: what was asked, what was decided, what it costs, and how that was found.
+    """Return the plan: the job, the decision, its estimate, and how it was found.
 
     Args:
-        degraded: what it costs with something lost too, as long to find as the cost itself; a replay does not ask for it.
+        problem: the resolved job.
+        decision: the decision; its placement is that of ``cost``.
+        cost: estimate of the decision.
+        report: how the decision was found.
+        network: how its network was chosen.
+        degraded: also compute the step after losses, which takes as long as the estimate itself; a simulation does not
+            need it.
     """
     placed = decision.model_copy(update={"placement": cost.placement})
     return Plan(
@@ -58,18 +64,18 @@ def assemble(
 
 
 def interval_of(problem: Problem, placement: Placement, step_s: float) -> StepInterval:
-    """Where the measured step time of a placed decision is expected."""
+    """Return the interval in which the measured step time of a placed decision is expected."""
     return step_interval.interval_of(catalogue.step_errors(), problem, placement, step_s)
 
 
 def probability_of_lead(problem: Problem, step_s: float, other_s: float) -> float:
-    """Probability that a decision for ``problem`` with the first step time is measured faster than one with the second."""
+    """Return the probability that the first of two step times (seconds) is the faster one when measured."""
     experts = problem.profile.num_experts > 0
     return step_interval.probability_faster(catalogue.step_errors(), step_s, other_s, experts=experts)
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that a plan depends on."""
+    """Return versions of the packages that a plan depends on."""
     out = {}
     for package in REPORTED_VERSIONS:
         try:

@@ -1,4 +1,4 @@
-"""The verb calibrate: a user's own measurements in, catalogue entries out, each with its errors on what was left out."""
+"""The verb calibrate: fit a user's own measurements into catalogue entries, each with its errors on held-out rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from scaleacross.validation.runs import read_runs
 
 @dataclass(frozen=True)
 class _Request:
-    """What every fit needs besides its file."""
+    """Options that every fit needs in addition to its file."""
 
     bases: Bases
     only: tuple[str, ...]
@@ -51,7 +51,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Task:
-    """A kernel fit that is still to be done: ``what`` (a kind of product, or attention) from the rows of ``label``."""
+    """A kernel fit still to be run: ``what`` (an element type of products, or "attention") from the rows of ``label``."""
 
     target: AcceleratorTarget
     label: str
@@ -74,28 +74,29 @@ def calibrate(
     today: date | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Calibration:
-    """Fit accelerators and links to measurements, cross-validated, as entries for a directory of SCALEACROSS_CONFIGS.
+    """Fit accelerators and links to measurements, cross-validated, and return entries for SCALEACROSS_CONFIGS.
 
-    Kernels are fitted first, then curves of collectives, then what a training step adds, on top of both.
+    Kernels are fitted first, then curves of collectives, then what a training step adds to both.
 
     Args:
-        gemm: measured products, as in ``score_files``.
-        attention: measured attention, likewise.
-        collectives: measured collectives, likewise.
+        gemm: measured matrix products, a file as in ``score_files``.
+        attention: measured attention, a file as in ``score_files``.
+        collectives: measured collectives, one or more files as in ``score_files``.
+        runs: CSV of measured training runs, with columns as in ``validation.runs.Run``. One run moves the stated
+            figures a little; many runs determine them.
+        bench: outputs of ``scaleacross bench --json``. They calibrate the levels of the plan's topology outside a
+            scale-up domain.
+        plan: the plan whose launch file these benchmarks ran; required with ``bench``.
+        base: catalogue names or files of an accelerator, a link or both. They supply unfitted figures for names that
+            the catalogue lacks; an entry of the catalogue starts from itself.
         network: link of all ``collectives``, where no column names it.
-        runs: CSV of measured training runs, columns as in ``validation.runs.Run``; they move what the entries state, one run a
-            little, many runs all the way.
-        bench: outputs of ``scaleacross bench --json``: the levels of the plan's topology beyond one scale-up domain.
-        plan: the plan whose launch file they ran.
-        base: catalogue names or files of an accelerator, a link or both: they supply what is not fitted for names that the
-            catalogue does not have. An entry of the catalogue starts from itself.
-        only: labels of the files (accelerator, system, gpu), or entries that these mean, that are used; () uses all.
-        today: date that the entries carry.
+        only: labels of the files (accelerator, system, gpu) to use, or names of their catalogue entries; () uses all.
+        today: date written into the entries.
         progress: called before every fit.
 
     Raises:
-        InputError: a file cannot be read; a name is not in the catalogue and has no base; measurements that cannot be what
-            they are taken for; too few of them, with the number that a fit needs.
+        InputError: a file cannot be read; a name is not in the catalogue and has no base; measurements are impossible;
+            or there are too few, in which case the message states how many a fit needs.
     """
     benches = listed(bench)
     if gemm is None and attention is None and not collectives and runs is None and not benches:
@@ -159,7 +160,7 @@ def _call_tasks(request: _Request, path: Path) -> list[_Task]:
 
 
 def _checked(tasks: list[_Task], path: Path, request: _Request) -> list[_Task]:
-    """``tasks``. Raises InputError when there is none, or when two labels mean the same figure."""
+    """Return ``tasks``. Raises InputError where there is none, or where two labels are fits of the same figure."""
     if not tasks:
         raise InputError(f"{path}: no row of {', '.join(request.only)} (--only)")
     for (name, what), number in Counter((task.target.name, task.what) for task in tasks).items():
@@ -170,7 +171,7 @@ def _checked(tasks: list[_Task], path: Path, request: _Request) -> list[_Task]:
 
 
 def _kernel_fits(request: _Request, tasks: Sequence[_Task], skipped: list[Skipped]) -> KernelFits:
-    """Fits of ``tasks``; those with too few rows are skipped. Raises TooFewError when nothing remains."""
+    """Run ``tasks``; those with too few rows are skipped. Raises TooFewError when none succeeds."""
     fits: KernelFits = []
     few: list[str] = []
     for number, task in enumerate(tasks):
@@ -188,7 +189,7 @@ def _kernel_fits(request: _Request, tasks: Sequence[_Task], skipped: list[Skippe
 def _link_fits(
     request: _Request, given: Sequence[str | Path], network: str | None, skipped: list[Skipped]
 ) -> tuple[LinkFits, list[FittedEntry]]:
-    """Curves inside a scale-up domain by technology, and topologies whose levels beyond were fitted to rows over nodes."""
+    """Return fits within a scale-up domain by technology, and entries of topologies fitted to multi-node rows."""
     contents = [read_stated(one) for one in given]
     source = ", ".join(content.label for content in contents)
     rows = [row for content in contents for row in content.rows if request.wants(row.label, link_of(row))]

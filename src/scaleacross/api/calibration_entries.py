@@ -1,4 +1,4 @@
-"""Fits gathered by the catalogue entry that they belong to, and the entries written out."""
+"""Group fits by the catalogue entry that they belong to, and write these entries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CALIBRATED: Final = "written by scaleacross calibrate; what is not fitted is tha
 
 @dataclass(frozen=True)
 class StepFits:
-    """Fits of step times per generation, how their file is quoted, and the entries of the accelerators in them."""
+    """Fits of step times per generation, the label and date of their file, and the entries of their accelerators."""
 
     source: str
     date: str
@@ -35,7 +35,7 @@ class StepFits:
 
 
 def with_kernels(kernels: KernelFits) -> dict[str, Accelerator]:
-    """Name -> the accelerator with its fitted kernels."""
+    """Map each name to its accelerator with the fitted kernels."""
     out: dict[str, Accelerator] = {}
     for target, fit in kernels:
         accelerator = out.get(target.name) or target.base.model_copy(update={"name": target.name})
@@ -47,7 +47,7 @@ def with_kernels(kernels: KernelFits) -> dict[str, Accelerator]:
 
 
 def assembled(kernels: KernelFits, links: LinkFits, steps: StepFits | None, skipped: Sequence[Skipped]) -> Calibration:
-    """Every fit in the entry that it belongs to."""
+    """Put every fit into its entry; return the entries with unused rows and notes."""
     targets = {target.name: target for target, _ in kernels} | dict(steps.targets if steps else {})
     entries: list[FittedEntry] = []
     notes: list[str] = []
@@ -74,7 +74,7 @@ def assembled(kernels: KernelFits, links: LinkFits, steps: StepFits | None, skip
 
 
 def _remarks(target: AcceleratorTarget, fits: Sequence[KernelFit], kept: Sequence[str], *, refitted: bool) -> list[str]:
-    """What a reader needs to know before using the entry."""
+    """Return what a reader needs to know before using the entry."""
     name, base = target.name, target.base.name
     out = [f"{name}, {fit.residual.what}: {remark}" for fit in fits for remark in fit.remarks]
     if name != base:

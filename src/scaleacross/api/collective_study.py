@@ -1,4 +1,4 @@
-"""The verb collective: every way to run one collective on a topology."""
+"""The verb collective: the time of every algorithm for one collective on a topology."""
 
 from __future__ import annotations
 
@@ -26,17 +26,21 @@ def collective(
     num_ranks: int | None = None,
     stride: int = 1,
 ) -> CollectiveStudy:
-    """Price every algorithm and chunking of one collective, beside a bound that none can beat.
+    """Return the time of every algorithm and chunking of one collective, and a bound for any algorithm, in seconds.
 
-    Groups of ``num_ranks`` positions, ``stride`` apart, tile the topology: accelerators are numbered building by building as in
-    the file, and all groups run at the same time. Accelerators that do not fill a last tile are left out.
+    Groups of ``num_ranks`` ranks, ``stride`` apart, tile the topology. Accelerators are numbered building by building
+    as in the file, and all groups run at the same time. Accelerators of an incomplete last tile are left out.
 
     Args:
         op: all_reduce, all_gather, reduce_scatter or all_to_all.
-        size_bytes: of the full tensor; of an all-to-all what one rank sends in all.
+        size_bytes: bytes of the full tensor; for an all-to-all, the bytes that one rank sends in all.
         topology: a Topology, a path, or the name of one of the catalogue.
         num_ranks: ranks per group; None: as many as there are at that stride.
-        stride: positions between neighbours.
+        stride: difference of the global ranks of neighbours.
+
+    Returns:
+        A CollectiveStudy: ``options``, fastest first, with times in seconds and rates in bytes/s, and the bound
+        ``bound_s``.
 
     Raises:
         InputError: no such topology, a size that is not positive, or a group that the topology cannot hold.
@@ -64,7 +68,7 @@ def collective(
 
 
 def group_on(topology: Topology | str | Path, num_ranks: int | None, stride: int) -> tuple[Tiling, GroupShape]:
-    """Groups that tile a topology (see ``collective``), and their exact shape.
+    """Return the groups that tile a topology (see ``collective``), and their exact shape.
 
     Raises:
         InputError: no such topology, or a group that it cannot hold.
@@ -83,7 +87,10 @@ def group_on(topology: Topology | str | Path, num_ranks: int | None, stride: int
 
 
 def _stated(op: CurveOp, size_bytes: float, degree: int, option: Option) -> CollectiveOption:
-    """nccl-tests' bus bandwidth: 2(d−1)/d of size over time for an all-reduce, (d−1)/d for the rest."""
+    """Return an option with its rates.
+
+    Bus bandwidth is that of nccl-tests: size / time × 2(d−1)/d for an all-reduce, (d−1)/d otherwise.
+    """
     rate = size_bytes / option.time_s
     return CollectiveOption(
         algorithm=option.name,

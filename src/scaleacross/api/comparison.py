@@ -1,4 +1,4 @@
-"""The verb compare: our plan beside every baseline, the step of each simulated."""
+"""The verb compare: our plan and every baseline under one cost model, each simulated."""
 
 from __future__ import annotations
 
@@ -39,21 +39,26 @@ def compare(
     clock: Callable[[], float] = time.perf_counter,
     work_limit: int | None = None,
 ) -> Comparison:
-    """Our plan and all baselines, with the step times of their simulations.
+    """Return our plan and all baselines, with their simulated step times.
 
-    The search starts from the baselines' decisions, by estimated step time, and a baseline that it estimates below the simulation
-    of our plan is simulated too, the faster one becoming our plan (``refereeing``): ours is never slower than one of them.
+    Our search starts from the baselines' decisions. A baseline whose estimate is below the simulation of our plan is
+    simulated too, and the faster one becomes our plan (``refereeing``). So our plan is never slower than a baseline.
 
     Args:
         job: a Job, a path, or the name of a job of the catalogue.
-        time_limit_s: seconds for our search, and for each baseline; twice that for one that has found no plan by then.
-        seed: of the solver.
+        time_limit_s: seconds for our search, and for each baseline; a baseline that has found no plan by then gets
+            twice that.
+        seed: seed of the solver.
         gap_tolerance: relative gap at which our search stops.
         tie_tolerance: relative difference of step times that counts as a tie.
         overrides: ``a.b.c=value`` on any field of the job.
         progress: called now and then.
-        clock: what ``time_limit_s`` is measured with; ``time.process_time`` counts CPU seconds.
+        clock: clock of ``time_limit_s``; ``time.process_time`` counts CPU seconds.
         work_limit: step times that our search, and each baseline, may compute, in place of ``time_limit_s``.
+
+    Returns:
+        A Comparison: our plan, and every baseline with its decision, step time in seconds, speed-up of ours, and the
+        probability that ours is faster. A baseline without a plan has a reason instead.
 
     Raises:
         InputError: the job is wrong.
@@ -79,7 +84,7 @@ def compare(
 
 
 def _simulated(problem: Problem, rivals: Sequence[Rival], report: Callable[[Progress], None]) -> list[Rival]:
-    """The rivals with the step times of their simulations."""
+    """Return the baselines with their simulated step times in place of estimates."""
     began, out = time.perf_counter(), []
     for index, rival in enumerate(rivals):
         report(Progress(f"simulating {rival.name}", index, len(rivals), None, None, time.perf_counter() - began))
@@ -96,7 +101,10 @@ def rivals_of(
     report: Callable[[Progress], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Rival]:
-    """What every baseline decides with its estimate, not yet held against our plan; limits in seconds of ``clock``."""
+    """Run every baseline; return its decision with its estimated step time, not yet compared with our plan.
+
+    ``time_limit_s`` holds for each, in seconds of ``clock``.
+    """
     began, found = time.perf_counter(), []
     for index, (name, baseline) in enumerate(BASELINES.items()):
         report(Progress(f"baseline {name}", index, len(BASELINES), None, None, time.perf_counter() - began))
@@ -105,7 +113,7 @@ def rivals_of(
 
 
 def beside(problem: Problem, ours: Plan, found: Sequence[Rival], tie_tolerance: float) -> Comparison:
-    """Our plan and the rivals, fastest first, with speed-ups, ties and how sure our lead is."""
+    """Return our plan and the baselines, fastest first, with speed-ups, ties and the probability that ours is faster."""
     against = (_against(problem, rival, ours, tie_tolerance) for rival in found)
     rivals = sorted(against, key=lambda rival: rival.step_s or float("inf"))
     return Comparison(
@@ -118,7 +126,7 @@ def beside(problem: Problem, ours: Plan, found: Sequence[Rival], tie_tolerance: 
 
 
 def _rival(problem: Problem, name: str, baseline: Baseline, clock: Clock) -> Rival:
-    """What the baseline decides, checked, with its estimated step time."""
+    """Run a baseline, check its decision, and estimate its step time. An illegal decision is dropped, with the reason."""
     outcome = baseline.decide(problem, clock)
     decision, reason, cost = outcome.decision, outcome.reason, None
     if decision is not None:
@@ -167,7 +175,10 @@ def _across(placement: Placement) -> tuple[Axis, ...]:
 
 
 def same_plan(decision: Decision, ours: Plan) -> bool:
-    """Whether the decisions differ in nothing but the network and the spans, which only a priced placement states."""
+    """Return whether two decisions are equal apart from the network and the spans.
+
+    Only an evaluated placement states spans.
+    """
     bare = ours.placement.model_copy(update={"spans": {}})
     named = decision.model_copy(update={"network": None})
     return named == ours.decision.model_copy(update={"placement": bare, "network": None})

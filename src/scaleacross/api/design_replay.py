@@ -1,6 +1,7 @@
-"""The referee of a design space: plans replayed event by event (``simulating``), which owes nothing to the cost model.
+"""Simulate the plans of a design space event by event (``simulating``), independently of the cost model.
 
-Replayed is every contender's plan; equal decisions once. A plan that the simulator refuses has no time, and the record says why.
+Every contender's plan is simulated, equal decisions once. A plan that the simulator refuses has no time; the record
+says why.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision
 
 REPLAYED: Final = "replayed"
-"""Status of a point whose plans were replayed."""
+"""Status of a point whose plans were simulated."""
 
 
 @dataclass(frozen=True)
 class Contest:
-    """What is replayed of a point: decisions by contender; ``ours_s``: price and replay of ours where its search replayed it."""
+    """The decisions of a point to simulate, by contender.
+
+    ``ours_s`` is the estimate and simulated step of ours, in seconds, where its search simulated it.
+    """
 
     job: Job
     decisions: Mapping[str, Decision]
@@ -33,7 +37,7 @@ class Contest:
 
 
 def contest_of(job: Job, record: Record) -> Contest | None:
-    """Everybody's decision on a finished point, ours first; None where there is no plan of ours."""
+    """Return all contenders' decisions on a finished point, ours first; None where there is no plan of ours."""
     chosen = record.get("decisions", {})
     if OURS not in chosen:
         return None
@@ -44,7 +48,7 @@ def contest_of(job: Job, record: Record) -> Contest | None:
 
 
 def replay_contest(contest: Contest) -> Record:
-    """``NAME_simulated_s`` of every contender, and ``NAME_priced_s`` of the plan that was replayed. Never raises."""
+    """Simulate a point's plans: ``NAME_simulated_s`` and ``NAME_priced_s`` (estimate) per contender. Never raises."""
     began, cpu = time.perf_counter(), time.process_time()
     record: Record = {"status": REPLAYED, "reason": "", "figures": {}}
     known: dict[str, tuple[float, float]] = {}
@@ -65,5 +69,5 @@ def replay_contest(contest: Contest) -> Record:
 
 
 def _text(decision: Decision) -> str:
-    """Equal for equal decisions, whether or not they state what a placement reaches."""
+    """Return the same text for equal decisions, whether or not they state the spans of a placement."""
     return decision.model_dump_json(exclude={"placement": {"spans"}})

@@ -1,9 +1,9 @@
-"""One point of a design space: everybody's plan, ours among them, and what each costs.
+"""Run one point of a design space: the plan of every contender, ours among them, and its estimated step time.
 
-Contenders are ``ours``, every baseline, and the ablations of ``production`` (``ablation``). Our search starts from the decisions
-of all others, so its best price (``best_price_s`` where the replay decided among finalists) is never above theirs; ``matched``
-names the one whose plan it is but for the network. Limits are processor seconds, so that the figures do not depend on what else
-the machine does.
+Contenders are ``ours``, every baseline, and the ablations of ``production`` (``ablation``). Our search starts from the
+decisions of all others, so its best estimate is never above theirs. Where a simulation chose among finalists, that
+estimate is ``best_price_s``. ``matched`` names the contender with the same plan as ours apart from the network. Limits
+are CPU seconds, so that the figures do not depend on other load on the machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CONTENDERS: Final = (OURS, *RIVALS, *ABLATIONS)
 
 
 def design_key(space: DesignSpace, point: DesignPoint, version: str) -> str:
-    """Hash of everything that decides the figures: resolved job, limits, package version."""
+    """Return the hash of everything that decides the figures: resolved job, limits, package version."""
     how = {
         "command": space.command,
         "version": version,
@@ -50,7 +50,10 @@ def design_key(space: DesignSpace, point: DesignPoint, version: str) -> str:
 
 
 def run_design_point(space: DesignSpace, point: DesignPoint) -> Record:
-    """``status``, ``reason``, ``seconds``, ``figures`` and everybody's ``decisions``. Never raises for what a point may be."""
+    """Return ``status``, ``reason``, ``seconds``, ``cpu_s``, ``figures`` and the ``decisions`` of all contenders.
+
+    No point makes it raise.
+    """
     began, cpu = time.perf_counter(), time.process_time()
     record: Record = {"status": FAILED, "reason": "", "figures": {}, "decisions": {}}
     try:
@@ -73,6 +76,7 @@ def _contend(space: DesignSpace, problem: Problem) -> Record:
         time_limit_s=space.time_limit_s,
         seed=space.seed,
         gap_tolerance=space.gap_tolerance,
+        # their networks are dropped, because our search chooses one for each
         incumbents=[decision.model_copy(update={"network": None}) for decision in decisions.values()],
         alternatives=False,
         referee=space.finalists,
@@ -96,5 +100,5 @@ def _contend(space: DesignSpace, problem: Problem) -> Record:
 
 
 def _step_s(problem: Problem, decisions: Mapping[str, Decision]) -> dict[str, float]:
-    """Exact step time of every decision by the same cost model."""
+    """Return the estimated step time of every decision in seconds, all by the same cost model."""
     return {name: cost_of(problem, decision).cost.step_s for name, decision in decisions.items()}

@@ -1,4 +1,4 @@
-"""The verb diagnose: from the dumps of a run to the rank or link at fault."""
+"""The verb diagnose: find the rank or link at fault from the dumps of a run."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ def diagnose(
     launch: LaunchConfig | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Diagnosis:
-    """Name the root of a hang or slow run. Needs no torch, and runs nothing that a dump holds.
+    """Return the root cause of a hang or slow run. Needs no torch, and executes nothing that a dump holds.
 
     Args:
         dumps: directories or files: flight-recorder dumps (pickle or JSON) of our runtime or of PyTorch's own groups.
-        slow_ratio: how many times slower than predicted, or than its equals, a link must be to be called slow.
-        perfetto: write measured beside predicted times of all ranks to this file, which Perfetto opens.
-        launch: launch.json of the job: names hosts and the level of a link, and gives predictions to dumps that have none.
+        slow_ratio: how many times slower than predicted, or than its peers, a link must be to be called slow.
+        perfetto: write measured and predicted times of all ranks to this file, in Perfetto's format.
+        launch: launch.json of the job: names hosts and the level of a link, and gives predictions to dumps that have
+            none.
         progress: called now and then.
 
     Raises:
-        InputError: nothing to read, or none of it is readable; ``slow_ratio`` is not above 1; ``launch`` is of another job.
+        InputError: nothing to read, or none of it is readable; ``slow_ratio`` is not above 1; ``launch`` is of another
+            job.
     """
     if not slow_ratio > 1:
         raise InputError(f"slow_ratio is {slow_ratio}: a link as fast as predicted has 1, so give more than 1")

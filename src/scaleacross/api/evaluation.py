@@ -1,4 +1,4 @@
-"""The verb evaluate: settings that the user brings, priced and nothing searched."""
+"""The verb evaluate: the step time of user-supplied decisions, without a search."""
 
 from __future__ import annotations
 
@@ -30,15 +30,22 @@ from scaleacross.workloads.problem import Problem
 
 
 def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Sequence[str] = ()) -> Plan:
-    """The step time of settings that the user brings; ``report.status`` is ``evaluated`` and the only bound is arithmetic.
+    """Return the plan of user-supplied decisions with its step time; ``report.status`` is ``evaluated``.
 
-    The step time is that of their simulation (``stated``). A decision without placement gets the best one, and one whose network
-    is for other sizes than ``overrides`` leave gets a plan's (notes say so). A plan that does not fit in memory is priced all the
-    same and carries a note; it will not verify.
+    The step time is simulated (``stated``), and the only bound is ``compute``. A decision without a placement gets the
+    best one. A network that does not suit the sizes which ``overrides`` leave is chosen anew, and notes say so. A plan
+    that exceeds memory is evaluated all the same and carries a note; it fails verification.
+
+    Args:
+        source: a Plan, a path or catalogue name of a plan or decision, or a pair of a job and a decision.
+        overrides: ``a.b.c=value`` on any field of the job.
+
+    Returns:
+        A Plan. ``cost`` holds the step time and its parts in seconds, ``memory`` bytes per pipeline stage.
 
     Raises:
         InputError: the file, the job or the decision is wrong, or breaks a rule; every broken rule is listed.
-        InfeasibleError: no fill of the topology holds the degrees.
+        InfeasibleError: no allocation of the topology holds the degrees.
     """
     job, decision = _job_and_decision(source)
     problem = problem_of(job, overrides)
@@ -46,11 +53,13 @@ def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Seq
 
 
 def evaluated(problem: Problem, decision: Decision, degraded: bool = True, adapts: bool = False) -> Plan:
-    """The estimate of a problem that is resolved, not simulated.
+    """Return the estimated plan of a resolved problem, not simulated.
 
     Args:
-        degraded: with what it costs with something lost.
-        adapts: a network that the decision cannot have (any more) is chosen anew, and a note says so.
+        problem: the resolved job.
+        decision: the decision; without a placement it gets the best one.
+        degraded: also compute the step time after the loss of a part.
+        adapts: choose the network anew, with a note, where the stated one cannot run.
 
     Raises:
         InputError, InfeasibleError: as ``evaluate``.
@@ -59,6 +68,7 @@ def evaluated(problem: Problem, decision: Decision, degraded: bool = True, adapt
     notes: list[str] = []
     if len(job.context_exchange) == 1 and "context_exchange" not in decision.model_fields_set:
         decision = decision.model_copy(update={"context_exchange": job.context_exchange[0]})  # nothing else is allowed
+    # rules without a placement come first: placing a decision that breaks them would be wasted or fail obscurely
     broken = checks.refused_rules(problem, decision)
     if broken:
         raise InputError(f"'{job.name}' cannot run like this:\n" + "\n".join(f"- {line}" for line in broken))
@@ -86,7 +96,7 @@ def evaluated(problem: Problem, decision: Decision, degraded: bool = True, adapt
 
 
 def runs(problem: Problem, decision: Decision) -> bool:
-    """Whether a placed decision without a network may run on a problem, and fits."""
+    """Return whether a placed decision without a network is legal for a problem and fits in memory."""
     if list(checks.refused_rules(problem, decision)) or list(checks.illegal(problem, decision)):
         return False
     return not list(checks.does_not_fit(cost_of(problem, decision).memory))
@@ -102,7 +112,10 @@ def _job_and_decision(source: Plan | str | Path | tuple[Job, Decision]) -> tuple
 
 
 def _place(problem: Problem, decision: Decision) -> Decision:
-    """The decision with the best placement that any fleet offers."""
+    """Return the decision with the placement of least estimated step time in any accelerator pool.
+
+    Raises InfeasibleError where none fits.
+    """
     settings = candidate_of(decision, problem.job.global_batch_sequences)
     problem = problem if decision.network else with_library_network(problem)
     best: tuple[float, Placement] | None = None
@@ -124,7 +137,10 @@ def _place(problem: Problem, decision: Decision) -> Decision:
 
 
 def _place_for_network(problem: Problem, decision: Decision) -> Decision:
-    """The placed decision where its network can run, at the least step time; as it lies where that is here or nowhere."""
+    """Return the decision at the fastest placement on which its stated network can run.
+
+    The placement stays where the network can run there, or can run nowhere.
+    """
     here = cost_of(problem, decision)
     if not list(_communication(problem, decision, here, placed_shapes(problem.topology, decision))):
         return decision
@@ -134,6 +150,7 @@ def _place_for_network(problem: Problem, decision: Decision) -> Decision:
         for fill, order in placer.places(settings):
             there = decision.model_copy(update={"placement": Placement(axis_order=order, fill=shares(fill))})
             shapes = {name: group.shape.take(0) for name, group in placer.on(fill).groups(there).items()}
+            # ``here`` states the bytes sent, which do not depend on the placement
             if not list(_communication(problem, there, here, shapes)):
                 runs.append(there)
     return min(runs, key=lambda there: cost_of(problem, there).cost.step_s, default=decision)
@@ -142,7 +159,12 @@ def _place_for_network(problem: Problem, decision: Decision) -> Decision:
 def _communication(
     problem: Problem, decision: Decision, cost: PlanCost, shapes: Mapping[str, GroupShape]
 ) -> Iterator[str]:
-    """What is wrong with the network of a placed decision whose groups have these ``shapes``; ``cost`` says what it sends."""
+    """Yield what is wrong with the network of a placed decision.
+
+    Args:
+        cost: states the bytes that the groups send.
+        shapes: topology of every group, by name.
+    """
     if decision.placement is None:
         raise ValueError("the decision has no placement")
     used = accelerator_types([problem.topology.building(share.building) for share in decision.placement.fill])

@@ -1,4 +1,6 @@
-"""Whose vectors a recommendation plan codes, before tables are placed, and what that is worth afterwards."""
+"""Choose codecs for the embedding vectors of a recommendation plan before tables are placed, and report their effect
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ from scaleacross.workloads.recommendation import Dlrm, EmbeddingTable
 
 @dataclass(frozen=True)
 class ChosenCodecs:
-    """Of the tables that should travel coded, whether that is proved best, and tables that no measured row is about."""
+    """Codecs of the tables to compress, whether the choice is proved best, and the tables without a measured row."""
 
     codecs: tuple[TableCodec, ...] = ()
     proved: bool = True
@@ -43,7 +45,7 @@ class ChosenCodecs:
 def codecs_for(
     job: RecommendationJob, model: Dlrm, topology: Topology, num_groups: int, replicas: Replicas
 ) -> ChosenCodecs:
-    """The fastest codecs within the job's accuracy budget, for groups that lie so."""
+    """Return the fastest codecs within the job's accuracy budget, for replica groups laid out as stated."""
     request = job.compression
     if request is None or job.cost_model == "torchrec":
         return ChosenCodecs()
@@ -54,6 +56,7 @@ def codecs_for(
         for table in tables
     ]
     weights = [elements(table) for table in tables]
+    # way 0 of a table leaves it uncoded, way k is its offer k − 1
     ways = [
         [Way(plain * weight, 0.0), *(Way(one.s_per_byte * weight, one.codec.bound_fraction) for one in own)]
         for own, weight in zip(offers, weights, strict=True)
@@ -65,7 +68,7 @@ def codecs_for(
 
 
 def in_use(decision: RecommendationDecision, model: Dlrm) -> tuple[TableCodec, ...]:
-    """Codecs of the tables that send whole vectors as they are placed."""
+    """Return the codecs of tables that send whole vectors as they are placed; other tables send none to code."""
     sends = _senders(decision, model)
     return tuple(codec for codec in decision.codecs if codec.table in sends)
 
@@ -76,12 +79,12 @@ def _senders(decision: RecommendationDecision, model: Dlrm) -> set[str]:
 
 
 def elements(table: EmbeddingTable) -> float:
-    """Elements per sample that leave the look-ups of a table."""
+    """Return the number of elements per sample that the look-ups of a table produce."""
     return table.outputs_per_sample * table.dimension
 
 
 def mean_bound(codecs: Sequence[TableCodec], model: Dlrm) -> float:
-    """Mean over all elements of bound over range, those that travel as they are counting 0."""
+    """Return the mean over all elements of error bound / value range; elements that are not coded count 0."""
     bounds = {codec.table: codec.bound_fraction for codec in codecs}
     return sum(elements(t) * bounds.get(t.name, 0.0) for t in model.expanded()) / model.output_elements
 
@@ -94,12 +97,13 @@ def compression_of(
     proved: bool,
     plain_step_s: float,
 ) -> ExchangeCompression | None:
-    """What a plan says about it; None where the job does not ask."""
+    """Return what the plan reports about compression; None where the job does not ask for it."""
     request = problem.job.compression
     if request is None:
         return None
     members = group_ranks(problem.job, topology, problem.num_groups, problem.replicas).groups.members
     crossed = crossed_levels(members, LINK_LEVELS)
+    # the last entry belongs to the ranks that cross most levels
     every = crossed[-1] if crossed else ()
     by_table = {codec.table: codec for codec in decision.codecs}
     sends = _senders(decision, model)
@@ -157,7 +161,7 @@ def _break_even(one: TableCodec | CodecFigures) -> float:
 
 
 def notes_on(request: ExchangeCompressionRequest | None, chosen: ChosenCodecs) -> tuple[str, ...]:
-    """What the user should know."""
+    """Return notes for the user on tables without a measured row."""
     if request is None or not chosen.unmeasured:
         return ()
     named = ", ".join(chosen.unmeasured[:3]) + (", …" if len(chosen.unmeasured) > 3 else "")

@@ -1,4 +1,4 @@
-"""The verb explain: why a plan is as it is, and what would change it."""
+"""The verb explain: why a plan was chosen, and what would change it."""
 
 from __future__ import annotations
 
@@ -34,17 +34,22 @@ def explain(
     work_limit: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Explanation:
-    """The runner-up of every decision, the binding resource of every phase, the sensitivity to every figure of the topology.
+    """Return the runner-up of every decision, the binding resource of every phase, and all sensitivities.
 
     Args:
         source: a plan, a path, a catalogue name, or a job with a decision (which is evaluated first).
-        time_limit_s: for the searches of the runner-ups together; what it cut short says so.
-        clock: what the limit is measured with; ``time.process_time`` counts CPU seconds.
-        work_limit: step times that are computed in all searches together, in place of any limit in seconds.
+        time_limit_s: seconds for all searches of runner-ups together; a search that it cuts short says so.
+        clock: clock of the limit; ``time.process_time`` counts CPU seconds.
+        work_limit: step times to compute in all searches together, in place of any limit in seconds.
         progress: called before every search.
+
+    Returns:
+        An Explanation. Times are in seconds and refer to the plan's estimate. Elasticities are per cent of step time
+        per per cent of the figure.
 
     Raises:
         InputError: the file or the settings are wrong.
+        VerificationError: a plan read from a file does not recompute.
     """
     search_arguments(time_limit_s, work_limit=work_limit)
     began = time.perf_counter()
@@ -53,7 +58,7 @@ def explain(
         checks.verify(loaded, catalogue.step_errors())
     plan = loaded if isinstance(loaded, Plan) else evaluate(loaded)
     problem = problem_of(plan.job, ())
-    if plan.decision.network is None:  # like against like: rivals run the library's defaults too
+    if plan.decision.network is None:  # runner-ups then run the library's defaults too
         problem = with_library_network(problem)
     pricer = Repricer.of(problem.job, problem.profile, problem.topology, plan.decision)
     rows, phases = sensitivities(pricer)
@@ -76,14 +81,14 @@ def explain(
 
 
 def _with_lead(problem: Problem, step_s: float, one: RunnerUp) -> RunnerUp:
-    """The runner-up with how sure it is that the plan is faster."""
+    """Return the runner-up with the probability that the plan is faster in measurement."""
     if one.step_s is None or one.status == "best_found":
         return one
     return one.model_copy(update={"probability_plan_faster": probability_of_lead(problem, step_s, one.step_s)})
 
 
 def _failures(problem: Problem, plan: Plan) -> FailureWhatIf | None:
-    """Break-even of fault units and spare hosts, where the plan states its goodput."""
+    """Return break-even figures of fault units and spare hosts; None where the plan states no goodput."""
     if plan.goodput is None:
         return None
     model = plan.goodput.model

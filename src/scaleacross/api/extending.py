@@ -1,4 +1,4 @@
-"""What installed packages add to this one, and whether it can be used."""
+"""List what installed packages add to this one, and whether it works."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ REGISTRIES: Final[Mapping[Kind, Registry[Any, Any]]] = {
 
 
 def extensions() -> list[tuple[str, str, str]]:
-    """(kind, name, sentence) of everything that packages add. Each is loaded; the sentence says what is wrong with it."""
+    """Return (kind, name, sentence) of everything that packages add.
+
+    Each is loaded; the sentence states what is wrong with it, if anything.
+    """
     return [(f"added {one.kind}", one.name, _said(REGISTRIES[one.kind], one.name, one.package)) for one in plugins()]
 
 

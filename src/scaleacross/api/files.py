@@ -1,4 +1,4 @@
-"""The verbs verify and emit: what happens to a finished plan."""
+"""The verbs verify and emit, for a finished plan."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from scaleacross.spec.progress import Progress
 from scaleacross.spec.verification import PassedCheck, Verification
 
 MAX_DIFFERENCE: Final = 0.1
-"""Between stated and simulated step time, over the simulated one: a choice. Of 60 planned decisions of
-``benchmarks/agreement.py`` two are farther apart."""
+"""Largest |stated − simulated| / simulated step time: a choice. Of 60 planned decisions of ``benchmarks/agreement.py``
+two differ by more.
+"""
 
 
 def verify(
@@ -27,16 +28,17 @@ def verify(
     max_difference: float = MAX_DIFFERENCE,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verification:
-    """Check everything that a plan states, without the solver (V1 to V9 of ``verification``), and say how each was checked.
+    """Check everything that a plan states, without the solver (V1 to V9 of ``verification``); return how.
 
     Args:
-        deep: simulate the step as well, and hold the stated step time against it.
-        max_difference: of ``deep``: the largest |stated − simulated| / simulated step time that passes.
-        progress: of ``deep``: called now and then with how far the simulation has come.
+        plan: a Plan or the path of one.
+        deep: also simulate the step and compare the stated step time with it.
+        max_difference: with ``deep``: the largest |stated − simulated| / simulated step time that passes.
+        progress: with ``deep``: called now and then during the simulation.
 
     Raises:
         InputError: not a plan, or ``max_difference`` is not positive.
-        VerificationError: everything that is wrong, one line each.
+        VerificationError: lists everything that is wrong, one line each.
     """
     if not max_difference > 0:
         raise InputError(f"max_difference must be positive, got {max_difference}; leave it out for {MAX_DIFFERENCE}")
@@ -51,7 +53,7 @@ def verify(
 def _simulated(
     plan: Plan, verified: Verification, max_difference: float, progress: Callable[[Progress], None] | None
 ) -> Verification:
-    from scaleacross.api.simulating import simulate  # late: whoever does not ask for it loads no simulator
+    from scaleacross.api.simulating import simulate  # late, so that a plain verification loads no simulator
 
     simulated_s = simulate(plan, progress=progress).step_s
     apart = (plan.cost.step_s - simulated_s) / simulated_s
@@ -68,11 +70,11 @@ def _simulated(
 
 
 def verified_plan(path: str | Path) -> Plan:
-    """The plan in a file, whose figures recompute.
+    """Read a plan from a file and verify that its figures recompute.
 
     Raises:
         InputError: not a plan.
-        VerificationError: somebody changed it, or it is of another release.
+        VerificationError: the plan was edited, or is of another release.
     """
     plan = catalogue.load_plan(path)
     checks.verify(plan, catalogue.step_errors())
@@ -80,7 +82,12 @@ def verified_plan(path: str | Path) -> Plan:
 
 
 def emit(plan: Plan | str | Path, target: str, directory: str | Path) -> list[Path]:
-    """Verify a plan and write the files of one target into ``directory``.
+    """Verify a plan, write the files of one target into ``directory``, and return their paths.
+
+    Args:
+        plan: a Plan or the path of one.
+        target: name of a launch target, such as torchrun or megatron.
+        directory: where the files are written.
 
     Raises:
         EmitError: the target cannot express the plan; the message names what.

@@ -1,4 +1,4 @@
-"""The verb pareto: plans of which none is better in two objectives at once, by epsilon-constraint."""
+"""The verb pareto: plans on the Pareto front of two objectives, found by the epsilon-constraint method."""
 
 from __future__ import annotations
 
@@ -29,26 +29,29 @@ from scaleacross.workloads.problem import Problem
 
 SEARCHES_FILE: Final = "searches.jsonl"
 SAME: Final = 1e-9
-"""Relative difference below which two values are one."""
+"""Relative difference up to which two values are equal."""
 MAX_POINTS: Final = 1000
 
 
 @dataclass(frozen=True)
 class ParetoPoint:
-    """A plan, and its values of both objectives in their order: seconds, or tokens per spending."""
+    """A plan with its values of both objectives, in order: seconds for step_time, else tokens per unit spent."""
 
     plan: Plan
     values: tuple[float, float]
 
     @cached_property
     def costs(self) -> tuple[TokenCost | None, TokenCost | None]:
-        """Money and energy of a million tokens; None where the topology states no prices, or no powers."""
+        """Money and energy per million tokens; None where the topology states no prices, or no powers."""
         return token_costs(self.plan)
 
 
 @dataclass(frozen=True)
 class Pareto:
-    """Points from the best by the first objective to the best by the second; ``notes`` say what was not found in time."""
+    """Points from the best by the first objective to the best by the second.
+
+    ``notes`` state what was not found in time.
+    """
 
     objectives: tuple[ObjectiveName, ObjectiveName]
     points: tuple[ParetoPoint, ...]
@@ -69,20 +72,27 @@ def pareto(
     directory: str | Path | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Pareto:
-    """Up to ``points`` plans on the Pareto front of two objectives.
+    """Return up to ``points`` plans on the Pareto front of two objectives.
 
-    Both ends are lexicographic optima; between them the second objective is kept to evenly spaced limits ε and the first one
-    is optimised. Every plan is verified and carries its own bound (``report.bound_s`` or ``report.objective.bound``), which is
-    valid for the space within its limit (``report.limits``). Points that another one dominates are left out, so fewer may
-    come back.
+    Both ends are lexicographic optima. Between them the second objective is limited to evenly spaced values ε, and the
+    first is optimised. Every plan is verified and carries its own bound (``report.bound_s`` or
+    ``report.objective.bound``), which is valid for the space within its limit (``report.limits``). Dominated points are
+    left out, so fewer than ``points`` may be returned. Values are those of estimates; nothing is simulated.
 
     Args:
-        objectives: two different ones of ``spec.job.OBJECTIVE_NAMES``; the job's own objective is not used.
-        time_limit_s: of every search; there are up to ``points`` + 2.
-        clock: what it is measured with; ``time.process_time`` counts CPU seconds.
-        work_limit: of every search, in place of any limit in seconds: the same front on every machine.
-        directory: where every finished search is kept, one line of ``searches.jsonl`` each; the same front there runs only what
-            is missing (same package version). None keeps nothing.
+        job: a Job, a path, or the name of a job of the catalogue.
+        objectives: two different names of ``spec.job.OBJECTIVE_NAMES``; the job's own objective is not used.
+        points: 2 to ``MAX_POINTS``.
+        time_limit_s: seconds of each search; there are up to ``points`` + 2 searches.
+        clock: clock of the limit; ``time.process_time`` counts CPU seconds.
+        work_limit: step times that each search may compute, in place of any limit in seconds. The front is then the
+            same on every machine.
+        seed: seed of the solver.
+        gap_tolerance: relative gap at which a search stops.
+        overrides: ``a.b.c=value`` on any field of the job.
+        directory: where every finished search is kept as a line of ``searches.jsonl``. A later call with the same
+            package version runs only what is missing. None keeps nothing.
+        progress: called during the searches.
 
     Raises:
         InputError, InfeasibleError, TimeLimitError: as ``plan``.
@@ -115,7 +125,7 @@ def _two(objectives: Sequence[str]) -> tuple[ObjectiveName, ObjectiveName]:
 
 
 class _Front:
-    """The searches of one front."""
+    """The searches of one front, with their common settings, notes and store."""
 
     def __init__(
         self,
@@ -133,7 +143,10 @@ class _Front:
         self.notes: list[str] = []
 
     def solve(self, objective: ObjectiveName, limits: Limits) -> ParetoPoint:
-        """The best plan by one objective within limits of the other; from the store where it stands there."""
+        """Return the best plan by one objective within limits of the other.
+
+        A search already in the store is not repeated.
+        """
         key = self._key(objective, limits)
         kept = self.store.records.get(key) if self.store else None
         if kept is not None:
@@ -158,7 +171,7 @@ class _Front:
         return ParetoPoint(found, (first, second))
 
     def _key(self, objective: ObjectiveName, limits: Limits) -> str:
-        """Hash of everything that decides a search."""
+        """Return the hash of everything that decides a search."""
         return digest(
             {
                 "job": self.problem.job.model_dump(mode="json", exclude={"name", "objective"}),
@@ -169,7 +182,7 @@ class _Front:
         )
 
     def attempt(self, objective: ObjectiveName, limits: Limits) -> ParetoPoint | None:
-        """``solve``, with a note instead of an error where the time limit, or rounding at the limit, leaves nothing."""
+        """Call ``solve``; where the time limit or rounding at the limit leaves no plan, add a note and return None."""
         try:
             return self.solve(objective, limits)
         except (TimeLimitError, InfeasibleError) as error:
@@ -177,9 +190,10 @@ class _Front:
             return None
 
     def between(self, start: ParetoPoint, end: ParetoPoint, points: int) -> Iterator[ParetoPoint]:
-        """Optima of the first objective with the second one kept to evenly spaced limits."""
+        """Yield optima of the first objective with the second one kept to evenly spaced limits."""
         here = start
         for index in range(1, points - 1):
+            # evenly spaced between the second objective's values at both ends
             limit = start.values[1] + (end.values[1] - start.values[1]) * index / (points - 1)
             if not _better(self.objectives[1], limit, here.values[1]):
                 continue  # the last point keeps to this limit already
@@ -190,27 +204,28 @@ class _Front:
 
 
 def _counted(limit_s: float, clock: Callable[[], float], work_limit: int | None) -> tuple[float, str]:
-    """A limit and what it counts."""
+    """Return a limit and the name of its unit."""
     if work_limit is not None:
         return work_limit, "work"
     return limit_s, "CPU seconds" if clock is time.process_time else "seconds"
 
 
 def _better(objective: ObjectiveName, value: float, than: float) -> bool:
-    """Whether a value is better by more than rounding."""
+    """Return whether ``value`` is better than ``than`` by more than rounding; a step time is better when it is lower."""
     return value < than * (1 - SAME) if objective == "step_time" else value > than * (1 + SAME)
 
 
 def _undominated(
     points: Sequence[ParetoPoint], objectives: tuple[ObjectiveName, ObjectiveName]
 ) -> Iterator[ParetoPoint]:
-    """Points that no other one beats in one objective without losing in the other; one of equal points."""
+    """Yield points that no other point dominates; of equal points only the first."""
     for index, point in enumerate(points):
         beaten = any(
             not any(
                 _better(name, mine, its) for name, mine, its in zip(objectives, point.values, other.values, strict=True)
             )
             and (
+                # an equal point that comes earlier dominates this one, so exactly one of them stays
                 position < index
                 or any(
                     _better(name, its, mine)

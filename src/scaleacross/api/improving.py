@@ -1,4 +1,4 @@
-"""The verb improve: settings that somebody runs, the plan for the same job, and what each difference is worth."""
+"""The verb improve: plan the same job as settings that somebody runs, and evaluate each difference alone."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from scaleacross.spec.plan import Decision, Plan
 from scaleacross.workloads.problem import Problem
 
 KEPT = ("sequence_length", "global_batch_sequences", "precision", "prediction_layers", "optimizer.")
-"""Fields of a job that say what is trained, and in which numbers: the plan keeps them as the settings have them."""
+"""Fields of a job that state what is trained and in which precision. The plan keeps them as the settings have them."""
 
 
 class _Difference(NamedTuple):
-    """One difference: decisions of the plan (``decide``), fields of the job (``overrides``), or the network (neither)."""
+    """One difference: a changed decision (``decide``), fields of the job (``overrides``), or the network (neither)."""
 
     what: str
     before: str
@@ -47,19 +47,23 @@ def improve_settings(
     overrides: Sequence[str] = (),
     **search: Any,
 ) -> Improvement:
-    """The best plan for the job that the settings train, on as many accelerators, and what each change is worth.
+    """Return the best plan for the job that the settings train, and the step time that each change saves alone.
 
-    Batch, sequence length, precision and gradient type stay as the settings have them; overlap, exchange of keys and values,
-    dispatcher and graphs are the job's.
+    Batch, sequence length, precision and gradient type stay as the settings have them. Overlap, exchange of keys and
+    values, expert dispatch and graphs are the job's.
 
     Args:
-        framework: as of ``evaluate_settings``; so are the five that follow.
-        settings: what runs today.
-        job: the job.
-        hosts: hosts in node-rank order.
-        world: number of processes, without ``hosts``.
-        overrides: fields of the job.
-        search: as ``plan``.
+        framework: megatron or torchtitan, as in ``evaluate_settings``.
+        settings: the file of settings that runs today.
+        job: a Job, its path or its catalogue name; it states the model and the topology.
+        hosts: file of hosts in node-rank order.
+        world: number of processes, where ``hosts`` is not given.
+        overrides: ``a.b.c=value`` on any field of the job; they win over the settings.
+        search: further keyword arguments of ``plan``.
+
+    Returns:
+        An Improvement: the present settings evaluated, the plan, and the changes with the seconds per step that each
+        saves alone. Largest savings come first; changes that cannot be made alone come last, with a reason.
 
     Raises:
         InputError, InfeasibleError, TimeLimitError: as ``evaluate_settings`` and ``plan``.
@@ -70,18 +74,22 @@ def improve_settings(
     problem = problem_of(job, (f"target={framework}", *same, size, *overrides))
     planned = plan(problem, incumbents=_incumbents(problem, now.plan.decision), **search)
     changes = [_alone(now, one) for one in _differences(now, planned)]
+    # changes without a step time sort after all others
     changes.sort(key=lambda change: -1e300 if change.saved_s is None else change.saved_s, reverse=True)
     return Improvement(framework=framework, present=now.plan, planned=planned, changes=tuple(changes))
 
 
 def _incumbents(problem: Problem, decision: Decision) -> tuple[Decision, ...]:
-    """The present decision where the job allows it, so that the plan is never slower."""
+    """Return the present decision if the job allows it, so that the plan is never slower."""
     bare = decision.model_copy(update={"network": None})
     return (bare,) if runs(problem, bare) else ()
 
 
 def _alone(now: Present, one: _Difference) -> Change:
-    """The difference alone, evaluated on the present settings."""
+    """Evaluate one difference alone on the present settings.
+
+    A change that cannot run has no step time and states the reason.
+    """
     step_s: float | None = None
     fits, reason = True, ""
     try:
@@ -139,7 +147,7 @@ def _differences(now: Present, planned: Plan) -> Iterator[_Difference]:
 
 
 def _job_differences(now: Present, planned: Plan) -> Iterator[_Difference]:
-    """What the settings switch off, or run otherwise than the job states."""
+    """Yield fields of the job that the settings set differently from the job itself, such as overlaps they switch off."""
     for path in (one.partition("=")[0] for one in now.stated):
         if path.startswith(KEPT) or "." not in path:
             continue
@@ -152,11 +160,11 @@ def _job_differences(now: Present, planned: Plan) -> Iterator[_Difference]:
 
 
 _ASKS_FOR: Final = {"overlap.parameter_gather": ("overlap.gradient_reduce",)}
-"""Fields that a framework switches on only together with others."""
+"""Fields of a job, and the other fields that a framework requires with them."""
 
 
 def _matters(path: str, plan: Plan) -> bool:
-    """Whether the present degrees leave something to overlap or exchange."""
+    """Return whether a field affects the present plan: expert exchange needs more than one expert rank."""
     exchanged = ("experts.dispatch", "experts.overlap_fraction", "experts.shared_overlap")
     return path not in exchanged or plan.degrees.expert_ranks > 1
 
@@ -169,7 +177,10 @@ def _field(plan: Plan, path: str) -> Any:
 
 
 def _bare(decision: Decision, **changes: Any) -> Decision:
-    """The decision with changes, without what was decided for its network. Unlike ``model_copy`` it checks the result."""
+    """Return the decision with ``changes`` and without its network.
+
+    The result is validated, which ``model_copy`` does not do.
+    """
     return Decision.model_validate({**dict(decision), "network": None, **changes})
 
 
@@ -179,7 +190,10 @@ def _with_pipeline(decision: Decision, changes: dict[str, Any], *, keep_layers: 
 
 
 def _redegreed(decision: Decision, after: Decision) -> Decision:
-    """Other degrees where the plan has them, equal stages; one stage has no chunks, and no sharding needs one rank."""
+    """Return the old decision with the plan's degrees and placement, and equal stages.
+
+    A single stage has no chunks, so its schedule becomes 1F1B. A single data-parallel rank has nothing to shard.
+    """
     pipeline = decision.pipeline
     if after.degrees.pp == 1 and not has_chunks("1F1B", pipeline.num_chunks):
         pipeline = PipelineChoice(schedule="1F1B", micro_batch_sequences=pipeline.micro_batch_sequences)

@@ -1,4 +1,4 @@
-"""plan for inference cards: every allowed combination of precision, transfers and layout, the best of them verified."""
+"""Plan inference cards: try every allowed combination of precision, transfers and layout, and verify the best plan."""
 
 from __future__ import annotations
 
@@ -38,16 +38,18 @@ def plan_inference(
     overrides: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
 ) -> InferencePlan:
-    """The plan with the most queries per second inside the latency bound, with a bound on every other plan.
+    """Return the plan with the most queries per second within the latency bound, and a bound for every other plan.
 
     Args:
         job: an InferenceJob or the path of one.
         time_limit_s: seconds for all combinations together.
+        seed: seed of the search.
         overrides: ``a.b=value`` on any field of the job.
+        progress: called before every combination.
 
     Raises:
         InputError: the job is wrong.
-        InfeasibleError: no combination fits and keeps the latency bound; the message says why, one by one.
+        InfeasibleError: no combination fits and keeps the latency bound; the message gives the reason of each.
         VerificationError: the plan does not recompute (a bug: please report it).
     """
     search_arguments(time_limit_s, seed=seed)
@@ -71,6 +73,7 @@ def plan_inference(
             continue
         variants.append(_variant(kind, plan, glow, ""))
         bound = min(bound, plan.bound_s)
+        # among equals the first combination stays
         if best is None or plan.seconds < best[1].seconds * (1 - _SAME):
             best = kind, plan, tables, host
     if best is None:
@@ -81,7 +84,7 @@ def plan_inference(
 
 
 def _glow(tables: Sequence[InferenceTable], host: CardHost) -> float | None:
-    """Queries/s of Glow's rule with its best split of the cores; None where none fits or keeps the latency bound."""
+    """Return queries/s of Glow's rule with its best split of the cores; None where it has no plan within the bound."""
     kept = [
         1 / plan.seconds
         for plan in glow_partitions(tables, host)

@@ -1,4 +1,4 @@
-"""Levels of a topology from what ``scaleacross bench`` measured with a plan: files in, catalogue entries out."""
+"""Fit levels of a topology to outputs of ``scaleacross bench`` for a plan, and return catalogue entries."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
 def level_entries(benches: Sequence[str | Path], plan: Plan | str | Path, date: str) -> tuple[FittedEntry, ...]:
-    """The plan's topology with the levels that its benches show, and the technologies of these levels.
+    """Return the plan's topology with the levels that its benchmarks determine, and the technologies of these levels.
 
     Args:
         benches: outputs of ``scaleacross bench --json`` for the launch file of the plan.
+        plan: a Plan or the path of one.
+        date: date written into the entries.
 
     Raises:
-        InputError: a file is no such output, or of another plan or axis; an operation that plans do not price.
+        InputError: a file is no such output, is of another plan or axis, or measures an operation without a cost model.
         TooFewError: a level has too few sizes.
     """
     found = plan if isinstance(plan, Plan) else load_plan(plan)
@@ -50,7 +52,8 @@ def level_entries(benches: Sequence[str | Path], plan: Plan | str | Path, date: 
 def fitted_entries(
     base: Topology, topology: Topology, fits: Sequence[LevelFit], comment: str
 ) -> tuple[FittedEntry, ...]:
-    """A topology whose levels were fitted, and the technologies of these levels, as catalogue entries."""
+    """Return a topology with fitted levels, and the technologies of these levels, as catalogue entries."""
+    # only technologies with new names were fitted; the others are still the catalogue's
     known = {one.name for one in _technologies(base)}
     fitted = {one.name: one for one in _technologies(topology) if one.name not in known}
     text = entry_text(_by_name(_plain(topology), set(fitted)), comment)
@@ -97,7 +100,7 @@ def _plain(entry: Topology | NetworkTechnology) -> dict[str, Any]:
 
 
 def _by_name(data: Any, names: set[str]) -> Any:
-    """``data`` with the technologies of these names replaced by their names."""
+    """Return ``data`` with each technology in ``names`` replaced by its name."""
     if isinstance(data, Mapping):
         return {
             key: value["name"]

@@ -1,4 +1,4 @@
-"""Catalogue entries behind the names that measurements carry, and the bases that stand in for names that there are not."""
+"""Resolve the names in measurements to catalogue entries, or to base entries for names that the catalogue lacks."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class NetworkTarget:
 
 @dataclass(frozen=True)
 class Bases:
-    """What ``--base`` names: a catalogue name or a file for each kind of entry, None where it names none."""
+    """The entries that ``--base`` names: a catalogue name or a file per kind; None where none is given."""
 
     accelerator: str | None = None
     network: str | None = None
 
     def accelerator_targets(self, labels: Iterable[str]) -> dict[str, AcceleratorTarget]:
-        """Label -> the entry that its rows are fitted for. Raises InputError, naming all labels without one."""
+        """Map each label to the entry that its rows are fitted for. Raises InputError, naming all labels without one."""
         bases = _bases("accelerators", {label: ACCELERATOR_OF.get(label, label) for label in labels}, self.accelerator)
         return {
             label: AcceleratorTarget(name, catalogue.load_accelerator(base), read("accelerators", base).data)
@@ -53,7 +53,14 @@ class Bases:
         }
 
     def network_targets(self, links: Mapping[str, str]) -> dict[str, NetworkTarget]:
-        """The same for collectives: label -> the link that it ran on, empty where nothing says it."""
+        """Map each label of collectives to the entry that its rows are fitted for.
+
+        Args:
+            links: label -> the link that it ran on, empty where nothing states it.
+
+        Raises:
+            InputError: a link is not stated, or has neither an entry nor a base.
+        """
         names_of = dict(links)
         if "" in names_of.values():
             unknown = ", ".join(label for label, name in links.items() if label and not name)
@@ -64,7 +71,7 @@ class Bases:
 
 
 def _bases(kind: Kind, wanted: Mapping[str, str], stand_in: str | None) -> dict[str, tuple[str, str]]:
-    """Label -> (entry to write, entry that it starts from): the entry itself where the catalogue has it, else ``stand_in``."""
+    """Map each label to (entry to write, entry to start from): itself where the catalogue has it, else ``stand_in``."""
     known = sorted(dict(names(kind)))
     new = [label for label, name in wanted.items() if name not in known]
     if new and stand_in is None:
@@ -82,12 +89,12 @@ def _bases(kind: Kind, wanted: Mapping[str, str], stand_in: str | None) -> dict[
 
 
 def listed(given: Text | Sequence[Text]) -> Sequence[Text]:
-    """One name or path, or several, as several."""
+    """Wrap a single name or path in a list; return several unchanged."""
     return [given] if isinstance(given, str | Path) else given
 
 
 def bases_of(given: Sequence[str]) -> Bases:
-    """The bases behind names or paths, at most one of each kind. Raises InputError."""
+    """Return the bases for the given names or paths, at most one of each kind. Raises InputError."""
     found: dict[Kind, str] = {}
     for ref in given:
         kind = _kind_of(ref)
@@ -109,12 +116,12 @@ def _kind_of(ref: str) -> Kind:
 
 
 def known_accelerator(name: str) -> Accelerator:
-    """The catalogue's accelerator of this name. Raises InputError."""
+    """Return the catalogue's accelerator of this name. Raises InputError."""
     return catalogue.load_accelerator(_checked("accelerators", name))
 
 
 def known_network(name: str) -> NetworkTechnology:
-    """The catalogue's link technology of this name. Raises InputError."""
+    """Return the catalogue's link technology of this name. Raises InputError."""
     return catalogue.load_network(_checked("networks", name))
 
 

@@ -1,4 +1,4 @@
-"""Collectives over several nodes with the machines that validation knows."""
+"""Score and fit multi-node collectives on the machines that validation knows."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from scaleacross.validation.machines import label_of, machine_named, topology_of
 
 
 def node_errors(rows: Sequence[Measurement], skipped: list[Skipped]) -> Iterable[GroupErrors]:
-    """Groups and errors of rows over several nodes (``across_nodes.node_errors``)."""
+    """Return groups and errors of rows over several nodes (``across_nodes.node_errors``)."""
     return across_nodes.node_errors(rows, skipped, _fleet)
 
 
 def node_entries(rows: Sequence[Measurement], source: str, date: str, skipped: list[Skipped]) -> Iterator[FittedEntry]:
-    """A topology per machine whose levels beyond the host are fitted to its rows, and their technologies."""
+    """Yield a topology per machine, its levels outside the host fitted to its rows, and their technologies."""
     for fit in across_nodes.node_fits(rows, source, date, skipped, _fleet):
         comment = f"written by scaleacross calibrate from collectives of {fit.label}"
         yield from fitted_entries(fit.base, fit.topology, fit.fits, comment)
 
 
 def link_of(row: Measurement) -> str:
-    """The link technology of a row of one node: that of the system that its file names, or else the scale-up link of its
-    accelerator; empty where neither is known."""
+    """Return the link technology of a single-node row; empty where it is unknown.
+
+    It is the link of the system that the file names, or else the scale-up link of the row's accelerator.
+    """
     if row.system:
         return stated_link(row)
     return "" if label_of(row.gpu) is None else machine_named(row.gpu, row.fabric).scale_up

@@ -1,4 +1,4 @@
-"""Objectives in the verbs: the goal of a job, and the value that a plan reports."""
+"""The goal of a job's search, and the value of the objective that a plan reports."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from scaleacross.spec.plan import Decision, ObjectiveValue
 from scaleacross.workloads.problem import Problem
 
 Limits = Mapping[ObjectiveName, float]
-"""Step time in seconds at most; tokens/s per megawatt, or per currency unit and second, at least."""
+"""Limits by objective: step time in seconds at most; tokens/s per megawatt, or per currency unit and second, at least.
+"""
 NO_LIMITS: Final[Limits] = MappingProxyType({})
 
 
 def goal_of(problem: Problem, limits: Limits) -> Goal | None:
-    """What the search minimises; None where that is the step time and nothing else counts.
+    """Return what the search minimises; None where that is the step time without further limits.
 
     Raises:
-        InputError: the topology lacks a figure of an objective, or a limit is of no objective or of no size.
+        InputError: the topology lacks a figure of an objective, or a limit has an unknown objective or is not a finite
+            positive number.
     """
     for name, value in limits.items():
         if name not in OBJECTIVE_NAMES:
@@ -41,6 +43,7 @@ def goal_of(problem: Problem, limits: Limits) -> Goal | None:
         measure = Measure.of(problem.topology, name, problem)
         spending, tokens = measure.spending, problem.job.tokens_per_step
         if spending is not None:
+            # at least ``value`` tokens per unit spent is at most this much spending per step
             most = tokens * spending.scale / value / measure.reference
         else:
             most = tokens / value if measure.useful else value
@@ -49,7 +52,7 @@ def goal_of(problem: Problem, limits: Limits) -> Goal | None:
 
 
 def value_of(problem: Problem, name: ObjectiveName, cost: PlanCost, decision: Decision) -> float:
-    """An objective's value of a plan: seconds, or tokens per spending."""
+    """Return an objective's value for a plan: seconds for step_time, tokens per unit spent (or per second) otherwise."""
     if name == "step_time":
         return cost.cost.step_s
     if name == "useful_tokens_per_s":
@@ -61,7 +64,7 @@ def value_of(problem: Problem, name: ObjectiveName, cost: PlanCost, decision: De
 def objective_value(
     problem: Problem, cost: PlanCost, decision: Decision, spent_bound: float = 0.0
 ) -> ObjectiveValue | None:
-    """What the report says about the job's objective, with the better of ``spent_bound`` and the arithmetic bound."""
+    """Return the report on the job's objective, with the larger of both bounds on spending; None for step_time."""
     name = problem.job.objective
     if name == "step_time":
         return None
@@ -82,7 +85,7 @@ def objective_value(
 
 
 def _useful_value(problem: Problem, cost: PlanCost, decision: Decision, spent_bound: float) -> ObjectiveValue:
-    """Wall seconds per step of useful tokens: the step itself, and what failures add."""
+    """Return wall seconds per step of useful tokens: the step itself and the loss by failures."""
     parts = useful_parts(problem, decision.model_copy(update={"placement": cost.placement}), cost.cost.step_s)
     spent, tokens = sum(parts.values()), problem.job.tokens_per_step
     bound = min(spent, max(spent_bound, *(one.step_s for one in arithmetic_bounds(problem))))
@@ -98,14 +101,17 @@ def _useful_value(problem: Problem, cost: PlanCost, decision: Decision, spent_bo
 
 
 def spent_on(problem: Problem, name: ObjectiveName, cost: PlanCost, decision: Decision) -> dict[str, float]:
-    """Parts of what a step spends by a money or energy objective. Raises InputError where the topology lacks a figure."""
+    """Return the parts of a step's spending under a money or energy objective.
+
+    Raises InputError where the topology lacks a figure.
+    """
     patterns = axis_patterns(decision.degrees, cost.placement.axis_order, cost.placement.fill)
     spending = spending_of(problem.topology, name)
     return spent_parts(problem.topology, spending, decision, cost, patterns, wall_of(problem, name, cost, decision))
 
 
 def wall_of(problem: Problem, name: ObjectiveName, cost: PlanCost, decision: Decision) -> float | None:
-    """Seconds of the wall per step of useful tokens; None where the objective does not count failures."""
+    """Return wall seconds per step of useful tokens; None where the objective does not count failures."""
     if not counts_failures(name):
         return None
     placed = decision.model_copy(update={"placement": cost.placement})

@@ -1,4 +1,4 @@
-"""The verb plan: search, assemble, verify."""
+"""The verb plan: search, simulate finalists, assemble, verify."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from scaleacross.workloads.problem import Problem
 
 DEFAULT_TIME_LIMIT_S = 60.0
 SEARCH_SHARE: Final = 0.8
-"""Of a limit in seconds the part of the search, where alternatives are to be found within it, too."""
+"""Fraction of a limit in seconds that the search gets where alternatives must be found within the same limit."""
 
 
 @one_thread
@@ -59,28 +59,27 @@ def plan(
     work_limit: int | None = None,
     simulated: bool = True,
 ) -> Plan:
-    """The best plan for a job by its objective (least step time by default), verified, with its bound and what lost.
+    """Return the best plan found for a job by its objective (least step time by default), verified, with its bound.
 
     Args:
-        job: a Job, a path, the name of a job of the catalogue, or all of it resolved, on which ``overrides`` have no say.
-        limits: what other objectives are kept to: step time in seconds at most, tokens per spending at least.
-        time_limit_s: seconds of search; the best plan so far is returned with its gap when it ends.
-        seed: of the solver; equal seeds give equal plans.
-        gap_tolerance: relative gap at which the search stops; what remains is reported.
+        job: a Job, a path, a catalogue name, or a resolved Problem, to which ``overrides`` do not apply.
+        limits: limits on other objectives: step time in seconds at most, tokens per unit spent at least.
+        time_limit_s: seconds of search; when it ends, the best plan so far is returned with its gap.
+        seed: seed of the solver; equal seeds give equal plans.
+        gap_tolerance: relative gap at which the search stops; the remaining gap is reported.
         overrides: ``a.b.c=value`` on any field of the job.
         progress: called now and then during the search.
-        incumbents: placed, legal decisions that fit; the plan is never slower than any of them (objective step_time only).
-        alternatives: look for what lost, and by how much; False saves that time and leaves ``report.alternatives`` empty.
-        referee: simulate so many of the best decisions, beyond the limit, and every incumbent whose estimate is below the
-            fastest simulation; the fastest simulation becomes the plan (objective step_time only), bound and gap stay those of
-            estimates. None: up to four whose estimates tie, or where the best simulates over 5 % longer than estimated; no
-            simulation without ``simulated``.
-        clock: what the limit is measured with; ``time.process_time`` makes the plan independent of what else the machine does.
-        stopped: asked as the clock is; once true, the search ends with the best plan so far and its gap.
-        work_limit: step times that are computed, in place of any limit in seconds: the plan is the same on every
-            machine, whatever else it does. It is exceeded only until there is a first plan.
-        simulated: move layers between chunks (``move_layers``), simulate the plan, beyond the limit, and state the simulated
-            step (``stated``); bounds and gap are those of its estimate. False: what the search found, by its estimate.
+        incumbents: placed, legal decisions that fit; with objective step_time the plan is never slower than they are.
+        alternatives: find the runner-up of every decision and its loss; False leaves ``report.alternatives`` empty.
+        referee: number of best decisions to simulate beyond the limit (objective step_time only), with incumbents of
+            lower estimates. The fastest simulation becomes the plan. None: up to four near the best (``refereeing``).
+        clock: clock of the limit; with ``time.process_time`` other load on the machine does not change the plan.
+        stopped: polled as often as the clock; once true, the search ends with the best plan so far and its gap.
+        work_limit: step times to compute instead of seconds, so equal on every machine; a first plan may exceed it.
+        simulated: move layers between chunks, simulate the plan beyond the limit, and state that step; False: by estimate.
+
+    Returns:
+        A Plan; ``cost.step_s`` in seconds. Bound, gap and alternatives of ``report`` refer to ``estimated.step_s``.
 
     Raises:
         InputError: the job is wrong, or an argument is of a wrong type or size.
@@ -119,13 +118,14 @@ def plan(
     if referee or (simulated and not goal):
         with state.beyond_limit():
             won = refereed(state, won.choice, referee, partial(_plan_of, state))
+        # the alternatives are those to the winner, so they are searched again where the simulation changed it
         others = others if won.choice[0] is placed else others_of(state, won.choice[0], won.choice[1].cost)
     found = _verified(state, goal, limits, won.choice[1], others, won.finalists)
     return stated(found, problem, won.played) if simulated else found
 
 
 def _best_of(state: Search, limits: Limits) -> Placed:
-    """The best of a finished search. Raises as ``plan`` where there is none."""
+    """Return the best placed decision of a finished search. Raises as ``plan`` where there is none."""
     if state.best is not None:
         return state.best
     if state.out_of_time:
@@ -154,7 +154,7 @@ def _verified(
     others: tuple[Alternative, ...],
     finalists: tuple[Finalist, ...],
 ) -> Plan:
-    """The plan with what it reports, by its estimate."""
+    """Assemble the plan with its reports, by its estimate, and verify it."""
     solved = (
         goal_report(state, goal, networked, limits, others)
         if goal
@@ -168,5 +168,5 @@ def _verified(
 
 
 def _plan_of(state: Search, networked: Networked) -> Plan:
-    """The plan of a finalist, for its simulation."""
+    """Assemble the plan of a finalist for its simulation."""
     return assemble(state.problem, networked.decision, networked.cost, search_report(state, networked), degraded=False)

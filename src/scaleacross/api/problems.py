@@ -1,4 +1,4 @@
-"""What every verb starts from: a job with all that it refers to."""
+"""Resolve a job with all that it refers to; every verb starts here."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from scaleacross.workloads.problem import Problem, profile_of
 
 
 def written_for(job: Job | str, overrides: Sequence[str], names: Iterable[str]) -> tuple[Job | str, Sequence[str]]:
-    """A job and its overrides for launch files of these ``names``: a framework among them is its target, if it states none.
+    """Return a job and its overrides for launch files of these ``names``.
+
+    A framework among them becomes the target of a job without one.
 
     Raises:
-        InputError: as ``problem_of``; or several frameworks are named, or another than its target, and one cannot run the job.
+        InputError: as ``problem_of``; or several frameworks are named, or another than its target, and one cannot run
+            the job.
     """
     frameworks = [name for name in names if name in TARGETS]
     if not frameworks:
@@ -32,7 +35,7 @@ def written_for(job: Job | str, overrides: Sequence[str], names: Iterable[str]) 
 
 
 def _require(problem: Problem) -> None:
-    """Raises InputError where the job's target cannot run it, whatever is decided."""
+    """Raise InputError where the job's target cannot run it under any decision."""
     refused = refused_job(problem.job, problem.profile)
     if refused:
         raise InputError(
@@ -42,11 +45,11 @@ def _require(problem: Problem) -> None:
 
 
 def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
-    """The job with all names resolved, overrides applied, and what its target fixes.
+    """Return the job with all names resolved, overrides applied, and the fields that its target fixes.
 
     Raises:
-        InputError: an accelerator states no peak for the job's precision, the target cannot run the job, or what it keeps is of
-            another framework.
+        InputError: an accelerator states no peak for the job's precision, the target cannot run the job, or ``kept``
+            has options of another framework.
     """
     problem = catalogue.resolve(catalogue.load_job(job, overrides))
     for building in problem.topology.buildings:

@@ -1,13 +1,14 @@
-"""reproduce freescale: balanced samples and communication without multiprocessors (arXiv 2604.24073) beside ours.
+"""Reproduce FreeScale: balanced samples and communication without multiprocessors (arXiv 2604.24073), next to our
+figures.
 
-What is published of stragglers are shares of the step that ranks idle, and the rule is a snake over the sorted samples
-(``samples.balance.snake``). So both are taken here: with r and s the wait for the busiest rank over the mean rank's time, as
-samples come and by the snake, and a floor f by which ranks differ in any case,
+The paper publishes the shares of a step that ranks idle, and its rule: a snake over the sorted samples
+(``samples.balance.snake``). Both are used here. Let r and s be the wait for the busiest rank over the mean rank's time,
+r with samples in order of arrival and s by the snake. Let f be a floor by which ranks differ in any case. Then
 
     idle(w) = w / (1 + w)        cut = idle(r + f) / idle(s + f)
 
-f follows from the cut at one batch size. Samples are drawn one by one; where samples of a rank resemble each other, as batches of
-one time and source do, r shrinks more slowly with the batch than here.
+f follows from the cut at one batch size. Samples are drawn independently. Real samples of one rank resemble each other,
+because a batch has one time and source; r then shrinks more slowly with the batch than here.
 """
 
 from __future__ import annotations
@@ -28,20 +29,23 @@ PAPER: Final = "arXiv 2604.24073 as read by a third party"
 POST: Final = "Meta engineering post on GEM, 2026-08-03"
 RANKS, BATCH, LONGEST = 64, 128, 21_500
 CUT: Final = 9.0
-"""Published: idle share at histories of up to 21 K, batch 128, 64 accelerators, before over after."""
+"""Published ratio of idle shares, before over after: histories of up to 21 K, batch 128, 64 accelerators."""
 BATCHES: Final = (64, 128, 256, 512, 1024)
-"""Around the published default of 128; the sizes behind the published band are not known to us."""
+"""Batch sizes around the published default of 128; the sizes behind the published band are not known to us."""
 RANKS_OF: Final = (64, 128, 256)
 LONGEST_OF: Final = (2_000, 4_000, 8_000, 16_000, 21_500)
 _DRAWN: Final = 1_500_000
-"""Samples drawn for a mean: its error is 2 % at 128 samples per rank (12 batches of 64 ranks leave 7 %)."""
+"""Samples drawn for a mean. Its error is 2 % at 128 samples per rank; 12 batches of 64 ranks would leave 7 %."""
 _DRAWN_OURS: Final = 100_000
-"""Of a rule that leaves next to nothing but the floor, and takes longer."""
+"""Samples drawn for our rule, which takes longer and leaves almost nothing but the floor."""
 SMS, HELD = 132, 24
 
 
 def lengths(generator: np.random.Generator, count: int, longest: int) -> NDArray[np.float64]:
-    """Lognormal (mean of logarithms 7.5, deviation 1.3), cut at ``longest``: assumed, no distribution is published."""
+    """Draw ``count`` history lengths: lognormal (mean of logarithms 7.5, deviation 1.3), cut at ``longest``.
+
+    The distribution is assumed; none is published.
+    """
     drawn: NDArray[np.float64] = np.minimum(generator.lognormal(7.5, 1.3, count), longest)
     return drawn
 
@@ -49,7 +53,11 @@ def lengths(generator: np.random.Generator, count: int, longest: int) -> NDArray
 def wait(
     rule: Callable[[Floats, int], Ints], batch: int, longest: int = LONGEST, ranks: int = RANKS, *, drawn: int = _DRAWN
 ) -> float:
-    """Mean of (max − mean) / mean of the ranks' costs by a rule; cost in proportion to length."""
+    """Return the mean over batches of (max − mean) / mean of the ranks' costs under a rule.
+
+    Cost is proportional to length.
+    """
+    # every rule sees the same draws, so that their difference is not noise
     generator, found = np.random.default_rng(0), []
     for _ in range(-(-drawn // (ranks * batch))):
         costs = lengths(generator, ranks * batch, longest)
@@ -59,31 +67,32 @@ def wait(
 
 
 def as_they_come(costs: Floats, num_ranks: int) -> Ints:
-    """Rank of every sample, in turn."""
+    """Assign samples to ranks in turn; returns the rank of every sample."""
     return np.arange(len(costs)) % num_ranks
 
 
 def fitted_floor() -> float:
-    """What every rank's time varies by in any case, over the mean: from the published cut at one batch size.
+    """Return the floor f, a relative variation of every rank's time, fitted to the published cut at one batch size.
 
     idle(s + f + d) = C · idle(s + f) with d = r − s is a quadratic equation of s + f.
     """
     ours = wait(snake, BATCH)
+    # the positive root of the quadratic equation in s + f, less s
     apart = wait(as_they_come, BATCH) - ours
     return (math.sqrt((1 + apart) ** 2 + 4 * apart / (CUT - 1)) - 1 - apart) / 2 - ours
 
 
 def idle_of(waited: float) -> float:
-    """Share of the step that the mean rank idles, of what it waits over its own time."""
+    """Return the share of the step that the mean rank idles, given its wait relative to its own time."""
     return waited / (1 + waited)
 
 
 def freescale() -> PublishedStudy:
-    """Published figures beside ours; one floor is fitted on one of them and held against the others."""
+    """Return published figures next to ours. The floor is fitted on one of them; all others follow from it."""
     floor = fitted_floor()
 
     def row(label: int, *of: int) -> tuple[str, ...]:
-        """As samples come, by the published rule and by ours, each with the floor; the cut by the published rule."""
+        """Return a table row: idle shares with the floor, unsorted, by the snake and by our rule; then the snake's cut."""
         random, theirs, ours = (
             idle_of(wait(rule, *of, drawn=drawn) + floor)
             for rule, drawn in ((as_they_come, _DRAWN), (snake, _DRAWN), (balanced, _DRAWN_OURS))
@@ -133,12 +142,12 @@ def freescale() -> PublishedStudy:
 
 
 def _figures(cuts: Sequence[float], idle: float, longer: float) -> tuple[PublishedFigure, ...]:
-    """Published figures and ours.
+    """Return published figures with ours.
 
     Args:
-        cuts: of ``BATCHES``.
-        idle: share at histories of up to 8,000.
-        longer: slowdown of computation that overlaps with collectives of 24 SMs.
+        cuts: cut of each of ``BATCHES``.
+        idle: idle share at histories of up to 8,000.
+        longer: slowdown of computation that overlaps with collectives on 24 SMs.
     """
     sizes = f"same floor; {BATCHES[0]} to {BATCHES[-1]:,} samples, the published sizes are not known to us"
     return (

@@ -1,4 +1,4 @@
-"""reproduce inference_cards: Glow's rule for cards (arXiv 2107.04140) on its own set, and ours on drawn ones."""
+"""Reproduce inference_cards: Glow's rule for cards (arXiv 2107.04140) on its own set, and our plans on drawn sets."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SETS: Final = 12
 
 
 def reference_set() -> tuple[list[InferenceTable], CardHost]:
-    """Glow's: costs are unknown to it, hence alike."""
+    """Return Glow's reference set. Glow does not know the tables' costs, so they are all equal."""
     tables = [InferenceTable(f"t{i}", rows * 64, 1.0, 0.0) for i, rows in enumerate(REFERENCE_ROWS)]
     return tables, CardHost(2, 64 * 50_000, 2, 1e9, 0, 0.0)
 
 
 def drawn_set(seed: int, count: int) -> tuple[list[InferenceTable], CardHost]:
-    """``count`` tables of many sizes for six cards that they fill to a quarter or more."""
+    """Return ``count`` tables of many sizes, and a host of six cards whose memories they fill to a quarter or more."""
     dice = random.Random(seed)
     tables = []
     for index in range(count):
@@ -37,7 +37,7 @@ def drawn_set(seed: int, count: int) -> tuple[list[InferenceTable], CardHost]:
 
 
 def inference_cards() -> PublishedStudy:
-    """What can be held against published figures, and our plans over Glow's rule."""
+    """Return the comparable published figures, and the gain of our plans over Glow's rule."""
     tables, host = reference_set()
     rules = glow_partitions(tables, host)
     fullest = max(rules[0].cards.count(card) for card in range(2)) if rules else 0

@@ -1,4 +1,4 @@
-"""reproduce dual_level: the compressor of arXiv 2407.04272 on its authors' figures, and where it pays."""
+"""Reproduce dual_level: the compressor of arXiv 2407.04272 on its authors' figures, and the links on which it pays."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ STEP_SHARES: Final[Mapping[str, float]] = {
     "all_reduce": 0.229,
     "computation": 0.145,
 }
-"""Of a step on 32 GPUs, as the artifact's breakdown states them."""
+"""Fractions of a step on 32 GPUs, from the artifact's breakdown."""
 FORWARD_AFTER: Final[Mapping[str, float]] = {"kaggle": 0.0503, "terabyte": 0.0364}
-"""Forward all-to-all with compression, in shares of the step without it (artifact)."""
+"""Forward all-to-all with compression, as a fraction of the uncompressed step (artifact)."""
 LINKS_GBYTE_PER_S: Final = (0.01, 0.03, 0.1, 0.2, 1.0, 3.1, 6.25, 12.5, 25.0, 50.0, 100.0)
 
 
 def dual_level() -> PublishedStudy:
-    """Published ratios and end-to-end speed-ups beside ours, and the fastest encoder by link rate."""
+    """Return published ratios and end-to-end speed-ups next to ours, and the fastest encoder by link rate."""
     rows = tuple(CodecFigures.model_validate(one) for one in codec_rows("sc24-dlrm", None))
     by_encoder: dict[str, list[CodecFigures]] = {}
     for one in rows:
@@ -83,7 +83,7 @@ def _end_to_end(data: str) -> float:
 
 
 def best_per_table(rows: Sequence[CodecFigures], encoders: Sequence[str]) -> dict[str, CodecFigures]:
-    """Table -> the one of ``encoders`` that makes it shortest."""
+    """Map every table to the one of ``encoders`` with the highest compression ratio."""
     out: dict[str, CodecFigures] = {}
     for one in rows:
         if one.encoder in encoders and (one.table not in out or one.ratio > out[one.table].ratio):
@@ -109,7 +109,7 @@ def _ratios(by_encoder: Mapping[str, Sequence[CodecFigures]]) -> PublishedTable:
 
 
 def _by_link(by_encoder: Mapping[str, Sequence[CodecFigures]]) -> PublishedTable:
-    """Per link rate the fastest encoder of each table, and what the message gains."""
+    """Return a table with the fastest encoder of every embedding table, and the gain of all messages, per link rate."""
     tables = len(next(iter(by_encoder.values())))
     out = []
     for link in LINKS_GBYTE_PER_S:
@@ -117,6 +117,7 @@ def _by_link(by_encoder: Mapping[str, Sequence[CodecFigures]]) -> PublishedTable
         for table in range(tables):
             speed = {name: _speed_up(own[table], link * 1e9) for name, own in by_encoder.items()} | {"none": 1.0}
             best = max(speed, key=lambda name: speed[name])
+            # tables have equal sizes, so each message counts 1
             plain, spent = plain + 1, spent + 1 / speed[best]
             taken[best] += 1
         out.append(

@@ -1,4 +1,4 @@
-"""Published shares of useful time beside the closed forms and the long-run simulation, from published inputs only."""
+"""Published shares of useful time next to our closed forms and long-run simulation, from published inputs only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LLAMA: Final = "arXiv 2407.21783, section 3.3.4"
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One published share beside ours, all as fractions; ``note`` names a definition that differs."""
+    """One published share and ours, all as fractions of all time. ``note`` names a differing definition."""
 
     setting: str
     source: str
@@ -38,15 +38,15 @@ class PublishedRow:
 
     @property
     def difference(self) -> float:
-        """Closed form less published, as a fraction of all time."""
+        """Closed form minus published, as a fraction of all time."""
         return self.closed_form - self.published
 
 
 def published_goodput(draws: int = 100, seed: int = 0) -> tuple[PublishedRow, ...]:
-    """All rows.
+    """Return the rows of all publications.
 
     Raises:
-        InputError: no draws.
+        InputError: ``draws`` is below 1.
     """
     if draws < 1:
         raise InputError(f"{draws} draws simulate nothing: give 1 or more")
@@ -54,7 +54,7 @@ def published_goodput(draws: int = 100, seed: int = 0) -> tuple[PublishedRow, ..
 
 
 def ft_hsdp(num_units: int, between_s: float = 18 * MINUTE) -> FaultModel:
-    """FT-HSDP on 98,304 accelerators: a failure every 18 min, 10 min to recover, 3 min of stall for the others."""
+    """Return FT-HSDP on 98,304 accelerators: a failure every 18 min, 10 min to recover, 3 min of stall for the others."""
     return FaultModel(
         num_units=num_units,
         strikes=(Strike(cause="host", rate_per_s=1 / between_s, units_hit=1),),
@@ -66,7 +66,9 @@ def ft_hsdp(num_units: int, between_s: float = 18 * MINUTE) -> FaultModel:
 
 
 def _ft_hsdp(draws: int, seed: int) -> Iterator[PublishedRow]:
-    """The published pair assumes evenly spaced failures; Poisson failures overlap, which loses less."""
+    """Yield rows of FT-HSDP. The published pair assumes evenly spaced failures; Poisson failures overlap, which loses
+    less.
+    """
     days, between_s = 54.0, 18 * MINUTE
     even = [TracedFailure(time_s=n * between_s) for n in range(int(days * 24 * HOUR / between_s))]
     for units, published in ((1, 0.44), (12, 0.80)):
@@ -85,10 +87,11 @@ NODES_PER_HOUR, JOBS_PER_HOUR = 128 / 3000, 1 / 40
 
 
 def pool(interval_min: float, blocking_min: float, spares: int, hang_min: float) -> FaultModel:
-    """1,024 accelerators of a public simulator: nodes fail every 3,000 h, software every 40 h; restart 20 min, repair 48 h.
+    """Return the model of 1,024 accelerators in a public simulator; arguments in minutes, except ``spares`` (hosts).
 
-    Crashes are noticed in 1 to 5 min, hangs (45 % of node failures, 40 % of the others) in ``hang_min``; 70 % of the node
-    failures take the node. Hosts of a job that waits or restarts do not fail.
+    Nodes fail every 3,000 h, software every 40 h; restart takes 20 min, repair 48 h. Crashes are noticed in 1 to 5 min,
+    hangs (45 % of node failures, 40 % of the others) in ``hang_min``. 70 % of the node failures take the node. Hosts of
+    a job that waits or restarts do not fail.
     """
     node_min = 0.25 * 3 + 0.2 * 3 + 0.1 * 5 + 0.45 * hang_min
     job_min = 0.6 * 1 + 0.4 * hang_min
@@ -130,7 +133,7 @@ def _pool(draws: int, seed: int) -> Iterator[PublishedRow]:
 
 
 def _grouped() -> Iterator[PublishedRow]:
-    """Availability of SPARe: a failure every 5 min, restart 60 min, checkpoints of 60 s."""
+    """Yield availability rows of SPARe: a failure every 5 min, restart 60 min, checkpoints of 60 s."""
     for groups, published in ((200, 0.870), (600, 0.939), (1000, 0.965)):
         copies = math.floor(math.log2(groups) + 0.833)
         between_s = failures_until_group_lost(groups, copies) * 5 * MINUTE
@@ -141,7 +144,7 @@ def _grouped() -> Iterator[PublishedRow]:
 
 
 def _llama(draws: int, seed: int) -> PublishedRow:
-    """16,384 accelerators for 54 days: 419 unexpected interruptions and 47 planned ones, automated recovery."""
+    """Return the row of Llama 3: 16,384 accelerators, 54 days, 419 unexpected and 47 planned interruptions."""
     stop_s = 10 * MINUTE
     model = FaultModel(
         num_units=1,

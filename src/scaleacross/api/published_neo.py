@@ -1,4 +1,4 @@
-"""reproduce neo: storage, exchange and rates of Neo on ZionEX (arXiv 2104.05158) beside ours."""
+"""Reproduce storage, exchange and rates of Neo on ZionEX (arXiv 2104.05158), next to our figures."""
 
 from __future__ import annotations
 
@@ -21,8 +21,18 @@ _MESSAGE_BYTES: Final = 256e6
 
 
 class _Model(NamedTuple):
-    """A model of Neo's table 3: parameters, tables (their number is our reading of an order of magnitude), columns, row numbers
-    per table and sample, MFLOP per sample, samples per accelerator, and samples/s published."""
+    """A model of Neo's table 3.
+
+    Attributes:
+        parameters: number of parameters.
+        tables: number of tables, our reading of an order of magnitude.
+        columns: elements per row.
+        pooling: row numbers per table and sample.
+        mflop: MFLOP per sample.
+        batch: samples per accelerator.
+        rate: published samples/s.
+        source: where the figures come from.
+    """
 
     name: str
     parameters: float
@@ -43,7 +53,7 @@ MODELS: Final = (
 
 
 def neo() -> PublishedStudy:
-    """Published figures beside ours; nothing is fitted on them."""
+    """Return published figures next to ours; nothing is fitted on them."""
     plans = {one.name: plan_recommendation(_job(one), time_limit_s=3, gap_tolerance=0.02) for one in MODELS}
     zionex = load_topology("zionex_128")
     (building,) = zionex.buildings

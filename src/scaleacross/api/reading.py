@@ -1,4 +1,4 @@
-"""The verb evaluate on settings that somebody runs: Megatron-LM arguments or a torchtitan configuration."""
+"""The verb evaluate for settings that somebody runs: Megatron-LM arguments or a torchtitan configuration."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from scaleacross.workloads.problem import Problem
 
 
 class Present(NamedTuple):
-    """Settings as they are run.
+    """Settings as they run today.
 
     Attributes:
-        plan: the settings, evaluated.
-        job: that they were read for.
-        stated: overrides of the job that they mean; ``overrides`` of the user come on top.
-        placed: hosts were given, so the placement is theirs.
+        plan: the evaluated settings.
+        job: the job for which they were read.
+        stated: overrides of the job that the settings mean.
+        overrides: overrides of the user; they win over ``stated``.
+        placed: True where hosts were given, so that the placement is the user's.
     """
 
     plan: Plan
@@ -39,7 +40,10 @@ class Present(NamedTuple):
     placed: bool
 
     def problem(self, decision: Decision, changes: Sequence[str] = ()) -> Problem:
-        """The job as the settings have it but for ``changes``, with nothing pinned that ``decision`` does otherwise."""
+        """Resolve the job as the settings have it, with ``changes``.
+
+        Fields that ``decision`` sets are pinned to its values.
+        """
         return problem_of(self.job, (*self.stated, *_pins(decision), *self.overrides, *changes))
 
 
@@ -52,21 +56,26 @@ def evaluate_settings(
     world: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Plan:
-    """What the settings of a framework cost on the fleet and with the model of ``job``.
+    """Return the plan that a framework's settings amount to, with its step time, for the model and topology of ``job``.
 
-    Where they hand over settings of communicators, the network is decided as ``plan`` decides it; otherwise the library's
-    defaults hold.
+    Where the settings hand over communicator settings, the network is chosen as ``plan`` chooses it. Without them the
+    library's defaults hold.
 
     Args:
         framework: megatron or torchtitan.
         settings: a file of arguments (bash array or command line), or a config module (.py) or TOML file.
         job: names model and topology; batch, sequence, precision and overlap come from the settings.
-        hosts: hosts.txt in node-rank order, or slurm_hostfile, which give the placement; None: the best placement is chosen.
-        world: processes, where ``hosts`` is not given.
+        hosts: hosts.txt in node-rank order, or slurm_hostfile, which give the placement; None: the best placement is
+            chosen.
+        world: number of processes, where ``hosts`` is not given.
         overrides: as ``evaluate``; they win over the settings.
 
+    Returns:
+        A Plan with status ``evaluated``; times are in seconds, as in ``evaluate``. Its notes list options that were not
+        read.
+
     Raises:
-        InputError: a file that cannot be read, settings that no plan can say, or a model other than the job's.
+        InputError: a file cannot be read, no plan can express the settings, or the model is not the job's.
         InfeasibleError: the degrees do not fit into the topology.
     """
     return present_settings(framework, settings, job, hosts=hosts, world=world, overrides=overrides).plan
@@ -81,7 +90,10 @@ def present_settings(
     world: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Present:
-    """``evaluate_settings`` with what the settings state of the job. Arguments and errors as there."""
+    """Evaluate settings as ``evaluate_settings`` does, and also return what they state of the job.
+
+    Arguments and errors are the same.
+    """
     if framework not in READERS:
         raise InputError(f"settings of '{framework}' cannot be read; there are {', '.join(READERS)}")
     listed = read_hosts(_text(hosts), str(hosts)) if hosts is not None else None
@@ -122,7 +134,7 @@ def present_settings(
 
 
 def _pins(decision: Decision) -> list[str]:
-    """Overrides of a job that allow a decision and pin nothing else."""
+    """Return overrides of a job that restrict its choices to this decision and pin nothing else."""
     pipeline = decision.pipeline
     pins = {
         "degrees": "{}",

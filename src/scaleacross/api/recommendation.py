@@ -1,4 +1,8 @@
-"""plan and evaluate for recommendation models: search every allowed number of replica groups, assemble, verify."""
+"""Plan and evaluate recommendation models.
+
+`plan_recommendation` searches every allowed number of replica groups and verifies the best plan.
+`evaluate_recommendation` computes the step time of a stated decision without a search.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,9 @@ from scaleacross.verification.embeddings import verify_recommendation
 from scaleacross.workloads.recommendation import Dlrm
 
 OPTIMAL_GAP = 1e-4
-"""Costs are whole numbers of 200,000 per incumbent in the constraint program: a smaller gap is none."""
+"""Relative gap up to which a plan counts as optimal. The constraint program rounds costs to whole units of 1/200,000 of
+the incumbent, so smaller gaps have no meaning.
+"""
 
 
 def plan_recommendation(
@@ -48,19 +54,23 @@ def plan_recommendation(
     incumbents: Sequence[Assignment] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> RecommendationPlan:
-    """The fastest plan for a recommendation job, verified, with its bound.
+    """Return the fastest plan found for a recommendation job, verified, with its lower bound.
 
     Args:
         job: a RecommendationJob or the path of one.
-        time_limit_s: seconds of search over all numbers of replica groups together, by ``clock``.
+        time_limit_s: seconds of search over all numbers of replica groups together, measured by ``clock``.
+        seed: seed of the search.
         gap_tolerance: relative gap at which the search stops.
         overrides: ``a.b=value`` on any field of the job.
-        incumbents: plans of other rules for one group of all ranks, than which ours is never slower; None: TorchRec's rule is run
-            for a tenth of the time and starts the search.
+        progress: called during the search.
+        incumbents: plans of other rules for one group of all ranks; the returned plan is never slower than any of them.
+            None: TorchRec's rule runs for a tenth of the time, and its plan starts the search.
+        clock: clock that measures ``time_limit_s``.
 
     Raises:
         InputError: the job is wrong.
         InfeasibleError: no plan fits; the message says what is short.
+        TimeLimitError: the limit ended without a plan and without a proof that there is none.
         VerificationError: the plan does not recompute (a bug: please report it).
     """
     search_arguments(time_limit_s, gap_tolerance=gap_tolerance, seed=seed)
@@ -76,6 +86,7 @@ def plan_recommendation(
     ]
     for number, problem in enumerate(problems):
         require_options(own, problem.sharding)
+        # time that one number of groups leaves goes to the following ones
         left = max(0.0, time_limit_s - (clock() - begin)) / (len(problems) - number)
         found = shard_embeddings(
             problem.sharding,
@@ -98,7 +109,14 @@ def plan_recommendation(
 def evaluate_recommendation(
     job: RecommendationJob | str | Path, decision: RecommendationDecision, *, overrides: Sequence[str] = ()
 ) -> RecommendationPlan:
-    """What a decision that someone else took costs, as a verified plan without a proof (bound 0).
+    """Return the verified plan of a stated decision, with its estimated step time.
+
+    Nothing is searched, so the bound is 0.
+
+    Args:
+        job: a RecommendationJob or the path of one.
+        decision: placement of every table, replica groups, codecs and driver.
+        overrides: ``a.b=value`` on any field of the job.
 
     Raises:
         InputError: the job is wrong, or the decision is not among what it allows.
@@ -150,7 +168,10 @@ def _starts(
 def _fastest_alone(
     job: RecommendationJob, model: Dlrm, topology: Topology, limit_s: float
 ) -> tuple[float, BuildingShare] | None:
-    """Step time that TorchRec's rule finds in one building of several, of the fastest; None where none holds the tables alone."""
+    """Return TorchRec's least step time in any one of several buildings, in seconds, with that building's share.
+
+    None where the job uses one building only, or where no single building holds the tables.
+    """
     shares, found = fill_of(job, topology), []
     for share in shares if len(shares) > 1 else ():
         size, there = share.num_accelerators, with_buildings(topology, (share.building,))
@@ -159,6 +180,7 @@ def _fastest_alone(
         own = job.model_copy(update={"num_accelerators": size})
         problem = embedding_problem(own, model, there)
         starts = _starts(problem, model, there, None, limit_s / len(shares))
+        # the estimated step of the whole building, from the time of its busiest rank
         found += [(problem.step_s(busiest(problem.sharding, start)), share) for start in starts]
     return min(found, key=lambda one: one[0], default=None)
 
@@ -172,7 +194,7 @@ def _fewer(alone_s: float, share: BuildingShare, step_s: float) -> str:
 
 
 def torchrec_view(problem: EmbeddingProblem, model: Dlrm, topology: Topology) -> ShardingProblem | None:
-    """The problem as TorchRec's planner would see it: its options, its costs; None where ranks differ."""
+    """Return the problem with TorchRec's own options and costs; None where ranks are heterogeneous."""
     job = problem.job
     if problem.sharding.fleet.num_classes > 1:
         return None
@@ -183,7 +205,7 @@ def torchrec_view(problem: EmbeddingProblem, model: Dlrm, topology: Topology) ->
 
 
 def _ways(job: RecommendationJob) -> list[tuple[int, Replicas]]:
-    """Numbers of groups and, of several, ways to lay them."""
+    """Return every allowed number of replica groups, with each layout of the replicas where there are several groups."""
     lie: dict[int, tuple[Replicas, ...]] = {1: ("outer",)}
     return [(number, way) for number in sorted(set(job.replica_groups)) for way in lie.get(number, ("outer", "inner"))]
 
@@ -204,6 +226,7 @@ def _assembled(
                 f"No plan of '{job.name}' was found, nor a proof that there is none: memories are nearly full. Give more time, "
                 "memory or accelerators, or allow more kernels."
             )
+        # the same job with one sample per rank shows whether tables or activations are what does not fit
         first = tried[0][0]
         fewest = first.sharding.fleet.num_ranks * first.num_groups
         small = job.model_copy(update={"global_batch_samples": fewest})
@@ -256,7 +279,7 @@ def _assembled(
 
 
 def _in_order(drivers: Sequence[Driver]) -> list[Driver]:
-    """Kernels first: of equals, they move the bytes."""
+    """Sort drivers with "multiprocessors" (kernels move the bytes) first; ``min`` then prefers it among equals."""
     return sorted(set(drivers), key=lambda one: (one != "multiprocessors", one))
 
 

@@ -1,4 +1,4 @@
-"""compare, explain and simulate for recommendation models."""
+"""Compare, explain and simulate plans of recommendation models."""
 
 from __future__ import annotations
 
@@ -42,10 +42,22 @@ def compare_recommendation(
     overrides: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
 ) -> EmbeddingComparison:
-    """Our plan beside seven other rules by the job's cost model, and everyone's score by TorchRec's estimator.
+    """Return our plan and seven baselines under the job's cost model, and the score of each by TorchRec's estimator.
 
-    Every rule has ``time_limit_s``; our search starts from their plans, so it is never slower than any of them. Raises as
-    ``plan_recommendation``.
+    Args:
+        job: a RecommendationJob or the path of one.
+        time_limit_s: seconds for our search, and for each baseline. Our search starts from their plans, so it is never
+            slower than any of them.
+        seed: seed of the search.
+        gap_tolerance: relative gap at which our search stops.
+        overrides: ``a.b=value`` on any field of the job.
+        progress: called during the search.
+
+    Returns:
+        An EmbeddingComparison: step times in seconds, TorchRec's scores in ms, baselines sorted by step time.
+
+    Raises:
+        InputError, InfeasibleError, TimeLimitError, VerificationError: as ``plan_recommendation``.
     """
     search_arguments(time_limit_s, gap_tolerance=gap_tolerance, seed=seed)
     own, model, topology = load_recommendation_job(job, overrides)
@@ -85,7 +97,7 @@ def _problem_of(plan: RecommendationPlan, model: Dlrm, topology: Topology) -> Em
 
 
 def _by_torchrec(problem: EmbeddingProblem, view: ShardingProblem | None, plan: Assignment) -> float | None:
-    """The plan's score in ms by TorchRec's estimator; None where it lacks an option of the plan or the room."""
+    """Return the plan's score in ms by TorchRec's estimator; None where it lacks an option or memory overflows."""
     mapped = translated(view, problem.sharding, plan) if view is not None else None
     return busiest(view, mapped) * 1e3 if view is not None and mapped is not None else None
 
@@ -114,7 +126,7 @@ def _rival(
 def explain_recommendation(
     source: RecommendationPlan | RecommendationJob | str | Path, *, time_limit_s: float = 30.0
 ) -> EmbeddingExplanation:
-    """Which tables keep the busiest rank busy, the cheapest other place of each, and what memories and buildings change.
+    """Return the busiest rank's tables, the next-best option of each, and the effect of memories and buildings.
 
     Args:
         source: a plan, its plan.json, or a job (which is planned first).
@@ -136,13 +148,16 @@ def explain_recommendation(
 
 
 def simulate_recommendation(plan: RecommendationPlan | str | Path, *, what_if: Sequence[str] = ()) -> SimulatedTables:
-    """Play one step of a plan event by event on its topology, by code that knows nothing of the cost model.
+    """Simulate one step of a plan event by event on its topology, with code that does not use the cost model.
 
     Args:
-        what_if: ``straggler=RANK:1.3``, ``slow=LEVEL:0.5``, ``slow=A/B:0.5`` (a trunk), ``lost-plane=LEVEL``.
+        plan: a RecommendationPlan or the path of one.
+        what_if: ``straggler=RANK:1.3``, ``slow=LEVEL:0.5``, ``slow=A/B:0.5`` (an inter-building link),
+            ``lost-plane=LEVEL``.
 
     Raises:
-        InputError: no plan, one that does not state its dense computation, too many accelerators, or a what-if that is none.
+        InputError: not a plan, one that does not state its dense computation, too many accelerators, or an invalid
+            what-if.
         VerificationError: the plan does not recompute.
     """
     found = plan if isinstance(plan, RecommendationPlan) else load_recommendation_plan(plan)

@@ -1,21 +1,25 @@
-"""The referee of a plan: among the decisions whose estimates are least, the fastest simulation is the plan.
+"""Choose the plan by simulation: among the decisions with the least estimated step times, the fastest simulation wins.
 
-A simulation knows what an estimate leaves out, but takes seconds; so only finalists are simulated. They are the best by estimate,
-then the caller's incumbents, then what else was placed, least estimate first; each with the network chosen for it. A search
-places little that is not faster than all before it, so neighbours of the best are placed for this (``fleet_blocks.place_ties``),
-one of each kind. Where finalists are too few, the incumbents run on the library's defaults, too: by estimate no network is better
-than the chosen one, in simulation some are. Beyond the number of finalists, an incumbent is simulated as long as its estimate is
-below the fastest simulation: a plan that is better by its estimate alone does not win. So is the best in one building, whose
-estimate is the surest: other buildings may not bring what estimates say. Two at most of the same degrees and schedule come before
-all others. Of equal estimates only the first is a finalist: the other is the same plan under another name (axes of degree 1 in
-another order, the schedule of a single stage). Bound and gap stay those of estimates.
+`plan` calls `refereed` after the search. A simulation models what an estimate leaves out, but takes seconds, so only
+finalists are simulated. Bound and gap stay those of the estimates.
 
-Where nobody says how many finalists there are, ``AUTOMATIC`` are simulated: those whose estimates are within ``TIE`` of the best,
-as estimates are not surer than that, or within ``PRICE_RATIO`` where the simulation of the best takes longer than its estimate by
-more than ``AGREEMENT``.
+Candidates come in this order: the best by estimate, then the caller's incumbents, then other placed decisions by
+ascending estimate. At most two of the same degrees and schedule precede all others. The search rarely places a decision
+that is slower than the best so far, so neighbours of the best are placed here (``fleet_blocks.place_ties``), one of
+each kind. Among equal estimates only the first is a finalist. The others are the same plan in other words: axes of
+degree 1 in another order, or the schedule of a single stage.
 
-The order of buildings that a pipeline runs through is in no estimate: which messages meet on which trunk. So the best by estimate
-is simulated in other orders, too (``building_orders``), and so is the fastest of the others, should it not be the best.
+Beyond the number of finalists, an incumbent is simulated while its estimate is below the fastest simulation. Otherwise
+a plan could win by its estimate alone. The best plan in one building is treated the same: its estimate is the most
+reliable. Incumbents also run with the library's default network, because the chosen network is best by estimate but not
+always in simulation.
+
+Without a stated number, up to ``AUTOMATIC`` finalists are simulated, with estimates within ``TIE`` of the best. Where
+the best simulates slower than its estimate by more than ``AGREEMENT``, the range widens to ``PRICE_RATIO``.
+
+No estimate includes the order in which a pipeline visits buildings, which decides the messages that share an
+inter-building link. So the best by estimate is also simulated in other orders (``building_orders``), and so is the
+winner if it is another one.
 """
 
 from __future__ import annotations
@@ -40,22 +44,29 @@ from scaleacross.verification.figures import TOLERANCE
 from scaleacross.workloads.problem import Problem
 
 PRICE_RATIO: Final = 1.1
-"""Estimate of a finalist over the best at most, unless it is below the fastest simulation. Of 2,066 plans of the published design
-space 2,040 were estimated within 10 % of their simulation, so one with a higher estimate rarely is the faster one."""
+"""Largest ratio of a finalist's estimate to the best estimate, unless it is below the fastest simulation. Of 2,066
+plans of the published design space 2,040 were estimated within 10 % of their simulation, so a higher estimate rarely
+belongs to the faster plan.
+"""
 AUTOMATIC: Final = 4
-"""Finalists where nobody says how many: a choice. On DeepSeek-V3 over a region the fastest takes 1.31 s where the best by
-estimate takes 1.49 s (``plan deepseek_v3_region --cpu-limit 30``)."""
+"""Number of finalists where the caller states none: a choice. On DeepSeek-V3 over a region the fastest takes 1.31 s,
+while the best by estimate takes 1.49 s (``plan deepseek_v3_region --cpu-limit 30``).
+"""
 TIE: Final = 1.01
-"""The same where the best agrees with its simulation: a choice. Of 405B behind a trunk of 1:16 two plans 0.2 % apart by estimate
-are 4 % apart when simulated (docs/results/history.md)."""
+"""The same ratio where the best agrees with its simulation: a choice. For 405B with an inter-building link
+oversubscribed 1:16, two plans 0.2 % apart by estimate are 4 % apart in simulation (docs/results/history.md).
+"""
 OF_A_KIND: Final = 2
-"""Finalists with the same degrees and schedule before those of other kinds: a choice."""
+"""Finalists with the same degrees and schedule that precede all other kinds: a choice."""
 Choice = tuple[Placed, Networked]
 
 
 class Refereed(NamedTuple):
-    """What the referee chose, with its simulation (None: refused), and all finalists, it first, the refused ones last; none where
-    nobody asked for a referee and there was nothing to choose."""
+    """The chosen decision, its simulated step (None: the simulator refused it) and all finalists.
+
+    Finalists are sorted by simulated step time, refused ones last. The tuple is empty where no number was asked for and
+    only one decision was simulated.
+    """
 
     choice: Choice
     played: SteadyStep | None
@@ -63,12 +74,13 @@ class Refereed(NamedTuple):
 
 
 def refereed(state: Search, best: Choice, number: int | None, planned: Callable[[Networked], Plan]) -> Refereed:
-    """The finalist whose simulation is the fastest.
+    """Return the finalist with the fastest simulation.
 
     Args:
-        best: by estimate; it stays where the simulation refuses all.
-        number: of finalists at most, incumbents beside; None: the simulation of the best decides.
-        planned: the plan of a networked decision, for its simulation.
+        state: the finished search.
+        best: the best decision by estimate; it is returned where the simulator refuses all finalists.
+        number: finalists at most, not counting incumbents; None: the simulation of the best decides how many.
+        planned: builds the plan of a networked decision, which the simulator needs.
     """
     state.tell("simulating", 0)
     first, played = _simulated(planned(best[1]), state.problem)
@@ -76,7 +88,9 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
     won, found = _in_other_orders(state, won, found, planned)
     late = min(map(_simulated_s, found)) > first.price_s * (1 + AGREEMENT) and played is not None
     ratio = PRICE_RATIO if asked or late else TIE
-    number = number or (1 if state.stopped() else AUTOMATIC)  # who stops a search does not wait for others
+    number = number or (
+        1 if state.stopped() else AUTOMATIC
+    )  # a user who stops a search does not wait for other simulations
     if number > 1:
         place_ties(state, best[0], best[0].step_s * ratio)
     for choice in _challengers(state, best, number, ratio, lambda: min(map(_simulated_s, found))):
@@ -93,7 +107,7 @@ def refereed(state: Search, best: Choice, number: int | None, planned: Callable[
 def _in_other_orders(
     state: Search, won: Refereed, found: list[Finalist], planned: Callable[[Networked], Plan]
 ) -> tuple[Refereed, list[Finalist]]:
-    """The fastest so far, with its buildings in the order of its fastest simulation, and all finalists."""
+    """Simulate ``won`` with its buildings in other orders; return the fastest so far and all finalists."""
     placed, networked = won.choice
     orders = [] if won.played is None or state.stopped() else other_orders(state.problem, networked.decision)
     for decision in orders:
@@ -115,20 +129,25 @@ def _in_other_orders(
 def _challengers(
     state: Search, best: Choice, number: int, ratio: float, fastest_s: Callable[[], float]
 ) -> Iterator[Choice]:
-    """After the best: others whose estimates are within ``ratio`` of its own or, where that is ``PRICE_RATIO``, below
-    ``fastest_s``, the fastest simulation so far, ``number`` with it at most; then incumbents, and the best in one building, below
-    ``fastest_s``."""
+    """Yield the decisions to simulate after the best, each with its network.
+
+    The first ones have estimates within ``ratio`` of the best; with ``PRICE_RATIO``, a finite ``fastest_s`` raises this
+    limit. Up to ``number`` decisions qualify, including the best. After them, only incumbents and the best plan in one
+    building are yielded, if their estimates are below ``fastest_s``, the fastest simulation so far in seconds.
+    """
     near_s = best[1].cost.cost.step_s * ratio
     alone = min((one for one in state.pool if len(one.placement.fill) == 1), key=lambda one: one.step_s, default=None)
     ideal, prices = [best[0].step_s], [best[1].cost.cost.step_s]
     for placed, problem in _in_turn(state):
         so_far_s = fastest_s()
+        # while the simulator has refused all, this time is infinite and admits incumbents only
         faster_s = so_far_s if placed.brought or math.isfinite(so_far_s) else 0.0
         beyond_s = faster_s if placed.brought or placed is alone else 0.0
         near_enough_s = max(near_s, beyond_s if ratio < PRICE_RATIO else faster_s)
         most_s = near_enough_s if len(prices) < number else beyond_s
+        # an incumbent that returns with the library's network has its own estimate again, so it is not a duplicate
         again = problem is not state.problem
-        same = not again and _is_among(placed.step_s, ideal)  # ideal: no estimate is below its own
+        same = not again and _is_among(placed.step_s, ideal)  # ideal: no networked estimate is below it
         if placed.step_s > most_s or same:
             continue
         ideal.append(placed.step_s)
@@ -143,18 +162,20 @@ def _challengers(
 
 
 def _in_turn(state: Search) -> Iterator[tuple[Placed, Problem]]:
-    """What may be a finalist after the best, each with the problem that chooses its network."""
+    """Yield candidates for finalists after the best, each with the problem under which its network is chosen."""
     ordered = sorted(_few_of_a_kind(state.pool), key=lambda one: not one.brought)
     yield from ((one, state.problem) for one in ordered)
     request = state.problem.job.network
-    if request.max_trunk_fraction is None and request.compression is None:  # which the defaults might not keep to
+    if request.max_trunk_fraction is None and request.compression is None:  # the defaults might exceed these
         library = with_library_network(state.problem)
         yield from ((one, library) for one in ordered if one.brought)
 
 
 def _few_of_a_kind(pool: Sequence[Placed]) -> list[Placed]:
-    """The least estimates first, but ``OF_A_KIND`` at most of the same degrees and schedule before all others: what their
-    estimates leave out is about the same."""
+    """Sort the pool by estimate, but move all beyond ``OF_A_KIND`` of the same degrees and schedule to the end.
+
+    Decisions of one kind deviate from their estimates by about the same amount, so simulating many of them says little.
+    """
     seen, few, others = Counter[Hashable](), list[Placed](), list[Placed]()
     for placed in sorted(pool, key=lambda one: one.step_s):
         decision = placed.candidates.decision(0)
@@ -169,7 +190,7 @@ def _is_among(price_s: float, others_s: Sequence[float]) -> bool:
 
 
 def _simulated_s(finalist: Finalist) -> float:
-    """Its simulated step, s; inf where the simulation refused it."""
+    """Return the finalist's simulated step time in seconds; inf where the simulator refused it."""
     return math.inf if finalist.replayed_s is None else finalist.replayed_s
 
 

@@ -1,4 +1,4 @@
-"""The verb refine_schedule: a better order of a plan's pipeline step, when there is one."""
+"""The verb refine_schedule: search a better order of actions for a plan's pipeline step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem
 
 FINALIST_RATIO: Final = 1.25
-"""Step time of an alternative over the plan's, up to which an order of its own may let it overtake."""
+"""Largest step time of an alternative relative to the plan's at which its own order may still overtake the plan."""
 MAX_FINALISTS: Final = 4
 
 _SPLIT_FAMILIES: Final[dict[tuple[str, bool], ScheduleName]] = {
@@ -32,7 +32,7 @@ _SPLIT_FAMILIES: Final[dict[tuple[str, bool], ScheduleName]] = {
     ("loop", True): "InterleavedZeroBubble",
     ("v", True): "ZBVZeroBubble",
 }
-"""(placement, several chunks) -> the family with a split backward whose stages an order keeps."""
+"""(placement, several chunks) -> the schedule family with a split backward pass and the same stages."""
 
 
 def refine_schedule(
@@ -42,14 +42,21 @@ def refine_schedule(
     seed: int = 0,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Plan:
-    """The plan with the best order found for its pipeline; the same plan when no better order was found.
+    """Return the plan with the best order found for its pipeline, or the same plan where none is faster by estimate.
 
-    Degrees, stages, links and memory stay as they are. The backward is split where the job allows a schedule that splits it
-    (ZBH1; with chunks InterleavedZeroBubble or ZBVZeroBubble). A note states the order's bound and gap. ``evaluate`` prices it.
+    Degrees, stages, links and memory stay as they are. The backward pass is split where the job allows a schedule that
+    splits it (ZBH1; with chunks InterleavedZeroBubble or ZBVZeroBubble). A note states the order's bound and gap. The
+    step time is that of ``evaluate``.
+
+    Args:
+        source: a Plan or the path of one.
+        time_limit_s: seconds of search.
+        seed: seed of the search.
+        progress: called during the search.
 
     Raises:
-        InputError: the plan cannot be read, has no pipeline, or holds two copies of the model (DualPipe), or its
-            replicas run different numbers of micro-batches.
+        InputError: the plan cannot be read, has no pipeline, does not fit in memory, or holds two copies of the model
+            (DualPipe); or its replicas run different numbers of micro-batches.
     """
     search_arguments(time_limit_s, seed=seed)
     plan = source if isinstance(source, Plan) else load_plan(source)
@@ -91,12 +98,18 @@ def refine_finalists(
     seed: int = 0,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Plan:
-    """The best of ``refine_schedule`` over a plan and the alternatives that lost to it by little.
+    """Return the best result of ``refine_schedule`` over a plan and its close alternatives.
 
-    A search ranks families of schedules; an order of its own gains more where messages are slow, so the runner-up may overtake.
-    Finalists are the plan and its fastest alternatives with a pipeline, within ``FINALIST_RATIO`` of its step time; each gets an
-    equal share of the time. The plan itself comes back when no order is better. A refined plan keeps what the search proved about
-    named schedules as a note: its own order is outside that space.
+    A search ranks families of schedules. Its own order gains more where messages are slow, so the runner-up may
+    overtake. Finalists are the plan and its fastest alternatives with a pipeline, within ``FINALIST_RATIO`` of its step
+    time. The plan itself is returned when no order is faster. A refined plan keeps the search's result on named
+    schedules as a note, because its own order is outside that space.
+
+    Args:
+        plan: the plan, with its alternatives.
+        time_limit_s: seconds for all finalists together; each gets an equal share.
+        seed: seed of the search.
+        progress: called during the search.
     """
     near = [
         one.decision
@@ -122,6 +135,6 @@ def refine_finalists(
 
 
 def _memory_of_order(problem: Problem, decision: Decision, pipe: PlannedPipeline) -> tuple[StageMemory, ...]:
-    """Memory with the plan's order counted action by action, not by the formula of its family."""
+    """Return stage memories with the plan's order counted action by action, not by the formula of its family."""
     kept = decision.pipeline.model_copy(update={"order": to_rows(pipe.schedule)})
     return cost_of(problem, decision.model_copy(update={"pipeline": kept})).memory

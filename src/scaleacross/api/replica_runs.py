@@ -1,4 +1,4 @@
-"""Goodput of a run, measured: the log of ``scaleacross coordinate`` beside the plan's prediction."""
+"""Measured goodput of a replicated run, from the log of ``scaleacross coordinate``, next to the plan's prediction."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ MAX_LOG_BYTES: Final = 1 << 30
 def measured_goodput(
     log: str | Path, plan: Plan | str | Path | None = None, like: str | Path | None = None
 ) -> ReplicaRun:
-    """What the run of a coordinator's log has committed.
+    """Return the useful work that a replicated run committed: seconds, samples and fractions of time.
 
     Args:
-        plan: adds tokens, and the predicted share and stall.
-        like: the log of an earlier run of these replicas, from which the simulation takes how long a lost one is out, how long it
-            stalls the others and how fast these go meanwhile: then it predicts this run, of which it knows the losses only.
+        log: JSON-lines log of ``scaleacross coordinate``.
+        plan: its sequence length converts samples to tokens; its goodput gives the predicted share and stall.
+        like: log of an earlier run of the same replicas. The simulation takes three figures from it: how long a lost
+            replica is out, how long it stalls the others, and how fast these run meanwhile. It then predicts this run,
+            of which it knows only the losses. None: the figures come from this run.
 
     Raises:
-        InputError: no such log, one with fewer than three commits, a step that is missing or there twice, or other replicas.
+        InputError: the log is missing, has fewer than three commits, or has a step missing or twice; or ``like`` has
+            other replicas.
     """
     run = _Log.read(log)
     found = None if plan is None else plan if isinstance(plan, Plan) else load_plan(plan)
@@ -65,13 +68,14 @@ def measured_goodput(
 
 @dataclass(frozen=True)
 class _Log:
-    """A run by its log: steps between commits, and what changes of members did to them.
+    """A run as its log records it: the steps between commits, and how membership changes affected them.
 
     Attributes:
-        most, full: members, and samples, of a step with all.
-        usual_s, mean_s: median and mean of steps with all members and no change.
-        short_pace: mean_s over the mean of steps with fewer members and no change.
-        missing_s: time of steps that members who were out would have had.
+        most, full: number of members, and of samples, in a step with all members.
+        usual_s, mean_s: median and mean seconds of steps with all members and no membership change.
+        short_pace: mean_s divided by the mean time of steps with fewer members and no change; 1 where there are none.
+        missing_s: sum over steps of step time times the share of samples that absent members would have computed.
+        stalls: steps with a membership change that took longer than usual, with the excess in seconds.
     """
 
     events: list[dict[str, Any]]
@@ -86,7 +90,7 @@ class _Log:
 
     @classmethod
     def read(cls, path: str | Path) -> _Log:
-        """Raises InputError, as ``measured_goodput``."""
+        """Read a log. Raises InputError as ``measured_goodput`` does."""
         events = _events(Path(path))
         commits = [event for event in events if event["event"] == "commit"]
         if len(commits) < 3:
@@ -126,23 +130,26 @@ class _Log:
 
     @property
     def seconds(self) -> float:
-        """From the first commit to the last."""
+        """Seconds from the first commit to the last."""
         return float(self.commits[-1]["time_s"] - self.commits[0]["time_s"])
 
     @property
     def lost_s(self) -> float:
-        """Of all stalls."""
+        """Total seconds of all stalls."""
         return sum(stall.seconds for stall in self.stalls)
 
     @property
     def shares(self) -> dict[str, float]:
-        """Replica -> its part of the samples of a step with all."""
+        """Map every replica to its fraction of the samples in a step with all members."""
         whole = next(commit["samples"] for commit in self.commits if len(commit["samples"]) == self.most)
         return {name: count / sum(whole.values()) for name, count in sorted(whole.items())}
 
     @property
     def losses(self) -> list[tuple[str, float, float]]:
-        """(replica, last commit with it, last one without) of every loss: what it computed since its last commit is lost."""
+        """List every loss as (replica, last commit with it, last commit without it), times in seconds.
+
+        Work since the replica's last commit is lost with it, so the outage begins there.
+        """
         out, end_s = [], self.commits[-1]["time_s"]
         for event in self.events:
             if event["event"] not in LOST or not self.commits[0]["time_s"] < event["time_s"] < end_s:
@@ -154,16 +161,17 @@ class _Log:
             without = [c["time_s"] for c in self.commits if c["time_s"] > at_s and name not in c["samples"]]
             back = [c["time_s"] for c in self.commits if without and c["time_s"] > without[0] and name in c["samples"]]
             until_s = back[0] if back else end_s
+            # a replica that never returns is out until the end of the log
             last_s = max((time_s for time_s in without if time_s < until_s), default=begin_s) if back else until_s
             out.append((name, float(begin_s), float(last_s)))
         return out
 
 
 def hung_epochs(log: str | Path) -> tuple[str, ...]:
-    """What held epochs of a coordinator's log up, and which replica: a line each, in the order in which it was seen.
+    """Return one line per event that held an epoch up, with the replica at fault, in the order of the log.
 
     Raises:
-        InputError: no such log, or no epoch begins in it.
+        InputError: the log is missing, or no epoch begins in it.
     """
     events, out = _events(Path(log)), list[str]()
     begins = {event["epoch"]: event for event in events if event["event"] == "epoch"}
@@ -191,8 +199,10 @@ def hung_epochs(log: str | Path) -> tuple[str, ...]:
 
 
 def _simulated(run: _Log, like: _Log) -> float:
-    """The share that ``simulate --days`` gives for the losses of ``run``, the same replicas at the same times: each is out, and
-    stalls the others, for as long as in the mean of ``like``, and these go as fast meanwhile."""
+    """Return the useful share of time that ``simulate --days`` gives for the losses of ``run``.
+
+    The same replicas are lost at the same times. The mean outage, mean stall and reduced pace come from ``like``.
+    """
     if not run.losses:
         return 1.0
     if not like.losses or like.shares.keys() != run.shares.keys():
@@ -215,7 +225,10 @@ def _simulated(run: _Log, like: _Log) -> float:
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
-    """The log's objects. A last line that was cut is left out: the coordinator may have been killed."""
+    """Return the log's events.
+
+    A last line that is cut off is ignored, because the coordinator may have been killed while writing it.
+    """
     try:
         if path.stat().st_size > MAX_LOG_BYTES:
             raise InputError(f"{path}: larger than {MAX_LOG_BYTES >> 20} MiB")
@@ -242,7 +255,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def _changes(events: list[dict[str, Any]]) -> dict[int, list[str]]:
-    """Step -> what happened between the commit before and its own."""
+    """Map each committed step to the membership changes logged since the commit before it."""
     out: dict[int, list[str]] = {}
     waiting: list[str] = []
     for event in events:

@@ -1,4 +1,4 @@
-"""The verb reproduce: every point of a published design space, resumable, and the table behind its page."""
+"""The verb reproduce: run every point of a published design space, resumably, and write the table behind its page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scaleacross.spec.progress import Progress
 
 REPLAYS_FILE: Final = "replays.jsonl"
 USED: Final[Mapping[str, str]] = {"accelerators": "accelerators_used"}
-"""Figures of a plan that have the name of an axis, and how the table calls them."""
+"""Figures of a plan whose name is also that of an axis, and their column in the table."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,15 @@ class Reproduction:
     """Outcome of a design space.
 
     Attributes:
-        space: as it was run.
-        rows: one per point that is done, in the order of drawing: the axes, ``status``, ``reason``, figures of our plan,
-            ``NAME_s`` of every contender.
+        space: the design space as it was run.
+        rows: one per finished point, in the order of drawing: the axes, ``status``, ``reason``, figures of our plan,
+            and ``NAME_s``, the step time in seconds of every contender.
         num_drawn: points asked for; those that are not in ``rows`` are open.
         num_run: points that were run now.
-        rivals, ablations: names of the contenders beside ours.
-        versions: of the packages that the figures depend on.
-        files: what was written; ``note``: what was not, and why.
+        rivals, ablations: names of the baselines and ablations.
+        versions: versions of the packages that the figures depend on.
+        files: files written.
+        note: what was not written, and why.
     """
 
     space: DesignSpace
@@ -54,7 +55,7 @@ class Reproduction:
 
     @property
     def statuses(self) -> dict[str, int]:
-        """Points that are done, by status."""
+        """Number of finished points by status."""
         return dict(Counter(row["status"] for row in self.rows))
 
 
@@ -71,20 +72,20 @@ def reproduce(
     address: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Reproduction:
-    """Hold our plan against production, one dimension at a time and every rival, on the points of a design space.
+    """Compare our plan with production, one-dimensional ablations and every baseline on the points of a design space.
 
-    Each finished point is one line of ``points.jsonl`` in the directory; points that stand there already (same package version)
-    are not run again. Tidy tables are written at the end.
+    Each finished point is one line of ``points.jsonl`` in the directory. Points that are already there (same package
+    version) are not run again. Tidy tables are written at the end.
 
     Args:
         space: a DesignSpace, a path, a name of the catalogue's studies, or a mapping.
         directory: where results are kept.
-        points: so many instead of what the space says; fewer are the first ones of more.
-        run: False runs and writes nothing, and reads what the directory holds, even beside a run.
-        replay: replay every contender's plan of every finished point in the simulator; kept in ``replays.jsonl``, resumable
-            likewise. What stands there already is shown in any case.
+        points: number of points instead of that of the space; fewer points are the first ones of more.
+        run: False runs and writes nothing; it reads what the directory holds, even during a run.
+        replay: simulate every contender's plan of every finished point. Results go to ``replays.jsonl`` and are
+            resumable too. Results that are already there are shown in any case.
         overrides: ``a.b=value`` on any field of the space.
-        processes, engine, address: as of ``sweep``.
+        processes, engine, address: as in ``sweep``.
         progress: called after every point.
 
     Raises:
@@ -115,7 +116,7 @@ def _replayed(
     where: Engine,
     progress: Callable[[Progress], None] | None,
 ) -> Mapping[str, Record]:
-    """Records of the referee, by the same keys."""
+    """Simulate the plans of all finished points; return the records by the keys of the points."""
     contests = {key: contest_of(point.job, records[key]) for key, point in keyed.items() if key in records}
     there = {key: contest for key, contest in contests.items() if contest is not None}
     with Store(home, REPLAYS_FILE) as store:
@@ -135,7 +136,7 @@ def _label(point: DesignPoint) -> Record:
 def _rows(
     keyed: Mapping[str, DesignPoint], records: Mapping[str, Record], replays: Mapping[str, Record]
 ) -> tuple[Record, ...]:
-    """A line of the tidy table for every point that is done."""
+    """Return a line of the tidy table for every finished point."""
     return tuple(_row(point, records[key], replays.get(key)) for key, point in keyed.items() if key in records)
 
 

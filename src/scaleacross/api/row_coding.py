@@ -1,4 +1,4 @@
-"""The verb codec: what every encoder makes of batches of embedding vectors, measured on this machine."""
+"""The verb codec: measure every encoder on batches of embedding vectors, on this machine."""
 
 from __future__ import annotations
 
@@ -40,18 +40,22 @@ def measure_codec(
     encoders: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
 ) -> tuple[CodecFigures, ...]:
-    """Ratio, rates and homogenisation of every table, bound and encoder; every element is checked against its bound.
+    """Measure ratio, rates and merged rows of every table, bound and encoder, and check every element's error.
 
     Args:
-        batches: table -> fp32 (vectors, width), as one rank sends them.
-        bounds: over the range of a table's values in its batch.
+        batches: table -> fp32 array (vectors, width), as one rank sends them.
+        bounds: error bounds as fractions of the range of a table's values in its batch, each in (0, 1].
         encoders: stages of ``row_codec``; empty: all that work here.
+        progress: called before every table.
 
     Returns:
-        By table, bound and encoder. Rates are medians of three runs of numpy on one core, of the vectors as they are.
+        Figures by table, bound and encoder. Rates are bytes of uncoded vectors per second: medians of three runs of
+        numpy on one core.
 
     Raises:
-        InputError: nothing to measure, a batch that is not fp32 (vectors, width) or not finite, or no such bound or encoder.
+        InputError: nothing to measure, a batch that is not fp32 (vectors, width) or not finite, or an unknown bound or
+            encoder.
+        VerificationError: a decoded element is off by more than its bound (a bug: please report it).
     """
     if not batches or not bounds:
         raise InputError("nothing to measure: give batches of vectors and bounds")
@@ -73,6 +77,7 @@ def measure_codec(
         distinct = len(distinct_rows(rows)[0])
         for fraction in bounds:
             bound = absolute_bound(rows, fraction)
+            # fraction of distinct rows that quantisation makes equal to another row
             merged = 1 - len(quantise(rows, bound).codes) / distinct
             for name in names:
                 out.append(_figures(table, rows, RowCodec(bound, name), fraction, max(0.0, merged)))
@@ -102,12 +107,14 @@ def _figures(table: str, rows: Rows, codec: RowCodec, fraction: float, merged: f
 
 
 def read_batches(paths: Sequence[Path], width: int | None = None) -> dict[str, NDArray[Any]]:
-    """Table -> vectors of .npz (one array per table), .npy, or raw little-endian fp32 (.f32, .f32.xz; ``width`` columns).
+    """Read table -> vectors from .npz (one array per table), .npy, or raw little-endian fp32 (.f32, .f32.xz).
 
-    A file of one table names it: ``user.npy`` is table user.
+    Raw files need ``width``, the columns of a vector. The file name gives the table's name: ``user.npy`` is table user;
+    an .npz names its tables itself.
 
     Raises:
-        InputError: a file that cannot be read, one of another kind, raw values without a width, or a table given twice.
+        InputError: a file cannot be read or is of another kind, raw values come without a width, or a table is given
+            twice.
     """
     out: dict[str, NDArray[Any]] = {}
     for path in paths:
@@ -143,7 +150,7 @@ def _raw(path: Path, data: bytes, width: int | None) -> NDArray[Any]:
 
 
 def figures_csv(found: Sequence[CodecFigures]) -> str:
-    """What a job's ``compression: {measured: FILE}`` reads."""
+    """Return the figures as the CSV text that a job's ``compression: {measured: FILE}`` reads."""
     rows = ({name: getattr(one, name) for name in COLUMNS} for one in found)
     shown = [{name: f"{v:.9g}" if isinstance(v, float) else v for name, v in row.items()} for row in rows]
     return csv_text(shown, COLUMNS)

@@ -1,4 +1,4 @@
-"""The verb schedule: a pipeline schedule with its times, by name or out of a plan."""
+"""The verb schedule: time the actions of a pipeline schedule, given by name or by a plan."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ def schedule(
     max_in_flight: int | None = None,
     message_bytes: float | None = None,
 ) -> PipelineTimeline:
-    """One step of schedule ``name``, timed.
+    """Return the timeline of one step of schedule ``name``, in seconds.
 
     Args:
-        name: of ``SCHEDULES``.
+        name: name in ``SCHEDULES``.
         num_ranks: pipeline ranks p.
         num_microbatches: micro-batches m.
         num_chunks: model chunks per rank v; None: 1, or 2 where the schedule needs more.
         forward_s: forward pass of one micro-batch through all layers of a rank, s.
         input_gradient_s: its input gradients, s.
         weight_gradient_s: its weight gradients, s.
-        latency_s: how long a message travels, s.
-        message_s: how long it occupies the link, s.
+        latency_s: travel time of a message, s.
+        message_s: time that a message occupies the link, s.
         boundaries: k: only messages between ranks k and k+1 (counted from 0) are delayed, and the loop-back; None: all.
         max_in_flight: chunk activations that fit in a rank's memory.
         message_bytes: bytes of one message, for the totals.
 
     Raises:
-        InputError: a shape that the schedule refuses, a time that is negative or not finite, a boundary that is none, or a
-            schedule that does not fit in memory.
+        InputError: the schedule refuses the shape or does not fit in memory, a time is negative or not finite, or a
+            boundary does not exist.
     """
     if name not in SCHEDULES:
-        generate(name, num_ranks, num_microbatches, 1)  # says which names there are
+        generate(name, num_ranks, num_microbatches, 1)  # raises an error that lists the known names
     _require_size(num_ranks, num_microbatches, num_chunks or 1)
     chunks = num_chunks if num_chunks is not None else 1 if has_chunks(name, 1) else 2
     made = generate(name, num_ranks, num_microbatches, chunks)
@@ -91,7 +91,7 @@ def schedule(
 
 
 def _require_size(*sizes: int) -> None:
-    """InputError for more actions than are drawn and timed within seconds."""
+    """Raise InputError for more actions than can be drawn and timed within seconds."""
     actions = 2 * max(0, sizes[0]) * max(0, sizes[1]) * max(0, sizes[2])
     if actions > MAX_ACTIONS:
         raise InputError(
@@ -101,17 +101,18 @@ def _require_size(*sizes: int) -> None:
 
 
 def schedule_of_plan(plan: Plan | str | Path) -> PipelineTimeline:
-    """One step of the pipeline of a plan, with the times of its cost model.
+    """Return the timeline of one step of a plan's pipeline, with the times of its cost model.
 
     Raises:
         InputError: the plan cannot be read, or has no pipeline.
+        VerificationError: a plan read from a file does not recompute.
     """
     found = plan if isinstance(plan, Plan) else verified_plan(plan)
     return plan_timeline(problem_of(found.job, ()), found.decision)
 
 
 def _delayed(num_ranks: int, boundaries: Sequence[int] | None) -> list[bool]:
-    """Which boundaries between rank k and k+1 are delayed; the last entry is the loop-back from the last rank to the first."""
+    """Return whether each boundary between ranks k and k+1 is delayed; last the loop-back from the last rank."""
     if boundaries is None:
         return [True] * num_ranks
     out = [False] * num_ranks
@@ -121,5 +122,6 @@ def _delayed(num_ranks: int, boundaries: Sequence[int] | None) -> list[bool]:
                 f"there is no boundary {boundary}: between {num_ranks} ranks they are numbered 0 to {num_ranks - 2}"
             )
         out[boundary] = True
+    # stages of several chunks return from the last rank to the first over the same slow link
     out[-1] = any(out)
     return out

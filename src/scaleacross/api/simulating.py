@@ -1,4 +1,4 @@
-"""The verb simulate: a plan replayed event by event, by code that knows nothing of the cost model."""
+"""The verb simulate: run a plan event by event, with code that does not use the cost model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scaleacross.spec.simulation import SimulatedStep, StepDraws
 from scaleacross.workloads.problem import Problem
 
 JITTERS: Final = ("jitter=", "host-jitter=")
-"""What-ifs whose draws differ by seed."""
+"""Prefixes of what-ifs whose draws differ by seed."""
 
 
 def simulate(
@@ -35,16 +35,22 @@ def simulate(
     timeline: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> SimulatedStep:
-    """Replay one step of a plan on its topology: flows share links max-min fairly, one event after another.
+    """Simulate one step of a plan on its topology. Flows share links max-min fairly, one event after another.
 
     Args:
+        plan: a Plan, or the path of one, which is verified first.
         what_if: what is slower or lost, e.g. ``slow=building:0.5`` (``simulate.what_if``).
-        fold: play one of every class of equal ranks; False plays every rank, which is for small plans.
-        timeline: keep what happened when, for traces and charts.
-        progress: called now and then with how far the replay has come.
+        fold: simulate one of every class of equal ranks; False simulates every rank, which suits small plans only.
+        timeline: keep the time of every event, for traces and charts.
+        progress: called now and then.
+
+    Returns:
+        A SimulatedStep: ``step_s`` and components in seconds, their differences to the estimate, and the use of every
+        link.
 
     Raises:
-        InputError: not a plan, a plan of an older version that does not state its computation, or a what-if that is none.
+        InputError: not a plan, a plan of an older version that does not state its computation, or an invalid what-if.
+        VerificationError: a plan read from a file does not recompute.
     """
     instances("what_if", what_if, str, "texts such as slow=building:0.5")
     found = plan if isinstance(plan, Plan) else _verified(plan)
@@ -61,7 +67,19 @@ def step_draws(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
 ) -> StepDraws:
-    """The step time over draws of ``jitter`` and ``host-jitter``; every other what-if holds in all of them.
+    """Return the distribution of the step time over draws of ``jitter`` and ``host-jitter``.
+
+    Other what-ifs hold in every draw.
+
+    Args:
+        plan: a Plan, or the path of one, which is verified first.
+        what_if: as ``simulate``; at least one of ``jitter=`` and ``host-jitter=``.
+        draws: number of draws.
+        seed: seed of the first draw; the others follow.
+        progress: called after every draw.
+
+    Returns:
+        A StepDraws: percentiles and mean in seconds, every draw, and ``steady_s``, the step without jitter.
 
     Raises:
         InputError: as ``simulate``; no draws; nothing that differs between draws; a seed among the what-ifs.
@@ -78,6 +96,7 @@ def step_draws(
     found = plan if isinstance(plan, Plan) else _verified(plan)
     problem, began, seconds = problem_of(found.job, ()), time.monotonic(), []
     steady = [one for one in what_if if not one.startswith(JITTERS)]
+    # draw -1 is the steady step, without jitter
     for draw in range(-1, draws):
         options = steady if draw < 0 else [*what_if, f"seed={seed + draw}"]
         seconds.append(replay(found, problem, disturbance_of(options, found, problem.topology)).step_s)
@@ -96,7 +115,7 @@ def step_draws(
 
 
 def stepped(plan: Plan, problem: Problem) -> SteadyStep:
-    """``simulate(plan)`` as step time and components alone: of many equal micro-batches only some are played.
+    """Return step time and components of ``simulate(plan)`` alone; of many equal micro-batches only some are simulated.
 
     Raises:
         InputError: as ``simulate``.
@@ -105,16 +124,23 @@ def stepped(plan: Plan, problem: Problem) -> SteadyStep:
 
 
 def replayed_step_s(plan: Plan) -> float:
-    """``simulate(plan).step_s`` alone. Raises as ``simulate``."""
+    """Return ``simulate(plan).step_s`` alone, in seconds. Raises as ``simulate``."""
     return steady_step(plan, problem_of(plan.job, ())).step_s
 
 
 def execution_trace(
     plan: Plan | str | Path, *, what_if: Sequence[str] = (), progress: Callable[[Progress], None] | None = None
 ) -> ExecutionTrace:
-    """One step of a plan as the operations of every rank: what ``emitters.chakra`` writes for other simulators.
+    """Return one step of a plan as the operations of every rank, which ``emitters.chakra`` writes for other simulators.
 
-    Args and errors: as of ``simulate``.
+    Args:
+        plan: a Plan, or the path of one, which is verified first.
+        what_if: what is slower or lost, as in ``simulate``.
+        progress: called now and then.
+
+    Raises:
+        InputError: as ``simulate``.
+        VerificationError: a plan read from a file does not recompute.
     """
     found = plan if isinstance(plan, Plan) else _verified(plan)
     played, _ = _played(found, what_if, True, progress)

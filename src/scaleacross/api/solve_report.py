@@ -1,4 +1,4 @@
-"""What a plan reports about its search: objective, bounds, gap, alternatives, and how it ended."""
+"""Build the search part of a plan's report: objective, bounds, gap, alternatives, and how the search ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaleacross.workloads.space import EQUAL_CHUNKS, left_out, within
 
 
 def _chunks(state: Search, step_s: float, timed: bool) -> tuple[str, ...]:
-    """What no bound covers where ranks may hold several chunks."""
+    """Return notes on what no bound covers where ranks may hold several chunks."""
     if not state.several_chunks or state.problem.job.stages == "equal":
         return ()
     if timed and state.bound_s > step_s * (1 + TOLERANCE):
@@ -33,10 +33,10 @@ def search_report(
     others: tuple[Alternative, ...] = (),
     finalists: tuple[Finalist, ...] = (),
 ) -> SolveReport:
-    """The report of a search for the least step time.
+    """Return the report of a search for the least step time.
 
-    No bound is above an estimate that is known: layers that are moved take less than the bound on equal stages, and the
-    simulation may choose another finalist than the one that they make the best estimate.
+    No bound exceeds a known estimate, for two reasons. Moved layers can make a step shorter than the bound for equal
+    stages. The simulation may also choose another finalist than the one with the least estimate.
     """
     step_s = networked.cost.cost.step_s
     known_s = min([step_s, *(one.price_s for one in finalists)])
@@ -57,7 +57,10 @@ def search_report(
 def goal_report(
     state: Search, goal: Goal, networked: Networked, limits: Limits, others: tuple[Alternative, ...]
 ) -> SolveReport:
-    """The report of a search whose times are scores: its bound is one on spending, those on time are arithmetic."""
+    """Return the report of a search for another objective.
+
+    The search bounds spending; the bounds on step time are arithmetic.
+    """
     problem, cost, decision = state.problem, networked.cost, networked.decision
     step_s = cost.cost.step_s
     value = objective_value(problem, cost, decision, goal.measure.spent(state.bound_s))
@@ -81,7 +84,7 @@ def goal_report(
 
 
 def _with_value(problem: Problem, won: ObjectiveValue | None, other: Alternative) -> Alternative:
-    """An alternative whose reason begins with what it loses of the objective."""
+    """Return the alternative with a reason that begins with its loss in the objective."""
     if won is None or other.step_s is None:
         return other
     lost = value_of(problem, won.name, cost_of(problem, other.decision), other.decision)
@@ -89,7 +92,7 @@ def _with_value(problem: Problem, won: ObjectiveValue | None, other: Alternative
 
 
 def _headroom(state: Search, timed: bool) -> Headroom | None:
-    """What the search knows of candidates that only the job's headroom rules out."""
+    """Return what the search knows of candidates that only the job's memory headroom rules out."""
     fraction = state.problem.job.memory_headroom_fraction
     if not fraction:
         return None
@@ -98,7 +101,7 @@ def _headroom(state: Search, timed: bool) -> Headroom | None:
 
 
 def _found(state: Search, gap: float, step_s: float, timed: bool) -> dict[str, Any]:
-    """What every report says about the search itself."""
+    """Return the fields of a report that describe the search itself."""
     problem = state.problem
     narrow = left_out(problem.job, problem.profile, problem.topology)
     told = [*_chunks(state, step_s, timed), *state.left_out, *([narrow] if narrow else [])]

@@ -1,7 +1,7 @@
-"""The step time that a plan states: what its step graph takes, played on the links of its placement.
+"""The step time that a plan states: that of its step graph, simulated on the links of its placement.
 
-A search compares estimates: formulas that take milliseconds and have lower bounds. They share links in the mean. A finished plan
-states step time and components of its simulation instead, and keeps the estimate beside them (``Plan.estimate``), to which
+A search compares estimates, which are formulas that take milliseconds, average link sharing and have lower bounds. A
+finished plan states the simulated step time and components instead. It keeps the estimate (``Plan.estimate``), to which
 bounds, alternatives and the gap of a search refer.
 """
 
@@ -19,12 +19,16 @@ from scaleacross.spec.plan import CostBreakdown, Plan, SolveReport
 from scaleacross.workloads.problem import Problem
 
 AGREEMENT: Final = 0.05
-"""|estimate − simulation| / simulation beyond which a note says so: a choice, the bar of ``benchmarks/agreement.py``."""
+"""Value of |estimate − simulation| / simulation above which a note is added: a choice, the bar of
+``benchmarks/agreement.py``.
+"""
 
 
 def stated(plan: Plan, problem: Problem, played: SteadyStep | None = None) -> Plan:
-    """``plan`` with the step time of its simulation (``played``, where it was simulated before); where the simulation refuses it,
-    its estimate stays and a note says why."""
+    """Return ``plan`` with its simulated step time, ``played`` where it was simulated before.
+
+    Where the simulator refuses the plan, its estimate stays and a note gives the reason.
+    """
     try:
         played = played or stepped(plan, problem)
     except InputError as error:
@@ -51,7 +55,7 @@ def stated(plan: Plan, problem: Problem, played: SteadyStep | None = None) -> Pl
 
 
 def simulated_cost(estimate: CostBreakdown, step_s: float, components_s: Mapping[str, float]) -> CostBreakdown:
-    """The simulated step, with the rates that follow from it."""
+    """Return the cost breakdown of the simulated step in seconds, with the rates that follow from it."""
     faster = estimate.step_s / step_s
     parts = dict(components_s)
     compute, bubble, optimizer = (parts.pop(name) for name in ("compute", "bubble", "optimizer"))
@@ -68,14 +72,15 @@ def simulated_cost(estimate: CostBreakdown, step_s: float, components_s: Mapping
 
 
 def _restated(report: SolveReport, step_s: float) -> SolveReport:
-    """The report of settings that nobody searched, whose bound is arithmetic, about the simulated step."""
+    """Return an unsearched report for the simulated step; its arithmetic bound stays valid."""
     if report.status != "evaluated":
         return report
+    # the gap of another objective refers to spending and stays that of the estimate
     gap = report.gap if report.objective is not None else (step_s - report.bound_s) / step_s
     return report.model_copy(update={"objective_s": step_s, "gap": gap})
 
 
 def noted(plan: Plan, note: str) -> Plan:
-    """``plan`` with one more note in its report."""
+    """Return ``plan`` with one more note in its report."""
     report = plan.report.model_copy(update={"notes": (*plan.report.notes, note)})
     return plan.model_copy(update={"report": report})

@@ -1,4 +1,4 @@
-"""Run the points of a study that its directory lacks, and keep each as soon as it ends."""
+"""Run the points of a study that its directory lacks, and store each as soon as it ends."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ def run_open(
     store: Store | None,
     progress: Callable[[Progress], None] | None,
 ) -> tuple[Mapping[str, Record], int]:
-    """Records of all points by key, and how many were run now.
+    """Return records of all points by key, and the number of points run now.
 
-    Points that stand in the store are not run again, but for those that met an unexpected error.
+    Points in the store are not run again, except those that met an unexpected error.
 
     Args:
         points: key -> point; equal keys are equal points.
-        task: from a point to its record.
-        label: what a stored line says about its point beside the record.
+        task: function from a point to its record.
+        label: fields that a stored line has in addition to the record.
+        where: engine that runs the points.
+        store: where records are kept; None keeps nothing.
         progress: called before the first point and after every one.
     """
     records: dict[str, Record] = store.records if store else {}

@@ -1,7 +1,8 @@
-"""Results of a study on disk: one JSON line per point, appended whole or not at all, and the tidy tables made from them.
+"""Results of a study on disk: one JSON line per point, appended whole or not at all, and the tidy tables made from
+them.
 
-Only one sweep writes a file at a time (advisory lock). A last line without its end (the machine died while it was written) is
-taken away when the file is opened again; every other line must read.
+An advisory lock lets only one sweep write a file at a time. An incomplete last line, left by a machine that died while
+writing, is removed when the file is opened again. Every other line must be readable.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ PARQUET_FILE: Final = "points.parquet"
 
 
 class Store:
-    """The records of a directory by key; a later line replaces an earlier one of the same key."""
+    """The records of a directory by key; a later line replaces an earlier one with the same key."""
 
     def __init__(self, directory: Path, file: str = POINTS_FILE) -> None:
-        """Open, lock and read. Raises InputError when another sweep writes here, or the file is none of ours."""
+        """Open, lock and read the file.
+
+        Raises InputError when another sweep writes here, or the file is not a result of a sweep.
+        """
         self.path = directory / file
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -57,7 +61,7 @@ class Store:
         os.close(self._file)
 
     def append(self, record: Record) -> None:
-        """Add one line in a single write: readers and a resumed sweep see all of it or nothing."""
+        """Append one line in a single write, so that readers and a resumed sweep see all of it or nothing."""
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         size = os.fstat(self._file).st_size
         try:
@@ -71,6 +75,7 @@ class Store:
 
     def _read(self) -> dict[str, Record]:
         data = self.path.read_bytes()
+        # bytes after the last line end belong to a write that the machine did not finish
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             os.ftruncate(self._file, len(whole))
@@ -78,7 +83,7 @@ class Store:
 
 
 def kept_in(directory: Path, file: str = POINTS_FILE) -> dict[str, Record]:
-    """The records of a directory by key, read beside a study that may be writing. Raises InputError when there are none."""
+    """Return the records of a directory by key, even while a study writes there. Raises InputError when there are none."""
     path = directory / file
     try:
         data = path.read_bytes()
@@ -101,7 +106,10 @@ def _records(lines: bytes, path: Path) -> dict[str, Record]:
 
 
 def write_tables(rows: Sequence[Record], directory: Path) -> tuple[list[Path], str]:
-    """Tidy tables, one row per point: CSV always, Parquet where pyarrow is installed. The files, and what was left out."""
+    """Write tidy tables, one row per point: CSV always, Parquet where pyarrow is installed.
+
+    Returns the files and a note on omissions.
+    """
     written = write_files({TABLE_FILE: csv_text(rows)}, directory)
     if find_spec("pyarrow") is None:
         return written, f"{PARQUET_FILE} not written: pyarrow is not installed (pip install pyarrow)"
@@ -109,7 +117,7 @@ def write_tables(rows: Sequence[Record], directory: Path) -> tuple[list[Path], s
 
 
 def _write_parquet(rows: Sequence[Record], path: Path) -> Path:
-    """Columns whose values are of different types become text."""
+    """Write a Parquet table. Columns with values of different types become text, or floats where all are numbers."""
     import pyarrow
     import pyarrow.parquet
 

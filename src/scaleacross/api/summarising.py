@@ -1,4 +1,4 @@
-"""The verb summarise: what the first lines of a report say beyond the plan itself."""
+"""The verb summarise: bottlenecks and token costs, shown in the first lines of a report."""
 
 from __future__ import annotations
 
@@ -27,14 +27,24 @@ USEFUL: Final[Mapping[ObjectiveName, ObjectiveName]] = {
     "tokens_per_s_per_megawatt": "useful_tokens_per_s_per_megawatt",
     "tokens_per_s_per_currency_unit": "useful_tokens_per_s_per_currency_unit",
 }
-"""The same objective under failures."""
+"""Objective -> the same objective with failures counted."""
 
 
 def summarise(plan: Plan) -> PlanSummary:
-    """What the step of ``plan`` answers to, the largest change first, and what a million tokens cost in money and energy.
+    """Return the bottlenecks of ``plan``, the largest change first, and the money and energy of a million tokens.
 
-    The decision is kept and priced again with every figure of the topology 10 % lower and higher, as ``explain`` does.
-    Under failures, time that is lost spends as waiting does (``cost_models.spending``).
+    The decision is kept, and its step time is computed again with every figure of the topology 10 % lower and higher,
+    as ``explain`` does. With failures, lost time spends as much as waiting does (``cost_models.spending``).
+
+    Args:
+        plan: a Plan.
+
+    Returns:
+        A PlanSummary. ``bottlenecks`` hold changes of the step in seconds. ``money`` is in the topology's currency and
+        ``energy`` in kWh, per million tokens; None where the topology states no prices, or no powers.
+
+    Raises:
+        InputError: ``plan`` is not a Plan, or its job cannot be resolved.
     """
     problem = problem_of(instance("plan", plan, Plan, "a Plan (of plan, evaluate or load_plan)").job, ())
     rows, _ = sensitivities(Repricer.of(problem.job, problem.profile, problem.topology, plan.decision))
@@ -44,15 +54,16 @@ def summarise(plan: Plan) -> PlanSummary:
 
 
 def token_costs(plan: Plan) -> tuple[TokenCost | None, TokenCost | None]:
-    """Money and energy of a million tokens; None where the topology states no prices, or no powers."""
+    """Return money and energy per million tokens; None where the topology states no prices, or no powers."""
     problem = problem_of(plan.job, ())
     return _money(problem, plan), _energy(problem, plan)
 
 
 def _money(problem: Problem, plan: Plan) -> TokenCost | None:
-    """What the plan uses, and egress; as owned, every accelerator, building and link of the topology and the same egress.
+    """Return the cost of a million tokens for what the plan uses, and for everything that is owned.
 
-    Hosts that the job holds back (``spare_hosts``) are owned, too.
+    ``used`` counts the plan's accelerators, links and egress. ``owned`` counts every accelerator, building and link of
+    the topology and the same egress. Hosts that the job holds back (``spare_hosts``) are owned, too.
     """
     parts = _parts(problem, plan, "tokens_per_s_per_currency_unit")
     if parts is None:
@@ -80,7 +91,7 @@ def _energy(problem: Problem, plan: Plan) -> TokenCost | None:
 
 
 def _parts(problem: Problem, plan: Plan, name: ObjectiveName) -> dict[str, float] | None:
-    """Parts of what a step spends, of useful tokens under failures; None where the topology lacks a figure."""
+    """Return the parts of a step's spending, per useful tokens with failures; None where the topology lacks a figure."""
     try:
         spending_of(Topology.model_validate(plan.job.topology), name)
     except InputError:

@@ -1,8 +1,10 @@
-"""Points of a study try what their neighbours found: a search that a limit ends may miss what it finds one value further on.
+"""Let points of a study try their neighbours' decisions, because a search cut off by a limit may miss what a neighbour
+found.
 
-Neighbours are points of the same base one value apart on one thing that varies. Of what they decided, that a point may run and
-that fits, the two with the least estimates, networks chosen anew, are simulated; the fastest is the point's plan where it is
-faster. So rows along a line do not jump for want of search. A point's bound stays that of its own search.
+Neighbours have the same base and differ by one step in one varied field. A point takes its neighbours' decisions that
+it may run and that fit, with networks chosen anew. The two with the least estimates are simulated; the fastest becomes
+the point's plan if it is faster than its own. So curves over a study do not jump for want of search. A point's bound
+stays that of its own search.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ TIMED_OUT: Final = "no_plan_in_time"
 
 
 class Attempt(NamedTuple):
-    """A point, what is known of it, and decisions of its neighbours, without networks."""
+    """A point, its record, and the decisions of its neighbours without networks."""
 
     point: Point
     record: Record
@@ -42,12 +44,13 @@ class Attempt(NamedTuple):
 
 
 def neighbours(study: Study) -> list[list[int]]:
-    """Of every point of a study the numbers of its neighbours, in the order of ``catalogue.points_of``."""
+    """Return, for every point of a study, the indices of its neighbours, in the order of ``catalogue.points_of``."""
     varied = [*study.grid.values(), *(next(iter(group.values())) for group in study.zipped)]
     shape = len(study.base), *map(len, varied)
     number = np.arange(study.num_points).reshape(shape)
     out: list[list[int]] = [[] for _ in range(study.num_points)]
     for axis in range(1, len(shape)):
+        # indices of all points but the last, and of all but the first, along this axis: pairs of adjacent points
         one, other = (np.take(number, range(*ends), axis).ravel() for ends in ((shape[axis] - 1,), (1, shape[axis])))
         for a, b in zip(one.tolist(), other.tolist(), strict=True):
             out[a].append(b)
@@ -64,10 +67,16 @@ def try_neighbours(
     store: Store | None,
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Let all points try what their neighbours have found, until none gains; better records replace those of before.
+    """Let all points try what their neighbours found, until none gains. Better records replace those in ``records``.
 
     Args:
-        keys, records: key of every point, and what is known by key.
+        study: the study.
+        points: its points, in order.
+        keys: key of every point.
+        records: record of every key; updated in place.
+        where: engine that runs the attempts.
+        store: where better records are appended; None keeps nothing.
+        progress: called after every attempt.
     """
     near, first = neighbours(study), {key: index for index, key in reversed(list(enumerate(keys)))}
     began, gained = time.perf_counter(), True
@@ -83,7 +92,7 @@ def try_neighbours(
 
 
 def _bare_decisions(records: Iterable[Record]) -> list[Record]:
-    """What points have decided, each once, without networks, which are chosen for a point's own links."""
+    """Return the distinct decisions of records, without networks; these are chosen for each point's own links."""
     decided = [{**one["decision"], "network": None} for one in records if one.get("decision")]
     return [one for at, one in enumerate(decided) if one not in decided[:at]]
 
@@ -96,7 +105,7 @@ def _run(
     progress: Callable[[Progress], None] | None,
     began: float,
 ) -> bool:
-    """Run the attempts; whether any point gained."""
+    """Run the attempts; return whether any point gained."""
     keys, done, gained = list(attempts), 0, False
 
     def on_done(index: int, outcome: Record) -> None:
@@ -117,13 +126,13 @@ def _run(
 
 
 def _may_gain(point: Point, record: Record) -> bool:
-    """Whether a limit ended a point's search for the least step time."""
+    """Return whether a limit ended a point's search for the least step time."""
     searched = isinstance(point.job, Job) and point.decision is None and point.job.objective == "step_time"
     return searched and record["status"] in (LIMITED, TIMED_OUT)
 
 
 def attempt_outcome(attempt: Attempt) -> Record:
-    """What changes in the record of a point: nothing, or its status, figures and decision. Never raises."""
+    """Return what changes in a point's record: nothing, or status, figures and decision. Never raises."""
     try:
         return _outcome(attempt)
     except (InputError, InfeasibleError):
@@ -150,7 +159,7 @@ def _outcome(attempt: Attempt) -> Record:
 
 
 def _changed(record: Record, plan: Plan) -> Record:
-    """What a plan of a neighbour changes in the record of a point."""
+    """Return the changes of a point's record when it takes over a neighbour's plan; its own bound is kept."""
     figures = figures_of(plan) | {"found_by": "neighbour"}
     bound_s = record["figures"].get("bound_s", figures["bound_s"])
     figures |= {"bound_s": bound_s, "gap": max(0.0, 1 - bound_s / figures["estimate_s"])}

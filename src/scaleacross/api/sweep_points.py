@@ -1,4 +1,4 @@
-"""One point of a study: its key, how it is run, and the figures that are kept of it."""
+"""One point of a study: its key, how it runs, and the figures kept of it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ REFUSALS: Final[Mapping[type[Exception], str]] = {
     TimeLimitError: "no_plan_in_time",
 }
 WORDS: Final = ("provenance", "description")
-"""Keys that change no figure: points that differ in nothing else are one point."""
+"""Keys that change no figure: two points that differ only in these are one point."""
 DIGITS: Final = 12
 """Significant digits of a float in the key, so that 25 µs and 0.000025 s are the same."""
 
 
 def key_of(study: Study, point: Point, version: str) -> str:
-    """Hash of everything that decides the figures: resolved job, decision, command with its limits, package version."""
+    """Return the hash of everything that decides the figures: job, decision, command, limits, package version."""
     how: dict[str, Any] = {"command": study.command, "version": version}
     if study.command == "plan":
         how |= {name: getattr(study, name) for name in ("time_limit_s", "work_limit", "gap_tolerance", "seed")}
@@ -47,7 +47,7 @@ def key_of(study: Study, point: Point, version: str) -> str:
 
 
 def digest(how: Mapping[str, Any]) -> str:
-    """Hash of everything that decides a result; words that change no figure are left out."""
+    """Return a hash of everything that decides a result; ``WORDS`` are left out."""
     text = json.dumps(_canonical(how), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -61,7 +61,10 @@ def _canonical(value: Any) -> Any:
 
 
 def run_point(study: Study, point: Point) -> Record:
-    """``status``, ``reason``, ``seconds``, ``figures`` and ``decision`` of a point. Never raises for what a point may be."""
+    """Run a point and return ``status``, ``reason``, ``seconds``, ``figures`` and ``decision``.
+
+    No point makes it raise.
+    """
     began = time.perf_counter()
     record: Record = {"status": FAILED, "reason": "", "figures": {}, "decision": None}
     try:
@@ -77,7 +80,7 @@ def run_point(study: Study, point: Point) -> Record:
 
 
 def refusal(error: Exception) -> Record:
-    """Status and reason of a point that has no plan; an error that is none of ``REFUSALS`` is a failure."""
+    """Return the status and reason of a point without a plan; an error outside ``REFUSALS`` is a failure."""
     return {"status": REFUSALS.get(type(error), FAILED), "reason": str(error)}
 
 
@@ -95,7 +98,7 @@ def _run(study: Study, point: Point) -> Plan | RecommendationPlan:
 
 
 def figures_of(found: Plan | RecommendationPlan) -> dict[str, Any]:
-    """A plan as one flat row: what was decided, what it costs, what is proved."""
+    """Return a plan as one flat row: its decision, its step time and costs, its bound and gap."""
     if isinstance(found, RecommendationPlan):
         return _table_figures(found)
     decision, cost, report = found.decision, found.cost, found.report

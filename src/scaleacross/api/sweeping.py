@@ -1,4 +1,4 @@
-"""The verb sweep: every point of a study, in parallel, resumable."""
+"""The verb sweep: run every point of a study, in parallel and resumably."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ class SweepResult:
     """Outcome of a study.
 
     Attributes:
-        study: as it was run.
-        rows: one per point, in the study's order: ``point``, ``base``, the varied paths, ``status``, ``reason``, figures of
-            the plan (``step_s`` is of what ``step_of`` says, ``gap`` of ``estimate_s``; ``found_by`` search or neighbour),
-            ``seconds`` of its own search.
-        num_distinct: points that differ from each other in what decides their figures.
-        num_run, num_reused: distinct points that were run now, and that stood in the directory already.
-        files: what was written.
-        note: what was not, and why.
+        study: the study as it was run.
+        rows: one per point, in the study's order: ``point``, ``base``, the varied paths, ``status``, ``reason``,
+            figures of the plan, and ``seconds`` of its own search. ``step_of`` says whether ``step_s`` is simulated or
+            estimated; ``gap`` refers to ``estimate_s``; ``found_by`` is search or neighbour.
+        num_distinct: points that differ in what decides their figures.
+        num_run: distinct points that were run now.
+        num_reused: distinct points that were already in the directory.
+        files: files written.
+        note: what was not written, and why.
     """
 
     study: Study
@@ -47,12 +48,12 @@ class SweepResult:
 
     @property
     def statuses(self) -> dict[str, int]:
-        """Points by status."""
+        """Number of points by status."""
         return dict(Counter(row["status"] for row in self.rows))
 
     @property
     def best(self) -> Record | None:
-        """The point with the most tokens (samples) per second, None when no point has a plan."""
+        """The point with the most tokens (samples) per second; None when no point has a plan."""
         speed = speed_of(self.rows)
         return max((row for row in self.rows if "step_s" in row), key=lambda row: float(row[speed]), default=None)
 
@@ -68,17 +69,18 @@ def sweep(
 ) -> SweepResult:
     """Run every point of a study.
 
-    Equal points (same resolved job, decision and limits) are run once. Then points that searched for the least step time try
-    what their neighbours found (``sweep_neighbours``). With a directory, each finished point is one line of
-    ``points.jsonl`` there, and points that stand in it already (same package version) are not run again; points that met an
-    unexpected error are. Tidy tables are written at the end.
+    Equal points (same resolved job, decision and limits) run once. Then points that ran out of time in a search for the
+    least step time try their neighbours' decisions (``sweep_neighbours``). With a directory, each finished point is one
+    line of ``points.jsonl`` there. Points that are already there (same package version) are not run again, except those
+    that met an unexpected error. Tidy tables are written at the end.
 
     Args:
         study: a Study, a path, a name of the catalogue, or a mapping.
         directory: where results are kept; None keeps them in memory only.
-        processes: points that run at the same time, each in a process of its own; 1 runs them in this one.
-        engine: ``local``, or the cluster whose workers run the points: ``dask``, ``ray``; results are kept here all the same.
-        address: of the cluster (``Engine``).
+        processes: points that run at the same time, each in its own process; 1 runs them in this one.
+        engine: ``local``, or the cluster whose workers run the points: ``dask``, ``ray``. Results are kept here in any
+            case.
+        address: address of the cluster (``Engine``).
         progress: called after every point.
 
     Raises:
@@ -112,7 +114,7 @@ def _label(study: Study, point: Point) -> Record:
 
 
 def _row(index: int, point: Point, record: Record) -> Record:
-    """A point's line of the tidy table; figures of the record, fields of the point (equal points may state them otherwise)."""
+    """Return a point's line of the table. Fields are the point's own, because equal points may state them differently."""
     ends = {name: record[name] for name in ("status", "reason")}
     return {
         "point": index,

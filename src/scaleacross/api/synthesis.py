@@ -1,4 +1,4 @@
-"""The verb synthesize: the fastest collective on a small irregular network, as data with its proof."""
+"""The verb synthesize: find the fastest collective on a small irregular network, with its proof."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scaleacross.spec.topology import Topology
 
 @dataclass(frozen=True)
 class Synthesized:
-    """What was found (``study``) and the same as a schedule that ``schedules.collective.check`` has proved."""
+    """The result (``study``), and the same as a schedule that ``schedules.collective.check`` has proved."""
 
     study: SynthesisStudy
     schedule: CollectiveSchedule
@@ -42,20 +42,21 @@ def synthesize(
     seed: int = 0,
     progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Synthesized:
-    """Route every chunk of a collective over the links of a graph, or of one group of a topology.
+    """Return the fastest routing found of every chunk of a collective over a graph, or over one group of a topology.
 
     Args:
         op: all_gather, reduce_scatter or all_reduce.
-        size_bytes: of the full tensor.
-        graph: a LinkGraph, a path, or the name of one of the catalogue (``graphs``); or
-        topology, num_ranks, stride: as for ``collective``; every pair of ranks is a direct way there.
+        size_bytes: bytes of the full tensor.
+        graph: a LinkGraph, a path, or the name of one of the catalogue (``graphs``). State this or ``topology``.
+        topology, num_ranks, stride: as for ``collective``; every pair of ranks has a direct link there.
         num_chunks: chunks per rank; None tries 1, 2, 4, …
-        time_limit_s: the best schedule so far is returned after it.
+        time_limit_s: seconds of search, after which the best schedule so far is returned.
+        seed: seed of the solver.
         progress: called at every improvement.
 
     Raises:
-        InputError: not exactly one of graph and topology, nothing of that name, ranks that cannot reach each other, no positive
-            size, or a group too large to synthesize.
+        InputError: not exactly one of graph and topology, an unknown name, ranks that cannot reach each other, a size
+            that is not positive, or a group too large to synthesize.
     """
     search_arguments(time_limit_s, seed=seed)
     if (graph is None) == (topology is None):

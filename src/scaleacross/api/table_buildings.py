@@ -1,4 +1,4 @@
-"""What each building of a recommendation plan is worth: the best plan without it, and what changes between the two."""
+"""The worth of each building to a recommendation plan: the best plan without it, and the differences between the two."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from scaleacross.spec.topology import Topology, with_buildings
 from scaleacross.units import human_seconds
 
 _LEAST_CHANGE = 0.02
-"""Of the step, or of a memory: smaller changes are not told."""
+"""Smallest reported change, as a fraction of the step or of a memory."""
 
 
 def building_values(
     plan: RecommendationPlan, topology: Topology, used: Sequence[str], limit_s: float
 ) -> tuple[BuildingValue, ...]:
-    """The plan without each of the buildings that it uses; ``limit_s`` of search for all of them."""
+    """Return the plan without each of the buildings it uses; ``limit_s`` seconds of search are shared by all of them."""
     return tuple(_without(plan, topology, name, limit_s / len(used)) for name in used)
 
 
@@ -43,7 +43,7 @@ def _without(plan: RecommendationPlan, topology: Topology, name: str, limit_s: f
 
 
 def _changes(before: RecommendationPlan, after: RecommendationPlan) -> list[str]:
-    """Parts of the busiest rank's step, memories, shardings and tiers, from ``before`` to ``after``."""
+    """Describe changes in the busiest rank's times, memories and tables per kind, from ``before`` to ``after``."""
     own, new = _busiest(before), _busiest(after)
     parts = [
         ("look-ups", own.lookup_s, new.lookup_s),
@@ -53,6 +53,7 @@ def _changes(before: RecommendationPlan, after: RecommendationPlan) -> list[str]
         ("all-reduce of dense gradients", before.cost.all_reduce_s, after.cost.all_reduce_s),
     ]
     parts.sort(key=lambda part: -abs(part[2] - part[1]))
+    # small changes of a part say nothing about a building
     least = _LEAST_CHANGE * max(before.cost.step_s, after.cost.step_s)
     said = [f"{name} {human_seconds(a)} to {human_seconds(b)}" for name, a, b in parts if abs(b - a) > least]
     for tier in TIERS:

@@ -1,4 +1,4 @@
-"""Weeks of a plan's training under failures, simulated."""
+"""Simulate weeks of a plan's training under failures (``simulate --days``)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scaleacross.workloads.problem import Problem
 RATES: Final = "rates"
 COLUMNS: Final = ("time_hours", "cause", "host_swap", "unit")
 STEP_DRAWS: Final = 20
-"""Steps simulated for the paces of a long run: hosts that are slow stay so, and runs share these draws."""
+"""Steps simulated for the paces of a long run. Slow hosts stay slow, so all draws of the run share these steps."""
 STRAGGLING: Final = 3
 """Pipeline ranks on which a slow accelerator is tried: the first, the last and one between."""
 
@@ -40,18 +40,23 @@ def simulate_weeks(
     what_if: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
 ) -> LongRun:
-    """Simulate ``days`` of a plan's training, failure by failure, over ``draws`` draws.
+    """Simulate ``days`` of a plan's training, failure by failure, in ``draws`` independent draws.
 
     Args:
-        failures: ``rates`` draws them by the plan's rates (Llama 3's where nothing states any); otherwise a CSV with
-            columns time_hours, cause, host_swap (yes or no) and unit (the fault unit that is hit, from 0; empty: drawn), of which
-            all but the first may be left out.
-        what_if: what holds all the time, as for one step. Of ``host-jitter`` every draw of the run has one of STEP_DRAWS steps:
-            hosts that are slow stay so. Of ``jitter`` all have the mean of STEP_DRAWS steps: the next step is drawn anew.
+        plan: a Plan or the path of one.
+        days: days of wall time per draw.
+        draws: number of draws.
+        seed: seed of the draws.
+        failures: ``rates`` draws them by the plan's rates (Llama 3's where nothing states any). Otherwise a CSV with
+            columns time_hours, cause, host_swap (yes or no) and unit (the fault unit that is hit, from 0; empty:
+            drawn). Only the first is required.
+        what_if: disturbances that last the whole time, as for one step. With ``host-jitter`` every draw uses one of
+            STEP_DRAWS steps, because slow hosts stay slow. With ``jitter`` all draws use the mean of STEP_DRAWS steps,
+            because every step is drawn anew.
         progress: called now and then.
 
     Raises:
-        InputError: not a plan, no days or draws, too many failures, or a trace or a what-if that is none.
+        InputError: not a plan, no days or draws, too many failures, or an invalid trace or what-if.
     """
     found = plan if isinstance(plan, Plan) else load_plan(plan)
     if any(one.startswith(SYNC) for one in what_if):
@@ -85,10 +90,10 @@ def simulate_weeks(
 def _paces(
     plan: Plan, what_if: Sequence[str], draws: int, seed: int, progress: Callable[[Progress], None] | None
 ) -> tuple[float, ...]:
-    """Speeds of draws over that of the plan as it is; () where nothing is asked.
+    """Return speeds of the disturbed step relative to the undisturbed plan, one per draw; () without ``what_if``.
 
-    A host keeps its pace for the run, so each of its draws is a run. Actions are drawn anew in every step: days of them have
-    the mean. Where both are asked the one slows the other by as much as it slows the plan.
+    A host keeps its pace for the whole run, so each of its draws is a run. Actions are drawn anew in every step, so
+    days of them have the mean. Where both are asked, the speed by action multiplies the speeds by host.
     """
     if not what_if:
         return ()
@@ -105,9 +110,10 @@ def _paces(
 
 
 def slow_spells(plan: Plan, problem: Problem, what_if: Sequence[str] = ()) -> tuple[SlowSpell, ...]:
-    """The slowdowns that the topology states, with the speed of the simulated step while one lasts.
+    """Return the topology's slowdowns, each with the relative speed of the simulated step while it lasts (< 1).
 
-    A slow accelerator is tried on up to STRAGGLING pipeline ranks, which share its rate; a slow link on each between buildings.
+    A slow accelerator is tried on up to STRAGGLING pipeline ranks, which share its rate. A slow link is tried on each
+    inter-building link.
     """
     stated = problem.topology.reliability.slowdowns if problem.topology.reliability else ()
     usual_s = simulate(plan, what_if=what_if).step_s if stated else 0.0
@@ -121,6 +127,7 @@ def slow_spells(plan: Plan, problem: Problem, what_if: Sequence[str] = ()) -> tu
             tried = sorted({round(index * (ranks - 1) / (STRAGGLING - 1)) for index in range(STRAGGLING)})
             per_host = min(problem.topology.building(s.building).accelerators_per_host for s in plan.placement.fill)
             number = plan.degrees.world_size / (per_host if one.of == "host" else 1)
+            # each tried rank stands for its share of all hosts or accelerators, so the rates add up
             counts = {f"straggler={rank * stride}:{one.times!r}": number / len(tried) for rank in tried}
         for option, count in counts.items():
             speed = min(1.0, usual_s / simulate(plan, what_if=[*what_if, option]).step_s)
@@ -130,10 +137,10 @@ def slow_spells(plan: Plan, problem: Problem, what_if: Sequence[str] = ()) -> tu
 
 
 def read_trace(path: Path) -> tuple[TracedFailure, ...]:
-    """The failures of a CSV file, by time.
+    """Read the failures of a CSV file, sorted by time.
 
     Raises:
-        InputError: the file cannot be read, lacks a column, or a line is wrong; with its line.
+        InputError: the file cannot be read, lacks a column, or has a wrong line; the message names the line.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:

@@ -1,4 +1,6 @@
-"""The command line: arguments in, report out. Every decision is made behind ``api``; imports are late so that --help is quick."""
+"""The command line: arguments in, report out. All decisions are made in ``api``; imports are late so that --help is
+quick.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,7 @@ def _version(wanted: bool) -> None:
 
 
 def main() -> None:
-    """Entry point of the ``scaleacross`` command. Output is UTF-8 whatever the locale: JSON is, and tables need it."""
+    """Run the ``scaleacross`` command. Output is UTF-8 in any locale, because JSON is UTF-8 and tables need it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""calibrate: catalogue entries fitted to the user's own measurements."""
+"""The command calibrate: fit catalogue entries to the user's own measurements."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def calibrate_command(
 
 
 def _calibrate_testbed(job: str, output: Path | None, *, alone: bool) -> None:
-    """Write the topology of ``job`` as it was measured, or print it; ``alone``: nothing else was asked for."""
+    """Write the measured topology of ``job``, or print it. ``alone``: no other option was given."""
     from scaleacross.cli.testbed_runs import calibrated_topology
     from scaleacross.emitters import write_files
     from scaleacross.testbed.session import DEFAULT_NAME

@@ -1,4 +1,4 @@
-"""codec: how short embedding vectors get within error bounds, measured on the user's own batches."""
+"""The command codec: compression of embedding vectors within error bounds, measured on the user's own batches."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def codec_command(
 
 
 def _names(text: str | None) -> list[str]:
-    """Each once, without blanks."""
+    """Return the names without blanks and repeats."""
     return list(dict.fromkeys(one.strip() for one in (text or "").split(",") if one.strip()))
 
 

@@ -1,4 +1,4 @@
-"""collective: every way to run one collective on a topology, like nccl-tests without the cluster; or one made to measure."""
+"""The command collective: the times of all algorithms for one collective on a topology, or a synthesized schedule."""
 
 from __future__ import annotations
 

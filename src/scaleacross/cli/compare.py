@@ -1,4 +1,4 @@
-"""compare: our plan and the baselines."""
+"""The command compare: our plan and the baselines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compare_command(
     quiet: Quiet = False,
     charts: Charts = None,
 ) -> None:
-    """Compare our plan with six baselines under one cost model: speed-ups, ties, and who has no plan.
+    """Compare our plan with six baselines under one cost model: speed-ups, ties, and baselines without a plan.
 
     \b
     Baselines: production, megatron_order, sailor, atlas, arnold, crosspipe.
@@ -89,7 +89,7 @@ def compare_command(
 
 
 def _files(found: Comparison) -> dict[str, str]:
-    """The comparison, our plan, and every baseline's settings as ``scaleacross evaluate`` reads them."""
+    """Return the comparison, our plan, and every baseline's settings in the form that ``scaleacross evaluate`` reads."""
     import json
 
     job = found.plan.job.model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""diagnose: the rank or link behind a hang or a slow run."""
+"""The command diagnose: find the rank or link at fault in a hang or a slow run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def diagnose_command(
 ) -> None:
     """Name the one rank or link that hundreds of stuck ranks wait for, or that makes them slow.
 
-    Of a log of `scaleacross coordinate` (*.jsonl): what held epochs of replicas up.
+    For a log of `scaleacross coordinate` (*.jsonl) it names what held epochs of replicas up.
 
     Reads flight-recorder dumps, pickled or JSON, of the bundled runtime and of PyTorch's own groups
     (TORCH_FR_BUFFER_SIZE > 0, TORCH_FR_DUMP_TEMP_FILE). Nothing in a dump is ever executed. Needs no torch.

@@ -1,4 +1,4 @@
-"""explain: why a plan is as it is."""
+"""The command explain: why a plan was chosen, and what would change it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def explain_command(
 ) -> None:
     """Say why a plan is as it is: the runner-up of every decision, what binds every phase, and the sensitivity of the step time.
 
-    What matters most comes out; --full prints all of it, --section a part of it.
+    The most important lines are printed; --full prints all, --section a part.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What every command shares: exit codes, failures turned into one message, options that mean the same everywhere."""
+"""Shared parts of all commands: exit codes, error messages, and options with the same meaning everywhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXIT_CODES = "Exit codes: 0 done, 1 unexpected error, 2 bad input, 3 no plan fit
 
 
 def output_folder(text: str) -> Any:
-    """The option -o, of a folder; ``text`` is its help."""
+    """Return the option -o for a folder; ``text`` is its help."""
     return typer.Option("-o", "--output", metavar="DIR", file_okay=False, help=text)
 
 
@@ -50,7 +50,7 @@ Targets = Annotated[
 
 
 def guarded(command: Callable[P, None]) -> Callable[P, None]:
-    """``command`` with every failure turned into one message on stderr and its exit code."""
+    """Wrap ``command`` so that every failure becomes one message on stderr and its exit code."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -80,7 +80,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def _mention_hidden() -> None:
-    """Say on stderr which bundled entries the user's own catalogue hides: a forgotten file there changes every plan."""
+    """Print which bundled entries the user's catalogue hides, because a forgotten file there changes every plan."""
     if os.environ.get("SCALEACROSS_CONFIGS"):
         from scaleacross.catalogue import hidden
 
@@ -89,7 +89,7 @@ def _mention_hidden() -> None:
 
 
 def say_unread_columns(runs: Path | None) -> None:
-    """Say on stderr which columns of a runs file nothing is read from: a misspelt one is a figure that is not stated."""
+    """Print on stderr which columns of a runs file are not read, because a misspelt one drops its figures."""
     if runs is not None:
         from scaleacross.api.accuracy import unread_columns
 
@@ -119,7 +119,7 @@ def answer(found: Found, as_json: bool, report: Callable[[Found], RenderableType
 
 
 def searching() -> ProgressDisplay:
-    """One line of progress on stderr, while it is entered; called with each ``Progress``."""
+    """Return a display of progress on stderr: enter it as a context manager and call it with each ``Progress``."""
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
 

@@ -1,4 +1,4 @@
-"""import: what a team's cluster already says about itself -> a topology with real host names."""
+"""The command import: convert a cluster's own description into a topology with real host names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a search stops: wall-clock seconds, CPU seconds, or work."""
+"""Options that limit a search: wall-clock seconds, CPU seconds, or work."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Space = Annotated[
 
 
 def limits(time_limit_s: float, cpu_limit_s: float | None, work_limit: int | None) -> dict[str, Any]:
-    """``time_limit_s``, ``clock`` and ``work_limit`` as the functions of ``scaleacross.api`` take them.
+    """Return ``time_limit_s``, ``clock`` and ``work_limit`` as keyword arguments for functions of ``scaleacross.api``.
 
     Raises:
         typer.BadParameter: both CPU seconds and work are given.
@@ -52,5 +52,5 @@ def limits(time_limit_s: float, cpu_limit_s: float | None, work_limit: int | Non
 
 
 def wide(space: SpaceName) -> list[str]:
-    """The override of a job that ``--space`` stands for; none for what jobs say by default."""
+    """Return the override of a job that ``--space`` means; none for the default."""
     return [] if space == "quick" else [f"space={space}"]

@@ -1,4 +1,4 @@
-"""show, catalogue, schema: what can be named, and what stands behind the names."""
+"""The commands show, catalogue and schema: named entries and their contents."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def schema_command(
 
 
 def _say(data: Any) -> None:
-    """JSON on standard output, whole numbers and names as they are."""
+    """Print JSON on standard output; characters outside ASCII are kept."""
     import json
 
     typer.echo(json.dumps(data, indent=2, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""report.html and single charts: made where the charting library is installed, else said on stderr."""
+"""Write report.html and single charts where the charting library is installed; otherwise print so on stderr."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ Charts = Annotated[
 
 
 def page_files(contents: Callable[[], Contents], of: Plan | None = None) -> dict[str, str]:
-    """report.html by its name, with the whole report ``of`` a plan; empty, and said, where the charting library is missing."""
+    """Return report.html by its name, with the whole report ``of`` a plan.
+
+    Empty, with a message, where the charting library is missing.
+    """
     from importlib.metadata import version
 
     from scaleacross.report.page.html import MISSING, REPORT_FILE, can_draw, page
@@ -37,7 +40,7 @@ def page_files(contents: Callable[[], Contents], of: Plan | None = None) -> dict
 
 
 def write_charts(contents: Callable[[], Contents], folder: Path | None) -> None:
-    """Every chart of a page as NAME.svg, NAME.png and NAME.csv in ``folder``, which is said; nothing for None.
+    """Write every chart of a page as NAME.svg, NAME.png and NAME.csv in ``folder``; None writes nothing.
 
     Raises:
         InputError: the charting library is missing, or the folder cannot be written.
@@ -53,7 +56,7 @@ def write_charts(contents: Callable[[], Contents], folder: Path | None) -> None:
 
 
 def timeline_of(plan: Plan) -> PipelineTimeline | None:
-    """When every computation of the pipeline happens; None for a plan without one."""
+    """Return the times of all computations of the pipeline; None for a plan without one."""
     from scaleacross.api import schedule_of_plan
 
     return schedule_of_plan(plan) if plan.degrees.pp > 1 else None

@@ -1,4 +1,4 @@
-"""pareto: plans between two objectives."""
+"""The command pareto: plans on the Pareto front of two objectives."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pareto_command(
     as_json: Json = False,
     charts: Charts = None,
 ) -> None:
-    """Find plans of which none is better in two objectives at once, each with its proof.
+    """Find plans on the Pareto front of two objectives, each with its proof.
 
     With -o every finished search is kept: after an interruption the same command runs only what is missing.
 

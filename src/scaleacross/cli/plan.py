@@ -1,4 +1,4 @@
-"""plan, evaluate, emit: the commands that end in a plan and its launch files."""
+"""The commands plan, evaluate and emit, which end in a plan and its launch files."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def plan_command(
 ) -> None:
     """Find the fastest plan for a job, with proof, and write its launch files.
 
-    The first lines of the report come out; --full prints all of it, --section a part of it.
+    The first lines of the report are printed; --full prints all of it, --section a part of it.
 
-    The first Ctrl-C ends the search: the best plan so far comes out with its gap. The second one aborts.
+    The first Ctrl-C ends the search and prints the best plan so far with its gap. The second one aborts.
 
     \b
     Examples:
@@ -164,7 +164,7 @@ def plan_command(
 
 
 def _planned(asked: str | Job, refine_s: float, search: dict[str, Any]) -> Plan:
-    """The plan, with progress on stderr; the first Ctrl-C ends the search."""
+    """Search a plan, with progress on stderr; the first Ctrl-C ends the search."""
     from scaleacross.api import plan, refine_finalists
 
     with searching() as progress, first_interrupt() as stopped:
@@ -175,7 +175,7 @@ def _planned(asked: str | Job, refine_s: float, search: dict[str, Any]) -> Plan:
 def _improved(
     source: tuple[str, Path], asked: str | Job, hosts: Path | None, world: int | None, search: dict[str, Any]
 ) -> Improvement:
-    """What would change in settings that somebody runs, likewise."""
+    """Improve settings that somebody runs, with progress on stderr; the first Ctrl-C ends the search."""
     from scaleacross.api import improve_settings
 
     with searching() as progress, first_interrupt() as stopped:
@@ -183,7 +183,7 @@ def _improved(
 
 
 def refuse_together(refine_s: float, improve: Path | None, referee: int | None, work_limit: int | None) -> None:
-    """Options that contradict each other. Raises typer.BadParameter with the way out."""
+    """Refuse options that contradict each other. Raises typer.BadParameter with the way out."""
     if refine_s and improve:
         raise typer.BadParameter("--refine searches orders of one plan: write the plan with -o, then refine that job")
     if referee and refine_s:
@@ -286,7 +286,7 @@ def emit_command(
 def candidate_of(
     improve: Path | None, framework: str | None, hosts: Path | None, world: int | None
 ) -> tuple[str, Path] | None:
-    """(framework, file) of ``--improve``; None where nothing is to be improved."""
+    """Return (framework, file) of ``--improve``; None where nothing is to be improved."""
     if improve is None:
         if framework is not None or hosts is not None or world is not None:
             raise typer.BadParameter(
@@ -299,7 +299,7 @@ def candidate_of(
 
 
 def deliver_improvement(found: Improvement, as_json: bool, directory: Path | None, targets: list[str] | None) -> None:
-    """Files of the plan first, then what each change is worth."""
+    """Write the files of the plan, then print what each change is worth."""
     from scaleacross.bundle import write_bundle
     from scaleacross.report.improvement import improvement_report
 
@@ -312,7 +312,7 @@ def deliver_improvement(found: Improvement, as_json: bool, directory: Path | Non
 def deliver(
     plan: Plan, as_json: bool, directory: Path | None, targets: list[str] | None, view: View, charts: Path | None = None
 ) -> None:
-    """Files first (a closed pipe must not cost them), then the plan on stdout, then what was written on stderr."""
+    """Write files, print the plan on stdout, then name the files on stderr. A closed pipe must not cost the files."""
     from scaleacross.api import summarise
     from scaleacross.bundle import left_over, write_bundle
     from scaleacross.report.page.pages import plan_page
@@ -333,7 +333,7 @@ def deliver(
 
 
 def targets_of(emit: str | None, directory: Path | None) -> list[str] | None:
-    """Targets that the user names. What can be refused before a search, a place or a name, is refused here."""
+    """Return the targets that the user names. Invalid places and names are refused here, before the search."""
     from scaleacross.emitters import require_place, require_targets
 
     if directory is not None:

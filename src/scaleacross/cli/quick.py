@@ -1,4 +1,4 @@
-"""Arguments in place of a job file: the options of ``plan`` and ``init``, and the command ``init``."""
+"""Options in place of a job file, for ``plan`` and ``init``; and the command ``init``."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def job_or_start(
     target: str | None,
     topology: str | None = None,
 ) -> str | Job:
-    """The job that the user names, or the one that the options state.
+    """Return the job that the user names, or the one that the options state.
 
     Raises:
-        InputError: both, neither, or options that leave something open.
+        InputError: both, neither, or incomplete options.
     """
     given: dict[str, str | None] = {"--model": model, "--gpus": gpus, "--tokens": tokens, "--seq": sequence}
     given |= {"--trunk": trunk, "--km": None if km is None else str(km), "--target": target}
@@ -148,7 +148,7 @@ def init_command(
 
 
 def _ask(given: dict[str, str | None], questions: dict[str, str]) -> None:
-    """Ask for what is not given."""
+    """Ask the user for every option that is not given."""
     given |= {name: str(typer.prompt(question)) for name, question in questions.items() if given[name] is None}
 
 
@@ -160,7 +160,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _start(given: dict[str, str | None], km: float | None) -> Start:
-    """What the options state. Raises InputError for what they leave open."""
+    """Return what the options state. Raises InputError where they are incomplete."""
     from scaleacross.catalogue import Start
 
     missing = [name for name in QUESTIONS if given[name] is None and (name != "--gpus" or given["--topology"] is None)]

@@ -1,4 +1,6 @@
-"""plan, emit, simulate, compare and explain when the job is a recommendation model: same commands, same options, other tables."""
+"""plan, emit, simulate, compare, explain and verify for recommendation models: the same commands and options, other
+reports.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def plan_tables_command(
     gap: float,
     shown: tuple[bool, Sequence[str] | None, bool],
 ) -> bool:
-    """Plan a recommendation or an inference job; False where ``job`` is neither.
+    """Plan a recommendation or an inference job; return False where ``job`` is neither.
 
     Args:
         allowed_s: --time-limit and --cpu-limit.
@@ -54,7 +56,7 @@ _PLAN_OPTIONS = frozenset(
 
 
 def _refuse_others(context: typer.Context, known: frozenset[str], what: str) -> None:
-    """Name an option on the command line that has no meaning here, rather than ignore it. Raises typer.BadParameter."""
+    """Refuse an option that has no meaning here, rather than ignore it. Raises typer.BadParameter."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name) if parameter.name is not None else None
         if source is not None and source.name == "COMMANDLINE" and parameter.name not in known:
@@ -71,10 +73,10 @@ def plan_recommendation_command(
     gap: float,
     view: View,
 ) -> None:
-    """Plan, write plan.json, launch.json and TorchRec's files below ``output``, print.
+    """Plan, write plan.json, launch.json and TorchRec's files below ``output``, and print.
 
     Args:
-        limit: as ``cli.limits.limits`` states it.
+        limit: result of ``cli.limits.limits``.
     """
     from scaleacross.api import plan_recommendation
     from scaleacross.emitters import write_files
@@ -112,7 +114,7 @@ def plan_recommendation_command(
 
 
 def emitted(plan: RecommendationPlan) -> dict[str, str]:
-    """Files of every target; what cannot be written is said with its reason."""
+    """Return the files of every target that can be written; print the reason for the others."""
     from scaleacross.emitters import TABLE_EMITTERS
     from scaleacross.errors import EmitError
 
@@ -126,10 +128,10 @@ def emitted(plan: RecommendationPlan) -> dict[str, str]:
 
 
 def emit_recommendation_command(source: Path, targets: Sequence[str], output: Path, for_hosts: bool) -> None:
-    """Write the files of ``targets``, all or none; the plan is verified first.
+    """Verify the plan and write the files of ``targets``, all or none.
 
     Args:
-        for_hosts: names of hosts or Slurm options are given, which no file of a recommendation plan has a place for.
+        for_hosts: host names or Slurm options are given, which no file of a recommendation plan can contain.
     """
     from scaleacross.api import verify_recommendation
     from scaleacross.bundle import left_by_others, left_over
@@ -213,7 +215,7 @@ def compare_recommendation_command(
 
 
 def verify_recommendation_command(source: str, deep: bool, as_json: bool) -> None:
-    """Verify and say what was checked."""
+    """Verify the plan and print what was checked."""
     from scaleacross.api import verify_recommendation
     from scaleacross.catalogue import load_recommendation_plan
 
@@ -246,10 +248,10 @@ def explain_recommendation_command(context: typer.Context, source: str, as_json:
 def simulate_recommendation_command(
     source: str, what_if: Sequence[str], given: Sequence[str], output: Path | None, as_json: bool
 ) -> None:
-    """Simulate and print; with ``output`` simulation.json.
+    """Simulate and print; with ``output`` write simulation.json.
 
     Args:
-        given: options of language models that stand on the command line.
+        given: options on the command line that apply to language models only.
     """
     from scaleacross.api import simulate_recommendation
     from scaleacross.emitters import write_files

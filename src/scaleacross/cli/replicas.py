@@ -1,4 +1,4 @@
-"""coordinate: who takes part in training among replicas; goodput: what such a run has committed."""
+"""The commands coordinate (membership of replicas during training) and goodput (what such a run committed)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def goodput_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON and nothing else.")] = False,
 ) -> None:
-    """Say what a run among replicas has committed, what lost replicas cost, and what the plan had predicted.
+    """Print what a run of replicas has committed, what lost replicas cost, and what the plan had predicted.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""reproduce: a published design space, point by point; published shares of useful time."""
+"""The command reproduce: a published design space, point by point, or published figures next to ours."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _STUDIES = {
     "neo": "published_neo",
     "inference_cards": "published_cards",
 }
-"""Published figures beside ours: name -> module of ``api`` with a function of that name."""
+"""Published studies: name -> module of ``api`` with a function of that name."""
 
 
 def reproduce_command(
@@ -72,10 +72,10 @@ def reproduce_command(
     address: Address = None,
     charts: Charts = None,
 ) -> None:
-    """Hold our plan against production, one dimension at a time, and every baseline over a design space.
+    """Compare our plan with production, one dimension at a time, and with every baseline over a design space.
 
     Each finished point is a line of DIR/points.jsonl. The same command continues an interrupted run; points.csv holds one row
-    per point with everybody's step time; report.html shows them. ``ft_hsdp`` prints published shares of useful time under
+    per point with the step time of every plan; report.html shows them. ``ft_hsdp`` prints published shares of useful time under
     failures and ours, ``dual_level`` published compression of embedding vectors, ``freescale`` published balancing of samples,
     ``neo`` Neo on 128 A100, ``inference_cards`` Glow's rule for cards.
 
@@ -138,7 +138,7 @@ def _deliver(
     folders: tuple[Path, Path | None, Path | None],
     as_json: bool,
 ) -> None:
-    """report.html, page and charts into ``folders`` (results, page, charts), then the table or JSON."""
+    """Write report.html, page and charts into ``folders`` (results, page, charts), then print the table or JSON."""
     from scaleacross.emitters import write_files
     from scaleacross.report.design_space import design_json, design_report, replayed_off
     from scaleacross.report.page.design_space import space_page
@@ -189,7 +189,7 @@ def _require_agreement(found: Reproduction, least: float) -> None:
 
 
 def _write_docs(found: Reproduction, folder: Path, command: str) -> list[Path]:
-    """The page, its table and its plot."""
+    """Write the page, its table and its plot."""
     from datetime import date
 
     from scaleacross.emitters import write_files

@@ -1,4 +1,4 @@
-"""run and bench: a launch file executed with torchrun."""
+"""The commands run and bench: execute a launch file with torchrun."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run_command(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands and start nothing.")] = False,
 ) -> None:
-    """Run a training program as a plan says.
+    """Run a training program on the ranks and process groups of a plan.
 
     On one host it starts torchrun with one process per rank of the plan and SCALEACROSS_LAUNCH set, which backend
     "cpu:scaleacross" reads. For several hosts it prints the command of each host, in rank order. A program that calls
@@ -107,7 +107,7 @@ def bench_command(
 ) -> None:
     """Time a collective of a plan as nccl-tests does, or the kernels of this machine's GPU.
 
-    A collective runs on all ranks on this machine, beside the plan's prediction and gloo.
+    A collective runs on all ranks on this machine; the plan's prediction and gloo's time are shown, too.
     --gemm and --attention need no plan. They write gemm.csv and attention.csv, which calibrate reads: about a minute on a GPU,
     in the layouts of training and at clocks under load. On a processor shapes are few and small: that only shows that it runs.
 
@@ -175,7 +175,7 @@ def _bench_kernels(gemm: bool, attention: bool, device: str | None, accelerator:
 
 
 def _largest_axis(config: LaunchConfig) -> str:
-    """The axis with most ranks per group."""
+    """Return the axis with most ranks per group."""
     if not config.process_groups:
         raise InputError("the plan has one rank: there is no collective to time")
     return max(config.process_groups, key=lambda groups: groups.degree).axis

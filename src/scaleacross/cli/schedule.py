@@ -1,4 +1,4 @@
-"""schedule: one pipeline step as a chart, its totals, and its files."""
+"""The command schedule: one pipeline step as a chart, with totals and files."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def schedule_command(
 
 
 def _refined(source: str, time_limit_s: float) -> Plan:
-    """The plan with the best order found; its bound, or that nothing better was found, on stderr."""
+    """Return the plan with the best order found; print its bound, or that nothing better was found, on stderr."""
     from scaleacross.api import refine_schedule, verified_plan
 
     given = verified_plan(source)
@@ -92,7 +92,7 @@ def _refined(source: str, time_limit_s: float) -> Plan:
 
 
 def deliver(timeline: PipelineTimeline, as_json: bool, directory: Path | None) -> None:
-    """Files first, then the timeline on stdout, then what was written on stderr."""
+    """Write files, print the timeline on stdout, then name the files on stderr."""
     from scaleacross.emitters import write_files
     from scaleacross.emitters.pipeline_csv import timeline_files
     from scaleacross.report.schedule import schedule_report

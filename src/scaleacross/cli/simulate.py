@@ -1,4 +1,4 @@
-"""simulate: one step of a plan event by event, with traces of it; or weeks of training under failures."""
+"""The command simulate: one step event by event, with traces of it; or weeks of training under failures."""
 
 from __future__ import annotations
 
@@ -80,8 +80,9 @@ def simulate_command(
 ) -> None:
     """Simulate one step of a plan on its topology, event by event, and state the difference to the estimated step time.
 
-    The simulation does not see the cost model. Computation comes from the plan, links from the topology, and flows that meet
-    share links max-min fairly. Differences above 5 % of the step are flagged with their cause, as far as the simulation sees it.
+    The simulation does not see the cost model. Computation comes from the plan, links from the topology, and concurrent
+    flows share links max-min fairly. Differences above 5 % of the step are flagged with their cause, where the simulation
+    shows it.
 
     \b
     Examples:
@@ -135,7 +136,7 @@ def _one_step(
     charts: Path | None,
     as_json: bool,
 ) -> None:
-    """Files first, then the report."""
+    """Simulate one step, write the files, then print the report."""
     from scaleacross.api import simulate, verified_plan
     from scaleacross.report.simulation import simulation_report
 
@@ -162,7 +163,7 @@ def _one_step(
 
 
 def _refuse(among: str, **wrong: object) -> None:
-    """Options that say nothing about what is asked."""
+    """Raise InputError for options that do not apply to what is asked."""
     from scaleacross.errors import InputError
 
     given = [f"--{name.replace('_', '-')}" for name, value in wrong.items() if value]
@@ -212,7 +213,7 @@ def _weeks(
 
 
 def _write_page(plan: Plan, step: SimulatedStep, folder: Path) -> list[str]:
-    """simulation.json and report.html, all or none."""
+    """Write simulation.json and report.html, all or none; return their paths."""
     from scaleacross.emitters import write_files
     from scaleacross.report.page.pages import simulation_page
 
@@ -222,7 +223,7 @@ def _write_page(plan: Plan, step: SimulatedStep, folder: Path) -> list[str]:
 
 
 def _write(step: SimulatedStep, trace: Path | None) -> list[str]:
-    """Files first, all or none of each kind; what was written, for stderr."""
+    """Write the trace, if asked for; return what was written, for stderr."""
     from scaleacross.emitters import write_files
 
     written: list[str] = []
@@ -234,7 +235,7 @@ def _write(step: SimulatedStep, trace: Path | None) -> list[str]:
 
 
 def _write_chakra(plan: Plan, folder: Path, what_if: Sequence[str], written: list[str]) -> str:
-    """All files or none; why there is no network file, '' where there is one."""
+    """Write all Chakra files or none; return the reason why there is no network file, '' where there is one."""
     import time
 
     from scaleacross.api import execution_trace

@@ -1,4 +1,4 @@
-"""How a plan is submitted to SLURM, as options in place of the job's ``slurm:``."""
+"""Options for submission to SLURM, in place of the job's ``slurm:``."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ SlurmExtra = Annotated[
 def slurm_fields(
     partition: list[str] | None, account: str | None, time: str | None, container: str | None, extra: list[str] | None
 ) -> dict[str, Any]:
-    """The fields of ``slurm:`` that the options state.
+    """Return the fields of ``slurm:`` that the options state.
 
     Raises:
-        InputError: a partition for all hosts beside partitions of buildings, or two for all.
+        InputError: a partition for all hosts together with partitions of buildings, or two for all.
     """
     stated: dict[str, Any] = {"account": account, "time": time, "container": container, "extra": extra or None}
     pairs = [text.partition("=") for text in partition or ()]
@@ -49,5 +49,5 @@ def slurm_fields(
 
 
 def slurm_overrides(fields: dict[str, Any]) -> list[str]:
-    """The fields as ``--set`` writes them."""
+    """Return the fields as ``--set`` writes them."""
     return [f"slurm.{key}={json.dumps(value)}" for key, value in fields.items()]

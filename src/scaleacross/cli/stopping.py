@@ -1,4 +1,4 @@
-"""Signals: the first Ctrl-C of a search asks for what was found so far, the second aborts; SIGTERM ends any command."""
+"""Signals: the first Ctrl-C of a search requests its best plan so far, the second aborts; SIGTERM ends any command."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from types import FrameType
 
 @contextmanager
 def first_interrupt() -> Iterator[Callable[[], bool]]:
-    """Whether somebody has interrupted the process inside; a second time raises KeyboardInterrupt.
+    """Yield a function that returns whether the process was interrupted; a second one raises KeyboardInterrupt.
 
-    Only the main thread hears of interrupts: in any other one the answer is always no.
+    Only the main thread receives interrupts, so in any other thread the function always returns False.
     """
     heard = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -34,9 +34,9 @@ def first_interrupt() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def unwound_on_sigterm() -> Iterator[None]:
-    """SIGTERM raises SystemExit(143) inside, so that ranks, namespaces and part-written files do not outlive the command.
+    """Raise SystemExit(143) on SIGTERM, so that ranks, namespaces and partial files do not outlive the command.
 
-    By default the process would die on the spot. A handler that is there already stays.
+    By default the process would end at once. An existing handler stays.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:

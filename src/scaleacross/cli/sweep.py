@@ -1,4 +1,4 @@
-"""sweep: every point of a study."""
+"""The command sweep: run every point of a study."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def sweep_command(
 
     A point that a neighbour's plan runs faster takes that plan (found_by: neighbour); its bound stays that of its own search.
 
-    Of a row, step_s and all rates are of the simulated step where step_of says simulation, else of the estimate (tables, and
-    what the simulation refuses). bound_s and gap refer to estimate_s.
+    step_s and all rates of a row are simulated where step_of says simulation, else estimated (recommendation models, and
+    plans that the simulator refuses). bound_s and gap refer to estimate_s.
 
     A running Dask or Ray cluster takes over with --engine and --address (pip install 'scaleacross[dask]' or
     'scaleacross[ray]', here and on its workers); results are kept in DIR on this machine all the same.
@@ -89,7 +89,7 @@ def sweep_command(
 
 @contextmanager
 def points_told(directory: Path) -> Iterator[SweepBar]:
-    """The bar of a run over many points; an interruption says what is kept."""
+    """Yield the progress bar of a run over many points; an interruption prints where finished points are kept."""
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.sweep import SweepBar
 
@@ -99,7 +99,7 @@ def points_told(directory: Path) -> Iterator[SweepBar]:
 
 @contextmanager
 def kept_in(directory: Path | None) -> Iterator[None]:
-    """Where an interruption leaves what was found; None: nowhere."""
+    """On an interruption print where finished points are kept; None: nowhere."""
     try:
         yield
     except KeyboardInterrupt:
@@ -109,14 +109,14 @@ def kept_in(directory: Path | None) -> Iterator[None]:
 
 
 def exit_if_failed(statuses: Mapping[str, int]) -> None:
-    """Exit where points met an unexpected error."""
+    """Exit with an error where points met an unexpected error."""
     if failed := statuses.get("failed"):
         typer.echo(f"error: {failed} points met an unexpected error; the same command tries them again", err=True)
         raise typer.Exit(EXIT_UNEXPECTED)
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     import os
 
     return len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""testbed: emulated buildings on this machine."""
+"""The command testbed: emulated buildings on this machine."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def run_command(
     name: TestbedName = "one",
     as_json: Json = False,
 ) -> None:
-    """Train a job in the buildings of its topology: measured beside predicted, our plan beside production's.
+    """Train a job in the buildings of its topology: measured and predicted steps of our plan and production's.
 
     Links and computation are measured first, so predictions are about this machine. If the testbed is up it is used and stays,
     with whatever was done to its trunks; else it is made for the run.
@@ -197,7 +197,7 @@ def collectives_command(
     name: TestbedName = "one",
     as_json: Json = False,
 ) -> None:
-    """Time every way to run an all-reduce over trunks of 0.1 to 1 Gbit/s, beside the prediction.
+    """Time every algorithm for an all-reduce over links of 0.1 to 1 Gbit/s, and compare with the prediction.
 
     \b
     Examples:
@@ -218,7 +218,7 @@ def halve_command(
     name: TestbedName = "one",
     as_json: Json = False,
 ) -> None:
-    """Halve a trunk in mid-run: does the trace name it, and does planning again with the measured rate pay?
+    """Halve an inter-building link in mid-run: does the trace name it, and does planning with the measured rate pay?
 
     The rate to begin with is that at which halving makes most difference between plans.
 

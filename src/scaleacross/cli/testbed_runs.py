@@ -1,4 +1,6 @@
-"""The experiments of ``scaleacross testbed``: folders, progress and the testbed's life around what the room measures."""
+"""The experiments of ``scaleacross testbed``: their folders, progress and testbeds, around the measurements of
+``testbed``.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def run_job(
 
 
 def calibrated_topology(job: str, name: str) -> dict[str, str]:
-    """The job's topology as measured: its place in a catalogue, and YAML."""
+    """Return the job's topology as measured: path in a catalogue -> YAML."""
     from scaleacross.catalogue.write import entry_text
     from scaleacross.testbed.training import calibrate, resolved
 
@@ -52,7 +54,7 @@ def calibrated_topology(job: str, name: str) -> dict[str, str]:
 
 
 def run_collectives(topology: str, quick: bool, output: Path | None, name: str) -> CollectiveResults:
-    """All settings, or one."""
+    """Measure all settings, or with ``quick`` one."""
     from scaleacross.catalogue import load_topology
     from scaleacross.testbed.collectives import MIDDLE_BYTES_PER_S, SIZES_BYTES, measure_collectives
 
@@ -63,7 +65,7 @@ def run_collectives(topology: str, quick: bool, output: Path | None, name: str) 
 
 
 def run_halved(job: str, steps: int, output: Path | None, name: str) -> Degraded:
-    """A trunk halved in mid-run."""
+    """Measure a run in which an inter-building link is halved."""
     from scaleacross.testbed.experiments import measure_halved
     from scaleacross.testbed.training import resolved
 
@@ -75,7 +77,7 @@ def run_halved(job: str, steps: int, output: Path | None, name: str) -> Degraded
 def write_page(
     job: str, three: str | None, halved: str | None, steps: int, quick: bool, only: str | None, output: Path, name: str
 ) -> list[Path]:
-    """testbed.md, .svg and .json in ``output``, anew after every setting: an interrupt costs no more than what was under way."""
+    """Write testbed.md, .svg and .json after every setting, so that an interruption costs only the current one."""
     from scaleacross.emitters import write_files
     from scaleacross.report.testbed_page import results_json, results_of, results_page
     from scaleacross.report.testbed_plot import training_plot
@@ -118,7 +120,7 @@ def _text(path: Path) -> str:
 
 
 def prepare() -> None:
-    """Torch is there, and namespaces can be made: as an ordinary user in a process of their own."""
+    """Require torch, and enter private namespaces where an ordinary user must."""
     from scaleacross.runtime.requirement import require_torch
     from scaleacross.testbed.session import enter_private
 
@@ -127,13 +129,13 @@ def prepare() -> None:
 
 
 def say(line: str) -> None:
-    """Progress, on stderr."""
+    """Print progress on stderr."""
     typer.echo(line, err=True)
 
 
 @contextmanager
 def folder(output: Path | None) -> Iterator[Path]:
-    """``output``, or one that goes with the run."""
+    """Yield ``output``, or a temporary folder that is removed after the run."""
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         yield output
@@ -144,7 +146,7 @@ def folder(output: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def testbed_of(topology: Topology, name: str) -> Iterator[Testbed]:
-    """The one that is up, which stays; else one for the time of the block."""
+    """Yield the testbed that is up, which stays; else one for the duration of the block."""
     from scaleacross.testbed import fabric, session
 
     if fabric.existing(session.prefix_of(name)):

@@ -1,4 +1,4 @@
-"""validate: predictions held against what others measured."""
+"""The command validate: compare predictions with measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""verify: what a plan states, checked without the solver."""
+"""The command verify: check what a plan states, without the solver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def verify_command(
 ) -> None:
     """Check everything that a plan states, without the solver, and say how each part was checked.
 
-    Counted, with no part of the cost model's step: devices, rules, memory, groups, replicas and failure domains. Recomputed by
+    Counted, without the cost model's step time: devices, rules, memory, groups, replicas and failure domains. Recomputed by
     the cost model on the groups that were counted: step time, traffic, collectives, proof, spending and network. An error of the
     cost model itself shows only against the simulation (--deep), which shares kernel times, bytes and calls with it, and against
     measured runs. Exit code 5, with a line for everything that is wrong, when the plan does not verify.

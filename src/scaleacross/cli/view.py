@@ -1,4 +1,4 @@
-"""How much of a report is printed: its first lines, all of it, some sections, or one line."""
+"""Options for how much of a report is printed: its first lines, all of it, some sections, or one line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ExplanationSections = Annotated[
 
 @dataclass(frozen=True)
 class View:
-    """What of a report is printed; one choice at most is made."""
+    """The part of a report to print; at most one field is set."""
 
     full: bool = False
     sections: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class View:
         parts: Callable[[Found, Sequence[str]], RenderableType],
         line: Callable[[Found], str],
     ) -> None:
-        """Print ``found`` as JSON, or what was asked for of its report; only that is made."""
+        """Print ``found`` as JSON, or the requested part of its report; no other part is computed."""
         if as_json:
             typer.echo(found.model_dump_json(indent=2))
         elif self.quiet:
@@ -70,10 +70,10 @@ class View:
 
 
 def view_of(full: bool, sections: Sequence[str] | None, quiet: bool, known: Sequence[str]) -> View:
-    """The view that the options ask for.
+    """Return the view that the options ask for.
 
     Raises:
-        typer.BadParameter: a section that there is none of, or options that exclude each other.
+        typer.BadParameter: an unknown section, or options that exclude each other.
     """
     named = tuple(sections or ())
     for name in named:
@@ -91,7 +91,7 @@ def show_plan(plan: Plan, as_json: bool, view: View, found: Callable[[], PlanSum
     """Print a plan.
 
     Args:
-        found: makes what the first lines say beyond the plan; called only where they are printed.
+        found: computes the bottlenecks and costs of the first lines; called only where these are printed.
         submit: the command that starts the plan, where launch files were written.
     """
     from scaleacross.report.summary import plan_line, plan_summary

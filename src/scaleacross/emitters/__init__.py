@@ -1,8 +1,10 @@
-"""Plan -> files that something else reads. Emitters never decide: what a target cannot express they refuse by name.
+"""Turn a plan into files that other programs read. Emitters never decide; they refuse by name what a target cannot
+express.
 
-``render(plan)`` of a target is pure and returns file names, relative to the output folder, with their text. ``launch`` and
-``nccl`` write at the top of it; ``torchrun``, ``torchtitan`` and ``megatron`` each in a folder of their own, because each has
-a rank order of its own and their hosts.txt must not be mixed up; ``pipeline_csv`` too, for its file names are general.
+``render(plan)`` of a target is pure and returns file names, relative to the output folder, with their text. ``launch``
+and ``nccl`` write at the top of it. ``torchrun``, ``torchtitan`` and ``megatron`` have a folder each, because their
+rank orders differ and their hosts.txt must not be mixed up. ``pipeline_csv`` has one too, because its file names are
+general.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ TABLE_EMITTERS: Final[Mapping[str, Callable[[RecommendationPlan], dict[str, str]
 
 
 def _accept(plugin: Plugin, render: Any) -> Emitter:
-    """A package's emitter: file names, relative and inside the output folder, with their text."""
+    """Wrap a package's emitter so that its result is checked: texts by relative names inside the output folder."""
 
     def rendered(plan: Plan) -> dict[str, str]:
         files = render(plan)
@@ -78,10 +80,10 @@ EMITTERS: Final = Registry[str, Emitter]("emitters", _BUNDLED, _accept)
 
 
 def emit(plan: Plan, target: str, directory: str | os.PathLike[str]) -> list[Path]:
-    """Write the files of ``target`` below ``directory`` (made if needed) and return their paths.
+    """Write the files of ``target`` below ``directory`` (created if needed) and return their paths.
 
-    Everything is rendered first and written aside; only then are the files moved into place, each in one step. So an error or an
-    interruption leaves old files as they were or new ones complete, never a part of one.
+    Everything is rendered and staged first. Then the files are moved into place, each in one step. So an error or an
+    interruption leaves every file either old or new, never partial.
 
     Raises:
         InputError: unknown target, or a place that cannot be written.
@@ -92,7 +94,7 @@ def emit(plan: Plan, target: str, directory: str | os.PathLike[str]) -> list[Pat
 
 
 def require_targets(targets: Sequence[str]) -> None:
-    """Raise InputError for a name that is no target, with the nearest one."""
+    """Raise InputError for an unknown target name, and suggest the nearest one."""
     for target in targets:
         if target not in EMITTERS:
             near = difflib.get_close_matches(target, EMITTERS, n=1)
@@ -101,7 +103,7 @@ def require_targets(targets: Sequence[str]) -> None:
 
 
 def write_files(files: Mapping[str, str | bytes], directory: Path) -> list[Path]:
-    """Write ``files`` (relative name -> content) below ``directory``, all or none as far as a file system allows.
+    """Write ``files`` (relative name -> content) below ``directory``, all or none where possible; return their paths.
 
     Scripts (``.sh``, ``.sbatch``) are made executable.
 
@@ -136,7 +138,10 @@ def write_files(files: Mapping[str, str | bytes], directory: Path) -> list[Path]
 
 
 def require_place(directory: Path) -> None:
-    """Raise InputError where no folder can be: the root of the file system, or below a file. Cheap, for before a search."""
+    """Raise InputError where no folder can be: at the root of the file system, or below a file.
+
+    Fast enough to call before a search.
+    """
     if directory.resolve() == Path(directory.resolve().anchor):
         raise InputError(f"{directory} is the root of the file system: choose a folder of its own")
     for path in [*directory.parents, directory]:
@@ -145,7 +150,7 @@ def require_place(directory: Path) -> None:
 
 
 def _make_folder(folder: Path) -> list[Path]:
-    """Make ``folder`` and its parents; the ones that are new, outermost first."""
+    """Create ``folder`` and its parents; return the new ones, outermost first."""
     missing = [path for path in [*reversed(folder.parents), folder] if not path.exists()]
     require_place(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,9 @@
-"""The fleet of a plan as a network of ASTRA-sim's analytical backend: one switch dimension per level, innermost first.
+"""A plan's accelerators as a network of ASTRA-sim's analytical backend: one switch dimension per level, innermost
+first.
 
-Its dimensions are alike everywhere: every domain, rack, zone and building must hold as many of the plan's accelerators. Bandwidth
-is what one accelerator gets when all of its unit send at once (oversubscription counted), in GiB/s, which the backend calls GB/s.
-A switch is two links away, each half of the latency of the level.
+Its dimensions are uniform: every domain, rack, zone and building must hold equally many of the plan's accelerators.
+Bandwidth is that of one accelerator when all of its unit send at once (oversubscription counted), in GiB/s, which the
+backend calls GB/s. A switch is two links away, each with half of the level's latency.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ INSIDE: Final[tuple[LinkLevel, ...]] = ("scale_up", "rack", "zone", "building")
 
 
 class AstraNetwork(NamedTuple):
-    """``network.yml`` and its dimensions, or an empty text and why the backend cannot express the fleet."""
+    """``network.yml`` and its number of dimensions, or an empty text and why the backend cannot express the network."""
 
     text: str
     num_dimensions: int = 1
@@ -28,7 +29,7 @@ class AstraNetwork(NamedTuple):
 
 
 def astra_network(plan: Plan) -> AstraNetwork:
-    """The network under the accelerators of a plan."""
+    """Return the network that joins the accelerators of a plan."""
     topology, fill = plan_topology(plan), plan.placement.fill
     if len({share.num_accelerators for share in fill}) > 1:
         uneven = ", ".join(f"{share.building} {share.num_accelerators:,}" for share in fill)
@@ -42,6 +43,8 @@ def astra_network(plan: Plan) -> AstraNetwork:
         if len(units) > 1 or size % unit or unit % inner:
             return _refused(f"it has equal parts only; units of level {level} do not divide {size:,} accelerators")
         rates, latencies = zip(*(_inside(building, level) for building in buildings), strict=True)
+        # outside the scale-up domain traffic passes all inner levels, so none of these levels is faster than the one
+        # inside it
         rate = min(rates) if level == "scale_up" else min(outside, *rates)
         outside = outside if level == "scale_up" else rate
         rows += [(unit // inner, rate, max(latencies))] if unit > inner else []
@@ -59,20 +62,24 @@ def _refused(why: str) -> AstraNetwork:
 
 
 def _inside(building: Building, level: LinkLevel) -> tuple[float, float]:
-    """Bytes/s of one accelerator while all send, and one-way latency."""
+    """Return bytes/s of one accelerator while all send, and one-way latency in seconds."""
     link = getattr(building.links, level)
     rate = link.technology.bandwidth_bytes_per_s * link.technology.efficiency_fraction
     return rate / link.oversubscription_ratio, link.one_way_latency_s
 
 
 def _between(topology: Topology, names: list[str], size: int) -> tuple[float, float] | None:
-    """Bytes/s of one accelerator over the trunks out of its building, at the worst of them, and the longest latency."""
+    """Return bytes/s per accelerator over its building's slowest link to another, and the longest latency (s).
+
+    None where some buildings have no link between them.
+    """
     there = {frozenset(trunk.between): trunk for trunk in topology.trunks}
     pairs = [frozenset((a, b)) for index, a in enumerate(names) for b in names[:index]]
     if any(pair not in there for pair in pairs):
         return None
     trunks = [there[pair] for pair in pairs]
     slowest = min(attainable_trunk_bytes_per_s(topology, trunk) for trunk in trunks)
+    # the accelerators of a building share its links to all others
     return slowest * (len(names) - 1) / size, max(trunk.one_way_latency_s for trunk in trunks)
 
 

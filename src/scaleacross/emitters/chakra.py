@@ -1,14 +1,14 @@
-"""A step as Chakra execution traces, one file per rank, with what ASTRA-sim needs to run them.
+"""A step as Chakra execution traces, one file per rank, with the files that ASTRA-sim needs to run them.
 
 * ``trace.N.et``         nodes of rank N: computations by seconds, collectives by group, kind and bytes, messages by peer and tag
 * ``comm_groups.json``   members of every group, numbered from 1 (0 means all ranks to ASTRA-sim)
-* ``network.yml``        one dimension per level; left out where the parts of the fleet are not equal (``astra_network``)
+* ``network.yml``        one dimension per level; left out where the network is not uniform (``astra_network``)
 * ``system.json``, ``remote_memory.json``, ``run.sh``   rings and direct all-to-alls, four chunks, no remote memory; the command
-* ``manifest.json``      what was written, from what, and the step time of the replay to compare with
+* ``manifest.json``      what was written, from what, and the simulated step time to compare with
 
-ASTRA-sim runs one communication of a rank at a time, so they depend on one another in the order of the replay; without that,
-ranks that pick different ones first would wait for each other for ever. An all-gather states what a rank puts in, everything else
-the whole. Durations are whole microseconds, as the format has them.
+ASTRA-sim runs one communication of a rank at a time. So they depend on one another in the order of the simulation.
+Otherwise ranks that start with different ones would wait for each other forever. An all-gather states the bytes that a
+rank contributes, everything else the whole. Durations are whole microseconds, as in the format.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from scaleacross.spec.plan import Plan
 
 SCHEMA_VERSION: Final = "0.0.4"
 NODE_BYTES: Final = 120
-"""About what a node takes, for a forecast."""
+"""Approximate bytes of a node, for the forecast of a file's size."""
 MOST_BYTES: Final = 512 * 2**20
 RUN: Final = """\
 #!/usr/bin/env bash
@@ -56,10 +56,12 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 def chakra_files(
     trace: ExecutionTrace, plan: Plan, told: Callable[[int, int], None] | None = None
 ) -> tuple[dict[str, str | bytes], str]:
-    """Files by name, and why ``network.yml`` is not among them ('' where it is).
+    """Return the files by name, and the reason why ``network.yml`` is missing ('' where it is not).
 
     Args:
-        told: how many ranks of how many are written.
+        trace: operations of every rank.
+        plan: the plan that the trace is of.
+        told: called with the number of ranks written and their total.
 
     Raises:
         EmitError: the traces would be larger than MOST_BYTES.
@@ -95,7 +97,7 @@ def _require_a_size_that_can_be_read(trace: ExecutionTrace) -> None:
 
 
 class _Groups:
-    """Numbers of the groups of all communicators, from 1."""
+    """Number the groups of all communicators, from 1."""
 
     def __init__(self, trace: ExecutionTrace) -> None:
         self.trace = trace
@@ -115,7 +117,7 @@ class _Groups:
 
 
 def _messages(trace: ExecutionTrace, groups: _Groups, rank: int) -> Iterator[Any]:
-    """Metadata, then nodes; calls in a row wait for one another, and every communication for the one before."""
+    """Yield metadata, then nodes. Consecutive calls wait for one another, and every communication for the previous one."""
     yield CLASSES["GlobalMetadata"](version=SCHEMA_VERSION)
     last: list[int] = []
     number, spoken = 0, 0
@@ -128,6 +130,7 @@ def _messages(trace: ExecutionTrace, groups: _Groups, rank: int) -> Iterator[Any
                 node.type, node.duration_micros = COMP_NODE, round(operation.seconds * 1e6)
                 node.attr.extend(attributes(is_cpu_op=False))
             else:
+                # every communication waits for the previous one: ASTRA-sim runs one per rank at a time
                 node.ctrl_deps.extend([spoken] if spoken and spoken not in before else [])
                 node.type, found = _communication(trace, groups, rank, operation)
                 node.attr.extend(attributes(is_cpu_op=False, **found))
@@ -152,14 +155,17 @@ def _communication(
 
 
 def _memory_bytes_per_s(plan: Plan) -> float:
-    """Memory bandwidth of the plan's slowest accelerator type."""
+    """Return the attainable memory bandwidth, in bytes/s, of the plan's slowest accelerator type."""
     topology = plan_topology(plan)
     types = [topology.building(share.building).accelerator for share in plan.placement.fill]
     return min(one.memory_bandwidth_bytes_per_s * one.memory_efficiency_fraction for one in types)
 
 
 def _system(dimensions: int, memory_bytes_per_s: float) -> str:
-    """Rings, and all-to-alls sent to every member at once; sums are read and written at the accelerator's memory bandwidth."""
+    """Return system.json: rings, and all-to-alls sent to every member at once.
+
+    Sums run at the accelerator's memory bandwidth.
+    """
     kinds = {op: "direct" if op == "all_to_all" else "ring" for op in COLLECTIVES}
     named = {f"{op.replace('_', '-')}-implementation": [kind] * dimensions for op, kind in kinds.items()}
     data = {

@@ -1,7 +1,7 @@
-"""Messages of Chakra execution traces, built at run time from the field numbers that the format gives them.
+"""Messages of Chakra execution traces, built at run time from the format's field numbers.
 
-Source: mlcommons/chakra ``schema/protobuf/et_def.proto`` (package ChakraProtoMsg). Only the fields that a generated trace needs
-are declared; a reader of the whole schema sees the others at their defaults.
+Source: mlcommons/chakra ``schema/protobuf/et_def.proto`` (package ChakraProtoMsg). Only the fields that a generated
+trace needs are declared; a reader of the whole schema sees the others at their defaults.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def _classes() -> Mapping[str, Any]:
 
 
 CLASSES: Final = _classes()
-"""``Node``, ``AttributeProto``, ``GlobalMetadata``."""
+"""The message classes ``Node``, ``AttributeProto`` and ``GlobalMetadata``."""
 
 
 def delimited(messages: Iterable[Any]) -> bytes:
-    """Each message after its length as a varint: the layout of an .et file."""
+    """Return the messages, each after its length as a varint: the layout of an .et file."""
     out = BytesIO()
     for message in messages:
         proto.serialize_length_prefixed(message, out)
@@ -76,7 +76,7 @@ def delimited(messages: Iterable[Any]) -> bytes:
 
 
 def attributes(**values: bool | int | str) -> Iterator[Any]:
-    """Attributes as generated traces have them: sizes unsigned, kinds of collectives 64 bits, ranks and tags 32."""
+    """Yield attributes typed as in generated traces: sizes unsigned, collective kinds 64 bits, ranks and tags 32."""
     for name, value in values.items():
         if isinstance(value, bool):
             yield CLASSES["AttributeProto"](name=name, bool_val=value)

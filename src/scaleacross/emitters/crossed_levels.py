@@ -1,4 +1,6 @@
-"""The link levels that a plan crosses, with what a library is set by: rate, round trip, and whether flows are hashed."""
+"""The link levels that a plan crosses, with the figures that determine a library's settings: rate, round trip, hashing
+of flows.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ class LevelFigures:
 
 
 def crossed_levels(plan: Plan) -> tuple[LevelFigures, ...]:
-    """Figures of every link level that an axis of the plan spans or that a communicator was decided to cross, innermost first."""
+    """Return figures of every link level that an axis or a communicator's network crosses, innermost first."""
     topology = plan_topology(plan)
     used = [topology.building(share.building) for share in plan.placement.fill]
     axes: dict[LinkLevel, list[str]] = defaultdict(list)
@@ -63,13 +65,14 @@ def _figures(level: LinkLevel, axes: tuple[str, ...], used: list[Building], topo
 
 
 def _over_trunks(topology: Topology, level: LinkLevel, names: list[str]) -> tuple[float, Transport | None]:
-    """Longest one-way latency between two used buildings of the level's kind, s, and what carries their traffic.
+    """Return the longest one-way latency (s) between two used buildings at this level, and the transport.
 
-    One trunk of TCP on such a path makes the whole level TCP: a communicator has one network for all of its peers.
+    One TCP link on such a path makes the whole level TCP, because a communicator has one network for all of its peers.
     """
     paths = TrunkPaths(topology)
     longest, carried = 0.0, set[Transport | None]()
     for here, there in permutations(names, 2):
+        # campus links stay within a region, region links leave it
         if (topology.region_of(here) == topology.region_of(there)) == (level == "campus"):
             longest = max(longest, paths.latency_s(here, there))
             carried |= {trunk.transport for trunk in paths.between(here, there).trunks}
@@ -77,7 +80,7 @@ def _over_trunks(topology: Topology, level: LinkLevel, names: list[str]) -> tupl
 
 
 def axes_over_sockets(plan: Plan) -> frozenset[str]:
-    """Axes of a plan whose groups cross a trunk that is stated as TCP."""
+    """Return the axes of a plan whose groups cross an inter-building link that is stated as TCP."""
     levels = [one.level for one in crossed_levels(plan) if one.transport == "tcp"]
     inmost = min((LINK_LEVELS.index(level) for level in levels), default=len(LINK_LEVELS))
     return frozenset(axis for axis, level in plan.placement.spans.items() if LINK_LEVELS.index(level) >= inmost)

@@ -16,16 +16,16 @@ from scaleacross.workloads.recommendation import Dlrm
 
 
 def render(plan: RecommendationPlan) -> dict[str, str]:
-    """launch.json."""
+    """Return the text of launch.json."""
     return {"launch.json": launch_json(launch_config(plan))}
 
 
 def launch_config(plan: RecommendationPlan) -> LaunchConfig:
-    """The plan as a launch contract: dp_shard is a replica group of ranks, dp_replicate joins the groups; no other axis.
+    """Return the plan as a launch contract: dp_shard is a replica group of ranks, dp_replicate joins the groups.
 
     Raises:
-        EmitError: vectors travel coded, by copy engines, or in another precision than tables are stored in, which no runtime
-            of ours does.
+        EmitError: vectors are coded, moved by copy engines, or in another precision than tables are stored in; our
+            runtime does none of this.
     """
     job, decision = plan.job, plan.decision
     if job.exchange_precision != job.table_precision:

@@ -1,4 +1,4 @@
-"""Files of a launch folder that are the same for every plan but for some words."""
+"""Fill templates of files that are the same for every plan but for some words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from importlib.resources import files
 
 
 def filled(template: str, **words: object) -> str:
-    """The text of ``templates/TEMPLATE`` with words in place of every ``@word@``. Raises KeyError for a word that is missing."""
+    """Return ``templates/TEMPLATE`` with every ``@word@`` replaced by its word. Raises KeyError for a missing word."""
     text = files(__package__).joinpath("templates", template).read_text(encoding="utf-8")
     return re.sub(r"@(\w+)@", lambda found: str(words[found[1]]), text)

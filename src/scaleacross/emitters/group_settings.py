@@ -1,7 +1,7 @@
 """Settings that differ by communicator: hints, traffic class, and chunks of NCCLX's hierarchical gather.
 
-A communicator's connections serve all of its collectives, so it gets the most that any of them was decided to need, and the class
-of those that the step waits for, if there are any.
+A communicator's connections serve all of its collectives. So it gets the largest setting decided for any of them, and
+the traffic class of exposed collectives, if it has any.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ MOST_OVERLAP_BYTES: Final = 8 * 1024 * 1024
 
 
 UNEQUAL: Final = "tokens"
-# What all-to-alls send in unequal parts. torch hands those to NCCL as grouped messages, which kernels run; copy engines run
-# ncclAlltoAll, of equal parts (pytorch/pytorch#170344).
+# payload of all-to-alls with unequal parts. torch passes those to NCCL as grouped messages, which kernels run. Copy
+# engines run only ncclAlltoAll, of equal parts (pytorch/pytorch#170344).
 
 
 def by_engines(choice: CommunicatorChoice) -> bool:
-    """Whether copy engines were decided for a collective that NCCL lets them run."""
+    """Return whether copy engines were decided for a collective that NCCL can run on them."""
     return choice.driver == "copy_engines" and choice.payload != UNEQUAL
 
 
 def zero_cta(plan: Plan) -> frozenset[str]:
-    """Communicators with a collective that copy engines drive."""
+    """Return the communicators with a collective that copy engines drive."""
     return frozenset(choice.communicator for choice in plan.decision.network or () if by_engines(choice))
 
 
 def most_channels(plan: Plan) -> dict[str, int]:
-    """Communicator -> blocks of threads: the most that was decided for any of its collectives beyond a scale-up domain."""
+    """Map each communicator to its most channels (thread blocks) over all collectives that leave a scale-up domain."""
     out: dict[str, int] = {}
     for choice in plan.decision.network or ():
         if choice.connections and choice.num_channels:
@@ -49,7 +49,7 @@ def most_channels(plan: Plan) -> dict[str, int]:
 
 
 def traffic_classes(plan: Plan) -> dict[str, int]:
-    """Communicator -> its class: the lowest of its collectives, which is that of what the step waits for."""
+    """Map each communicator to the lowest traffic class of its collectives, which is that of exposed ones."""
     out: dict[str, int] = {}
     for choice in plan.decision.network or ():
         if choice.traffic_class is not None:
@@ -58,9 +58,10 @@ def traffic_classes(plan: Plan) -> dict[str, int]:
 
 
 def connection_hints(group: ProcessGroups, sockets: bool) -> dict[str, str]:
-    """Traffic class, blocks of threads, queue pairs and buffer of a group's communicators; nothing inside a domain.
+    """Return traffic class, thread blocks, queue pairs and buffer of a group's communicators outside a domain.
 
-    With ``sockets`` the group crosses a trunk of TCP: its network is named, and queue pairs, which that has not, are left out.
+    With ``sockets`` the group crosses a TCP inter-building link. Its network is then named, and queue pairs, which TCP
+    lacks, are left out.
     """
     used = [choice for choice in group.network if choice.connections]
     named = {"netName": SOCKETS} if sockets else {}
@@ -79,19 +80,19 @@ def connection_hints(group: ProcessGroups, sockets: bool) -> dict[str, str]:
     }
     for name, value in hints.items():
         check_hint(name, value)
-    return hints | named | {"splitShare": "0"}  # a buffer size of its own needs resources of its own
+    return hints | named | {"splitShare": "0"}  # a separate buffer size needs separate resources
 
 
 def traffic_class(group: ProcessGroups) -> int | None:
-    """The class of what the step waits for, else that of what computation hides; None where nothing is decided.
+    """Return the class of exposed collectives, else that of overlapped ones; None where nothing is decided.
 
-    The plan gives what is waited for the lower number.
+    The plan gives exposed collectives the lower number.
     """
     return min((choice.traffic_class for choice in group.network if choice.traffic_class is not None), default=None)
 
 
 def class_variable(groups: Sequence[ProcessGroups], target: Target) -> list[EnvVariable]:
-    """NCCLX: traffic class by the name that the target gives a process group."""
+    """Return NCCLX's variable of traffic classes, by the names that the target gives process groups."""
     classes = {group.axis: traffic_class(group) for group in groups}
     stated = {axis: number for axis, number in classes.items() if number is not None}
     if not stated:
@@ -107,7 +108,7 @@ def class_variable(groups: Sequence[ProcessGroups], target: Target) -> list[EnvV
 
 
 def overlap_variables(plan: Plan) -> list[EnvVariable]:
-    """NCCLX: chunks that follow one another through the levels of a hierarchical gather; one value for a process."""
+    """Return NCCLX's variables for chunks pipelined through the levels of a hierarchical gather; one value per process."""
     cut = [
         (choice, one)
         for choice in plan.decision.network or ()
@@ -135,7 +136,7 @@ def overlap_variables(plan: Plan) -> list[EnvVariable]:
 
 
 def not_expressed(choices: Sequence[CommunicatorChoice], plan: Plan) -> list[str]:
-    """What was decided and no file of NCCL or NCCLX can say, and what that costs."""
+    """Return decisions that no file of NCCL or NCCLX can state, with their consequences."""
     terms = {(t.communicator, t.op, t.payload): t for t in (plan.network.terms if plan.network else ())}
     out = []
     for choice in choices:

@@ -1,10 +1,11 @@
 """Target ``hostfiles``: the hosts of the plan, in rank order, in the grammar of MPI launchers and DeepSpeed.
 
-DeepSpeed 0.19 reads ``host slots=n`` and keeps the order of the file (launcher/runner.py). Open MPI reads the same, slot by slot
-with ``--map-by slot``; MPICH and Intel MPI read ``host:n``. None of them but DeepSpeed sets what torch's rendezvous
-reads: run_rank.sh translates, and sources the plan's settings. DeepSpeed hands on variables whose names begin with NCCL and, to
-several hosts, the lines of the file DS_ENV_FILE, which knows no comments (runner.py); on one host its processes inherit all.
-Names of ranks: Open MPI 5.0 and Hydra of MPICH 5.0 (both ran); Intel MPI's Hydra has the same.
+DeepSpeed 0.19 reads ``host slots=n`` and keeps the order of the file (launcher/runner.py). Open MPI reads the same,
+slot by slot with ``--map-by slot``; MPICH and Intel MPI read ``host:n``. Only DeepSpeed sets the variables that torch's
+rendezvous reads. For the others run_rank.sh translates theirs and sources the plan's settings. DeepSpeed passes on
+variables whose names begin with NCCL and, to several hosts, the lines of the file DS_ENV_FILE, which knows no comments
+(runner.py); on one host its processes inherit all. Names of ranks: Open MPI 5.0 and Hydra of MPICH 5.0 (both ran);
+Intel MPI's Hydra has the same.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from scaleacross.spec.plan import Plan
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """deepspeed, openmpi and mpich host files, run_rank.sh, settings.env and SUBMIT.md, in folder hostfiles/.
+    """Return deepspeed, openmpi and mpich host files, run_rank.sh, settings.env and SUBMIT.md, in folder hostfiles/.
 
     Raises:
-        EmitError: the ranks of a host are not one block, which these launchers cannot give out.
+        EmitError: the ranks of a host are not one block, which these launchers require.
     """
     order, whose = target_order(plan)
     split = order.split_host()

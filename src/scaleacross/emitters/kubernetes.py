@@ -1,10 +1,11 @@
-"""Target ``kubernetes``: a JobSet with Kueue annotations; for a plan in one building a Kubeflow TrainJob too.
+"""Target ``kubernetes``: a JobSet with Kueue annotations; for a plan in one building also a Kubeflow TrainJob.
 
-Rank order (that of the job's target): every run of equal hosts of one building is a replicated job of the JobSet, an Indexed
-job whose pods are nodes in rank order, so node rank = FIRST_NODE + JOB_COMPLETION_INDEX. Node selectors fix the building of
-each pod; which host of it gets which index is the scheduler's choice (Kueue gives indices to neighbours), so the crossing of
-buildings is the plan's exactly and the order of hosts inside a building is not. API: jobset.x-k8s.io/v1alpha2, kueue.x-k8s.io
-(podset annotations), trainer.kubeflow.org/v1alpha1. A TrainJob has one replicated job, hence the restriction to one building.
+Ranks have the order of the job's target. Each run of equal hosts in one building is a replicated job of the JobSet. It
+is an Indexed job whose pods are nodes in rank order, so node rank = FIRST_NODE + JOB_COMPLETION_INDEX. Node selectors
+fix the building of each pod. The scheduler chooses which of its hosts gets which index (Kueue gives indices to
+neighbours). So what crosses buildings is exactly the plan's; the order of hosts inside a building is not. API:
+jobset.x-k8s.io/v1alpha2, kueue.x-k8s.io (podset annotations), trainer.kubeflow.org/v1alpha1. A TrainJob has one
+replicated job, hence the restriction to one building.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ SHARED_MEMORY: Final = "shm"
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """jobset.json, trainjob.json (plans in one building) and SUBMIT.md, in folder kubernetes/.
+    """Return jobset.json, trainjob.json (plans in one building) and SUBMIT.md, in folder kubernetes/.
 
     Raises:
-        EmitError: the ranks of a host are not one block, which torchrun in a pod cannot give out, or no label of a node holds
-            the name of a host.
+        EmitError: the ranks of a host are not one block, which torchrun in a pod requires, or a host's name is too long
+            for a node label.
     """
     order, whose = target_order(plan)
     split = order.split_host()
@@ -69,7 +70,7 @@ def render(plan: Plan) -> dict[str, str]:
 
 
 def jobset(order: RankOrder, name: str, max_restarts: int, settings: Sequence[EnvVariable]) -> dict[str, Any]:
-    """The JobSet as plain data: a replicated job per run of equal hosts of one building, in rank order."""
+    """Return the JobSet as plain data: a replicated job per run of equal hosts of one building, in rank order."""
     jobs, first, master = [], 0, f"{name}-part-0-0-0.{name}"
     for index, hosts in enumerate(_segments(order)):
         container = _container(
@@ -90,12 +91,12 @@ def jobset(order: RankOrder, name: str, max_restarts: int, settings: Sequence[En
 
 
 def _segments(order: RankOrder) -> list[list[Host]]:
-    """Runs of hosts, in rank order, of one building and one number of processes."""
+    """Return runs of hosts, in rank order, of one building and one number of processes."""
     return [list(run) for _, run in groupby(order.hosts, key=lambda host: (host.building, host.num_ranks))]
 
 
 def _env(settings: Sequence[EnvVariable]) -> list[dict[str, str]]:
-    """The plan's variables as a container takes them."""
+    """Return the plan's variables as a container's env."""
     return [{"name": one.name, "value": one.value} for one in settings]
 
 
@@ -109,8 +110,9 @@ def _replicated_job(name: str, hosts: Sequence[Host], container: dict[str, Any])
 
 
 def _where(hosts: Sequence[Host]) -> dict[str, Any]:
-    """On the stated hosts where their names are real, else in the building's zone."""
+    """Select the stated hosts where their names are real, otherwise the building's zone."""
     building = hosts[0].building
+    # names of this form are the plan's own, for topologies without real host names
     if any(re.fullmatch(rf"{re.escape(building)}-h\d{{5}}", host.name) for host in hosts):
         return {"nodeSelector": {ZONE_LABEL: building}}
     if long := [host.name for host in hosts if len(host.name) > LONGEST_LABEL]:
@@ -121,7 +123,7 @@ def _where(hosts: Sequence[Host]) -> dict[str, Any]:
 
 
 def _volumes() -> list[dict[str, Any]]:
-    """Memory for /dev/shm, which NCCL and data loaders fill: a container has 64 MiB of it by default."""
+    """Return a memory volume for /dev/shm, which NCCL and data loaders use; a container has only 64 MiB by default."""
     return [{"name": SHARED_MEMORY, "emptyDir": {"medium": "Memory"}}]
 
 
@@ -130,7 +132,7 @@ def _mounts() -> list[dict[str, str]]:
 
 
 def _container(hosts: Sequence[Host], num_nodes: int, master: str, env: list[dict[str, str]]) -> dict[str, Any]:
-    """The training container; its image and program are the user's to fill in."""
+    """Return the training container; the user states its image and program."""
     size = hosts[0].num_ranks
     command = (
         f"exec torchrun --nnodes {num_nodes} --nproc-per-node {size} --node-rank $((FIRST_NODE + JOB_COMPLETION_INDEX)) "
@@ -149,7 +151,7 @@ def _container(hosts: Sequence[Host], num_nodes: int, master: str, env: list[dic
 
 
 def _trainjob(hosts: Sequence[Host], name: str, settings: Sequence[EnvVariable]) -> dict[str, Any]:
-    """The TrainJob of hosts of one building; node order is the completion index."""
+    """Return the TrainJob of hosts in one building; node order is the completion index."""
     size = hosts[0].num_ranks
     # Kubeflow's runtime torch-distributed calls its one job and the container in it "node".
     patched = {**_where(hosts), "volumes": _volumes(), "containers": [{"name": "node", "volumeMounts": _mounts()}]}
@@ -175,7 +177,7 @@ def _trainjob(hosts: Sequence[Host], name: str, settings: Sequence[EnvVariable])
 
 
 def _label(name: str) -> str:
-    """``name`` as a DNS label short enough for the names of pods, which append part, job and index."""
+    """Return ``name`` as a DNS label short enough for pod names, which append part, job and index."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:30].strip("-") or "plan"
 
 

@@ -30,18 +30,18 @@ Unit = tuple[str | int, ...]
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """launch.json and ranks.csv."""
+    """Return the text of launch.json and ranks.csv."""
     return {"launch.json": launch_json(launch_config(plan)), "ranks.csv": ranks_csv(rank_order(plan))}
 
 
 def plan_sha256(plan: Spec) -> str:
-    """SHA-256 of the plan as JSON with sorted keys and no spaces."""
+    """Return the SHA-256 of the plan as JSON with sorted keys and no spaces."""
     text = json.dumps(plan.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def launch_config(plan: Plan) -> LaunchConfig:
-    """The plan as a launch contract. Ranks are positions.
+    """Return the plan as a launch contract. Its ranks are the plan's global ranks.
 
     Raises:
         EmitError: the placement does not give every process a device of its own.
@@ -82,7 +82,7 @@ def launch_config(plan: Plan) -> LaunchConfig:
 
 
 def launch_json(config: LaunchConfig) -> str:
-    """The contract as JSON, one top-level key per line."""
+    """Return the contract as JSON, one top-level key per line."""
     body = config.model_dump(mode="json", exclude={"ranks"}) | {"ranks": config.ranks}
     body = {name: body[name] for name in type(config).model_fields}
     lines = (f"  {json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in body.items())
@@ -90,7 +90,7 @@ def launch_json(config: LaunchConfig) -> str:
 
 
 def _replica_batches(plan: Plan, order: RankOrder) -> tuple[ReplicaBatch, ...]:
-    """Batch shares with the numbers of their replicas and their gradient weights."""
+    """Return batch shares with the numbers of their replicas and their gradient weights."""
     shares = plan.decision.batch_shares
     if shares is None:
         return ()
@@ -98,6 +98,7 @@ def _replica_batches(plan: Plan, order: RankOrder) -> tuple[ReplicaBatch, ...]:
     touched: dict[int, set[str]] = {}
     for place in np.unique(replica * len(order.hosts) + order.host).tolist():
         touched.setdefault(place // len(order.hosts), set()).add(order.hosts[place % len(order.hosts)].building)
+    # weights are 1 in the mean over replicas, and every micro-batch has the same weight
     total = sum(share.num_replicas * share.num_micro_batches for share in shares)
     return tuple(
         ReplicaBatch(
@@ -111,14 +112,14 @@ def _replica_batches(plan: Plan, order: RankOrder) -> tuple[ReplicaBatch, ...]:
 
 
 def rows_of(order: RankOrder) -> tuple[RankRow, ...]:
-    """The row of every rank."""
+    """Return the row of every rank: host, local rank, pp, dp_replicate, dp_shard, cp, tp, ep."""
     axes: tuple[GridAxis, ...] = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
     columns = [order.host, order.local_ranks, *(order.coordinates[axis] for axis in axes), order.ep]
     return tuple(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def hosts_of(order: RankOrder, topology: Topology) -> tuple[LaunchHost, ...]:
-    """The hosts in order of their first rank."""
+    """Return the hosts in order of their first rank."""
     region = {building.name: region.name for region in topology.regions for building in region.buildings}
     return tuple(LaunchHost(region=region[host.building], **host._asdict()) for host in order.hosts)
 
@@ -131,10 +132,15 @@ def groups_of(
     collectives: Sequence[PredictedCollective] = (),
     network: Sequence[CommunicatorChoice] = (),
 ) -> ProcessGroups:
-    """The process groups of an axis, with its own of some collectives and network choices.
+    """Return the process groups of an axis, with the axis's share of the collectives and network choices.
 
     Args:
-        units: of every rank (``units_of``).
+        axis: the axis.
+        degrees: degrees of the plan.
+        rows: row of every rank (``rows_of``).
+        units: unit of every rank at each level (``units_of``).
+        collectives: predicted collectives of all axes.
+        network: network choices of all communicators.
     """
     groups = rank_groups(rows, axis, degrees)
     levels = group_levels(units, np.array(groups))
@@ -150,7 +156,7 @@ def groups_of(
 
 
 def units_of(order: RankOrder, topology: Topology) -> Ints:
-    """Number of every rank's unit at each level but the last: scale-up domain, rack, zone, building, region, (5, ranks)."""
+    """Return every rank's unit number, shape (5, ranks): scale-up domain, rack, zone, building, region."""
     by_host = {building.name: building.scale_up_domain == "host" for building in topology.buildings}
     region = {building.name: region.name for region in topology.regions for building in region.buildings}
     names: list[tuple[Unit, ...]] = []
@@ -167,7 +173,8 @@ def units_of(order: RankOrder, topology: Topology) -> Ints:
 
 
 def group_levels(units: Ints, groups: Ints) -> Ints:
-    """Outermost link level that each group (groups, ranks) crosses: that of the smallest unit which holds all its ranks."""
+    """Return the outermost link level of each group (groups, ranks): that of the smallest unit with all its ranks."""
     here = units[:, groups]
+    # units nest, so the number of levels at which a group is split is the index of its outermost level
     apart = (here != here[:, :, :1]).any(axis=2)
     return np.asarray(apart.sum(axis=0))

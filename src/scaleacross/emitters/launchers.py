@@ -10,12 +10,12 @@ from scaleacross.emitters.wrappers import RAY_FILE, SKYPILOT_FILE, ray_script, s
 
 
 def launch_files(order: RankOrder, launch: Launch) -> dict[str, str]:
-    """hosts.txt, settings.env, run_node.sh, slurm_hostfile, slurm.sbatch, submit.sh and SUBMIT.md for one rank order.
+    """Return hosts.txt, settings.env, run_node.sh, slurm_hostfile, slurm.sbatch, submit.sh and SUBMIT.md.
 
-    Where the ranks of a host are not one block, run_node.sh says so and stops: SLURM starts every rank by itself.
+    Where the ranks of a host are not one block, run_node.sh prints that and exits; SLURM starts every rank by itself.
 
     Raises:
-        EmitError: a host name with characters that a host file cannot carry.
+        EmitError: a host name has characters that a host file cannot carry.
     """
     ray, (skypilot, no_task) = ray_script(order, launch), skypilot_task(order, launch)
     return {
@@ -32,11 +32,13 @@ def launch_files(order: RankOrder, launch: Launch) -> dict[str, str]:
 
 
 def submit_page(order: RankOrder, launch: Launch, ray: bool, no_task: str) -> str:
-    """SUBMIT.md: the three commands that run this folder under SLURM, and the one for any other launcher.
+    """Return SUBMIT.md: the three commands that run this folder under SLURM, and the one for any other launcher.
 
     Args:
+        order: rank order of the framework.
+        launch: what is started.
         ray: whether submit_ray.py is there.
-        no_task: why skypilot.yaml is not.
+        no_task: why skypilot.yaml is not there; '' where it is.
     """
     program = "" if launch.torchrun_command != '"$@"' else " /path/on/every/host/train.py"
     return filled(
@@ -55,6 +57,6 @@ def submit_page(order: RankOrder, launch: Launch, ray: bool, no_task: str) -> st
 
 
 def _left_out(launch: Launch) -> str:
-    """What the program needs and no plan says, on lines of its own; '' where anything may be started."""
+    """Return lines on inputs that the program needs and no plan states; '' where any program may be started."""
     lines = [f"Set `{name}` to {what}, as every host sees it." for name, what in launch.required]
     return "".join(f"{line}\n" for line in [*lines, *([launch.left_out] if launch.left_out else [])])

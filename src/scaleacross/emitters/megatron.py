@@ -1,9 +1,10 @@
 """Target ``megatron``: Megatron-LM arguments as a bash array, and run scripts in Megatron's rank order.
 
-Option names and checks: NVIDIA/Megatron-LM megatron/training/arguments.py (000c4ac2; core 0.20 in development, d98e8a64), rank
-order: megatron/core/parallel_state.py. Megatron numbers ranks tp-cp-dp-pp, or tp-cp-pp-dp with ``--use-tp-pp-dp-mapping``, first
-fastest; its dp is our dp_shard (inner) and dp_replicate (outer): ``--num-distributed-optimizer-instances`` cuts the dp·cp group
-into contiguous slices. Expert groups take consecutive ranks of cp·dp.
+Option names and checks: NVIDIA/Megatron-LM megatron/training/arguments.py (000c4ac2; core 0.20 in development,
+d98e8a64), rank order: megatron/core/parallel_state.py. Megatron numbers ranks tp-cp-dp-pp, or tp-cp-pp-dp with
+``--use-tp-pp-dp-mapping``, first fastest. Its dp combines our dp_shard (inner) and dp_replicate (outer):
+``--num-distributed-optimizer-instances`` cuts the dp·cp group into contiguous slices. Expert groups take consecutive
+ranks of cp·dp.
 """
 
 from __future__ import annotations
@@ -37,14 +38,17 @@ CP_COMM_TYPES: Final[Mapping[ContextExchange, str]] = {
     "all_to_all_ring": "a2a+p2p",
 }
 FSDP_STRATEGIES: Final[Mapping[ShardLevel, str]] = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
-"""Levels that Megatron-FSDP runs: of ``optim_grads`` and beyond every micro-batch reduces its gradients into shards."""
+"""Shard levels that Megatron-FSDP runs. From ``optim_grads`` on, every micro-batch reduces its gradients into shards.
+"""
 PRICED: Final[Mapping[str, Sequence[str]]] = {
     "--cross-entropy-loss-fusion": (),
     "--cross-entropy-fusion-impl": ("native",),
     "--no-create-attention-mask-in-dataloader": (),
 }
-"""What every plan is priced with and Megatron-LM does otherwise where it is not told: it converts, shifts, exponentiates and
-divides logits kernel by kernel, and its data loader sends a causal mask of length² bytes per sequence, which no kernel reads."""
+"""Options that every estimate assumes and that are not Megatron-LM's default. By default it converts, shifts,
+exponentiates and divides logits kernel by kernel. Its data loader also sends a causal mask of length² bytes per
+sequence, which no kernel reads.
+"""
 PP_OUTERMOST: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 DP_OUTERMOST: Final[tuple[GridAxis, ...]] = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
 
@@ -61,10 +65,10 @@ _ARGUMENTS_LEFT: Final = (
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """megatron_args.sh, the run scripts and ranks.csv, in folder megatron/.
+    """Return megatron_args.sh, the run scripts and ranks.csv, in folder megatron/.
 
     Raises:
-        EmitError: the plan uses something that Megatron-LM has no option for; the message names it.
+        EmitError: Megatron-LM has no option for something in the plan; the message names it.
     """
     check_stages(plan)
     refuse(plan, "megatron")
@@ -95,10 +99,10 @@ def render(plan: Plan) -> dict[str, str]:
 
 
 def megatron_order(plan: Plan) -> tuple[list[str], RankOrder]:
-    """The mapping option (empty for the default) and the ranks that go with it.
+    """Return the mapping option (empty for the default) and the rank order that goes with it.
 
-    dp is outermost where the plan's own order has pp inside dp. Either mapping puts every process on the plan's device; the other
-    one is taken when only it leaves the ranks of every host in one block.
+    dp is outermost where the plan's own order has pp inside dp. Either mapping puts every process on the plan's device.
+    The other one is chosen when only it keeps the ranks of every host in one block.
     """
     degrees, own = plan.degrees, plan.placement.axis_order
     dp_axes: list[GridAxis] = [axis for axis in own if axis in ("dp_shard", "dp_replicate") and degrees.of(axis) > 1]
@@ -113,12 +117,12 @@ def megatron_order(plan: Plan) -> tuple[list[str], RankOrder]:
 
 
 def megatron_arguments(plan: Plan, mapping: list[str]) -> list[str]:
-    """All arguments that the plan fixes, options and values one after another."""
+    """Return all arguments that the plan fixes, as a flat list of options and values."""
     return [*run_arguments(plan, mapping), *starting_point(plan), *model_arguments(plan)]
 
 
 def run_arguments(plan: Plan, mapping: list[str]) -> list[str]:
-    """The arguments that say how it runs, not what the model is."""
+    """Return the arguments that state how the model runs, without those that state what it is."""
     degrees, job = plan.degrees, plan.job
     return [
         *("--tensor-model-parallel-size", str(degrees.tp)),
@@ -195,7 +199,7 @@ def _recompute(plan: Plan) -> list[str]:
 
 
 def _states(plan: Plan) -> list[str]:
-    """Types of moments and gradients, and what is on the host."""
+    """Return options for types of moments and gradients, and for states on the host."""
     decision, out = plan.decision, list[str]()
     if (moments := narrow_moments(plan.job)) is not None:
         out += ["--use-precision-aware-optimizer", "--exp-avg-dtype", moments[0], "--exp-avg-sq-dtype", moments[1]]
@@ -210,7 +214,10 @@ def _states(plan: Plan) -> list[str]:
 
 
 def _context(plan: Plan) -> list[str]:
-    """How attention sees the whole sequence; the word is ``all_gather`` (the help text's raises in Transformer Engine)."""
+    """Return options of context parallelism.
+
+    The word is ``all_gather``; that of the help text raises in Transformer Engine.
+    """
     if plan.degrees.cp == 1:
         return []
     degrees = plan.degrees
@@ -220,7 +227,7 @@ def _context(plan: Plan) -> list[str]:
 
 
 def _overlap(plan: Plan) -> list[str]:
-    """What runs beside computation, as the job states it; ``targets.megatron`` refuses what no option says."""
+    """Return options for the overlaps that the job states; ``targets.megatron`` refuses what no option can state."""
     overlap, degrees = plan.job.overlap, plan.degrees
     out = ["--tp-comm-overlap"] if degrees.tp > 1 and overlap.tp_fraction > 0 else []
     waits = plan.decision.pipeline.num_chunks > 1 and not overlap.pipeline_messages
@@ -231,7 +238,9 @@ def _overlap(plan: Plan) -> list[str]:
 
 
 def _max_connections(plan: Plan) -> str:
-    """The shell line for CUDA_DEVICE_MAX_CONNECTIONS (arguments.py: 1 with tp or cp before Blackwell; never 1 with FSDP)."""
+    """Return the line for CUDA_DEVICE_MAX_CONNECTIONS: 1 with tp or cp before Blackwell, never 1 with FSDP
+    (arguments.py).
+    """
     if plan.decision.shard in FSDP_STRATEGIES:
         return "unset CUDA_DEVICE_MAX_CONNECTIONS  # Megatron-FSDP refuses 1\n"
     if "--overlap-moe-expert-parallel-comm" in expert_runtime(plan):
@@ -245,7 +254,7 @@ def _max_connections(plan: Plan) -> str:
 
 
 def _communicators(plan: Plan) -> str:
-    """The shell line that hands over the file of communicators, by its absolute path."""
+    """Return the shell line that passes the communicator file by its absolute path."""
     if not communicators_file(plan):
         return ""
     folder = '"$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)/' + COMMUNICATORS + '"'

@@ -1,8 +1,8 @@
-"""The same plan for Megatron-Bridge: a function that lays it over a recipe's ConfigContainer.
+"""The plan for Megatron-Bridge: a function that writes it into a recipe's ConfigContainer.
 
-A recipe, or AutoBridge, knows the model; parallelism, batch, recomputation, overlap and communicators are the plan's. Field
-names: megatron-bridge 0.3.1 (training/config.py, comm_overlap.py, mixed_precision.py) and megatron-core. Nothing here was run:
-its package needs Python 3.12 and GPUs.
+A recipe, or AutoBridge, knows the model; parallelism, batch, recomputation, overlap and communicators are the plan's.
+Field names: megatron-bridge 0.3.1 (training/config.py, comm_overlap.py, mixed_precision.py) and megatron-core. Nothing
+here was run: its package needs Python 3.12 and GPUs.
 """
 
 from __future__ import annotations
@@ -80,23 +80,24 @@ FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "--no-check-for-nan-in-loss-and-grad": (OFF, ("rerun_state_machine.check_for_nan_in_loss", "ddp.check_for_nan_in_grad")),
     "--optimizer": (TEXT, ("optimizer.optimizer",)),
 }  # fmt: skip
-"""Option of Megatron-LM -> kind of value, and the fields that it is here."""
+"""Option of Megatron-LM -> kind of value, and the Megatron-Bridge fields that it sets."""
 ELSEWHERE: Final = (
     "--num-layers-per-virtual-pipeline-stage", "--bf16", "--fp16", "--megatron-fsdp-main-grads-dtype",
     "--megatron-fsdp-grad-comm-dtype", "--no-create-attention-mask-in-dataloader",
 )  # fmt: skip
-"""Options that ``bridge_recipe`` writes in another way: that release reads grad_reduce_in_fp32 for Megatron-FSDP too, and its
-data loader sends no masks by default (skip_getting_attention_mask_from_dataset)."""
+"""Options that ``bridge_recipe`` writes in another way. That release also reads grad_reduce_in_fp32 for Megatron-FSDP,
+and its data loader sends no masks by default (skip_getting_attention_mask_from_dataset).
+"""
 DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 class Dtype(str):
-    """A type of torch by its name, which is written as code."""
+    """A torch type by its name; its repr is code."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """The name in the module's words."""
+        """Return the name as code of the emitted module."""
         return f"torch.{self}"
 
 
@@ -122,7 +123,7 @@ BEFORE: Final = {
     "mixed_precision.fp8_param_gather": False, "mixed_precision.first_last_layers_bf16": False,
     "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": False, "mixed_precision.grad_reduce_in_fp32": None,
 }  # fmt: skip
-"""What a recipe or the configuration of a model may say and the plan has no option for: what it then is."""
+"""Values of fields that a recipe or model configuration may set and that the plan's options leave unset."""
 PRESETS: Final[dict[str, str]] = {
     "bf16": "bf16_mixed",
     "fp16": "fp16_mixed",
@@ -132,17 +133,18 @@ PRESETS: Final[dict[str, str]] = {
     "mxfp8": "bf16_with_mxfp8_mixed",
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
-"""16-bit precision or recipe -> Megatron-Bridge's name of it; what a preset states beyond, ``BEFORE`` takes back."""
+"""16-bit precision or recipe -> Megatron-Bridge's preset. ``BEFORE`` resets what a preset states beyond it."""
 
 
 def bridge_recipe(plan: Plan, words: Sequence[str]) -> str:
-    """The text of the module; it compiles.
+    """Return the text of the module. It is compiled here to check its syntax.
 
     Args:
+        plan: the plan.
         words: options and values of Megatron-LM, without those of the model.
 
     Raises:
-        EmitError: an option that Megatron-Bridge has no field for.
+        EmitError: Megatron-Bridge has no field for an option.
     """
     stated: dict[str, Any] = dict(BEFORE)
     stated["mixed_precision.grad_reduce_in_fp32"] = plan.job.precision != "fp16"

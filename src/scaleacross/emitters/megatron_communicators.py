@@ -1,7 +1,7 @@
 """Settings of Megatron-LM's process groups, for ``--nccl-communicator-config-path``: channels, and sockets across TCP.
 
-The file maps groups to options of ``ncclConfig_t`` (core/parallel_state.py, d98e8a64). Groups and options that it does not know
-are ignored without a word, so only known ones are written.
+The file maps groups to options of ``ncclConfig_t`` (core/parallel_state.py, d98e8a64). Megatron-LM silently ignores
+unknown groups and options, so only known ones are written.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ AXES_OF: Final[Mapping[str, tuple[Axis, ...]]] = {
 
 
 def group_keys(plan: Plan) -> dict[str, str]:
-    """Communicator of the plan -> the key of the group that carries its traffic.
+    """Map each communicator of the plan to the key of the group that carries its traffic.
 
-    Gradients run on ``dp_cp``, those of experts on ``ep_dp``; with several optimizer instances on ``intra_dp_cp`` and
-    ``intra_ep_dp`` inside one (core/distributed/distributed_data_parallel.py) and on ``inter_ep_dp`` between them, which is the
-    one group between instances, of dense and of expert layers.
+    Gradients run on ``dp_cp``, those of experts on ``ep_dp``. With several optimizer instances they run on
+    ``intra_dp_cp`` and ``intra_ep_dp`` inside one (core/distributed/distributed_data_parallel.py). Between instances
+    ``inter_ep_dp`` is the only group, for dense and expert layers.
     """
     several = plan.degrees.dp_replicate > 1 and plan.decision.shard != "none"
     shard, expert, replicate = ("intra_dp_cp", "intra_ep_dp", "inter_ep_dp") if several else ("dp_cp", "ep_dp", "dp_cp")
@@ -66,9 +66,9 @@ def group_keys(plan: Plan) -> dict[str, str]:
 
 
 def communicators(plan: Plan) -> dict[str, dict[str, int | str]]:
-    """Group key -> its options: the most channels decided for any of its collectives, sockets where it crosses TCP.
+    """Map each group key to its options: the most channels decided for its collectives, and sockets across TCP.
 
-    Empty where nothing was decided and no trunk is TCP. A group that the plan leaves on one rank is left out.
+    Empty where nothing was decided and no inter-building link is TCP. A group with one rank is left out.
     """
     keys, channels = group_keys(plan), dict[str, int]()
     for communicator, number in most_channels(plan).items():
@@ -84,7 +84,7 @@ def communicators(plan: Plan) -> dict[str, dict[str, int | str]]:
 
 
 def communicators_file(plan: Plan) -> str:
-    """The YAML file. Empty text where nothing is to be set."""
+    """Return the YAML file; empty text where nothing is to be set."""
     lines = []
     for key, options in communicators(plan).items():
         lines += [f"{key}:", *(f"  {option}: {value}" for option, value in options.items())]

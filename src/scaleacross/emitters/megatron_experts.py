@@ -1,7 +1,7 @@
-"""How Megatron-LM runs routed experts and CUDA graphs, from the job's ``experts``.
+"""Megatron-LM options for routed experts and CUDA graphs, from the job's ``experts``.
 
-Option names and rules: NVIDIA/Megatron-LM d98e8a64, core/transformer/transformer_config.py. What no option says is refused by
-``targets.megatron``.
+Option names and rules: NVIDIA/Megatron-LM d98e8a64, core/transformer/transformer_config.py. ``targets.megatron``
+refuses what no option can state.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from scaleacross.workloads.layer_kinds import Mlp
 
 
 def expert_runtime(plan: Plan) -> list[str]:
-    """Dispatcher, permutation, overlap of all-to-alls, and graphs."""
+    """Return options for dispatcher, permutation, overlap of all-to-alls, and graphs."""
     decoder, runtime = workload_of(plan).decoder(), plan.job.experts
     return (_dispatch(plan) if next(decoder.experts(), None) is not None else []) + _graphs(plan, runtime.graphs)
 
 
 def _dispatch(plan: Plan) -> list[str]:
-    """``alltoall`` sends a copy per expert; ``flex`` with DeepEP sends a token once per rank, and once per host over adapters."""
+    """Return dispatcher options.
+
+    ``alltoall`` sends a copy per expert. ``flex`` with DeepEP sends a token once per rank, and once per host over
+    adapters.
+    """
     runtime, several = plan.job.experts, plan.degrees.expert_ranks > 1
     out = ["--moe-token-dispatcher-type"]
     out += (

@@ -1,4 +1,4 @@
-"""Stages in Megatron-LM's words."""
+"""Pipeline stages as Megatron-LM arguments."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_rou
 from scaleacross.spec.plan import Plan
 
 GROUP_SIZE: Final = "--microbatch-group-size-per-virtual-pipeline-stage"
-"""Micro-batches of a round of the interleaved schedule (megatron/core/pipeline_parallel/schedules.py)."""
+"""Option for the micro-batches per round of the interleaved schedule (megatron/core/pipeline_parallel/schedules.py)."""
 
 
 def layout(layers_per_stage: tuple[tuple[int, ...], ...], prediction_layers: int = 0) -> str:
-    """The stages as ``--pipeline-model-parallel-layout``: ``Et*7|(t*8|)*14t*7L`` for 7, 8 × 14, 7 layers.
+    """Return the stages as ``--pipeline-model-parallel-layout``: ``Et*7|(t*8|)*14t*7L`` for 7, 8 × 14, 7 layers.
 
-    ``layers_per_stage`` is indexed [pipeline rank][chunk]; the layout lists virtual stages in model order, virtual stage k being
-    chunk k // PP of rank k % PP. E embedding, t layer, m prediction layer (the last ones of the model), L loss, ``|`` between
-    stages (Megatron Core, core/transformer/pipeline_parallel_layer_layout.py).
+    ``layers_per_stage`` is indexed [pipeline rank][chunk]. The layout lists virtual stages in model order; virtual
+    stage k is chunk k // PP of rank k % PP. E embedding, t layer, m prediction layer (the last ones of the model), L
+    loss, ``|`` between stages (Megatron Core, core/transformer/pipeline_parallel_layer_layout.py).
     """
     num_chunks = len(layers_per_stage[0])
     counts = [stage[chunk] for chunk in range(num_chunks) for stage in layers_per_stage]
@@ -38,11 +38,11 @@ def _layers(count: int) -> str:
 
 
 def pipeline_arguments(plan: Plan) -> list[str]:
-    """How layers are cut: nothing for one stage or an even cut, layers per virtual stage, or an explicit layout."""
+    """Return the options for layers per stage: none for an even split, layers per virtual stage, or a layout."""
     pipeline, pp = plan.decision.pipeline, plan.degrees.pp
     if pp == 1:
         return []
-    predicted = plan.job.prediction_layers  # beside those that an even cut divides
+    predicted = plan.job.prediction_layers  # an even split divides the other layers only
     *others, last = [stage[chunk] for chunk in range(pipeline.num_chunks) for stage in plan.layers_per_stage]
     counts = {*others, last - predicted}
     if len(counts) > 1:
@@ -53,7 +53,7 @@ def pipeline_arguments(plan: Plan) -> list[str]:
 
 
 def _rounds(plan: Plan) -> list[str]:
-    """Micro-batches of a round where they are not pp of them, which is Megatron-LM's default."""
+    """Return the option for micro-batches per round where they differ from pp, Megatron-LM's default."""
     per_round = microbatches_per_round(plan.degrees.pp, plan.num_micro_batches)
     if plan.decision.pipeline.num_chunks == 1 or per_round == plan.degrees.pp:
         return []

@@ -1,8 +1,8 @@
-"""The model in Megatron-LM's words: shape and identity, from the workload's layer kinds.
+"""The model as Megatron-LM arguments: shape and identity, from the workload's layer kinds.
 
-Option names: NVIDIA/Megatron-LM at d98e8a64, megatron/training/arguments.py and core/transformer/transformer_config.py. What a
-value of the workload has no option for, ``targets.megatron_models`` refuses; where only far positions or ties change, a comment
-says it.
+Option names: NVIDIA/Megatron-LM at d98e8a64, megatron/training/arguments.py and core/transformer/transformer_config.py.
+``targets.megatron_models`` refuses values of the workload without an option. Where only distant positions or ties
+change, a comment says so instead.
 """
 
 from __future__ import annotations
@@ -30,20 +30,25 @@ from scaleacross.workloads.identity import Rope
 from scaleacross.workloads.layer_kinds import Attention, Experts, GatedDeltaNet, Latent, LayerKind, Mlp
 
 LATENT_YARN: Final = (32.0, 1.0, 4096)
-"""beta_fast, beta_slow and original length of latent attention, which have no option (MLATransformerConfig)."""
+"""beta_fast, beta_slow and original length that Megatron-LM fixes for latent attention, without an option
+(MLATransformerConfig).
+"""
 
 
 def model_arguments(plan: Plan) -> list[str]:
-    """The model's shape and identity. Tokeniser and data are not part of a plan and stay with the user.
+    """Return the model's shape and identity. Tokeniser and data are not part of a plan and stay with the user.
 
     Raises:
-        EmitError: the model has something that pretrain_gpt.py has no option for; the message names it.
+        EmitError: pretrain_gpt.py has no option for something in the model; the message names it.
     """
     return decoder_arguments(workload_of(plan).decoder(), plan.job.sequence_length, plan.degrees.tp)
 
 
 def decoder_arguments(decoder: Decoder, length: int, tp: int) -> list[str]:
-    """The same of a model alone, with sequences of ``length`` tokens. Raises EmitError as there."""
+    """Return the arguments of a model alone, with sequences of ``length`` tokens.
+
+    Raises EmitError as ``model_arguments``.
+    """
     if problems := list(inexpressible(decoder)):
         raise EmitError(says_model(decoder.name, problems))
     if lacks_positions(decoder, length):
@@ -60,13 +65,16 @@ def decoder_arguments(decoder: Decoder, length: int, tp: int) -> list[str]:
 
 
 def starting_point(plan: Plan) -> list[str]:
-    """The checkpoint to start from, if the job names one."""
+    """Return the option for the checkpoint to start from, if the job names one."""
     tuning = plan.job.fine_tuning
     return ["--pretrained-checkpoint", tuning.checkpoint] if tuning is not None and tuning.checkpoint else []
 
 
 def model_notes(decoder: Decoder, prediction_layers: int = 0) -> list[str]:
-    """What the options leave open or say otherwise about the model of which so many are trained, one sentence each."""
+    """Return a sentence for each property that the options leave open or set differently from the model.
+
+    ``prediction_layers`` is the number of prediction layers that the plan trains.
+    """
     out = []
     if decoder.norm_epsilon is None:
         out.append("The workload states no norm epsilon: Megatron-LM takes 1e-5.")
@@ -91,7 +99,7 @@ def _flags(decoder: Decoder, test: Callable[[LayerKind], bool]) -> list[int]:
 
 
 def _pattern(flags: Sequence[int]) -> str:
-    """A list of 0 and 1 per layer as the Python expression that Megatron-LM evaluates, its shortest period repeated."""
+    """Write a list of 0 and 1 per layer as the expression that Megatron-LM evaluates, its shortest period repeated."""
     count = len(flags)
     for period in (p for p in range(1, count + 1) if count % p == 0):
         if list(flags[:period]) * (count // period) == list(flags):
@@ -222,7 +230,7 @@ def _latent_scaling(rope: Rope) -> list[str]:
 
 
 def _scaling(rope: Rope) -> tuple[str, list[str]]:
-    """(position embedding type, options) of a scaled or plain rotary embedding."""
+    """Return (position embedding type, options) of a scaled or plain rotary embedding."""
     scaling = rope.scaling
     if scaling is None:
         return "rope", []
@@ -243,7 +251,7 @@ def _scaling(rope: Rope) -> tuple[str, list[str]]:
 
 
 def _deviations(decoder: Decoder) -> Iterator[str]:
-    """What Megatron-LM does otherwise without an option to change it, where the model's shape stays the same."""
+    """Yield what Megatron-LM computes differently without an option, where the model's shape stays the same."""
     for mixer in mixers_of(decoder, Latent):
         scaling = mixer.rope.scaling if mixer.rope else None
         if scaling is not None and scaling.kind == "yarn":

@@ -10,10 +10,10 @@ from scaleacross.workloads.workload import Workload
 
 
 def workload_of(plan: Plan) -> Workload:
-    """The workload that the plan carries.
+    """Return the workload that the plan contains.
 
     Raises:
-        EmitError: the plan names a workload instead of carrying it, or its family is unknown.
+        EmitError: the plan names a workload instead of containing it, or its family is unknown.
     """
     try:
         return problem.workload_of(plan.job)
@@ -22,7 +22,7 @@ def workload_of(plan: Plan) -> Workload:
 
 
 def check_stages(plan: Plan) -> None:
-    """The stages must hold every layer of the model, ``num_chunks`` runs on each of ``pp`` ranks, and the batch must come out.
+    """Check that the stages hold every layer of the model, and that the batch adds up.
 
     Raises:
         EmitError: a count that does not agree.
@@ -38,7 +38,7 @@ def check_stages(plan: Plan) -> None:
     if planned != needed:
         raise EmitError(f"layers_per_stage holds {planned} layers; the model has {needed}")
     if plan.decision.batch_shares is not None:
-        return  # unequal micro-batches: whoever can express them checks them
+        return  # targets that can express unequal micro-batches check them
     sequences = degrees.dp * pipeline.micro_batch_sequences * plan.num_micro_batches
     if sequences != plan.job.global_batch_sequences:
         raise EmitError(
@@ -48,7 +48,7 @@ def check_stages(plan: Plan) -> None:
 
 
 def refuse(plan: Plan, target: str) -> None:
-    """Nothing, if ``target`` expresses the plan by its laws (``targets``), and runs it in memory as the plan states.
+    """Raise unless ``target`` can express the plan (``targets``) and run it in the memory that the plan states.
 
     Raises:
         EmitError: everything that it cannot express, by name and with the way out, or the memory that it lacks.

@@ -1,9 +1,10 @@
-"""Target ``nccl``: nccl.env (KEY=VALUE; launchers hand on the same) and nccl_explain.md (the number behind every value).
+"""Target ``nccl``: nccl.env (KEY=VALUE; launchers pass on the same values) and nccl_explain.md (the figures behind
+every value).
 
-The values are those of the plan's network decision (``Decision.network``), translated: what a communicator keeps in flight to a
-peer is queue pairs × segment × outstanding segments for NCCLX/CTRAN, and NCCL_BUFFSIZE for each of its channels for stock NCCL. A
-process has one value for all of its communicators, so the largest holds. A plan without a network decision was priced at the
-library's defaults: nothing but what its round trips need is set.
+The values translate the plan's network decision (``Decision.network``). For NCCLX/CTRAN, the bytes that a communicator
+keeps in flight to a peer are queue pairs × segment × outstanding segments. For stock NCCL they are NCCL_BUFFSIZE for
+each of its channels. A process has one value for all of its communicators, so the largest holds. A plan without a
+network decision was estimated with the library's defaults, so only what its round trips require is set.
 
 Names, defaults and ranges: ``nccl_variables``. Which setting a peer gets: torchcomms 59426ba4,
 comms/ctran/backends/ib/CtranIbVc.cc.
@@ -45,7 +46,7 @@ ACK_TIMEOUT_UNIT_S: Final = 4.096e-6
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """nccl.env and nccl_explain.md."""
+    """Return the text of nccl.env and nccl_explain.md."""
     levels, settings = crossed_levels(plan), environment(plan)
     lines = [
         f"# NCCL settings of plan {_one_line(plan.job.name)}; the reasons are in nccl_explain.md.",
@@ -56,7 +57,7 @@ def render(plan: Plan) -> dict[str, str]:
 
 
 def environment(plan: Plan) -> tuple[EnvVariable, ...]:
-    """The variables whose defaults do not fit what the plan decided, each with its reason."""
+    """Return the variables whose defaults do not suit the plan's decision, each with its reason."""
     levels = [figures for figures in crossed_levels(plan) if figures.level != "scale_up"]
     sets = [used for choice in plan.decision.network or () for used in _used(choice)]
     out: list[EnvVariable] = []
@@ -74,7 +75,7 @@ def environment(plan: Plan) -> tuple[EnvVariable, ...]:
 
 
 class Used(NamedTuple):
-    """A connection that the plan decided, of whom."""
+    """A connection that the plan decided, with its communicator and number of channels."""
 
     of: str
     num_channels: int
@@ -82,12 +83,12 @@ class Used(NamedTuple):
 
     @property
     def channel_bytes(self) -> int:
-        """In flight on each channel."""
+        """Bytes in flight on each channel."""
         return math.ceil(self.connection.window_bytes / max(1, self.num_channels))
 
     @property
     def is_spread(self) -> bool:
-        """Whether it is set at all: the library's defaults are neither paced nor sprayed."""
+        """Whether the connection needs settings: the library's defaults neither pace nor spray."""
         return self.connection.load_balancing == "spray"
 
 
@@ -119,6 +120,7 @@ def _queue_pairs(sets: list[Used], levels: list[LevelFigures]) -> list[EnvVariab
     if not spread:
         return []
     step = buffer_bytes(max(used.channel_bytes for used in sets)) // BUFFER_STEPS
+    # every queue pair carries a piece of each step, so more pairs than such pieces would cost more than they spread
     qps = min(max(used.connection.queue_pairs for used in spread), max(1, step // MIN_PIECE_BYTES))
     where = ", ".join(level for level in LINK_LEVELS if level in {used.connection.level for used in spread})
     return [
@@ -137,7 +139,7 @@ def _queue_pairs(sets: list[Used], levels: list[LevelFigures]) -> list[EnvVariab
 
 
 def _sockets(sets: list[Used], levels: list[LevelFigures]) -> list[EnvVariable]:
-    """Threads and sockets of a TCP connection: enough windows for what a channel keeps in flight."""
+    """Return threads and sockets of a TCP connection, enough windows for the bytes that a channel keeps in flight."""
     if not levels:
         return []
     here = {figures.level: figures.in_flight_bytes for figures in levels}
@@ -170,7 +172,7 @@ def _timeout(levels: list[LevelFigures]) -> list[EnvVariable]:
 
 
 def ack_timeout(round_trip_s: float) -> int:
-    """Smallest t ≥ 1 with 4.096 µs · 2^t ≥ 4 round trips (the acknowledgement may queue behind data both ways)."""
+    """Return the smallest t ≥ 1 with 4.096 µs · 2^t ≥ 4 round trips (the acknowledgement may queue both ways)."""
     return max(1, math.ceil(math.log2(max(4.0 * round_trip_s, ACK_TIMEOUT_UNIT_S) / ACK_TIMEOUT_UNIT_S)))
 
 
@@ -193,7 +195,7 @@ def _ctran(sets: list[Used], levels: list[LevelFigures]) -> list[EnvVariable]:
 
 
 def _traffic_class(plan: Plan) -> list[EnvVariable]:
-    """One value for a process: where all communicators have the same class."""
+    """Return the traffic class where all communicators have the same one: a process has one value."""
     classes = {choice.traffic_class for choice in plan.decision.network or () if choice.connections}
     if len(classes) != 1 or None in classes:
         return []
@@ -202,7 +204,7 @@ def _traffic_class(plan: Plan) -> list[EnvVariable]:
 
 
 def _cta_policy(plan: Plan) -> list[EnvVariable]:
-    """Zero CTA, where copy engines were decided for some collective."""
+    """Return the zero-CTA policy where copy engines were decided for some collective."""
     engines, kernels = (
         [f"{one.communicator} {one.op} of {one.payload}" for one in plan.decision.network or () if wanted(one)]
         for wanted in (by_engines, lambda one: one.op in MOVES and not by_engines(one))
@@ -218,7 +220,7 @@ def _cta_policy(plan: Plan) -> list[EnvVariable]:
 
 
 def _at(level: LinkLevel, levels: list[LevelFigures]) -> str:
-    """Line rate · round trip of a level, for comparison."""
+    """Describe line rate · round trip of a level, for comparison."""
     return next((_product(figures) for figures in levels if figures.level == level), f"across {level}")
 
 
@@ -269,7 +271,7 @@ def _explanation(plan: Plan, levels: tuple[LevelFigures, ...], settings: tuple[E
 
 
 def _carried(levels: tuple[LevelFigures, ...]) -> list[str]:
-    """What trunks are taken to be carried by, and what only the site knows."""
+    """Return notes on the assumed transport of inter-building links, and on settings that only the site knows."""
     out = []
     for figures in levels:
         if figures.level in ("campus", "region") and figures.transport is None:

@@ -1,4 +1,4 @@
-"""The variables of NCCL and NCCLX that are emitted: default and what each accepts. Nothing is written that is not in here.
+"""The emitted variables of NCCL and NCCLX, with defaults and accepted values. No other variable is written.
 
 Names, defaults and ranges: NCCL 2.31 (src/include, docs "Environment Variables") and torchcomms 59426ba4
 (comms/utils/cvars/nccl_cvars.yaml).
@@ -17,7 +17,7 @@ from scaleacross.spec.launch import EnvVariable
 
 DEFAULT_IB_TIMEOUT: Final = 20
 CLASS: Final = r"(25[0-5]|2[0-4]\d|1?\d?\d)"
-"""0 to 255."""
+"""Pattern of a traffic class, 0 to 255."""
 # assumed: largest buffer per channel; beyond it the memory of all connections outgrows the gain.
 MAX_BUFFER_BYTES: Final = 64 * 2**20
 
@@ -59,29 +59,30 @@ HINTS: Final[Mapping[str, Variable]] = {
     "ncclx::ibQpsPerConnection": VARIABLES["NCCL_IB_QPS_PER_CONNECTION"],
     "ncclx::ncclBuffSize": VARIABLES["NCCL_BUFFSIZE"],
 }
-"""Numbers that a communicator takes for itself."""
+"""Numeric options that each communicator has separately."""
 
 
 ZERO_CTA: Final = 2
-"""NCCL_CTA_POLICY_ZERO: gathers and all-to-alls of buffers in symmetric windows by copy engines (inside a domain since 2.28,
-beyond it with a proxy on the host since 2.30); all else by kernels."""
+"""NCCL_CTA_POLICY_ZERO: copy engines run gathers and all-to-alls of buffers in symmetric windows (inside a domain since
+2.28, outside it with a proxy on the host since 2.30); kernels run all else.
+"""
 
 
 def buffer_bytes(channel_bytes: float) -> int:
-    """NCCL_BUFFSIZE that holds what one channel keeps in flight: a power of two in [4, 64] MiB."""
+    """Return an NCCL_BUFFSIZE that holds the bytes one channel keeps in flight: a power of two in [4, 64] MiB."""
     size = 1 << max(0, math.ceil(channel_bytes) - 1).bit_length()
     return min(max(size, int(VARIABLES["NCCL_BUFFSIZE"].default)), MAX_BUFFER_BYTES)
 
 
 def check_hint(name: str, value: str) -> None:
-    """Raise EmitError unless a communicator takes ``value`` for ``name``."""
+    """Raise EmitError unless a communicator accepts ``value`` for ``name``."""
     known = HINTS[name]
     if not value.isdigit() or not known.low <= int(value) <= known.high:
         raise EmitError(f"hint {name}={value} is outside {known.low}..{known.high}")
 
 
 def check_variable(variable: EnvVariable) -> None:
-    """Raise EmitError unless the name is known and the value is one that it accepts."""
+    """Raise EmitError unless the name is known and the variable accepts the value."""
     known = VARIABLES.get(variable.name)
     if known is None:
         raise EmitError(

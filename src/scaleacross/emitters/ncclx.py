@@ -1,11 +1,11 @@
-"""Target ``ncclx``: what NCCLX and NCCL's tuner plugin read beside the environment of target ``nccl``.
+"""Target ``ncclx``: files that NCCLX and NCCL's tuner plugin read in addition to the environment of target ``nccl``.
 
-* ``ncclx/topology/<host>.conf``   one per host, for ``NCCL_TOPO_FILE_PATH``: building, zone and rack, from which NCCLX takes the
+* ``ncclx/topology/<host>.conf``   one per host, for ``NCCL_TOPO_FILE_PATH``: building, zone and rack. NCCLX derives from it the
                                    distance class of every connection (same zone, same building, other building)
-* ``ncclx/comm_hints.json``        axis -> hints for its communicators: the algorithm that the plan chose where CTRAN has it
+* ``ncclx/comm_hints.json``        axis -> hints for its communicators: the plan's algorithm where CTRAN has it
 * ``ncclx/ncclx_tuner.csv``        the same for the ring and tree of NCCL proper; ``nccl_tuner.conf`` is its twin for the plugin
-* ``ncclx/ncclx.env``              where the files are, and from when on a collective counts as slow
-* ``ncclx/explain.md``             the reason of every line, and what the plan chose that no file can say
+* ``ncclx/ncclx.env``              where the files are, and the time from which a collective counts as slow
+* ``ncclx/explain.md``             the reason of every line, and the decisions that no file can state
 
 Names and grammars: torchcomms 59426ba4 and NCCL 2.31, as in ``nccl`` and ``tuner_grammar``.
 """
@@ -47,7 +47,9 @@ HINT_OF: Final = {
     "send": ("sendrecvAlgo", {"point_to_point": "ctp2p"}),
 }
 WINDOWED: Final = "ctwin"
-"""Of a buffer in a symmetric window: rails between hosts, copy engines inside (NCCL_ALLGATHER_P_ALGO ctpipeline, its default)."""
+"""Algorithm for a buffer in a symmetric window: rails between hosts, copy engines inside (NCCL_ALLGATHER_P_ALGO
+ctpipeline, its default).
+"""
 TUNED: Final = {"all_gather": "allgather", "all_reduce": "allreduce", "reduce_scatter": "reducescatter"}
 TUNED_ALGORITHMS: Final = ("ring", "tree")
 # assumed: a size within this factor of the predicted one is the same collective.
@@ -58,7 +60,7 @@ MIN_SLOW_MS: Final = 100
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """All files of the target."""
+    """Return the text of all files of the target."""
     config = launch_config(plan)
     rows = _apart([row for group in config.process_groups for row in _tuner_rows(config, group)])
     target = target_of(plan.job) or TARGETS["scaleacross"]
@@ -77,7 +79,10 @@ def render(plan: Plan) -> dict[str, str]:
 
 
 def _topology(host: LaunchHost) -> str:
-    """Building / zone / scaling unit / rack switch: peers of one zone share the first two parts, of one building the first."""
+    """Return a host's topology file with building / zone / scaling unit / rack switch.
+
+    Peers in one zone share the first two parts, peers in one building the first.
+    """
     where = f"{host.building}/z{host.zone}//r{host.rack}"
     return (
         f"DEVICE_NAME={host.name}\n"
@@ -87,9 +92,10 @@ def _topology(host: LaunchHost) -> str:
 
 
 def _hints(group: ProcessGroups, sockets: bool) -> dict[str, str]:
-    """Hints of an axis whose groups leave the scale-up domain; inside one, NCCL's own choice stands.
+    """Return hints of an axis whose groups leave the scale-up domain; within one, NCCL chooses itself.
 
-    A communicator has one hint for all its collectives of a kind: the one that takes most of a step has it.
+    A communicator has one hint for all its collectives of a kind, so the collective that takes most of a step decides
+    it.
     """
     if group.level == "scale_up":
         return {}
@@ -106,13 +112,16 @@ def _hints(group: ProcessGroups, sockets: bool) -> dict[str, str]:
 
 
 def _by_engines(group: ProcessGroups, collective: PredictedCollective) -> bool:
-    """Whether the plan decided copy engines for a collective."""
+    """Return whether the plan decided copy engines for a collective."""
     key = collective.op, collective.name.partition(" of ")[2]
     return any(by_engines(one) for one in group.network if (one.op, one.payload) == key)
 
 
 def _tuner_rows(config: LaunchConfig, group: ProcessGroups) -> Iterator[TunerRow]:
-    """A rule per collective whose algorithm NCCL has by that name; equal ranks per host, as the grammar demands."""
+    """Yield a rule per collective whose algorithm NCCL has by that name.
+
+    The grammar requires equally many ranks per host.
+    """
     hosts = {frozenset(_ranks_per_host(config, ranks)) for ranks in group.ranks}
     if len(hosts) != 1 or len(local := next(iter(hosts))) != 1:
         return
@@ -136,16 +145,17 @@ def _tuner_rows(config: LaunchConfig, group: ProcessGroups) -> Iterator[TunerRow
 
 
 def _channels(group: ProcessGroups, collective: PredictedCollective) -> int:
-    """Channels that the plan decided for a collective; -1 where it decided none."""
+    """Return the channels that the plan decided for a collective; -1 where it decided none."""
     payload = collective.name.partition(" of ")[2]
     decided = [one.num_channels for one in group.network if (one.op, one.payload) == (collective.op, payload)]
     return max(decided, default=0) or -1
 
 
 def _apart(rows: Sequence[TunerRow]) -> list[TunerRow]:
-    """Rows of one collective and shape with ranges that do not overlap: each ends where the next size is nearer (by ratio).
+    """Make the size ranges of rows with the same collective and shape disjoint.
 
-    Of rows for the same size the one with most channels stays.
+    Each range ends where the next size is nearer by ratio. Among rows for the same size, the one with most channels
+    stays.
     """
     kinds: dict[tuple[str, int, int], dict[int, TunerRow]] = {}
     for row in rows:
@@ -158,6 +168,7 @@ def _apart(rows: Sequence[TunerRow]) -> list[TunerRow]:
         sizes = sorted(known)
         for index, size in enumerate(sizes):
             low, high = known[size].min_bytes, known[size].max_bytes
+            # the geometric mean of two sizes is equally near to both by ratio
             if index and (edge := math.isqrt(sizes[index - 1] * size)) >= low:
                 low = edge + 1
             if index + 1 < len(sizes):
@@ -175,12 +186,12 @@ def _ranks_per_host(config: LaunchConfig, ranks: tuple[int, ...]) -> list[int]:
 
 
 def slow_ms(collectives: tuple[PredictedCollective, ...]) -> int:
-    """From when on a collective of these is slow: SLOW_RATIO times the longest prediction, at least MIN_SLOW_MS."""
+    """Return the milliseconds at which a collective counts as slow: max(MIN_SLOW_MS, SLOW_RATIO × longest prediction)."""
     return max(MIN_SLOW_MS, math.ceil(SLOW_RATIO * 1e3 * max((one.time_s for one in collectives), default=0.0)))
 
 
 def _environment(config: LaunchConfig, target: Target, tuned: bool, more: list[EnvVariable]) -> list[EnvVariable]:
-    """Variables with their reasons, each checked against the table; groups by the names that the target gives them."""
+    """Return the checked variables with their reasons; groups have the names that the target gives them."""
     slow = {group.axis: slow_ms(group.collectives) for group in config.process_groups}
     thresholds = ",".join(f"{name}:{ms}" for axis, ms in slow.items() for name in target.group_names(axis))
     out = [
@@ -243,7 +254,7 @@ def _explanation(
 
 
 def _more_explained(plan: Plan, groups: Sequence[ProcessGroups], hints: Mapping[Axis, dict[str, str]]) -> str:
-    """Hints of connections with the choice that each comes from, and what no file can say."""
+    """Return hints of connections with the choice that each comes from, and decisions that no file can state."""
     lines = []
     for group in groups:
         own = {name: value for name, value in hints[group.axis].items() if name in HINTS or name == "splitShare"}

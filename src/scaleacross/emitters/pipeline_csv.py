@@ -1,8 +1,8 @@
-"""Target ``pipeline_csv``: the pipeline schedule as PyTorch 2.13's action CSV, and which rank holds which stage.
+"""Target ``pipeline_csv``: the pipeline schedule as PyTorch 2.13's action CSV, and the rank of every stage.
 
-``_PipelineScheduleRuntime._load_csv(file, format="compute_only")`` of torch.distributed.pipelining reads schedule.csv: a row per
-pipeline rank, cells in the grammar of ``schedules.pipeline.cells``. It takes the stage-to-rank map from the rows and adds sends
-and receives itself. stages.json says the same map in words, for whoever builds the stage modules.
+``_PipelineScheduleRuntime._load_csv(file, format="compute_only")`` of torch.distributed.pipelining reads schedule.csv:
+a row per pipeline rank, cells in the grammar of ``schedules.pipeline.cells``. It takes the stage-to-rank map from the
+rows and adds sends and receives itself. stages.json states the same map in words, for building the stage modules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CSV_FILE, STAGES_FILE = "schedule.csv", "stages.json"
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """schedule.csv and stages.json, in folder pipeline_csv/.
+    """Return schedule.csv and stages.json, in folder pipeline_csv/.
 
     Raises:
         EmitError: the plan has no pipeline, or one that PyTorch's runtime cannot run.
@@ -38,7 +38,7 @@ def render(plan: Plan) -> dict[str, str]:
 
 
 def schedule_files(schedule: PipelineSchedule, layers: list[int] | None = None) -> dict[str, str]:
-    """schedule.csv and stages.json of ``schedule``; ``layers`` per virtual stage where there is a model.
+    """Return schedule.csv and stages.json of ``schedule``; ``layers`` per virtual stage where there is a model.
 
     Raises:
         EmitError: the schedule holds more than one copy of the model.
@@ -66,7 +66,7 @@ def schedule_files(schedule: PipelineSchedule, layers: list[int] | None = None) 
 
 
 def timeline_files(timeline: PipelineTimeline) -> tuple[dict[str, str], str | None]:
-    """trace.json, and schedule.csv with stages.json or the reason why PyTorch cannot run the schedule."""
+    """Return trace.json with schedule.csv and stages.json, or with the reason why PyTorch cannot run the schedule."""
     shape = (timeline.num_microbatches, timeline.num_chunks, timeline.placement, timeline.num_copies)
     schedule = from_rows(timeline.schedule, [",".join(row.actions) for row in timeline.rows], *shape)
     files = {TRACE_FILE: trace_json(timeline)}
@@ -77,5 +77,5 @@ def timeline_files(timeline: PipelineTimeline) -> tuple[dict[str, str], str | No
 
 
 def places(schedule: PipelineSchedule) -> list[tuple[int, int]]:
-    """(rank, chunk) of every virtual stage."""
+    """Return (rank, chunk) of every virtual stage."""
     return [schedule.locate(stage) for stage in range(schedule.num_virtual_stages)]

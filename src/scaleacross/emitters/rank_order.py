@@ -1,7 +1,8 @@
-"""From the plan's positions to a framework's ranks, and from ranks to hosts.
+"""Map the plan's global ranks to a framework's ranks, and these to hosts.
 
-A framework numbers its ranks by a fixed axis order; the plan's placement says which device holds which coordinates. So the device
-of a framework rank follows, and with it the order of the host list that makes the framework land where the plan wants it.
+A framework numbers its ranks by a fixed axis order. The plan's placement states which device has which coordinates.
+Together they give the device of each framework rank, and the order of the host list that puts every process on the
+plan's device.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ Ints = NDArray[np.int64]
 
 
 class Host(NamedTuple):
-    """A host of the job; ``zone`` and ``rack`` count from 0 inside building and zone, ``num_ranks`` are the job's."""
+    """A host of the job.
+
+    ``zone`` and ``rack`` count from 0 inside building and zone; ``num_ranks`` counts the job's ranks on it.
+    """
 
     name: str
     building: str
@@ -38,10 +42,15 @@ class Host(NamedTuple):
 
 @dataclass(frozen=True)
 class RankOrder:
-    """The processes of a job by rank of one framework: columns of shape (ranks,).
+    """The processes of a job in one framework's rank order.
 
-    ``hosts`` are in order of their first rank, ``host`` is an index into them; ``spares``: building -> real names of its hosts
-    that the plan leaves idle; ``accelerators``: names of the types used.
+    Attributes:
+        hosts: hosts in order of their first rank.
+        host: index into ``hosts``, shape (ranks,).
+        coordinates: axis -> coordinate of every rank, shape (ranks,).
+        ep: expert coordinate of every rank, shape (ranks,).
+        spares: building -> real names of its hosts that the plan leaves idle.
+        accelerators: names of the accelerator types used.
     """
 
     hosts: tuple[Host, ...]
@@ -56,7 +65,8 @@ class RankOrder:
 
     @cached_property
     def local_ranks(self) -> Ints:
-        """[rank] -> its number among the ranks of its host. Launchers number local processes this way."""
+        """Number of every rank among the ranks of its host, shape (ranks,). Launchers number local processes this way."""
+        # a stable sort keeps the ranks of each host in rank order, even where they are not consecutive
         order = np.argsort(self.host, kind="stable")
         starts = np.flatnonzero(np.diff(self.host[order], prepend=-1))
         out = np.empty(len(self), dtype=np.int64)
@@ -64,7 +74,8 @@ class RankOrder:
         return out
 
     def split_host(self) -> str | None:
-        """The first host whose ranks are not one contiguous block, or None. torchrun can only give out contiguous blocks."""
+        """Return the first host whose ranks are not one contiguous block, or None. torchrun needs contiguous blocks."""
+        # one entry per run of equal hosts, so a host that appears twice is split
         blocks = self.host[np.flatnonzero(np.diff(self.host, prepend=-1))]
         again = np.ones(len(blocks), dtype=bool)
         again[np.unique(blocks, return_index=True)[1]] = False
@@ -72,10 +83,10 @@ class RankOrder:
 
 
 def plan_topology(plan: Plan) -> Topology:
-    """The topology inside the plan.
+    """Return the topology inside the plan.
 
     Raises:
-        EmitError: the plan names a topology instead of carrying it.
+        EmitError: the plan names a topology instead of containing it.
     """
     if isinstance(plan.job.topology, str):
         raise EmitError(
@@ -85,7 +96,7 @@ def plan_topology(plan: Plan) -> Topology:
 
 
 def rank_order(plan: Plan, framework_order: Sequence[GridAxis] | None = None) -> RankOrder:
-    """Processes in the rank order of a framework whose axes run ``framework_order``, fastest first (default: the plan's own).
+    """Return the processes in the rank order of ``framework_order``, fastest axis first (default: the plan's).
 
     Raises:
         EmitError: the placement does not give every process a device of its own.
@@ -96,7 +107,7 @@ def rank_order(plan: Plan, framework_order: Sequence[GridAxis] | None = None) ->
 def order_of(
     topology: Topology, degrees: Degrees, placement: Placement, framework_order: Sequence[GridAxis] | None = None
 ) -> RankOrder:
-    """``rank_order`` of degrees that are placed on a topology. Raises as it does."""
+    """Return the ``rank_order`` of degrees placed on a topology. Raises as ``rank_order``."""
     size = degrees.world_size
     largest: dict[str, int] = {}
     for share in placement.fill:
@@ -113,8 +124,10 @@ def order_of(
     positions = np.arange(size)
     at = {axis: positions // own[axis] % degrees.of(axis) for axis in GRID_AXES}
     position_of = np.empty(size, dtype=np.int64)
+    # same coordinates, the framework's strides: its rank on the left, the plan's global rank on the right
     position_of[sum(at[axis] * theirs[axis] for axis in GRID_AXES)] = positions
     by_rank = host_of[position_of]
+    # renumber hosts by their first rank, because node rank k must start after nodes 0..k-1
     _, first, host = np.unique(by_rank, return_index=True, return_inverse=True)
     order = np.argsort(first)
     place = np.empty(len(order), dtype=np.int64)
@@ -135,7 +148,7 @@ def order_of(
 
 
 def ranks_csv(order: RankOrder) -> str:
-    """The rank table: rank, host, local, building, zone, rack, pp, dp_replicate, dp_shard, cp, tp, ep."""
+    """Return the rank table: rank, host, local, building, zone, rack, pp, dp_replicate, dp_shard, cp, tp, ep."""
     axes: tuple[GridAxis, ...] = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
     columns = [order.host, order.local_ranks, *(order.coordinates[axis] for axis in axes), order.ep]
     named = [_quoted(one.name) for one in order.hosts]
@@ -150,7 +163,7 @@ def ranks_csv(order: RankOrder) -> str:
 
 
 def _quoted(name: str) -> str:
-    """A name as a field of a CSV file."""
+    """Return a name as a field of a CSV file."""
     out = io.StringIO()
     csv.writer(out, lineterminator="").writerow([name])
     return out.getvalue()

@@ -1,15 +1,16 @@
-"""Target ``recovery``: what frameworks need to be told so that a failure costs what the plan says it costs.
+"""Target ``recovery``: settings with which a framework loses as much to a failure as the plan states.
 
 Time-outs follow one order, each with its reason in recovery.json:
 
     quorum < connect < train < init < watchdog
 
-A quorum forms while the others are inside a step, so it outlasts some of them. Whoever connects may have to wait for a quorum. A
-collective waits for a rank that connects. The first step sets up every connection too. The watchdog of NCCL ends a process whose
-errors nobody handled, so it comes last. torchft's issue 329 and torchtitan's issue 2899 tell what other orders cost.
+A quorum forms while the others are inside a step, so it outlasts some of them. A connecting rank may have to wait for a
+quorum. A collective waits for a rank that connects. The first step also sets up every connection. NCCL's watchdog ends
+a process whose errors nobody handled, so it comes last. torchft's issue 329 and torchtitan's issue 2899 describe the
+consequences of other orders.
 
-Names: torchft/manager.py and src/lighthouse.rs (meta-pytorch/torchft), torchtitan 0.3.0 (config/configs.py, experiments/torchft),
-torch 2.13 (ProcessGroupNCCL), sbatch(1).
+Names: torchft/manager.py and src/lighthouse.rs (meta-pytorch/torchft), torchtitan 0.3.0 (config/configs.py,
+experiments/torchft), torch 2.13 (ProcessGroupNCCL), sbatch(1).
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from scaleacross.spec.launch import EnvVariable
 from scaleacross.spec.plan import Plan
 
 LEAST_QUORUM_S: Final = 60
-"""torchft's own default."""
+"""Least time-out of a quorum: torchft's own default."""
 STEPS_PER_QUORUM: Final = 3
 COLLECTIVES_PER_TRAIN: Final = 10
-"""A collective that takes so many times its prediction is stuck."""
+"""A collective that takes this many times its prediction is considered stuck."""
 WATCHDOG_S: Final = 60
 HEARTBEAT_MS: Final = 5000
-"""torchft's own default: heartbeats are sent every 100 ms."""
+"""Time-out of heartbeats: torchft's own default. They are sent every 100 ms."""
 
 
 class Timeouts(NamedTuple):
-    """Whole seconds, in this order."""
+    """Time-outs in whole seconds, in ascending order."""
 
     quorum_s: int
     connect_s: int
@@ -44,11 +45,12 @@ class Timeouts(NamedTuple):
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """Files in folder recovery/: recovery.json, nccl.env, slurm.env, torchtitan.args; of several fault units torchft.env and
-    lighthouse.sh too.
+    """Return the files in folder recovery/: recovery.json, nccl.env, slurm.env, torchtitan.args.
+
+    With several fault units torchft.env and lighthouse.sh are added.
 
     Raises:
-        EmitError: the plan does not know how often what fails.
+        EmitError: the plan states no failure rates.
     """
     found = plan.goodput
     if found is None:
@@ -72,7 +74,7 @@ def render(plan: Plan) -> dict[str, str]:
 
 
 def environment(plan: Plan) -> tuple[EnvVariable, ...]:
-    """torch's variables for a run that fails as the plan expects; none where it does not know how often what fails."""
+    """Return torch's variables for the planned course of failures; none where the plan states no failure rates."""
     if plan.goodput is None:
         return ()
     last_s = timeouts(plan, plan.goodput).watchdog_s
@@ -86,7 +88,7 @@ def environment(plan: Plan) -> tuple[EnvVariable, ...]:
 
 
 def timeouts(plan: Plan, found: Goodput) -> Timeouts:
-    """Whole seconds; see the module for the order."""
+    """Return the time-outs; the module docstring gives the reasons of their order."""
     slowest_s = max((one.time_s for one in plan.collectives), default=0.0)
     quorum_s = max(LEAST_QUORUM_S, math.ceil(STEPS_PER_QUORUM * plan.cost.step_s))
     connect_s = math.ceil(1.5 * quorum_s)
@@ -96,12 +98,12 @@ def timeouts(plan: Plan, found: Goodput) -> Timeouts:
 
 
 def least_units(units: int) -> int:
-    """More than half of the fault units: fewer never go on beside others that may live."""
+    """Return a majority of the fault units: a smaller part never continues while others may still be running."""
     return units // 2 + 1
 
 
 def restarts(found: Goodput | None) -> int:
-    """Failures expected in 30 days, and three more; three where the plan does not know what fails how often."""
+    """Return the failures expected in 30 days plus three; three where the plan states no failure rates."""
     return 3 + (0 if found is None or found.mtbf_s is None else math.ceil(30 * 86_400 / found.mtbf_s))
 
 

@@ -1,4 +1,4 @@
-"""The environment that every launcher gives the processes of a plan: one list, whatever starts them."""
+"""The environment that every launcher gives the processes of a plan."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from scaleacross.spec.plan import Plan
 
 
 def process_settings(plan: Plan) -> tuple[EnvVariable, ...]:
-    """NCCL's variables of the plan and, where it knows how often what fails, those of recovery, each with its reason."""
+    """Return the plan's NCCL variables and, where it states failure rates, those of recovery, each with its reason."""
     return (*nccl.environment(plan), *recovery.environment(plan))

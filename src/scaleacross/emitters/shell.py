@@ -1,11 +1,11 @@
-"""What shell files share, hosts.txt, and run_node.sh (torchrun, once per host).
+"""Shared parts of shell files, hosts.txt, and run_node.sh (torchrun, once per host).
 
-Rank order is the whole point of run_node.sh: the static rendezvous gives node R the ranks after those of nodes 0..R-1. The c10d
-rendezvous sorts nodes by address text and ignores --node-rank (torch 2.13, distributed/elastic/rendezvous/dynamic_rendezvous.py),
-so it is not used.
+run_node.sh exists to keep the rank order: the static rendezvous gives node R the ranks after those of nodes 0..R-1. The
+c10d rendezvous sorts nodes by address text and ignores --node-rank (torch 2.13,
+distributed/elastic/rendezvous/dynamic_rendezvous.py), so it is not used.
 
-Text that comes from the user never reaches a script unchecked: host names are refused unless they are plain, everything else is
-quoted by ``shlex.quote`` or reduced to one comment line.
+User text never enters a script unchecked. Host names are refused unless they are plain. Everything else is quoted by
+``shlex.quote`` or reduced to one comment line.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Launch:
 
     Attributes:
         plan_name: name of the job, free text.
-        framework: whose rank order this is, for messages.
+        framework: framework whose rank order is used, for messages.
         torchrun_command: words after torchrun's own options, as shell text (already quoted).
         task_command: command line of one process when it is started without torchrun, as shell text (already quoted).
         preamble: shell lines run before either command; $here is the folder of these files.
         slurm: how the job is submitted.
-        folder: where these files stand inside the launch folder.
-        required: variables of the environment that the commands need, and what each is.
+        folder: folder of these files inside the launch folder.
+        required: environment variables that the commands need, and what each means.
         settings: environment of every process.
-        left_out: what no plan says and the program needs, for SUBMIT.md: a sentence with an example.
+        left_out: inputs that the program needs and no plan states, for SUBMIT.md: a sentence with an example.
     """
 
     plan_name: str
@@ -54,12 +54,12 @@ class Launch:
 
 
 def one_line(text: str) -> str:
-    """``text`` as part of a comment: control characters and line breaks become spaces."""
+    """Return ``text`` fit for a comment: control characters and line breaks become spaces."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
 def plain(name: str) -> str:
-    """``name`` if it is safe as a host name in files that know no quoting.
+    """Return ``name`` if it is safe as a host name in files that know no quoting.
 
     Raises:
         EmitError: anything but letters, digits, dot, underscore and hyphen, or a leading punctuation mark.
@@ -72,7 +72,7 @@ def plain(name: str) -> str:
 
 
 def hosts_file(order: RankOrder, launch: Launch) -> str:
-    """Hosts in node-rank order with their process counts; the first column is for the user to edit."""
+    """Return hosts in node-rank order with their process counts; the user edits the first column."""
     lines = [
         f"# Hosts of plan {one_line(launch.plan_name)} in the rank order of {launch.framework}: line k is node rank k.",
         "# Column 1: host name, to be replaced by the real one. Column 2: processes. Column 3: the host's name in the plan.",
@@ -83,19 +83,22 @@ def hosts_file(order: RankOrder, launch: Launch) -> str:
 
 
 def settings_file(launch: Launch) -> str:
-    """settings.env, which all scripts source. Empty ones are written too, so that none of an earlier plan stays."""
+    """Return settings.env, which all scripts source. Empty ones are written too, so that none of an earlier plan stays."""
     lines = [f"# Environment of every process of plan {one_line(launch.plan_name)}."]
     lines += [f"# {one_line(one.why)}\n{one.name}={shlex.quote(one.value)}" for one in launch.settings]
     return "\n".join(lines) + "\n"
 
 
 def header(launch: Launch, purpose: str) -> str:
-    """The comment that says what a script is for."""
+    """Return the comment that states the purpose of a script."""
     return f"# Plan {one_line(launch.plan_name)}: {purpose}"
 
 
 def run_node(order: RankOrder, launch: Launch) -> str:
-    """run_node.sh. Where the ranks of a host are not one block it says so and stops: torchrun gives out blocks only."""
+    """Return run_node.sh.
+
+    Where the ranks of a host are not one block, it prints that and exits, because torchrun needs blocks.
+    """
     split = order.split_host()
     if split is not None:
         message = (
@@ -114,5 +117,5 @@ def run_node(order: RankOrder, launch: Launch) -> str:
 
 
 def read_hosts(order: RankOrder) -> str:
-    """Shell lines that read hosts.txt, which all scripts share: names[] and counts[] by node rank."""
+    """Return shell lines, shared by all scripts, that read hosts.txt into names[] and counts[] by node rank."""
     return filled("read_hosts.sh", num_hosts=len(order.hosts), world_size=len(order))

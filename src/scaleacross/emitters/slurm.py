@@ -1,11 +1,13 @@
-"""slurm.sbatch, a task per accelerator in exact rank order, and submit.sh, which names its hosts to sbatch.
+"""slurm.sbatch, a task per accelerator in exact rank order, and submit.sh, which passes its hosts to sbatch.
 
-* Order: SLURM_HOSTFILE with --distribution=arbitrary starts task i on line i of the file (sbatch(1)). In a heterogeneous job
-  srun takes one such file per component (--nodelist with a path), and ranks run through the components in turn.
-* Hosts of unequal GPU counts, or of several partitions, make a heterogeneous job: ``--gpus-per-node`` and ``--partition`` hold
-  for a component. Where such hosts alternate in rank order, no order of components fits: one job asks for all GPUs together.
-* CPUs: a task per accelerator would be bound to one core where the cluster binds tasks; ``--cpu-bind=none`` leaves it those of
-  its host, which --exclusive asks for.
+* Order: SLURM_HOSTFILE with --distribution=arbitrary starts task i on line i of the file (sbatch(1)). In a
+  heterogeneous job srun takes one such file per component (--nodelist with a path), and ranks run through the
+  components in turn.
+* Hosts of unequal GPU counts, or of several partitions, make a heterogeneous job: ``--gpus-per-node`` and
+  ``--partition`` hold for a component. Where such hosts alternate in rank order, no order of components fits: one job
+  asks for all GPUs together.
+* CPUs: a cluster that binds tasks would bind a task per accelerator to one core. ``--cpu-bind=none`` leaves it those of
+  its host, which --exclusive requests.
 * ``--nodefile`` has no limit; a --nodelist of about 7,000 names no longer fits into one argument.
 """
 
@@ -24,11 +26,11 @@ from scaleacross.emitters.shell import Launch, header, plain, read_hosts
 from scaleacross.errors import EmitError
 
 MAX_COMPONENTS: Final = 16
-"""Each component of a heterogeneous job counts as a job; beyond so many one job asks for all GPUs together."""
+"""Most components of a heterogeneous job. Each counts as a job; with more, one job asks for all GPUs together."""
 
 
 def components(order: RankOrder, launch: Launch) -> list[tuple[int, ...]]:
-    """Hosts (indices) of each component, in rank order, with equally many GPUs in one partition.
+    """Return the host indices of each component, in rank order, with equally many GPUs in one partition.
 
     All hosts are one component where their ranks alternate between components.
 
@@ -37,6 +39,7 @@ def components(order: RankOrder, launch: Launch) -> list[tuple[int, ...]]:
     """
     keys = [(host.num_ranks, launch.slurm.partition_of(host.building)) for host in order.hosts]
     runs = [tuple(dict.fromkeys(run)) for _, run in groupby(order.host.tolist(), key=lambda host: keys[host])]
+    # a host that is in two runs alternates between components
     again = [host for host, times in Counter(host for run in runs for host in run).items() if times > 1]
     if not again and len(runs) <= MAX_COMPONENTS:
         return runs
@@ -50,13 +53,13 @@ def components(order: RankOrder, launch: Launch) -> list[tuple[int, ...]]:
 
 
 def host_of_every_rank(order: RankOrder) -> str:
-    """slurm_hostfile: the host of rank i, as the plan names it, on line i."""
+    """Return slurm_hostfile: line i is the host of rank i, by its name in the plan."""
     lines = [f"{plain(host.name)}\n" for host in order.hosts]
     return "".join([lines[host] for host in order.host.tolist()])
 
 
 def sbatch(order: RankOrder, launch: Launch) -> str:
-    """The batch script."""
+    """Return the batch script."""
     parts = components(order, launch)
     sizes = [sum(order.hosts[host].num_ranks for host in part) for part in parts]
     return filled(
@@ -71,7 +74,7 @@ def sbatch(order: RankOrder, launch: Launch) -> str:
 
 
 def _options(order: RankOrder, launch: Launch, number: int, part: Sequence[int]) -> str:
-    """#SBATCH lines of one component; options that SLURM carries over to later components stand in the first."""
+    """Return #SBATCH lines of one component. Options that SLURM carries over to later components are in the first."""
     hosts, slurm = [order.hosts[host] for host in part], launch.slurm
     counts = {host.num_ranks for host in hosts}
     size = sum(host.num_ranks for host in hosts)
@@ -88,7 +91,7 @@ def _options(order: RankOrder, launch: Launch, number: int, part: Sequence[int])
 
 
 def _srun(sizes: Sequence[int], launch: Launch) -> str:
-    """The line that starts all tasks. Its command is the array ``task``."""
+    """Return the line that starts all tasks. Its command is the array ``task``."""
     container = ""
     if launch.slurm.container:
         mounts = '"$here:$here${CONTAINER_MOUNTS:+,$CONTAINER_MOUNTS}"'
@@ -106,7 +109,7 @@ def _srun(sizes: Sequence[int], launch: Launch) -> str:
 
 
 def _cut(sizes: Sequence[int]) -> list[str]:
-    """Lines that cut the host file into one file per component."""
+    """Return lines that split the host file into one file per component."""
     out, first = [], 1
     for number, size in enumerate(sizes):
         out.append(f'sed -n "{first},{first + size - 1}p" "$PLAN_HOSTFILE" > "$PLAN_HOSTFILE.{number}"')
@@ -115,7 +118,7 @@ def _cut(sizes: Sequence[int]) -> list[str]:
 
 
 def submit(order: RankOrder, launch: Launch) -> str:
-    """submit.sh: the hosts of column 1 as one file per component, then sbatch."""
+    """Return submit.sh, which writes column 1 of hosts.txt to one file per component and then calls sbatch."""
     parts = components(order, launch)
     component = {host: number for number, part in enumerate(parts) for host in part}
     counts = [component[host] for host in range(len(order.hosts))]

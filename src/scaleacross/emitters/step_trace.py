@@ -1,8 +1,9 @@
 """A simulated step as Chrome trace JSON, which Perfetto and chrome://tracing open.
 
-A process for the critical path, then one per class of ranks (pipeline stage and building), with a thread per stream: compute,
-tp/cp/ep, pp, dp. An arrow leads from every pipeline message to what its receiver does next. Counters show the use of every
-inter-building link and oversubscribed uplink. Format: "Trace Event Format" of the Chromium project; times are microseconds.
+The trace has a process for the critical path, then one per class of ranks (pipeline stage and building). Each has a
+thread per stream: compute, tp/cp/ep, pp, dp. An arrow leads from every pipeline message to the receiver's next
+computation. Counters show the use of every inter-building link and oversubscribed uplink. Format: "Trace Event Format"
+of the Chromium project; times are microseconds.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from scaleacross.spec.simulation import Delivery, LinkUse, SimulatedRow, Simulat
 STREAMS: Final = {"compute": 0, "optimizer": 0, "tp": 1, "cp": 1, "ep": 1, "pp": 2, "dp": 3}
 STREAM_NAMES: Final = ("compute", "tp/cp/ep", "pp", "dp")
 CONCURRENT: Final = 10
-"""Threads of transfers that run concurrently with computation are numbered from here: spans of one thread never cross."""
+"""First thread number of transfers that run concurrently with computation. Each lane has its own thread, so spans never
+cross.
+"""
 ARROW: Final = {"name": "message", "cat": "message"}
 MAX_EVENTS: Final = 2_000_000
 
 
 def step_trace_json(step: SimulatedStep) -> str:
-    """The trace, one event per line.
+    """Return the trace, one event per line.
 
     Raises:
-        InputError: the step was simulated without its timeline, or is too large to be opened.
+        InputError: the step was simulated without its timeline, or has too many events for a viewer.
     """
     if not any(row.spans for row in step.rows):
         raise InputError("the simulated step holds no timeline: simulate with timeline=True")
@@ -69,12 +72,12 @@ def _row(process: int, row: SimulatedRow) -> Iterator[dict[str, Any]]:
 
 
 def _arrival(number: int, one: Delivery) -> Iterator[dict[str, Any]]:
-    """The end of an arrow: it binds to the next slice of the receiver's computations."""
+    """Yield the end of an arrow: it binds to the next slice of the receiver's computations."""
     yield {**ARROW, "ph": "f", "id": number, "pid": one.row, "tid": STREAMS["compute"], "ts": us(one.arrival_s)}
 
 
 def _critical(process: int, step: SimulatedStep) -> Iterator[dict[str, Any]]:
-    """The critical path as a row of its own, each slice up to where the next begins."""
+    """Yield the critical path as a separate process. Each slice ends where the next begins."""
     path = sorted(
         (
             (span.start_s, span.end_s, f"{row.name}: {_title(span)}")
@@ -99,12 +102,12 @@ def _title(span: Span) -> str:
 
 
 def _dur(span: Span) -> float:
-    """Between rounded ends: a slice that follows at once never begins before this one is over."""
+    """Return the duration between rounded ends, so that a slice never ends after the rounded start of its successor."""
     return round(us(span.end_s) - us(span.start_s), 3)
 
 
 def _counter(process: int, link: LinkUse) -> Iterator[dict[str, Any]]:
-    """The share of a link that is used, from each moment on."""
+    """Yield the used percentage of a link, from each moment on."""
     for time, rate in zip(link.time_s, link.rate_bytes_per_s, strict=True):
         used = {"used %": round(100 * rate / link.capacity_bytes_per_s, 2)}
         yield {"name": link.name, "ph": "C", "pid": process, "tid": 0, "ts": us(time), "args": used}

@@ -1,4 +1,4 @@
-"""The rank order of what runs the plan, for launchers that start any program."""
+"""The rank order of a job's target, for launchers that start any program."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _OWN = (
 
 
 def target_order(plan: Plan) -> tuple[RankOrder, str]:
-    """The processes in the order of the job's target, and a sentence that says whose order it is.
+    """Return the processes in the order of the job's target, and a sentence that names this order.
 
-    A framework gives rank i its coordinates by an order of its own, whatever host rank i stands on.
+    A framework gives rank i its coordinates by its own order, whatever host rank i is on.
 
     Raises:
         EmitError: as ``rank_order``.

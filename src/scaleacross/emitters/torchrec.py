@@ -1,4 +1,6 @@
-"""TorchRec's ShardingPlan, as JSON and as a Python file that builds it, with the constraints that lead its planner there."""
+"""TorchRec's ShardingPlan, as JSON and as a Python file that builds it, with constraints that lead its planner to the
+same plan.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ MODULE: Final = "sparse_arch.embedding_bag_collection"
 
 
 def render(plan: RecommendationPlan) -> dict[str, str]:
-    """``torchrec/sharding_plan.json`` and ``torchrec/sharding_plan.py``.
+    """Return ``torchrec/sharding_plan.json`` and ``torchrec/sharding_plan.py``.
 
     Raises:
-        EmitError: a table lives on SSD, which its collections reach only through a kernel of their own setup, or something else
-            than kernels moves vectors.
+        EmitError: a table is on SSD, which its collections access only through a kernel with a separate setup, or
+            something else than kernels moves vectors.
     """
     if plan.decision.driver != "multiprocessors":
         raise EmitError(
@@ -83,7 +85,7 @@ def _sequence_note(model: Dlrm) -> str:
 
 
 def _per_host(plan: RecommendationPlan) -> dict[int, int]:
-    """Device index of every rank on its host."""
+    """Map each rank to its device index on its host."""
     seen: dict[tuple[str, int], int] = {}
     out = {}
     for load in plan.ranks:
@@ -93,7 +95,7 @@ def _per_host(plan: RecommendationPlan) -> dict[int, int]:
 
 
 def _shards(placement: TablePlacement, rows: int, dimension: int, device: dict[int, int]) -> list[dict[str, Any]]:
-    """Shards as its ShardMetadata; none of a data-parallel table, which has no sharding spec."""
+    """Return shards as TorchRec's ShardMetadata; none for a data-parallel table, which has no sharding spec."""
     if placement.sharding == "data_parallel":
         return []
     return [

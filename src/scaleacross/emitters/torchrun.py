@@ -10,7 +10,7 @@ from scaleacross.spec.plan import Plan
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """hosts.txt, settings.env, run_node.sh, slurm_hostfile, slurm.sbatch and ranks.csv, in folder torchrun/.
+    """Return hosts.txt, settings.env, run_node.sh, slurm_hostfile, slurm.sbatch and ranks.csv, in folder torchrun/.
 
     The scripts take the training program and its arguments: ``run_node.sh train.py --flag``.
 

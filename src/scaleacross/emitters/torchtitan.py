@@ -1,8 +1,9 @@
 """Target ``torchtitan``: a config module for torchtitan 0.3.0 and run scripts in its rank order.
 
-torchtitan 0.3.0 takes its configuration from a Python function that returns ``Trainer.Config`` (``--module M --config F``,
-torchtitan/config/manager.py). Its mesh is [pp, dp_replicate, dp_shard, cp, tp], last fastest, and no option changes it
-(torchtitan/distributed/parallel_dims.py): the hosts are ordered so that every process lands on the plan's device.
+torchtitan 0.3.0 takes its configuration from a Python function that returns ``Trainer.Config`` (``--module M --config
+F``, torchtitan/config/manager.py). Its mesh is [pp, dp_replicate, dp_shard, cp, tp], last fastest, and no option
+changes it (torchtitan/distributed/parallel_dims.py). So the hosts are ordered such that every process runs on the
+plan's device.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ CONVERTERS: Final[Mapping[Recipe, str]] = {
     "torchao_mxfp8": "MXFP8",
     "torchao_nvfp4": "NVFP4",
 }
-"""Recipe -> how the names of its converters begin (torchtitan/components/quantization)."""
+"""Recipe -> prefix of its converters' names (torchtitan/components/quantization)."""
 CHECKPOINTING: Final[Mapping[Recompute, str]] = {
     "none": "None",
     "selective": "SelectiveAC.Config()",
@@ -49,10 +50,10 @@ CHECKPOINTING: Final[Mapping[Recompute, str]] = {
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """scaleacross_plan.py, its TOML twin for 0.2.2 where that can run the plan, run scripts and ranks.csv, in folder torchtitan/.
+    """Return scaleacross_plan.py, run scripts, ranks.csv and, if 0.2.2 can run the plan, a TOML file; in torchtitan/.
 
     Raises:
-        EmitError: the plan uses something that torchtitan 0.3.0 has no setting for; the message names it.
+        EmitError: torchtitan 0.3.0 has no setting for something in the plan; the message names it.
     """
     module, order = config_module(plan), rank_order(plan, TORCHTITAN_ORDER)
     program = '-m torchtitan.train "${TORCHTITAN_CONFIG[@]}" "$@"'
@@ -80,10 +81,10 @@ def render(plan: Plan) -> dict[str, str]:
 
 
 def config_module(plan: Plan) -> str:
-    """The text of the config module; it compiles.
+    """Return the text of the config module. It is compiled here to check its syntax.
 
     Raises:
-        EmitError: the plan uses something that torchtitan 0.3.0 has no setting for.
+        EmitError: torchtitan 0.3.0 has no setting for something in the plan.
     """
     check_stages(plan)
     refuse(plan, "torchtitan")
@@ -142,7 +143,10 @@ def _converter_names(plan: Plan) -> list[str]:
 
 
 def _converters(plan: Plan) -> str:
-    """Converters of layers and experts as lines of a list, empty for 16 bit; the output projection and routers stay in it."""
+    """Return converters of layers and experts as lines of a list, empty for 16 bit.
+
+    Output projection and routers stay in 16 bit.
+    """
     names = _converter_names(plan)
     kept = "filter_fqns=['lm_head', 'router.gate']"
     stated = (
@@ -156,7 +160,7 @@ def _converters(plan: Plan) -> str:
 
 
 def _starting_point(plan: Plan) -> str:
-    """The line that loads the job's checkpoint, if it names one."""
+    """Return the line that loads the job's checkpoint, if it names one."""
     path = plan.job.fine_tuning.checkpoint if plan.job.fine_tuning else None
     if path is None:
         return ""
@@ -202,10 +206,11 @@ def _parallelism(plan: Plan) -> Mapping[str, Any]:
 
 
 def _data_parallel(plan: Plan) -> tuple[int, int, str]:
-    """(replicate degree, shard degree, reshard policy).
+    """Return (replicate degree, shard degree, reshard policy).
 
-    FSDP2 shards parameters, gradients and optimizer states. Keeping parameters gathered ("never") is ``parameters_once``, and has
-    the traffic of an optimizer-only shard where gradients are reduced once per step (``targets.torchtitan`` refuses the rest).
+    FSDP2 shards parameters, gradients and optimizer states. Keeping parameters gathered ("never") is
+    ``parameters_once``. It has the traffic of an optimizer-only shard where gradients are reduced once per step
+    (``targets.torchtitan`` refuses the rest).
     """
     degrees, shard = plan.degrees, plan.decision.shard
     if shard == "none":
@@ -214,14 +219,16 @@ def _data_parallel(plan: Plan) -> tuple[int, int, str]:
 
 
 def layers_in_model_order(plan: Plan) -> list[int]:
-    """Layers of every virtual stage. torchtitan places the stages as the schedule of that name does: in a loop, or in a V."""
+    """Return the layers of every virtual stage in model order. torchtitan places the stages as the schedule does: in a
+    loop or a V.
+    """
     placement, pp = SCHEDULES[plan.decision.pipeline.schedule].placement, plan.degrees.pp
     places = (locate(placement, pp, stage) for stage in range(pp * plan.decision.pipeline.num_chunks))
     return [plan.layers_per_stage[rank][chunk] for rank, chunk in places]
 
 
 def stage_modules(layers: Sequence[int]) -> list[list[str]]:
-    """Module names of every virtual stage in model order, from the layers of each."""
+    """Return module names of every virtual stage in model order, given the layers of each."""
     out: list[list[str]] = []
     first = 0
     for count in layers:
@@ -237,7 +244,7 @@ def _keywords(values: Mapping[str, Any]) -> str:
 
 
 def _literal(value: Any) -> str:
-    """``value`` as Python source; a list of lists takes one line per inner list."""
+    """Return ``value`` as Python source; a list of lists takes one line per inner list."""
     if isinstance(value, list):
         return "[\n" + "".join(f"                {inner!r},\n" for inner in value) + "            ]"
     return repr(value)

@@ -1,7 +1,7 @@
-"""NCCL options of torchtitan's process groups, by mesh axis: what the plan decided for each communicator.
+"""NCCL options of torchtitan's process groups, by mesh axis: the plan's decision for each communicator.
 
 torchtitan 0.3.0 has no field for them. Its mesh comes from ``DeviceMesh._unflatten``, which takes options by axis name
-(torch 2.13.0, torch/distributed/device_mesh.py): the emitted module hands them over there.
+(torch 2.13.0, torch/distributed/device_mesh.py). The emitted module passes them there.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from scaleacross.targets.torchtitan import MESHES, TYPED_SHARDS
 
 
 def group_options(plan: Plan) -> dict[str, dict[str, int | str]]:
-    """Mesh axis -> fields of ``ncclConfig_t`` as torch names them. Empty where nothing was decided and no trunk is TCP.
+    """Map each mesh axis to fields of ``ncclConfig_t`` in torch's names; empty where all defaults hold.
 
     Raises:
-        EmitError: options for a group that fully_shard makes by itself.
+        EmitError: options for a group that fully_shard creates by itself.
     """
     channels, classes, sockets = most_channels(plan), traffic_classes(plan), axes_over_sockets(plan)
     engines = zero_cta(plan)
@@ -49,7 +49,7 @@ def group_options(plan: Plan) -> dict[str, dict[str, int | str]]:
 
 
 def group_lines(plan: Plan) -> tuple[str, str]:
-    """(imports, code) of the config module that give the groups their options; both empty where there are none."""
+    """Return (imports, code) of the config module that give the groups their options; both empty where there are none."""
     options = group_options(plan)
     if not options:
         return "", ""

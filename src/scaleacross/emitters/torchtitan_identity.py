@@ -1,8 +1,8 @@
-"""What the workload states of the model's identity, as values of torchtitan 0.3.0's configurations.
+"""The model's identity that the workload states, as values of torchtitan 0.3.0's configurations.
 
-A flavor has values of its own: Qwen3 235B-A22B a rotary base of 5 million, all of DeepSeek-V3 a norm epsilon of 1e-5, its 236B a
-softmax scale of mscale 1 (DeepSeek-V2: 0.707). The emitted module lays the workload's over them. Names: torchtitan/models/common
-(nn_modules.py, rope.py, moe.py), deepseek_v3/model.py.
+A flavor has its own values. For example, Qwen3 235B-A22B has a rotary base of 5 million, all of DeepSeek-V3 a norm
+epsilon of 1e-5, its 236B a softmax scale of mscale 1 (DeepSeek-V2: 0.707). The emitted module replaces them by the
+workload's. Names: torchtitan/models/common (nn_modules.py, rope.py, moe.py), deepseek_v3/model.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from scaleacross.workloads.identity import RopeScaling
 
 
 def identity(decoder: Decoder, package: str) -> dict[str, dict[str, Any]]:
-    """Class of torchtitan -> field of its Config -> the value that the workload states; what it does not state is left out.
+    """Return torchtitan class -> field of its Config -> the workload's value; unstated values are left out.
 
     Raises:
-        EmitError: a rotary scaling that torchtitan 0.3.0 has not.
+        EmitError: a rotary scaling that torchtitan 0.3.0 lacks.
     """
     out: dict[str, dict[str, Any]] = {}
     if decoder.norm_epsilon is not None:

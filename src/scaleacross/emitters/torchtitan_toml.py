@@ -1,7 +1,7 @@
-"""The same plan for torchtitan 0.2.2, whose configuration is a TOML file.
+"""The plan for torchtitan 0.2.2, whose configuration is a TOML file.
 
-Its flavors fix norm, rotary embedding and experts, and no key of the file changes them: a workload that states other values is
-refused. Flavors with experts are left to 0.3.0. Keys: torchtitan/config/job_config.py of 0.2.2.
+Its flavors fix norm, rotary embedding and experts, and no key of the file changes them. So a workload that states other
+values is refused, and so are flavors with experts. Keys: torchtitan/config/job_config.py of 0.2.2.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ OWN: Final[Mapping[str, dict[str, dict[str, Any]]]] = {
     "llama3": {"RMSNorm": {"eps": 1e-5}, "ComplexRoPE": LLAMA3_ROPE},
     "qwen3": {"RMSNorm": {"eps": 1e-6}, "CosSinRoPE": {"theta": 1_000_000.0, "scaling": "none"}},
 }
-"""What the flavors of a package are, in 0.3.0's names: read from llama3_args and qwen3_args of 0.2.2."""
+"""Identity of each package's flavors, in 0.3.0's names: read from llama3_args and qwen3_args of 0.2.2."""
 PIPELINED: Final = ("llama3",)
-"""Packages whose train_spec has a pipelining_fn."""
+"""Packages that have a pipeline: their train_spec has a pipelining_fn."""
 FLAVORS: Final = {
     "llama3": ("debugmodel", "8B", "70B", "405B"),
     "qwen3": ("0.6B", "1.7B", "4B", "8B", "14B", "32B"),
@@ -39,7 +39,10 @@ FLAVORS: Final = {
 def toml_config(
     plan: Plan, flavor: Flavor, training: Mapping[str, Any], parallelism: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """(text of the file, '') or ('', why 0.2.2 cannot run the plan). Settings as 0.3.0 has them, which 0.2.2 names alike."""
+    """Return (text of the file, '') or ('', why 0.2.2 cannot run the plan).
+
+    0.3.0's settings have the same names in 0.2.2.
+    """
     try:
         _require_flavor(plan, flavor)
     except EmitError as error:

@@ -18,7 +18,7 @@ _COMPUTATION, _LINKS = 0, 1  # process ids of the two groups of rows
 
 
 def trace_json(timeline: PipelineTimeline) -> str:
-    """The trace, one event per line."""
+    """Return the trace, one event per line."""
     events: list[dict[str, Any]] = [
         named("process_name", _COMPUTATION, 0, f"{timeline.schedule}: computation"),
         named("process_name", _LINKS, 0, f"{timeline.schedule}: messages"),
@@ -36,7 +36,7 @@ def trace_json(timeline: PipelineTimeline) -> str:
 
 
 def _message_events(number: int, message: TimelineMessage) -> list[dict[str, Any]]:
-    """An async event on the row of the link, and a flow from the end of the sending cell to the receiver's row."""
+    """Return an async event on the row of the link, and a flow from the end of the sending cell to the receiver's row."""
     link = f"rank {message.source} to {message.target}"
     flow = {"name": "message", "cat": "message", "id": number, "pid": _COMPUTATION}
     on_link = {"name": f"{link}: {message.action}", "cat": link, "id": number, "pid": _LINKS, "tid": message.source}
@@ -55,15 +55,15 @@ def _message_events(number: int, message: TimelineMessage) -> list[dict[str, Any
 
 
 def named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    """The event that gives a process or thread its name."""
+    """Return the event that names a process or thread."""
     return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
 
 
 def us(seconds: float) -> float:
-    """Microseconds to the nanosecond, as time stamps are."""
+    """Return microseconds, rounded to the nanosecond."""
     return round(seconds * 1e6, 3)
 
 
 def events_json(events: Iterable[dict[str, Any]]) -> str:
-    """A trace of ``events``, one per line."""
+    """Return a trace of ``events``, one per line."""
     return '{"traceEvents": [\n' + ",\n".join(json.dumps(event) for event in events) + "\n]}\n"

@@ -2,9 +2,9 @@
 
 * NCCL's example tuner plugin, ``NCCL_TUNER_CONFIG_FILE``:
   ``collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks`` with −1 for any (NCCL 2.31, plugins/tuner/example)
-  The plugin takes a name that it does not know for allreduce, ring or simple without a word, lines longer than 255 bytes for
-  several, and '#' for a comment at the start of a line only, so nothing of the kind is written. Where no row fits, and for -1
-  channels, it asks for one channel; 0 leaves the number to NCCL, so 0 is written, and ``catch_all`` fits the rest.
+  The plugin silently reads an unknown name as allreduce, ring or simple, and a line longer than 255 bytes as several. A '#' is a
+  comment only at the start of a line. So nothing of the kind is written. Where no row fits, and for -1 channels, it asks for one
+  channel; 0 leaves the number to NCCL. So 0 is written, and ``catch_all`` covers the rest.
 * NCCLX, ``NCCLX_TUNER_CONFIG_FILE``:
   ``collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks``; sizes here as an interval ``[a,b]``, ``(a,b]``, ...;
   the first row that fits wins (torchcomms 59426ba4)
@@ -28,12 +28,12 @@ MAX_CHANNELS: Final = 64
 
 
 class TunerRow(NamedTuple):
-    """One rule: where it holds, and what to run there.
+    """One rule: the calls that it covers, and what to run there.
 
     Attributes:
         collective, algorithm, protocol: names of the grammar.
         min_bytes, max_bytes: size of the whole message, ends included.
-        num_nodes, num_ranks: of the communicator; −1, −1: of any (NCCL's plugin only).
+        num_nodes, num_ranks: size of the communicator; −1, −1: any (NCCL's plugin only).
         channels: −1 leaves the number to NCCL.
     """
 
@@ -47,7 +47,7 @@ class TunerRow(NamedTuple):
     channels: int = -1
 
     def check(self) -> None:
-        """Raise EmitError unless both grammars take the row."""
+        """Raise EmitError unless both grammars accept the row."""
         for value, known in ((self.collective, COLLECTIVES), (self.algorithm, ALGORITHMS), (self.protocol, PROTOCOLS)):
             if value not in known:
                 raise EmitError(f"tuner row: '{value}' is none of {', '.join(known)}")
@@ -61,7 +61,7 @@ class TunerRow(NamedTuple):
 
 
 def catch_all() -> list[TunerRow]:
-    """Rows for every call that no other row fits: NCCL's own number of channels, ring, and the protocol by size."""
+    """Return rows for all calls without another row: NCCL's own number of channels, ring, the protocol by size."""
     spans = (
         (0, LOW_LATENCY_BYTES, "ll"),
         (LOW_LATENCY_BYTES + 1, LOW_LATENCY_128_BYTES, "ll128"),
@@ -73,7 +73,7 @@ def catch_all() -> list[TunerRow]:
 
 
 def nccl_text(rows: Sequence[TunerRow]) -> str:
-    """The file of NCCL's example plugin."""
+    """Return the file of NCCL's example plugin."""
     lines = []
     for row in rows:
         row.check()
@@ -85,7 +85,7 @@ def nccl_text(rows: Sequence[TunerRow]) -> str:
 
 
 def ncclx_text(rows: Sequence[TunerRow]) -> str:
-    """The file of NCCLX; sizes there are per rank."""
+    """Return the file of NCCLX; sizes there are per rank."""
     lines = []
     for row in rows:
         row.check()

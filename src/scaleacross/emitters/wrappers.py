@@ -23,14 +23,14 @@ SKYPILOT_ACCELERATORS: Final = (
 
 
 def ray_script(order: RankOrder, launch: Launch) -> str:
-    """submit_ray.py; '' where the ranks of a host are not one block."""
+    """Return submit_ray.py; '' where the ranks of a host are not one block."""
     if order.split_host() is not None:
         return ""
     return filled("submit_ray.py.txt", plan=one_line(launch.plan_name).replace("\\", " ").replace('"', "'"))
 
 
 def skypilot_task(order: RankOrder, launch: Launch) -> tuple[str, str]:
-    """(skypilot.yaml, '') or ('', why a task of SkyPilot cannot run the plan)."""
+    """Return (skypilot.yaml, '') or ('', why a task of SkyPilot cannot run the plan)."""
     buildings = list(dict.fromkeys(host.building for host in order.hosts))
     sizes = sorted({host.num_ranks for host in order.hosts})
     types = sorted({_accelerator(name) for name in order.accelerators})

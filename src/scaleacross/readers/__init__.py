@@ -1,4 +1,4 @@
-"""Settings that somebody runs, read into the plan's words: the inverse of ``emitters``, by the same laws (``targets``)."""
+"""Read settings that somebody runs into a plan's terms: the inverse of ``emitters``, under the same laws (``targets``)."""
 
 from __future__ import annotations
 

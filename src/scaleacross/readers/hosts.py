@@ -1,4 +1,4 @@
-"""Where ranks sit: hosts in node-rank order -> the placement that has them so."""
+"""Derive the placement from a list of hosts in node-rank order."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from scaleacross.spec.topology import Topology
 
 
 def read_hosts(text: str, name: str) -> list[str]:
-    """Host of every rank, as the topology names it: hosts.txt (a block of ranks a line) or slurm_hostfile (a rank a line).
+    """Return the host of every rank, by its name in the topology.
 
-    A line of hosts.txt has the host, its processes (8, slots=8) and, where the topology names the host otherwise, that name.
+    The text is a hosts.txt (a block of ranks per line) or a slurm_hostfile (one rank per line). A line of hosts.txt has
+    the host, its processes (8, slots=8) and, where it differs, the host's name in the topology.
 
     Raises:
         InputError: a line of another form, or no host.
@@ -38,7 +39,7 @@ def read_hosts(text: str, name: str) -> list[str]:
 
 
 def check_whole(hosts: Sequence[str], name: str, topology: Topology) -> None:
-    """Raise InputError where every host has one process and more accelerators: a list of hosts, not of ranks."""
+    """Raise InputError where every host has one process and more accelerators: the file then lists hosts, not ranks."""
     least = min(one.accelerators_per_host for one in topology.buildings)
     if least > 1 and len(set(hosts)) == len(hosts):
         raise InputError(
@@ -50,10 +51,10 @@ def check_whole(hosts: Sequence[str], name: str, topology: Topology) -> None:
 def placement_of(
     hosts: Sequence[str], name: str, topology: Topology, degrees: Degrees, order: Sequence[GridAxis]
 ) -> Placement:
-    """The placement under which a framework of rank order ``order`` has rank i on host i of ``hosts``.
+    """Return the placement under which a framework of rank order ``order`` has rank i on host i of ``hosts``.
 
     Raises:
-        InputError: a host of no building, or no placement has that order.
+        InputError: a host is in no building, or no placement has that order.
     """
     homes = {one.host_name(index): one.name for one in topology.buildings for index in range(one.hosts)}
     shares: dict[str, int] = {}
@@ -76,7 +77,7 @@ def placement_of(
 
 
 def _candidates(shares: dict[str, int], degrees: Degrees) -> Iterator[Placement]:
-    """Placements, buildings as listed first; axes of degree 1 in front, where they change nothing."""
+    """Yield placements, first with buildings as listed. Axes of degree 1 are in front, where they change nothing."""
     idle = tuple(axis for axis in GRID_AXES if degrees.of(axis) == 1)
     active = [axis for axis in GRID_AXES if degrees.of(axis) > 1]
     for names in permutations(shares):

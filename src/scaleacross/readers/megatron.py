@@ -1,4 +1,4 @@
-"""Megatron-LM arguments -> settings: the inverse of ``emitters.megatron``, and of what users write by hand.
+"""Read Megatron-LM arguments into settings: the inverse of ``emitters.megatron``, also for hand-written arguments.
 
 The file is read, never run (``shell``, ``megatron_arguments``). Option names and defaults: NVIDIA/Megatron-LM
 megatron/training/arguments.py (d98e8a64).
@@ -29,16 +29,18 @@ SHARES: Final = {
     "--tp-comm-overlap": "overlap.tp_fraction",
     "--overlap-moe-expert-parallel-comm": "experts.overlap_fraction",
 }
-"""Switches of what the job states as a share."""
+"""Options that only switch on what the job states as a fraction."""
 DISPATCH: Final = {"alltoall": "copies", "flex": "deduplicated"}
 MODEL: Final = {"--num-layers": "num_layers", "--hidden-size": "hidden_size", "--num-experts": "num_experts"}
 
 
 def read(text: str, name: str, world: int, num_layers: int) -> Reading:
-    """Arguments of ``world`` processes that train a model of ``num_layers`` layers.
+    """Return the settings of ``world`` processes that train ``num_layers`` layers, prediction layers not counted.
+
+    ``text`` is the content of file ``name``.
 
     Raises:
-        InputError: a value that is missing, no number, or means something that no plan can say.
+        InputError: a value is missing, is not a number, or means something that no plan can express.
     """
     found, notes = arguments(text, name)
 
@@ -115,7 +117,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
 
 
 def _prediction_layers(found: dict[str, list[str]], name: str) -> int:
-    """Layers that predict further tokens. Raises InputError: a number that is not modelled."""
+    """Return the number of layers that predict further tokens. Raises InputError for a number that is not modelled."""
     stated = " ".join(found.get("--mtp-num-layers", ["0"]))
     if stated not in ("0", "1"):
         raise InputError(f"{name}: --mtp-num-layers {stated}: no or one prediction layer is modelled; state 1")
@@ -123,7 +125,7 @@ def _prediction_layers(found: dict[str, list[str]], name: str) -> int:
 
 
 def _inner(found: dict[str, list[str]], name: str, cp: int) -> int:
-    """Ranks of cp that exchange heads inside a ring.
+    """Return the cp ranks that exchange heads inside a ring.
 
     Raises:
         InputError: the sizes of both levels do not multiply to cp.
@@ -148,7 +150,7 @@ def _context(found: dict[str, list[str]], name: str) -> ContextExchange:
 
 
 def _shard(found: dict[str, list[str]], name: str) -> ShardLevel:
-    """Raises InputError: a strategy that Megatron-FSDP does not have."""
+    """Return the shard level. Raises InputError for a strategy that Megatron-FSDP does not have."""
     if "--use-megatron-fsdp" in found:
         strategy = (found.get("--data-parallel-sharding-strategy") or ["optim_grads_params"])[0]
         levels: dict[ShardLevel, str] = {"none": "no_shard", "optimizer": "optim", **FSDP_STRATEGIES}
@@ -162,7 +164,7 @@ def _shard(found: dict[str, list[str]], name: str) -> ShardLevel:
 
 
 def _recompute(found: dict[str, list[str]], name: str, chunk: int) -> Recompute:
-    """The policy in chunks of ``chunk`` layers; 0: they are unequal."""
+    """Return the policy for chunks of ``chunk`` layers; 0: chunks are unequal."""
     stated = (found.get("--recompute-granularity") or ["none"])[0]
     granularity = "selective" if "--recompute-activations" in found else stated
     whole_moe = ["moe"] if "--moe-layer-recompute" in found else []
@@ -195,7 +197,10 @@ def _recompute(found: dict[str, list[str]], name: str, chunk: int) -> Recompute:
 
 
 def _block(layers: str, name: str, chunk: int) -> Recompute:
-    """The first ``layers`` of every model chunk. Raises InputError: chunks are not equal, or larger than can be named."""
+    """Return the policy that recomputes the first ``layers`` of every model chunk.
+
+    Raises InputError where chunks are unequal, or the fraction has no name.
+    """
     if not layers.isdigit() or not chunk:
         raise InputError(
             f"{name}: full recomputation by block of {layers} layers{'' if chunk else ' of unequal stages'}: a whole number of "
@@ -209,7 +214,10 @@ def _block(layers: str, name: str, chunk: int) -> Recompute:
 
 
 def _offload(found: dict[str, list[str]], name: str, num_layers: int) -> dict[str, float]:
-    """Shares on the host. Raises InputError: a number that is none, or an update that does not overlap with its copies."""
+    """Return the fractions on the host.
+
+    Raises InputError for an invalid number, or an optimizer update that does not overlap with its copies.
+    """
     try:
         layers = int((found.get("--cpu-offloading-num-layers") or ["0"])[0])
         states = float((found.get("--optimizer-offload-fraction") or ["1"])[0])
@@ -229,7 +237,7 @@ def _offload(found: dict[str, list[str]], name: str, num_layers: int) -> dict[st
 
 
 def _check_rounds(name: str, stated: int, choice: PipelineChoice, pp: int, sequences: int) -> None:
-    """Raises InputError: rounds of other micro-batches than those that the plan's schedule has."""
+    """Raise InputError where rounds have other numbers of micro-batches than in the plan's schedule."""
     micro_batches = sequences // choice.micro_batch_sequences
     per_round = microbatches_per_round(pp, micro_batches) if micro_batches else stated
     if stated != per_round:
@@ -240,7 +248,7 @@ def _check_rounds(name: str, stated: int, choice: PipelineChoice, pp: int, seque
 
 
 def _recipe(found: dict[str, list[str]], name: str) -> Recipe:
-    """Recipe of 8- or 4-bit products. Raises InputError: one that is not modelled."""
+    """Return the recipe of 8- or 4-bit products. Raises InputError for one that is not modelled."""
     option, default = ("--fp4-recipe", "nvfp4") if "--fp4-format" in found else ("--fp8-recipe", "delayed")
     word = (found.get(option) or [default])[0]
     known = next((recipe for recipe in RECIPE_PRECISION if recipe == word), None)
@@ -252,10 +260,11 @@ def _recipe(found: dict[str, list[str]], name: str) -> Recipe:
 
 
 def _job(found: dict[str, list[str]], name: str) -> dict[str, Any]:
-    """Fields of the job that the arguments state, by their defaults where they say nothing.
+    """Return the fields of the job that the arguments state, or Megatron-LM's defaults.
 
     Raises:
-        InputError: a recipe of 8-bit products that is not modelled.
+        InputError: neither or both of --bf16 and --fp16, a recipe of 8-bit products that is not modelled, or a wrong
+            bucket size.
     """
     if not {"--bf16", "--fp16"} & found.keys():
         raise InputError(
@@ -296,7 +305,7 @@ def _job(found: dict[str, list[str]], name: str) -> dict[str, Any]:
 
 
 def _overlap(found: dict[str, list[str]], decision: Decision) -> dict[str, Any]:
-    """Overlap options, of which arguments state only those that have something to overlap."""
+    """Return the overlap options that have something to overlap; arguments state no others."""
     degrees = decision.degrees
     out: dict[str, Any] = {}
     if degrees.dp * degrees.cp > 1:
@@ -312,10 +321,10 @@ def _overlap(found: dict[str, list[str]], decision: Decision) -> dict[str, Any]:
 
 
 def _experts(found: dict[str, list[str]], name: str, ep: int) -> dict[str, Any]:
-    """The dispatcher and CUDA graphs.
+    """Return the fields for the dispatcher and CUDA graphs.
 
     Raises:
-        InputError: a dispatcher or graphs that no plan can say.
+        InputError: a dispatcher or graphs that no plan can express.
     """
     out: dict[str, Any] = {"experts.graphs": _graphs(found, name)}
     if "--num-experts" in found:

@@ -1,4 +1,6 @@
-"""Megatron-LM's options and their values, from a launch script, a file of arrays, or a command line. Nothing of it is run."""
+"""Read Megatron-LM's options and values from a launch script, a file of arrays, or a command line, without running any
+of it.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,22 @@ from scaleacross.readers.shell_values import plain
 
 Options = Mapping[str, Sequence[str]]
 _UNKNOWN_WORDS: Final = re.compile(r"\$[@*]|\$\{\w+\[[@*]\]\}")
-"""What stands for any number of words that the file does not say."""
+"""Words that stand for any number of words which the file does not state."""
 
 
 class Arguments(NamedTuple):
-    """Option -> its values, and what the reader of a result should know of those that were not read."""
+    """Option -> its values, and notes for the reader of a result on what was not read."""
 
     found: dict[str, list[str]]
     notes: tuple[str, ...]
 
 
 def arguments(text: str, name: str) -> Arguments:
-    """The options that ``text`` hands to Megatron-LM: those of the command that has some, or of all arrays if none is visible.
+    """Return the options that ``text`` passes to Megatron-LM: those of commands that have some, else of variables.
 
     Raises:
-        InputError: no option at all, a quote left open, a value that only a shell could expand, one option with two values, or
-            an option that no plan can say.
+        InputError: no option at all, a quote left open, a value that only a shell could expand, one option with two
+            values, or an option that no plan can express.
     """
     script, unknown, out = read_script(text, name), dict[str, None](), dict[str, list[str]]()
     assumed: dict[str, None] = {}
@@ -58,7 +60,7 @@ def arguments(text: str, name: str) -> Arguments:
 
 
 def _runs(script: Script) -> list[list[str]]:
-    """Words of every command that Megatron-LM's options stand in, those behind its program; else of all arrays and strings."""
+    """Return the words after the program of commands with Megatron-LM options; without such, those of all variables."""
     bare = next((index for index, words in enumerate(script.commands) if words and words[0].startswith("--")), None)
     if bare is not None:  # options and nothing else, one or more a line
         return [[word for words in script.commands[bare:] for word in words]]
@@ -76,7 +78,7 @@ def _has_options(words: Sequence[str]) -> bool:
 
 
 def _nested(word: str) -> list[str]:
-    """``word``, or the words of a command inside it (``bash -c "torchrun …"``)."""
+    """Return the words of a command inside ``word`` (``bash -c "torchrun …"``), or ``word`` alone."""
     inner = word.split()
     return inner if len(inner) > 1 and _has_options(inner) else [word]
 

@@ -1,7 +1,8 @@
-"""The model that Megatron-LM's arguments describe, beside the job's: figures that change time or memory must be the same.
+"""Compare the model that Megatron-LM's arguments describe with the job's: figures that change time or memory must be
+equal.
 
-Both sides are options: those of the settings, and those that the emitter writes for the job's model. Defaults: NVIDIA/Megatron-LM
-megatron/training/arguments.py (d98e8a64).
+Both sides are options: those of the settings, and those that the emitter writes for the job's model. Defaults:
+NVIDIA/Megatron-LM megatron/training/arguments.py (d98e8a64).
 """
 
 from __future__ import annotations
@@ -20,23 +21,25 @@ Options = Mapping[str, Sequence[str]]
 Figure = int | bool | str | tuple[int, ...]
 
 HEADS: Final = "--num-attention-heads"
-"""Whoever states it describes the whole model: Megatron-LM takes no model without it."""
+"""Megatron-LM requires this option, so settings that state it describe the whole model."""
 WIDTH: Final = "--ffn-hidden-size"
-"""Of dense layers; of experts too where none is stated for them."""
+"""Width of dense layers; also of experts where no other is stated for them."""
 FLAGS: Final = (
     "--swiglu", "--quick-geglu", "--multi-latent-attention", "--untie-embeddings-and-output-weights", "--attention-output-gate",
     "--disable-bias-linear", "--qk-layernorm", "--qk-l2-norm",
 )  # fmt: skip
 OF_EXPERTS: Final = ("--moe-shared-expert-gate", "--moe-router-num-groups", "--moe-router-group-topk")
-"""Of layers with experts: a gate of the shared ones, and groups that a token's experts lie in."""
+"""Options of expert layers: a gate of the shared experts, and groups of experts per token."""
 BIAS: Final = "--add-qkv-bias"
-"""Of queries, keys and values alone; where all products have one, these have it too."""
+"""Bias of queries, keys and values alone; where all products have one, these have it too."""
 WINDOW: Final = "--window-size"
 POSITIONS: Final = "--position-embedding-type"
 WORDS: Final = {"--normalization": "LayerNorm", "--softmax-type": "vanilla", "--experimental-attention-variant": "none"}
 """Options of one word, with Megatron-LM's defaults."""
 PERIODS: Final = {"--window-attn-skip-freq": WINDOW, "--linear-attention-freq": "--experimental-attention-variant"}
-"""Which layers are of a kind, all by default, and the option that asks for the kind; a number n leaves out every n-th layer."""
+"""Options that state which layers have a feature (by default all), with the option that asks for it; n leaves out every
+n-th layer.
+"""
 RANKS: Final = ("--q-lora-rank", "--kv-lora-rank", "--qk-head-dim", "--qk-pos-emb-head-dim", "--v-head-dim")
 OF_LINEAR: Final = (
     "--linear-conv-kernel-dim", "--linear-key-head-dim", "--linear-num-key-heads", "--linear-num-value-heads",
@@ -46,11 +49,11 @@ VOCABULARY: Final = ("--padded-vocab-size", "--vocab-size")
 UNFUSED: Final = ("--no-rope-fusion", "--no-bias-gelu-fusion")
 DROPOUTS: Final = ("--hidden-dropout", "--attention-dropout")
 VOCABULARY_TOLERANCE: Final = 0.01
-"""Tokenizers and paddings differ by so much, which neither time nor memory shows."""
+"""Relative difference by which tokenizers and paddings differ; time and memory do not show it."""
 
 
 def model_options(found: Options) -> dict[str, list[str]]:
-    """Of all options those of the model."""
+    """Return the options that describe the model."""
     return {option: list(values) for option, values in found.items() if option in MODEL or option in _SHARED}
 
 
@@ -58,15 +61,15 @@ _SHARED: Final = ("--num-layers", "--hidden-size", "--num-experts", "--moe-share
 
 
 def check_model(stated: Options, decoder: Decoder, length: int, tp: int, name: str) -> list[str]:
-    """What could not be compared, for the reader of a result.
+    """Compare the settings' model with the job's; return notes on what could not be compared.
 
     Args:
         stated: the settings' options of the model.
-        decoder, length, tp: the job's model, and the sequences and tp that it is trained with.
-        name: the settings, for messages.
+        decoder, length, tp: the job's model, and the sequence length and tp with which it is trained.
+        name: name of the settings, for messages.
 
     Raises:
-        InputError: a figure that the job's model has otherwise.
+        InputError: a figure differs from that of the job's model.
     """
     wanted, notes = _options(decoder_arguments(decoder, length, tp)), list[str]()
     hidden, num_layers = decoder.hidden_size, len(decoder.layers)
@@ -112,7 +115,7 @@ def _options(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _figures(options: Options, hidden: int, num_layers: int) -> tuple[dict[str, Figure], list[str]]:
-    """Option -> what it is, defaults of those that are not stated included; and those whose value is no number."""
+    """Map each option to its figure, with defaults for unstated ones; also return options whose value is not a number."""
     unread: list[str] = []
 
     def number(option: str, default: int = 0) -> int:
@@ -161,14 +164,14 @@ def _figures(options: Options, hidden: int, num_layers: int) -> tuple[dict[str, 
 
 
 def _positions(options: Options) -> str:
-    """Whether positions have a table of their own; Megatron-LM's default."""
+    """Return whether positions are learned, which is Megatron-LM's default."""
     kind = " ".join(options.get(POSITIONS) or ["learned_absolute"])
     rotary = "--use-rotary-position-embeddings" in options
     return kind if kind == "learned_absolute" and not rotary else "rope or none"
 
 
 def _kinds(options: Options, num_layers: int) -> dict[str, Figure | None]:
-    """The window, and 1 for every layer that has one, or that is linear; None where a shell would tell it."""
+    """Return the window, and 1 per layer that has one or is linear; None where only a shell knows the value."""
     left = "".join(options.get(WINDOW, ["-1"])).strip("()").partition(",")[0]
     known = left.removeprefix("-").isdigit()
     window = f"{left},0" if known and int(left) >= 0 else "none"
@@ -183,14 +186,15 @@ def _kinds(options: Options, num_layers: int) -> dict[str, Figure | None]:
 
 
 def _default_width(hidden: int, *, gated: bool) -> int:
-    """--ffn-hidden-size where none is stated."""
+    """Return Megatron-LM's default of --ffn-hidden-size."""
     return int(hidden * 4 * 2 / 3 / 64) * 64 if gated else 4 * hidden
 
 
 def _pattern(values: Sequence[str], num_layers: int, *, last: bool = False) -> tuple[int, ...] | None:
-    """1 for every layer of a kind: every n-th from the first on, or (``last``) all but every n-th; or a list of 0 and 1.
+    """Return 1 for every layer with a feature.
 
-    None where it is neither a number nor such a list.
+    A number n selects every n-th layer from the first on, or (``last``) all but every n-th; a list states 0 and 1.
+    None: neither form.
     """
     text = "".join(values)
     if text.isdigit() and int(text) > 0:
@@ -203,7 +207,7 @@ def _pattern(values: Sequence[str], num_layers: int, *, last: bool = False) -> t
 
 
 def _list(node: ast.expr) -> tuple[int, ...]:
-    """Lists, added up and repeated. Raises ValueError: anything else."""
+    """Evaluate lists that are added and repeated. Raises ValueError for anything else."""
     if isinstance(node, ast.List):
         return tuple(int(ast.literal_eval(one)) for one in node.elts)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -227,6 +231,6 @@ def _check_vocabulary(stated: Options, decoder: Decoder, tp: int, name: str) -> 
 
 
 def _dropouts(stated: Options) -> list[str]:
-    """Options of dropout that are not 0, with the default of those that are not stated."""
+    """Return the dropout options that are not 0, with the default where none is stated."""
     shares = {option: " ".join(stated.get(option, ["0.1"])) for option in DROPOUTS}
     return [f"{option} {share}" for option, share in shares.items() if share.strip("0.")]

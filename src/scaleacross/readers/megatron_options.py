@@ -1,7 +1,8 @@
-"""Which Megatron-LM options say what: read, refused by name, of no effect on time and memory, or neither.
+"""Lists of Megatron-LM options: read, refused by name, without effect on time and memory, or allowed with some values
+only.
 
 Option names: NVIDIA/Megatron-LM megatron/training/arguments.py and the configuration classes that it turns into options
-(d98e8a64), 869 in all. What is in no list here is named in a note, whether Megatron knows it or not.
+(d98e8a64), 869 in all. Any option outside these lists is named in a note, whether Megatron knows it or not.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _READ = """
     --no-create-attention-mask-in-dataloader --mtp-num-layers
 """
 READ: Final = frozenset(_READ.split())
-"""Options whose values must be plain, and the same wherever they are repeated."""
+"""Options whose values must be plain, and equal wherever they are repeated."""
 
 COMMUNICATORS: Final = "--nccl-communicator-config-path"
-"""Read too, but not its value: the file is the plan's."""
+"""Only its presence is read; the file is the plan's."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "--step-batch-size-schedule": "batches that change with the samples seen are not modelled; state --global-batch-size",
@@ -58,14 +59,14 @@ REFUSED: Final[Mapping[str, str]] = {
     "--use-checkpoint-args": "arguments of a checkpoint are not read; write them here",
     "--use-mp-args-from-checkpoint-args": "arguments of a checkpoint are not read; write them here",
 }
-"""Options that no plan can say, and the way out."""
+"""Options that no plan can express, and the way out."""
 
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "--overlap-param-gather": ("--overlap-grad-reduce",),
     "--fp8-param-gather": ("--use-distributed-optimizer", "--use-megatron-fsdp"),
     "--fp4-param-gather": ("--fp4-format",),
 }
-"""Options without one of which Megatron-LM stops."""
+"""Option -> options of which Megatron-LM requires one with it."""
 
 HARMLESS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "--transformer-impl": (
@@ -83,7 +84,7 @@ HARMLESS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "--tensor-parallel-num-weight-shards": (("1",), "weights sharded beside tp are not modelled; leave it out"),
     "--expert-tensor-parallel-num-weight-shards": (("1",), "weights sharded beside tp are not modelled; leave it out"),
 }  # fmt: skip
-"""Options with the values that no plan needs to say, and the way out of all others."""
+"""Option -> values that need no field of a plan, and the way out of all others."""
 
 REMARKS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "--rampup-batch-size": (
@@ -98,7 +99,7 @@ REMARKS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         ("0", "1"), "the host waits for the accelerator around every pass of a micro-batch, which is not priced"
     ),
 }  # fmt: skip
-"""Options with values that leave a step as it is priced, and what is not priced of others."""
+"""Option -> values that the estimate covers, and what it leaves out for others."""
 
 _MODEL = """
     --ffn-hidden-size --num-attention-heads --group-query-attention --num-query-groups --kv-channels --max-position-embeddings
@@ -120,7 +121,7 @@ _MODEL = """
     --reuse-grad-buf-for-mxfp8-param-ag
 """
 MODEL: Final = frozenset(_MODEL.split())
-"""The model, which the job's workload says, and what the emitter writes to go with options that are read."""
+"""Options of the model, which the job's workload states, and options that the emitter adds to go with those read."""
 
 _SILENT: Final = re.compile(
     r"--(?:(?:no-)?(?:save|load|log|logging|logits|ckpt|dist-ckpt|non-persistent|persistent|tensorboard|wandb|one-logger|otel|"
@@ -137,9 +138,11 @@ _SILENT: Final = re.compile(
     r"|(?:enable|disable)-msc|enable-ft-package|enable-experimental|no-barrier-with-level-1-timing"
     r"|(?:nproc|nnodes|node|master|rdzv)(?:[-_]\w+)*|max[-_]restarts|standalone|tee|redirects|module)"
 )
-"""Data, tokenizer, optimizer constants, checkpoints, logs, launchers: neither time nor memory of a step."""
+"""Options of data, tokenizer, optimizer constants, checkpoints, logs and launchers, which change neither time nor
+memory of a step.
+"""
 
 
 def is_silent(option: str) -> bool:
-    """Whether an option changes neither time nor memory of a step beside what the job's workload says."""
+    """Return whether an option changes neither time nor memory of a step, given the job's workload."""
     return option in MODEL or _SILENT.fullmatch(option) is not None

@@ -1,8 +1,9 @@
-"""Layers of Megatron-LM's pipeline stages, however the arguments cut the model.
+"""Layers of Megatron-LM's pipeline stages, for every way in which arguments can divide the model.
 
-NVIDIA/Megatron-LM d98e8a64: megatron/training/arguments.py (virtual stages) and core/transformer/transformer_block.py
-(get_num_layers_to_build): a layout lists them; else first and last rank hold what is stated and the ranks between share the rest;
-else embedding and loss count as layers of the first and the last stage where they are accounted for. Chunks of a rank are equal.
+Source: NVIDIA/Megatron-LM d98e8a64: megatron/training/arguments.py (virtual stages) and
+core/transformer/transformer_block.py (get_num_layers_to_build). A layout lists the layers. Otherwise first and last
+rank hold the stated numbers, and the ranks between share the rest. Otherwise embedding and loss count as layers of the
+first and last stage, where an option says so. Chunks of a rank are equal.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _CLASHES: Final = (
     *((PER_STAGE, other) for other in (CHUNKS, *ENDS)),
     *((end, counted) for end in ENDS for counted in COUNTED),
 )
-"""Pairs of which Megatron-LM takes one."""
+"""Pairs of options that exclude each other."""
 
 Number = Callable[[str], int]
 
@@ -32,11 +33,12 @@ Number = Callable[[str], int]
 def layers_of_stages(
     found: Mapping[str, Sequence[str]], name: str, pp: int, num_layers: int, number: Number, predicted: int = 0
 ) -> tuple[tuple[int, ...], ...]:
-    """[rank][chunk] -> layers; empty for one chunk of equal stages. ``predicted`` layers more are beside the loss.
+    """Return layers by [rank][chunk]; empty for one chunk of equal stages.
+
+    The last stage has ``predicted`` layers more.
 
     Raises:
-        InputError: options that exclude each other, layers that they do not divide, or prediction layers that the layout has
-            elsewhere.
+        InputError: options exclude each other, layers do not divide, or the layout has prediction layers elsewhere.
     """
     if LAYOUT in found:
         if not found[LAYOUT]:
@@ -57,7 +59,7 @@ def layers_of_stages(
 def _main_layers(
     found: Mapping[str, Sequence[str]], name: str, pp: int, num_layers: int, number: Number
 ) -> tuple[tuple[int, ...], ...]:
-    """``layers_of_stages`` without prediction layers."""
+    """Return ``layers_of_stages`` without prediction layers."""
     for pair in _CLASHES:
         if found.keys() >= set(pair):
             raise InputError(f"{name}: {' and '.join(pair)}: Megatron-LM takes one of them; leave the other out")
@@ -78,13 +80,14 @@ def _main_layers(
     if odd := [count for count in ranks if count % chunks]:
         raise InputError(f"{name}: {CHUNKS} {chunks} does not divide {odd[0]} layers of a pipeline rank")
     counts = [count // chunks for count in ranks] * chunks
+    # embedding and loss were counted as layers of the first and last stage
     for option, stage in zip(COUNTED, (0, -1), strict=True):
         counts[stage] -= option in found
     return stages(name, counts, pp, num_layers)
 
 
 def _ranks(found: Mapping[str, Sequence[str]], name: str, pp: int, num_layers: int, number: Number) -> list[int]:
-    """Layers of every pipeline rank, with embedding and loss where they count as layers."""
+    """Return layers of every pipeline rank, including embedding and loss where they count as layers."""
     ends = {option: number(option) for option in ENDS if option in found}
     if pp == 1 and ends:
         raise InputError(f"{name}: {next(iter(ends))} on pp 1: all layers are in one stage; leave it out")
@@ -97,11 +100,12 @@ def _ranks(found: Mapping[str, Sequence[str]], name: str, pp: int, num_layers: i
             f"{name}: {num_layers} layers do not divide by pp {pp}{what}{counted}, and Megatron-LM stops; state {LAYOUT}"
         )
     first, last = (ends.get(option) for option in ENDS)
+    # one stated end leaves pp - 1 ranks, two leave pp - 2
     middle = [left // between] * between if between else []
     return [*([] if first is None else [first]), *middle, *([] if last is None else [last])]
 
 
 def expand(layout: str) -> str:
-    """A pipeline layout without repeats: ``(…)*n`` first, then ``x*n`` of one letter, as Megatron Core reads it."""
+    """Expand the repeats of a pipeline layout: ``(…)*n`` first, then ``x*n`` of one letter, as Megatron Core reads it."""
     text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), layout.replace(",", ""))
     return re.sub(r"(.)\*(\d+)", lambda found: found[1] * int(found[2]), text)

@@ -1,8 +1,9 @@
 """Bytes of gradients and optimizer states under Megatron-LM's precision-aware optimizer.
 
-Core, optimizer/optimizer_config.py and distrib_optimizer.py (d98e8a64): the fp32 master of a bf16 parameter is kept as the 16
-bits that the parameter lacks (``store_param_remainders``, Transformer Engine 2.1 or later), unless products are in 8 or 4 bit by
-a recipe other than delayed scaling, or Megatron-FSDP holds it. Gradients in bf16 are accumulated and reduced in bf16.
+Source: core, optimizer/optimizer_config.py and distrib_optimizer.py (d98e8a64). The fp32 master of a bf16 parameter is
+kept as the 16 bits that the parameter lacks (``store_param_remainders``, Transformer Engine 2.1 or later). It stays
+whole where products are in 8 or 4 bit by a recipe other than delayed scaling, and under Megatron-FSDP. Gradients in
+bf16 are accumulated and reduced in bf16.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ _KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def state_bytes(found: Mapping[str, Sequence[str]], name: str) -> dict[str, float]:
-    """Fields of the job's optimizer that the switch and its types state, those of fp32 without it; none of an unknown optimizer.
+    """Return the fields of the job's optimizer that the switch and its types state, without it those of fp32.
+
+    An unknown optimizer has none.
 
     Raises:
-        InputError: a type that Megatron-LM does not take, or takes with the switch only, or that is not modelled beside others.
+        InputError: Megatron-LM does not accept a type, or accepts it only with the switch, or the combination is not
+            modelled.
     """
     types = {option: (found.get(option) or ["fp32"])[0] for option in _KNOWN}
     for option, word in types.items():
@@ -56,7 +60,7 @@ def state_bytes(found: Mapping[str, Sequence[str]], name: str) -> dict[str, floa
 
 
 def _master(found: Mapping[str, Sequence[str]], types: Mapping[str, str], name: str) -> float:
-    """Bytes of the master weight."""
+    """Return bytes of the master weight per parameter."""
     if "--use-megatron-fsdp" in found:
         for option in ("--main-params-dtype", "--main-grads-dtype"):
             if types[option] != "fp32":

@@ -1,4 +1,4 @@
-"""What a reader of settings returns, and the checks that all of them share."""
+"""The result of reading settings, and the checks that all readers share."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from scaleacross.spec.plan import Decision
 
 @dataclass(frozen=True)
 class Reading:
-    """Settings in the plan's words.
+    """Settings in terms of a plan.
 
     Attributes:
         decision: everything but placement and network.
         job: dotted fields of a job that the settings state.
-        model: what they state of the model, by the names of ``layer_profile``; checked against the job's.
+        model: figures of the model, by the names of ``layer_profile``; checked against the job's.
         order: the framework's rank order, fastest axis first.
-        tuned: they hand over settings of communicators.
-        unsaid: fields of a job that must be above 0 there, because the settings switch on what they say no amount of; with
-            the option that does.
-        notes: what they say that was not read, or was read under an assumption.
+        tuned: the settings hand over communicator settings.
+        unsaid: job field -> option that switches it on without stating an amount; the job must state it above 0.
+        notes: settings that were not read, or were read under an assumption.
         options: Megatron-LM's options of the model; compared with those of the job's (``megatron_model``).
     """
 
@@ -38,7 +37,7 @@ class Reading:
 
 
 def data_parallel(name: str, world: int, model_parallel: int) -> int:
-    """Replicas of ``world`` processes.
+    """Return the data-parallel degree of ``world`` processes.
 
     Raises:
         InputError: they do not divide.
@@ -52,10 +51,10 @@ def data_parallel(name: str, world: int, model_parallel: int) -> int:
 
 
 def folded(name: str, ep: int, lanes: int, dp: int) -> tuple[int, int]:
-    """Of ``ep`` ranks with whole experts of their own: ep inside dp_shard, and lanes of tp and cp.
+    """Split ``ep`` ranks with whole experts into (ep inside dp_shard, lanes of tp and cp).
 
     Raises:
-        InputError: they are not all lanes, or there is no replica beside them.
+        InputError: the ranks are not a multiple of the lanes, or there is a single replica.
     """
     if lanes == 1:
         return ep, 1
@@ -68,7 +67,7 @@ def folded(name: str, ep: int, lanes: int, dp: int) -> tuple[int, int]:
 
 
 def stages(name: str, counts: Sequence[int], pp: int, num_layers: int) -> tuple[tuple[int, ...], ...]:
-    """[pipeline rank][chunk] -> layers, from layers of virtual stages in model order (placed in a loop).
+    """Return layers by [pipeline rank][chunk], from layers of virtual stages in model order (placed in a loop).
 
     Raises:
         InputError: as ``fill_ranks``.
@@ -78,7 +77,7 @@ def stages(name: str, counts: Sequence[int], pp: int, num_layers: int) -> tuple[
 
 
 def fill_ranks(name: str, counts: Sequence[int], pp: int, num_layers: int) -> None:
-    """Raise InputError where layers of stages do not add up to the model, or do not fill the ranks equally often."""
+    """Raise InputError where layers of stages do not add up to the model, or stages do not divide by the ranks."""
     if len(counts) % pp:
         raise InputError(f"{name}: {len(counts)} stages do not divide by pp {pp}: state {pp} of them, or a multiple")
     if sum(counts) != num_layers:

@@ -1,8 +1,8 @@
-"""Words of a shell script, as far as they can be told without running it.
+"""Words of a shell script, as far as they are known without running it.
 
-Arrays and strings that the file fills are followed in its order, quotes and comments as bash has them; defaults of variables and
-arithmetic are computed (``shell_values``). What only a shell could expand (``$1``, ``$(…)``, variables of the environment) stays
-in the word with its ``$``.
+Assignments to arrays and strings are followed in the file's order, with bash's rules for quotes and comments. Defaults
+of variables and arithmetic are computed (``shell_values``). What only a shell could expand (``$1``, ``$(…)``, variables
+of the environment) stays in the word with its ``$``.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ _INNER_ARRAY = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 _DECLARING = frozenset({"export", "local", "readonly", "declare", "typeset", "-a", "-x", "-r", "-ax", "-gx"})
 _OPENING, _CLOSING = frozenset({"if", "case", "for", "while", "until"}), frozenset({"fi", "esac", "done"})
 _CHAINING = ("&&", "||")
-"""What runs behind one hangs on the command before it."""
+"""A command after one of these runs under a condition: the result of the command before it."""
 _BRACKETS = {"(": ")", "{": "}"}
 _HERE_DOCUMENT = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)(\w+)\1[^\n]*\n.*?^[ \t]*\2[ \t]*$", re.S | re.M)
 _MOST = 1_000_000
-"""Characters of one variable: far beyond any command line."""
+"""Most characters of one variable, far beyond any command line."""
 
 
 @dataclass
 class Script:
-    """What a script fills and runs.
+    """The variables that a script assigns and the commands that it runs.
 
     Attributes:
-        arrays, strings: words of every array, text of every string, as they are at the end of the file.
-        commands: words of every command, expanded; whether it runs under a condition.
-        conditional: words that arrays, and strings by adding, get under a condition; all of its branches are in them.
+        arrays: words of every array at the end of the file.
+        strings: text of every string at the end of the file; None where branches assign different texts.
+        commands: words of every command, expanded.
+        conditional: variable -> words added under a condition; the words of all branches are included.
     """
 
     arrays: dict[str, list[str]] = field(default_factory=dict)
@@ -46,8 +47,9 @@ class Script:
     conditional: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, command: list[str], depth: int) -> None:
-        """One command or assignment, ``depth`` conditions deep."""
+        """Add one command or assignment that is nested ``depth`` conditions deep."""
         while command and (command[0] in _DECLARING or command[0] in ("then", "do", "else", *_CHAINING)):
+            # a command after && or || is one condition deeper
             depth += command[0] in _CHAINING
             command = command[1:]
         assigned = [_ASSIGNMENT.fullmatch(word) for word in command]
@@ -65,12 +67,15 @@ class Script:
             filled = self.expanded([word for command in _commands(value[1:-1], "") for word in command])
             if depth:
                 self.conditional.setdefault(name, []).extend(filled)
+            # under a condition the words of all branches are kept, because any of them may run
             self.arrays[name] = [*(self.arrays.get(name, []) if appended or depth else []), *filled]
             return
         before = self.strings.get(name)
         text = (before or "") * appended + " ".join(self._expand(value, split=False))
+        # a variable that branches have made unknown stays unknown
         if before is None and name in self.strings and (depth or appended):
             return
+        # options added under a condition are kept as such; any other change makes the text unknown
         if depth and before is not None and before != text:
             added = text.removeprefix(before).lstrip()
             if not (text.startswith(before) and added.startswith("--")):
@@ -80,7 +85,7 @@ class Script:
         self.strings[name] = text
 
     def expanded(self, raw: list[str]) -> list[str]:
-        """Words without quotes, in place of names what they stand for."""
+        """Return words without quotes, with variables replaced by their values."""
         return [word for one in raw for word in self._expand(one)]
 
     def _expand(self, raw: str, *, split: bool = True) -> list[str]:
@@ -104,7 +109,7 @@ class Script:
 
 
 def read_script(text: str, name: str) -> Script:
-    """The script ``text`` of file ``name``. Raises InputError: a quote or bracket left open."""
+    """Parse ``text`` of file ``name``. Raises InputError where a quote or bracket is left open."""
     script, depth = Script(), 0
     try:
         for command in _commands(_HERE_DOCUMENT.sub("\n", text), name):
@@ -116,7 +121,7 @@ def read_script(text: str, name: str) -> Script:
 
 
 def _split(word: str) -> list[str]:
-    """A word of an unquoted expansion, which the shell splits at blanks; quotes that were inside it stay together."""
+    """Split the word of an unquoted expansion at blanks, as the shell does; quoted parts inside it stay together."""
     try:
         return shlex.split(word) if "$(" not in word and "`" not in word else [word]
     except ValueError:
@@ -133,9 +138,10 @@ def _unquoted(raw: str) -> str:
 
 
 def _commands(text: str, name: str) -> Iterator[list[str]]:
-    """Raw words of every command; an assignment of an array is one word with its brackets."""
+    """Yield the raw words of every command; an array assignment is one word including its brackets."""
     words: list[str] = []
     word, at = "", 0
+    # one step beyond the end acts as a line end, so that the last command is yielded
     while at <= len(text):
         here = text[at] if at < len(text) else "\n"
         if text[at : at + 2] == "\\\n":
@@ -148,6 +154,7 @@ def _commands(text: str, name: str) -> Iterator[list[str]]:
                 words = []
             if text[at : at + 2] in _CHAINING:
                 words, at = [text[at : at + 2]], at + 1
+        # inside a word, # is an ordinary character
         elif here == "#" and not word:
             at = end - 1 if (end := text.find("\n", at)) >= 0 else len(text) - 1
         else:
@@ -158,7 +165,7 @@ def _commands(text: str, name: str) -> Iterator[list[str]]:
 
 
 def _piece_end(text: str, at: int, name: str) -> int:
-    """Where what begins at ``at`` ends: a quoted or bracketed part, an escaped character, or one character."""
+    """Return the end of the piece at ``at``: a quoted or bracketed part, an escaped character, or one character."""
     here = text[at]
     if here == "'":
         return _closed(text, at, name, lambda last: text.find("'", last) + 1)
@@ -182,7 +189,7 @@ def _quote_end(text: str, at: int) -> int:
 
 
 def _bracket_end(text: str, at: int, name: str) -> int:
-    """Behind the bracket that closes the one at ``at``; 0: none does."""
+    """Return the index after the bracket that closes the one at ``at``; 0 where none does."""
     closing, last = _BRACKETS[text[at]], at + 1
     while last < len(text):
         if text[last] == closing:

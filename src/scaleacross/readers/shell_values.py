@@ -1,7 +1,7 @@
-"""Values that a shell script computes: defaults of variables (``${TP:-8}``) and whole-number arithmetic (``$((8 * N))``).
+"""Compute values in a shell script: defaults of variables (``${TP:-8}``) and whole-number arithmetic (``$((8 * N))``).
 
-A default holds where the environment does not say otherwise, which the file cannot tell: words that hang on one carry a mark, and
-whoever reads them says so.
+A default applies unless the environment sets the variable, which the file does not show. Words that depend on a default
+therefore carry a mark, and readers report them.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Callable, MutableMapping
 from typing import Final
 
 MARK: Final = "\x1a"
-"""Stands at the end of every word that a default gave."""
+"""Character at the end of every word that a default gave."""
 _DEFAULT = re.compile(r"\$\{(\w+)(:?[-=])((?:[^{}`'\"\\()]|\$\{\w+\})*|\"[^\"`\\{}()]*\"|'[^'`\\{}()$]*')\}")
 _ARITHMETIC = re.compile(r"\$\(\(((?:[^()`]|\([^()`]*\))*)\)\)")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _MOST_ROUNDS: Final = 50
-"""Expansions inside expansions: far beyond what people write."""
+"""Most nested expansions, far beyond what people write."""
 
 Strings = MutableMapping[str, str | None]
 
 
 def plain(word: str) -> str:
-    """``word`` without marks."""
+    """Return ``word`` without marks."""
     return word.replace(MARK, "")
 
 
 def computed(raw: str, strings: Strings) -> str:
-    """``raw`` with defaults and arithmetic in place, from the inside out; what cannot be told stays as it is."""
+    """Return ``raw`` with defaults and arithmetic replaced, from the inside out; unknown parts stay as they are."""
     if "$" not in raw or raw.startswith("'"):
         return raw
     for _ in range(_MOST_ROUNDS):
@@ -51,6 +51,7 @@ def _default(found: re.Match[str], strings: Strings) -> str:
     text = _VARIABLE.sub(lambda one: _known(one, strings), text.strip("\"'"))
     if "$" in text:
         return found[0]
+    # the script's own variables are known; only a default that the environment may override is marked
     value = text if name in strings else re.sub(r"(\S+)", rf"\1{MARK}", plain(text))
     if rule.endswith("="):
         strings[name] = value
@@ -87,11 +88,11 @@ _OPERATIONS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
     ast.FloorDiv: lambda left, right: abs(left) // abs(right) * (1 if left * right >= 0 else -1),
     ast.Mod: lambda left, right: abs(left) % abs(right) * (1 if left >= 0 else -1),
 }
-"""As the shell has them: division goes towards zero."""
+"""Whole-number operations as in the shell, which divides towards zero."""
 
 
 def _evaluated(node: ast.expr, named: Callable[[str], int]) -> int:
-    """Raises ValueError: anything but whole numbers, names and the four rules."""
+    """Evaluate whole numbers, names, sign and the operations of ``_OPERATIONS``. Raises ValueError for anything else."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     if isinstance(node, ast.Name):

@@ -1,4 +1,4 @@
-"""torchtitan settings -> settings: a config module of 0.3.0, or a TOML file of 0.2.2. Files are read, never run."""
+"""Read torchtitan settings: a config module of 0.3.0, or a TOML file of 0.2.2. Files are read, never run."""
 
 from __future__ import annotations
 
@@ -36,21 +36,27 @@ RUNS: Final[Mapping[str, Any]] = {
     "experts.shared_overlap": False,
     "experts.graphs": "none",
 }
-"""Fields of the job that torchtitan runs in one way, whatever the job says of another program."""
+"""Fields of the job that torchtitan fixes, whatever the job states for another program."""
 COMPILED: Final = ("enable", "components")
 FORCED: Final = "force_recompute_mm_shapes_by_fqns"
 FORCED_DEFAULT: Final = ["moe.router.gate"]
 REPLACED: Final = ("model_spec", "loss", "parallelism", "training", "activation_checkpoint", "compile")
-"""Parts of a Trainer.Config whose values decide, and which are read where they are made."""
+"""Parts of a Trainer.Config whose values decide the plan; they are read where they are constructed."""
 LOSS_CHUNKS: Final = 8
-"""ChunkedLossWrapper.Config.num_chunks."""
+"""Default of ChunkedLossWrapper.Config.num_chunks."""
 
 
 def read(text: str, name: str, world: int, num_layers: int) -> Reading:
-    """Settings of ``world`` processes that train a model of ``num_layers`` layers.
+    """Return the settings of ``world`` processes that train a model of ``num_layers`` layers.
+
+    Args:
+        text: content of the file.
+        name: name of the file; ``.toml`` means 0.2.2.
+        world: number of processes.
+        num_layers: layers of the model, without prediction layers.
 
     Raises:
-        InputError: a file of neither kind, a value that is no literal, or one that no plan can say.
+        InputError: a file of neither kind, a value that is not a literal, or one that no plan can express.
     """
     parts = _toml(text, name) if name.endswith(".toml") else _module(text, name)
     notes, (model, unknown) = check(parts["settings"], name), shape(parts["settings"])
@@ -116,7 +122,7 @@ def _recompute(kind: str, name: str) -> Recompute:
 
 
 def _checkpointing(calls: Sequence[ast.Call], name: str) -> Recompute:
-    """The policy that a module states, or torchtitan's default. Raises InputError: one that is not modelled."""
+    """Return the policy that a module states, or torchtitan's default. Raises InputError for one that is not modelled."""
     stated = [word.value for call in calls for word in call.keywords if word.arg == "activation_checkpoint"]
     policy = _recompute(ast.unparse(stated[0]).partition(".")[0].partition("(")[0] if stated else "SelectiveAC", name)
     words = stated[0].keywords if stated and isinstance(stated[0], ast.Call) else []
@@ -129,7 +135,10 @@ def _checkpointing(calls: Sequence[ast.Call], name: str) -> Recompute:
 
 
 def _backend(parallel: dict[str, Any], recompute: Recompute, degrees: Degrees, name: str) -> dict[str, Any]:
-    """Whose collectives run, where the job has a word for it. Raises InputError: SelectiveAC would ask, and it has none."""
+    """Return the job field for the SPMD backend, empty where the job has no word for it.
+
+    Raises InputError where SelectiveAC depends on such a backend.
+    """
     backend = parallel.get("spmd_backend", "partial_dtensor" if name.endswith(".toml") else "spmd_types")
     if backend in get_args(SpmdBackend):
         return {"kept.spmd_backend": backend}
@@ -143,7 +152,7 @@ def _backend(parallel: dict[str, Any], recompute: Recompute, degrees: Degrees, n
 
 
 def _module(text: str, name: str) -> dict[str, Any]:
-    """The literal keywords of the configurations, the flavor, the converters and the kind of activation checkpointing."""
+    """Return the configurations' literal keywords, the flavor, the converters and the kind of activation checkpointing."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -154,7 +163,7 @@ def _module(text: str, name: str) -> dict[str, Any]:
         mine = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == builder]
         if len(mine) > 1 or (not mine and part == "training"):
             raise InputError(_several(tree, builder, len(mine), name))
-        settings[part] = _keywords(mine[0], name) if mine else {}  # a Trainer.Config without one takes its defaults
+        settings[part] = _keywords(mine[0], name) if mine else {}  # without one, Trainer.Config has its defaults
     _assigned(tree, settings, name)
     quantized = _quantized(calls, name)
     quantized["kept.compiled"] = []  # the compiler is off unless the module says so
@@ -167,7 +176,7 @@ def _module(text: str, name: str) -> dict[str, Any]:
 
 
 def _several(tree: ast.AST, builder: str, count: int, name: str) -> str:
-    """Why a module with so many calls of ``builder`` is not read, and the way out."""
+    """Return the reason why a module with ``count`` calls of ``builder`` is not read, and the way out."""
     functions = [
         node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and f"{builder}(" in ast.unparse(node)
     ]
@@ -176,10 +185,10 @@ def _several(tree: ast.AST, builder: str, count: int, name: str) -> str:
 
 
 def _assigned(tree: ast.AST, settings: dict[str, dict[str, Any]], name: str) -> None:
-    """Lay over ``settings`` what the module assigns to parts of a configuration (``config.training.seq_len = 4096``).
+    """Update ``settings`` with the module's assignments (``config.training.seq_len = 4096``).
 
     Raises:
-        InputError: a part that is replaced as a whole, or a value that is assigned twice or computed from itself.
+        InputError: a part is replaced as a whole, or a value is assigned twice or computed from itself.
     """
     lines: dict[str, int] = {}
     for node in ast.walk(tree):
@@ -201,17 +210,17 @@ def _assigned(tree: ast.AST, settings: dict[str, dict[str, Any]], name: str) -> 
 
 
 def _targets(node: ast.AST) -> Sequence[ast.expr]:
-    """What a statement assigns to."""
+    """Return the targets of an assignment; empty for other statements."""
     if isinstance(node, ast.Assign):
         return node.targets
     return [node.target] if isinstance(node, ast.AnnAssign | ast.AugAssign) else []
 
 
 def _compiled(stated: Mapping[str, Any], name: str, *, converted: bool) -> list[str]:
-    """What the compiler is asked to compile; layers with converters are compiled anyway.
+    """Return the components that the compiler is asked to compile, without layers that converters compile anyway.
 
     Raises:
-        InputError: a value that is no literal, or a component that is not modelled.
+        InputError: a value is not a literal, or a component is not modelled.
     """
     parts = stated.get("components", ["model", "loss"]) if stated.get("enable", False) else []
     if not isinstance(parts, list) or not set(parts) <= {"model", "loss"}:
@@ -220,14 +229,14 @@ def _compiled(stated: Mapping[str, Any], name: str, *, converted: bool) -> list[
 
 
 def _keywords(call: ast.Call, name: str) -> dict[str, Any]:
-    """Raises InputError: some of them are in another place."""
+    """Return the literal keywords of a call. Raises InputError where some come from elsewhere (``**``)."""
     if any(word.arg is None for word in call.keywords):
         raise InputError(f"{name}: line {call.lineno}: keywords of another place (**) are not read; write them here")
     return {str(word.arg): _literal(word.value) for word in call.keywords}
 
 
 def _flavor(tree: ast.AST, calls: Sequence[ast.Call]) -> dict[str, Any]:
-    """Package, flavor and keywords: where model_registry comes from, and what it is called with."""
+    """Return package, flavor and keywords: the module that model_registry comes from, and the arguments of its call."""
     found = [call for call in calls if ast.unparse(call.func) == "model_registry" and call.args]
     packages = [
         str(node.module).rpartition(".")[2]
@@ -243,7 +252,10 @@ def _flavor(tree: ast.AST, calls: Sequence[ast.Call]) -> dict[str, Any]:
 
 
 def _loss(calls: Sequence[ast.Call], name: str) -> dict[str, Any]:
-    """Pieces in which head and loss run, where the module states a loss. Raises InputError: a number that is not plain."""
+    """Return the number of pieces of head and loss, where the module states a loss.
+
+    Raises InputError where it is not a literal.
+    """
     wrappers = [call for call in calls if ast.unparse(call.func) == "ChunkedLossWrapper.Config"]
     if not wrappers:
         return {"kept.loss_chunks": 1} if any(word.arg == "loss" for call in calls for word in call.keywords) else {}
@@ -256,7 +268,10 @@ def _loss(calls: Sequence[ast.Call], name: str) -> dict[str, Any]:
 
 
 def _quantized(calls: Sequence[ast.Call], name: str) -> dict[str, Any]:
-    """Fields of the job that converters of linear layers state. Raises InputError: several of them, or another recipe."""
+    """Return the fields of the job that converters of linear layers state.
+
+    Raises InputError for several of them, or another recipe.
+    """
     builders = {ast.unparse(call.func).removesuffix(".Config"): call for call in calls}
     found = [recipe for recipe, kind in CONVERTERS.items() if f"{kind}LinearConverter" in builders]
     for word in builders["Float8LinearConverter"].keywords if "Float8LinearConverter" in builders else ():
@@ -271,7 +286,7 @@ def _quantized(calls: Sequence[ast.Call], name: str) -> dict[str, Any]:
 
 
 def _literal(node: ast.expr) -> Any:
-    """The value, or ``UNKNOWN``."""
+    """Return the literal value, or ``UNKNOWN``."""
     try:
         return ast.literal_eval(node)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Which settings of torchtitan say what: read, of one value only, of no effect on time and memory, or neither.
+"""Lists of torchtitan settings: read, allowed with some values only, or without effect on time and memory.
 
-Names and defaults: torchtitan/config/configs.py of 0.3.0 and job_config.py of 0.2.2. What is in no list here is named in a note,
-whether torchtitan knows it or not.
+Names and defaults: torchtitan/config/configs.py of 0.3.0 and job_config.py of 0.2.2. Any setting outside these lists is
+named in a note, whether torchtitan knows it or not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scaleacross.errors import InputError
 from scaleacross.targets.torchtitan_models import FLAVORS
 
 UNKNOWN: Final = object()
-"""The value of what only a run could tell: a name, or a variable of the environment."""
+"""Value of an expression that only a run could evaluate: a name, or a variable of the environment."""
 
 _READ: Final[Mapping[str, str]] = {
     "parallelism": """
@@ -57,18 +57,18 @@ HARMLESS: Final[Mapping[tuple[str, str], tuple[tuple[Any, ...], str]]] = {
     ("optimizer", "early_step_in_backward"): ((False,), "updates inside the backward pass are not modelled; leave it out"),
     ("fault_tolerance", "enable"): ((False,), "replicas that come and go are not modelled; leave it out"),
 }  # fmt: skip
-"""Settings with the values that no plan needs to say, and the way out of all others."""
+"""Setting -> values that need no field of a plan, and the way out of all others."""
 
 WORDS: Final = (
     "fsdp_reshard_after_forward", "pipeline_parallel_schedule", "module_fqns_per_model_part", "spmd_backend",
 )  # fmt: skip
-"""What is read and is no number."""
+"""Settings that are read and are not numbers."""
 LEFT: Final = {"data_parallel_shard_degree": "all that is left", "global_batch_size": "one local batch each"}
-"""Numbers of which -1 leaves the choice to torchtitan."""
+"""Numbers for which -1 leaves the choice to torchtitan, with that choice."""
 RESHARD: Final = ("parallelism", "fsdp_reshard_after_forward")
 SILENT: Final = ("job", "profiling", "metrics", "lr_scheduler", "checkpoint", "comm", "memory_estimation", "validation",
                  "experimental", "debug", "quantize")  # fmt: skip
-"""Tables of data, checkpoints and logs; ``quantize`` acts with model.converters, which are refused."""
+"""Tables of data, checkpoints and logs. ``quantize`` acts with model.converters, which are refused."""
 _SILENT: Final[Mapping[str, str]] = {
     "parallelism": "full_dtensor context_parallel_load_balancer",
     "training": "dataset dataset_path max_norm steps gc_freq gc_debug seed deterministic disable_cuda_graphs",
@@ -77,15 +77,15 @@ _SILENT: Final[Mapping[str, str]] = {
     "optimizer": "lr beta1 beta2 eps weight_decay implementation",
     "float8": "enable_fsdp_float8_all_gather precompute_float8_dynamic_scale_for_fsdp recipe_name filter_fqns emulate",
 }
-"""Keys of the same kind. ``float8`` acts with model.converters, which are refused."""
+"""Single keys without effect. ``float8`` acts with model.converters, which are refused."""
 _SILENT_KEYS: Final = frozenset((part, key) for part, keys in _SILENT.items() for key in keys.split())
 
 
 def check(parts: Mapping[str, Mapping[str, Any]], name: str) -> tuple[str, ...]:
-    """What the reader of a result should know of settings that were not read.
+    """Check settings; return notes on those that were not read.
 
     Raises:
-        InputError: a value that only a run could tell, or one that no plan can say.
+        InputError: a value that only a run could evaluate, or one that no plan can express.
     """
     stated = {(part, key): value for part, values in parts.items() for key, value in values.items()}
     for (part, key), value in stated.items():
@@ -115,7 +115,7 @@ def _notes(stated: Mapping[tuple[str, str], Any]) -> Iterator[str]:
 
 
 def shape(parts: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """What the flavor says of the model, by the names of ``layer_profile``, and a note where it is none of 0.3.0's."""
+    """Return the flavor's figures by the names of ``layer_profile``, and a note where it is not a flavor of 0.3.0."""
     package, flavor = (parts.get("model", {}).get(key) for key in ("name", "flavor"))
     if not isinstance(flavor, str):
         return {}, ()

@@ -1,7 +1,7 @@
-"""Layers of torchtitan's pipeline stages: as the settings list them, or as torchtitan cuts the model where they do not.
+"""Layers of torchtitan's pipeline stages: as the settings list them, else as torchtitan divides the model.
 
-torchtitan/distributed/pipeline_parallel.py of 0.3.0 and 0.2.2 (pipeline_llm, generate_llm_fqn_per_model_part): embedding and
-output count as layers of the first and the last stage, and the first stages get the layers that are left over.
+Source: torchtitan/distributed/pipeline_parallel.py of 0.3.0 and 0.2.2 (pipeline_llm, generate_llm_fqn_per_model_part).
+Embedding and output count as layers of the first and the last stage, and the first stages get the remaining layers.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from scaleacross.spec.parallelism import PipelineChoice, ScheduleName, has_chunk
 WEIGHTS: Final = ("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers")
 PER_STAGE: Final = "pipeline_parallel_layers_per_stage"
 DEFAULT_BATCH: Final = 8
-"""TrainingConfig.local_batch_size."""
+"""Default of TrainingConfig.local_batch_size."""
 
 
 def pipeline(
     parallel: Mapping[str, Any], training: Mapping[str, Any], name: str, pp: int, num_layers: int
 ) -> tuple[PipelineChoice, tuple[tuple[int, ...], ...] | None]:
-    """The schedule, and [rank][chunk] -> layers.
+    """Return the schedule, and layers by [rank][chunk]; None for the layers without a pipeline.
 
     Raises:
-        InputError: a schedule that is unknown, or stages that it does not have.
+        InputError: an unknown schedule, or stages that it cannot run.
     """
     if pp == 1:
         each = training.get("local_batch_size", DEFAULT_BATCH)
@@ -52,12 +52,13 @@ def pipeline(
 
 
 def _layers(parallel: Mapping[str, Any], name: str, schedule: ScheduleName, pp: int, num_layers: int) -> list[int]:
-    """Layers of every stage in model order."""
+    """Return layers of every stage in model order."""
     if parts := parallel.get("module_fqns_per_model_part"):
         return [sum(module.startswith("layers.") for module in part) for part in parts]
     first, last = (parallel.get(key, 1) for key in WEIGHTS)
     weighted, each = num_layers + first + last, parallel.get(PER_STAGE)
     num_stages = -(-weighted // each) if each else pp * (1 if has_chunks(schedule, 1) else 2)
+    # the first ``more`` stages get one of the remaining layers each
     least, more = divmod(weighted, num_stages)
     if least < max(1, first, last):
         raise InputError(
@@ -71,7 +72,7 @@ def _layers(parallel: Mapping[str, Any], name: str, schedule: ScheduleName, pp: 
 
 
 def check_accumulation(training: Mapping[str, Any], name: str, pp: int, dp: int, sequences: int) -> None:
-    """Raise InputError where the pipeline runs more than once a step, each time filled and drained."""
+    """Raise InputError where the pipeline would run several times per step, each with its own warm-up and cool-down."""
     local = training.get("local_batch_size", DEFAULT_BATCH)
     if pp > 1 and local * dp != sequences:
         raise InputError(

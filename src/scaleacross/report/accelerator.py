@@ -1,4 +1,4 @@
-"""One accelerator type: its figures and where they come from."""
+"""One accelerator type: its figures and their sources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaleacross.units import human_bytes, human_seconds
 
 
 def accelerator_report(accelerator: Accelerator) -> RenderableType:
-    """Peak rates, memory, stated efficiencies, then source and status of each."""
+    """Return peak rates, memory and stated efficiencies, then source and status of each."""
     peaks = ", ".join(f"{name} {large(peak)}FLOP/s" for name, peak in accelerator.peak_flop_per_s.items())
     memory = (
         f"{human_bytes(accelerator.memory_bytes)} ({human_bytes(accelerator.usable_memory_bytes)} after "

@@ -1,4 +1,4 @@
-"""A validation as terminal tables: what was used, errors beside the baseline, ranking, noise floor, memory."""
+"""A validation as terminal tables: rows used, errors next to the constant-MFU baseline, ranking, noise floor, memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BASELINE_HEADS = ("median (MFU)", "mean (MFU)", "p90 (MFU)")
 
 
 def grouped_by(names: Sequence[str]) -> tuple[GroupBy, ...]:
-    """``names`` as groupings, repeats dropped. Raises InputError when one is none."""
+    """Return ``names`` as groupings without repeats. Raises InputError for an unknown one."""
     for name in names:
         if name not in GROUPINGS:
             raise InputError(f"no grouping '{name}'; there are {', '.join(GROUPINGS)}")

@@ -23,7 +23,7 @@ COLUMNS: Final = (
 def as_json(
     validation: Validation | None, by: Sequence[GroupBy], benchmarks: Mapping[str, object] | None = None
 ) -> str:
-    """Overall and per group: rows, used, skipped, median_abs_error, mean_abs_error, p90_abs_error, bias, kendall_tau.
+    """Return overall and per group: rows, used, skipped, median, mean and p90 absolute error, bias, kendall_tau.
 
     ``benchmarks`` (kind of file -> figures) follow under their own keys.
     """
@@ -32,7 +32,7 @@ def as_json(
 
 
 def json_text(data: Mapping[str, object]) -> str:
-    """``data`` as JSON; null stands for a figure that does not exist."""
+    """Return ``data`` as JSON; null stands for a figure that does not exist."""
     return json.dumps(_finite(data), indent=2, ensure_ascii=False)
 
 
@@ -80,7 +80,7 @@ def _figures(group: Group, rows: int, skipped: int) -> dict[str, object]:
 
 
 def _finite(value: object) -> object:
-    """JSON has no NaN: null stands for a figure that does not exist."""
+    """Replace NaN and infinity by None, because JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -89,7 +89,7 @@ def _finite(value: object) -> object:
 
 
 def rows_csv(validation: Validation) -> str:
-    """One line per row of the file, used or skipped, columns as in COLUMNS; errors are predicted / measured − 1."""
+    """Return one line per row of the file, used or skipped, columns as in COLUMNS; errors are predicted / measured − 1."""
     skipped = [
         {**{name: getattr(run, name) for name in COLUMNS[:7]}, "used": 0, "reason": reason}
         for run, reason in validation.skipped
@@ -132,7 +132,7 @@ PALETTE: Final = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab
 
 
 def scatter_svg(validation: Validation, by: GroupBy = "source") -> str:
-    """Predicted over measured step time on logarithmic axes, a colour per group; dashed lines at ±10 %."""
+    """Return predicted over measured step time on logarithmic axes, one colour per group; dashed lines at ±10 %."""
     rows = validation.scored
     seconds = [value for row in rows for value in (row.measured_s, row.prediction.step_s)]
     low, high = math.log10(min(seconds) / 1.3), math.log10(max(seconds) * 1.3)
@@ -185,7 +185,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def accuracy_files(validation: Validation, by: Sequence[GroupBy]) -> dict[str, str]:
-    """Name -> text of rows.csv, scatter.svg and accuracy.json."""
+    """Return name -> text of rows.csv, scatter.svg and accuracy.json."""
     return {
         "rows.csv": rows_csv(validation),
         "scatter.svg": scatter_svg(validation, by[0]),

@@ -1,4 +1,4 @@
-"""Benchmark files held against the catalogue: tables for people, figures for programs."""
+"""Comparison of benchmark files with the catalogue: tables for people, figures for programs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from scaleacross.report.format import add, cell, columns, count, section
 
 SCORE_HEADS = ("rows", "median", "mean", "p90", "bias")
 MAX_LABELS = 6
-"""Labels that are listed beside a reason; the others are counted."""
+"""Labels listed for each reason; the others are counted."""
 
 
 def score_report(scores: Sequence[FileScore]) -> RenderableType:
-    """Every file with its error per group and the rows that were not used."""
+    """Return every file with its error per group and the rows that were not used."""
     return Group(*(part for one in scores for part in _parts(one)))
 
 
@@ -28,7 +28,7 @@ def score_data(scores: Sequence[FileScore]) -> dict[str, Any]:
 
 
 def figures(score: Score) -> dict[str, Any]:
-    """A score under the names that ``validate --json`` uses."""
+    """Return a score under the names that ``validate --json`` uses."""
     return {
         "rows": score.num_rows,
         "median_abs_error": score.median_abs_error,
@@ -39,13 +39,13 @@ def figures(score: Score) -> dict[str, Any]:
 
 
 def score_cells(score: Score) -> list[str]:
-    """A score in the order of SCORE_HEADS."""
+    """Return a score in the order of SCORE_HEADS."""
     shares = (plain(score.median_abs_error), plain(score.mean_abs_error), plain(score.p90_abs_error))
     return [count(score.num_rows), *shares, signed(score.bias)]
 
 
 def skipped_table(skipped: Sequence[Skipped]) -> RenderableType:
-    """Rows per reason, with the labels that they carry."""
+    """Return the number of skipped rows per reason, with their labels."""
     table = columns(("rows", "skipped because", "of"), right=("rows",), flexible=("skipped because", "of"))
     for reason in dict.fromkeys(one.reason for one in skipped):
         same = [one for one in skipped if one.reason == reason]

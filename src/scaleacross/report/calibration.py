@@ -1,4 +1,4 @@
-"""A calibration: errors of every fit in sample beside those on what was left out, what was not used, and what to know."""
+"""A calibration as tables and JSON: errors of every fit in sample and on held-out rows, unused rows, and notes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _sections(calibration: Calibration) -> Iterator[RenderableType]:
 
 
 def _lines(residual: Residual) -> Iterator[list[str]]:
-    """One line per way of leaving out, the fit itself on the first."""
+    """Yield one line per way of leaving out; the fit itself is on the first."""
     own = residual.in_sample
     free = "" if residual.fitted == ("curves",) else str(len(residual.fitted))
     first = [residual.what, count(own.num_rows), free, _pair(residual.base), _pair(own), signed(own.bias)]

@@ -1,4 +1,4 @@
-"""What the catalogue holds."""
+"""The catalogue's entries as a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaleacross.report.format import add, columns
 
 
 def catalogue_report(entries: Iterable[tuple[str, str, str]]) -> RenderableType:
-    """(kind, name, summary) rows, the kind shown once."""
+    """Return (kind, name, summary) rows; each kind is shown once."""
     table = columns(("kind", "name", "summary"), flexible=("summary",))
     previous = ""
     for kind, name, summary in entries:

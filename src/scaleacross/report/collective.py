@@ -1,4 +1,4 @@
-"""Every way to run one collective, as a table like nccl-tests'."""
+"""The algorithms for one collective, as a table like nccl-tests'."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from scaleacross.report.format import add, columns, count, grid, percent, plural
 from scaleacross.spec.collective import CollectiveOption, CollectiveStudy
 from scaleacross.units import human_bytes, human_seconds
 
-SHOWN_LEVELS = 2  # the outermost ones, where bytes are dear
+SHOWN_LEVELS = 2  # the outermost ones, which have least bandwidth
 
 
 def collective_report(study: CollectiveStudy, most: int) -> RenderableType:
-    """The group, the bound, and the ``most`` fastest options; of one algorithm only its best number of chunks."""
+    """Return the group, the bound, and the ``most`` fastest options; of each algorithm only its best number of chunks."""
     touched = ", ".join(f"{level} {count(units)}" for level, units in study.members.items()) or "nothing"
     why = f" (bytes that must cross {study.bound_level})" if study.bound_level else ""
     facts = grid(
@@ -40,7 +40,7 @@ def collective_report(study: CollectiveStudy, most: int) -> RenderableType:
 
 
 def _best_chunking(study: CollectiveStudy) -> list[CollectiveOption]:
-    """Options are sorted: the first of each algorithm is its fastest."""
+    """Return the first option of each algorithm, which is its fastest, because options are sorted."""
     best: dict[str, CollectiveOption] = {}
     for one in study.options:
         best.setdefault(one.algorithm, one)

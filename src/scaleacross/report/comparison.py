@@ -29,7 +29,7 @@ OURS = "scaleacross"
 
 
 def comparison_report(comparison: Comparison) -> RenderableType:
-    """Step time, rate, axes that cross the buildings, and how much faster ours is; ties and missing plans by name."""
+    """Return step times, rates, axes across buildings, and our speed-ups; ties and missing plans are named."""
     ours, cost = comparison.plan, comparison.plan.cost
     table = columns(
         HEADS, right=("step", "80 % within", "TFLOP/s", "GPUs", "ours is", "chance"), flexible=("degrees or reason",)

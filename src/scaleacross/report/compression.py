@@ -1,4 +1,4 @@
-"""Why a collective travels encoded, or as it is, in one line."""
+"""The reason why a collective is encoded or not, in one line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from scaleacross.units import human_seconds
 
 
 def why_encoded(reason: CompressionReason) -> str:
-    """One line, with the numbers that decided."""
+    """Return one line with the numbers that decided."""
     if reason.codec is None:
         return _never(reason)
     error = f"error {reason.relative_error or 0.0:.2%} of a block's largest"

@@ -1,4 +1,4 @@
-"""The console that the report is made for."""
+"""The console that reports are printed on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ MIN_WIDTH, PIPED_WIDTH = 80, 120
 
 
 class PlainConsole(Console):
-    """Text stays as it is (no markup, emoji or number colouring), and a closed pipe is the caller's to handle.
+    """A console that prints text unchanged: no markup, emoji or number colouring. The caller handles a closed pipe.
 
-    A pipe gets a readable width whatever COLUMNS says. NO_COLOR is honoured, and pipes get no codes, by rich itself.
+    A pipe gets a readable width whatever COLUMNS says. rich itself honours NO_COLOR and sends no codes to pipes.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -28,6 +28,6 @@ class PlainConsole(Console):
 
 
 def piped_width() -> int:
-    """Columns of output that goes to a file or a pipe: COLUMNS, but never too narrow for the tables."""
+    """Return columns of output to a file or a pipe: COLUMNS, but never too narrow for the tables."""
     columns = os.environ.get("COLUMNS", "")
     return max(MIN_WIDTH, int(columns)) if columns.isdecimal() else PIPED_WIDTH

@@ -1,4 +1,4 @@
-"""What a step costs, what is proved about it, and what lost against it."""
+"""Sections on step time, proof, alternatives and finalists of a plan."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BAR_WIDTH = 30
 
 
 def step(plan: Plan) -> RenderableType:
-    """The step's components with bars and shares, then the rates that follow from them."""
+    """Return the step's components with bars and shares, then the rates that follow from them."""
     cost = plan.cost
     table = columns(("component", "time", "share", ""), right=("time", "share"))
     for name in COMPONENTS:
@@ -62,7 +62,7 @@ def step(plan: Plan) -> RenderableType:
 
 
 def estimate_words(plan: Plan) -> str:
-    """The estimate of the search beside the stated step time; empty where that is the estimate."""
+    """Describe the search's estimate relative to the simulated step; empty where the plan states the estimate only."""
     if plan.estimate is None:
         return ""
     difference = f"{plan.estimate.step_s / plan.cost.step_s - 1:+.1%}"
@@ -70,17 +70,17 @@ def estimate_words(plan: Plan) -> str:
 
 
 def between(interval: StepInterval) -> str:
-    """The two ends, e.g. ``10.2 s to 14.1 s``."""
+    """Return both ends of the interval, e.g. ``10.2 s to 14.1 s``."""
     return f"{human_seconds(interval.p10_s)} to {human_seconds(interval.p90_s)}"
 
 
 def chance(probability: float) -> str:
-    """A probability in whole percent; one that rounds to certainty is no certainty."""
+    """Return a probability in whole percent; values beyond 99 % and below 1 % are never shown as certain."""
     return "> 99 %" if probability > 0.99 else "< 1 %" if probability < 0.01 else f"{probability * 100:.0f} %"
 
 
 def expectation(interval: StepInterval) -> str:
-    """The interval and what it rests on, in a sentence."""
+    """Describe the interval and its basis in a sentence."""
     rests = [] if interval.seen else ["nobody published a step time of an accelerator and precision of this plan"]
     if interval.calibrated_runs:
         rests = [f"calibrated on {plural(interval.calibrated_runs, 'own run')} of this model"]
@@ -94,7 +94,7 @@ def expectation(interval: StepInterval) -> str:
 
 
 def proof(plan: Plan) -> RenderableType:
-    """Status, bound and gap as they are, and the bounds that the reader can check by hand."""
+    """Return status, bound and gap, and the bounds that a reader can check by hand."""
     report = plan.report
     by_number = sorted(report.num_infeasible.items(), key=lambda item: -item[1])
     refused = "; ".join(f"{count(number)} {reason}" for reason, number in by_number)
@@ -117,7 +117,7 @@ def proof(plan: Plan) -> RenderableType:
 
 
 def _objective(report: SolveReport) -> list[tuple[str, str]]:
-    """The bound of what was optimised, and what limited the space."""
+    """Return rows on the bound of the objective and on the limits of the space."""
     value, within = report.objective, [f"{name} {limit:g}" for name, limit in report.limits.items()]
     rows = [("within", ", ".join(within))] if within else []
     if value is None:
@@ -131,7 +131,7 @@ def _objective(report: SolveReport) -> list[tuple[str, str]]:
 
 
 def _headroom(report: SolveReport) -> list[tuple[str, str]]:
-    """What memory that the job keeps free costs, as far as the search knows."""
+    """Return a row on the cost of the memory that the job keeps free, as far as the search knows it."""
     room = report.headroom
     if room is None:
         return []
@@ -154,16 +154,16 @@ def _amount(spent: float, unit: str) -> str:
 
 
 def status(report: SolveReport) -> Text:
-    """The solver's status in words: different statuses are different statements."""
+    """Return the solver's status in words; each status is a different statement about optimality."""
     words, style = STATUS_MEANING[report.status]
     words = words.replace("faster", "better") if report.objective else words
     return Text(words, style=style)
 
 
 def alternatives(plan: Plan, limit: int = NUM_ALTERNATIVES) -> RenderableType:
-    """The best plans that lost, each with the reason; feasible ones first, by step time.
+    """Return the best alternatives with their reasons; feasible ones first, by step time.
 
-    Where none of them answers "why is it placed like this?", the same settings in another placement join as one more.
+    The same settings in another placement are added where none of these shows why the plan is placed as it is.
     """
     table = columns(("plan", "step", "lost by", "reason"), right=("step", "lost by"), flexible=("plan", "reason"))
     ranked = sorted(plan.report.alternatives, key=lambda a: float("inf") if a.step_s is None else a.step_s)
@@ -184,7 +184,7 @@ def _only_placed_otherwise(plan: Plan, other: Alternative) -> bool:
 
 
 def finalists(plan: Plan) -> RenderableType:
-    """What the simulation chose from: the plan first, and how the choice relates to the estimates."""
+    """Return the finalists of the simulation, the plan first, and how the choice relates to the estimates."""
     found = plan.report.finalists
     table = columns(
         ("finalist", "schedule", "estimated", "simulated"), right=("estimated", "simulated"), flexible=("finalist",)
@@ -205,7 +205,7 @@ def finalists(plan: Plan) -> RenderableType:
 
 
 def _in_order(one: Finalist, found: Sequence[Finalist]) -> str:
-    """The order of its buildings, where another finalist has the same ones in another order."""
+    """Return a finalist's order of buildings, where another one has the same buildings in another order; else empty."""
 
     def names(other: Finalist) -> tuple[str, ...]:
         placement = other.decision.placement
@@ -217,7 +217,7 @@ def _in_order(one: Finalist, found: Sequence[Finalist]) -> str:
 
 
 def refereed(found: Sequence[Finalist], bound_s: float) -> str:
-    """The referee's choice in a sentence; ``bound_s`` on estimates says at which gap the search of these ended."""
+    """Describe the choice among finalists in a sentence; ``bound_s``, a bound on estimates, gives their gap."""
     num_played = sum(one.replayed_s is not None for one in found)
     played = f"{num_played} of {plural(len(found), 'finalist')} simulated"
     best = min(found, key=lambda one: one.price_s)
@@ -234,7 +234,7 @@ def refereed(found: Sequence[Finalist], bound_s: float) -> str:
 
 
 def notes(plan: Plan) -> RenderableType:
-    """The solver's remarks, one per line."""
+    """Return the solver's remarks, one per line."""
     return section("Notes", *(cell(f"• {note}") for note in plan.report.notes))
 
 

@@ -1,4 +1,4 @@
-"""The plan after a failure."""
+"""Section on the plan after a failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEANING = (
 
 
 def degraded(plan: Plan) -> RenderableType:
-    """One row per state: what is lost, fault units left, both batch policies, shards that only a checkpoint brings back."""
+    """Return one row per state: the loss, fault units left, both batch policies, shards only in a checkpoint."""
     right = ("fault units left", "keep: step", "longer by", "shrink: tokens")
     table = columns(("lost", *right, "only copies in it"), right=(*right, "only copies in it"))
     units = plan.degrees.dp_replicate

@@ -1,4 +1,4 @@
-"""What a design space came to: speed-ups over every contender, ties, what each dimension alone is worth, and where."""
+"""Results of a design space: speed-ups over every contender, ties, and the gain of each dimension alone."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ OURS: Final = "ours"
 BEST: Final = "the best baseline"
 START: Final = "production"
 AGREES: Final = 0.05
-"""Price and replay of a plan agree when they differ by no more than this share."""
+"""Largest relative difference at which estimate and simulation of a plan agree."""
 SLOWER: Final = 1 - 1e-9
-"""Below it a contender is faster than our plan by more than rounding."""
+"""Speed-up below which a contender is faster than our plan by more than rounding."""
 PRICE: Final = "s"
 REPLAY: Final = "simulated_s"
-"""Clocks: step times of contenders are the columns ``NAME_s`` and ``NAME_simulated_s``."""
+"""Clocks, which are suffixes of columns: ``NAME_s`` holds estimates of contenders, ``NAME_simulated_s`` simulated step
+times.
+"""
 
 
 def planned(found: Reproduction) -> list[Row]:
-    """Points that have a plan of ours."""
+    """Return the points that have a plan of ours."""
     return [row for row in found.rows if f"{OURS}_s" in row]
 
 
 def speed_up(row: Row, names: Sequence[str], clock: str = PRICE) -> tuple[float, str] | None:
-    """Step time of the fastest of some contenders over ours, and whose it is; None when none of them, or ours, has a time."""
+    """Return the fastest contender's step time over ours, and its name; None where none of them, or ours, has a time."""
     times = [(row[f"{one}_{clock}"], one) for one in names if row.get(f"{one}_{clock}") is not None]
     ours = row.get(f"{OURS}_{clock}")
     if not times or ours is None:
@@ -45,27 +47,27 @@ def speed_up(row: Row, names: Sequence[str], clock: str = PRICE) -> tuple[float,
 
 
 def speed_ups(found: Reproduction, name: str, rows: Sequence[Row] | None = None, clock: str = PRICE) -> list[float]:
-    """Speed-up over a contender, or over the rival that is the fastest by the clock, on all points that have one."""
+    """Return the speed-up over a contender, or over the fastest baseline by this clock, on all points that have one."""
     names = found.rivals if name == BEST else (name,)
     every = (speed_up(row, names, clock) for row in (planned(found) if rows is None else rows))
     return [up for up, _ in filter(None, every)]
 
 
 def uncut(found: Reproduction, name: str) -> list[Row]:
-    """Points on which the tuning of a rival, or of all rivals, came to its end within its limit."""
+    """Return points on which the tuning of a baseline, or of all baselines, ended within its limit."""
     names = found.rivals if name == BEST else (name,)
     return [row for row in planned(found) if all(row.get(f"{one}_complete", True) for one in names)]
 
 
 def num_ties(found: Reproduction, values: Sequence[float]) -> int:
-    """Speed-ups within the tolerance of 1."""
+    """Return the number of speed-ups within the tolerance of 1."""
     return sum(abs(value - 1) <= found.space.tie_tolerance for value in values)
 
 
 def lost(found: Reproduction) -> list[str]:
-    """Points where a contender's price is below the best that our search found, with by how much.
+    """List points where a contender's estimate is below the best that our search found, with the ratio.
 
-    That is our plan's, unless the referee chose a dearer one.
+    That is our plan's estimate, unless the simulation chose a plan with a higher one (``best_price_s``).
     """
     out = []
     for row in planned(found):
@@ -78,9 +80,9 @@ def lost(found: Reproduction) -> list[str]:
 
 
 class Off(NamedTuple):
-    """Price over replay − 1 of a plan that was replayed, and whose plan it is of which point.
+    """Estimate over simulation − 1 of a simulated plan, with its contender and point.
 
-    ``is_first``: no contender named before it has the same plan (the same price and replay) on this point.
+    ``is_first``: no earlier contender has the same plan (the same estimate and simulation) on this point.
     """
 
     off: float
@@ -90,7 +92,7 @@ class Off(NamedTuple):
 
 
 def replayed_off(found: Reproduction) -> list[Off]:
-    """Every contender's plan that was replayed."""
+    """Return the difference of every contender's simulated plan."""
     out = []
     for row in planned(found):
         seen: set[tuple[float, float]] = set()
@@ -103,17 +105,17 @@ def replayed_off(found: Reproduction) -> list[Off]:
 
 
 def distinct(off: Sequence[Off]) -> list[Off]:
-    """Equal plans of a point once."""
+    """Return equal plans of a point once."""
     return [one for one in off if one.is_first]
 
 
 def num_agreeing(off: Sequence[Off]) -> int:
-    """Plans whose price and replay differ by at most ``AGREES``."""
+    """Return the number of plans whose estimate and simulation differ by at most ``AGREES``."""
     return sum(abs(one.off) <= AGREES for one in off)
 
 
 def place(row: Row) -> str:
-    """A point in words."""
+    """Describe a point."""
     return (
         f"{row['model']} on {row['accelerators']:,} {row['fleet']}, {row['buildings']} buildings in {row['regions']} "
         f"region{'s' if row['regions'] > 1 else ''}, {row['latency_ms']:g} ms, 1:{row['oversubscription']:g}"
@@ -121,7 +123,7 @@ def place(row: Row) -> str:
 
 
 def single_gains(found: Reproduction, row: Row, clock: str = PRICE) -> dict[str, float]:
-    """Speed-up over production: of each ablation alone, and of our plan (``joint``); empty unless all of them have a time."""
+    """Return speed-ups over production of each ablation and of our plan (``joint``); empty unless all have a time."""
     times = {name: row.get(f"{name}_{clock}") for name in (START, *found.ablations, OURS)}
     start = times.pop(START)
     if start is None or any(seconds is None for seconds in times.values()):
@@ -130,7 +132,7 @@ def single_gains(found: Reproduction, row: Row, clock: str = PRICE) -> dict[str,
 
 
 def contender_cells(found: Reproduction) -> Iterator[tuple[str, str, str, str, str, str]]:
-    """Name, points, median, maximum, ties, points without a plan: the best baseline, baselines, then ablations."""
+    """Yield name, points, median, maximum, ties, points without a plan: the best baseline, baselines, then ablations."""
     total = len(planned(found))
     for name in (BEST, *found.rivals, *found.ablations):
         values = speed_ups(found, name)
@@ -138,13 +140,13 @@ def contender_cells(found: Reproduction) -> Iterator[tuple[str, str, str, str, s
 
 
 def middle_and_most(values: Sequence[float]) -> tuple[str, str, str]:
-    """Points, median and maximum of speed-ups."""
+    """Return number of points, median and maximum of speed-ups."""
     figures = (f"{median(values):.3f}", f"{max(values):.2f}") if values else ("–", "–")
     return str(len(values)), *figures
 
 
 def shown_name(name: str) -> str:
-    """A contender in words."""
+    """Return a contender's name in words."""
     return f"{name} only" if name in ("placement", "schedule", "network") else name.replace("_and_", " and ")
 
 

@@ -45,7 +45,7 @@ replay, and that plan may cost more than the best price."""
 
 
 def design_page(found: Reproduction, command: str, today: date) -> str:
-    """The page as Markdown; ``NAME.svg`` and ``NAME.csv`` lie beside it."""
+    """Return the page as Markdown; ``NAME.svg`` and ``NAME.csv`` are in the same folder."""
     parts = (verdict, _contenders, _dimensions, referee, _ends)
     return "\n".join([*_head(found, command, today), *(line for part in parts for line in part(found)), ""])
 
@@ -80,7 +80,7 @@ def _head(found: Reproduction, command: str, today: date) -> Iterator[str]:
 
 
 def _limit(found: Reproduction, seconds: float) -> str:
-    """The limit of a search in words: of processor seconds, or of work in their place."""
+    """Describe the limit of a search: CPU seconds, or work in their place."""
     work = found.space.work_limit
     return f"{seconds:g} processor seconds" if work is None else f"{work:,} step times"
 
@@ -103,7 +103,7 @@ def _contenders(found: Reproduction) -> Iterator[str]:
 
 
 def _cut_or_not(found: Reproduction) -> Iterator[str]:
-    """What a limit on baselines is worth to us: with more time those that it cut short may find faster plans."""
+    """Yield speed-ups apart for finished and cut-short baselines; more time may find the latter faster plans."""
     limit = _limit(found, found.space.rival_time_limit_s)
     yield f"\nWhere baselines came to their end within {limit}, and where they were cut short:\n"
     yield "| over | points to the end | median | maximum | points cut short | median | maximum |\n|---|---|---|---|---|---|---|"
@@ -115,7 +115,7 @@ def _cut_or_not(found: Reproduction) -> Iterator[str]:
 
 
 def _value(axis: str, value: Any) -> str:
-    """A value of an axis in words."""
+    """Describe a value of an axis."""
     shown = f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
     return {
         "latency_ms": f"{shown} ms one way",
@@ -131,7 +131,7 @@ def _figures(found: Reproduction, rows: Sequence[Row], name: str) -> str:
 
 
 def _dimensions(found: Reproduction) -> Iterator[str]:
-    """What each dimension alone gains over production, beside all of them together."""
+    """Yield the gain of each dimension alone over production, and of all dimensions together."""
     gains = _gains(found, PRICE)
     if not gains:
         return
@@ -164,7 +164,7 @@ def _alone_and_together(found: Reproduction, clock: str, gains: Gains, names: Se
 
 
 def _where_they_matter(gains: Gains, names: Sequence[str]) -> Iterator[str]:
-    """Median gains by value of every axis."""
+    """Yield median gains by value of every axis."""
     yield "Median by where, by price:\n"
     yield (
         "| | points | "
@@ -208,7 +208,7 @@ COLOURS: Final = {START: "#4269d0", BEST: "#ff725c"}
 
 
 def design_svg(found: Reproduction) -> str:
-    """Speed-ups over production and over the best baseline, sorted, on a logarithmic axis."""
+    """Return a plot of speed-ups over production and over the best baseline, sorted, on a logarithmic axis."""
     import math
 
     series = {name: sorted(speed_ups(found, name)) for name in COLOURS}

@@ -1,4 +1,4 @@
-"""What the replay says of a design space: by its clock, who is faster, and how far prices are off."""
+"""Section on simulations of a design space: the speed-ups that they show, and how far estimates deviate."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ that is the fastest by the clock of the line."""
 
 
 def verdict(found: Reproduction) -> Iterator[str]:
-    """The few figures that matter, by price and by the referee's clock."""
+    """Yield the main figures, by estimate and by simulation."""
     if not planned(found):
         return
     yield f"## In short\n\n| our plan over | by | {HEADS}\n|---|---|---|---|---|---|---|"
@@ -57,7 +57,7 @@ def verdict(found: Reproduction) -> Iterator[str]:
 
 
 def referee(found: Reproduction) -> Iterator[str]:
-    """How the replay agrees with the prices, and whether our plan still wins there."""
+    """Yield how simulations agree with estimates, and whether our plan is still the fastest."""
     pairs, refused = replayed_off(found), [row for row in found.rows if row.get("referee")]
     yield "\n## Referee\n"
     if not pairs and not refused:
@@ -110,12 +110,12 @@ def _agreement(label: str, pairs: Sequence[Off]) -> Iterator[str]:
 
 
 def _ups(found: Reproduction, names: Sequence[str]) -> list[tuple[float, str, Row]]:
-    """Replayed step of the fastest of some contenders over ours, which one, and where."""
+    """Return (simulated step of the fastest contender over ours, its name, point)."""
     ups = ((speed_up(row, names, REPLAY), row) for row in planned(found))
     return [(*up, row) for up, row in ups if up]
 
 
 def _figures(found: Reproduction, values: Sequence[float]) -> str:
-    """Points, median, maximum, ties, and points where our plan is slower by more than a tie."""
+    """Return points, median, maximum, ties, and points where our plan is slower by more than a tie."""
     slower = sum(value < 1 - found.space.tie_tolerance for value in values)
     return f"{len(values)} | {median(values):.3f} | {max(values):.2f} | {num_ties(found, values)} | {slower}"

@@ -1,4 +1,4 @@
-"""A diagnosis for the terminal: the root first, then what follows from it."""
+"""A diagnosis for the terminal: the root cause first, then what follows from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOWN = 8
 
 
 def diagnosis_report(found: Diagnosis) -> RenderableType:
-    """Verdict, evidence, victims; other faults and unreadable files where there are any."""
+    """Return verdict, evidence and victims, then other faults and unreadable files."""
     parts: list[RenderableType] = [grid(_facts(found))]
     if found.others:
         table = columns(("verdict", "at fault", "victims", "evidence"), right=("victims",), flexible=("evidence",))
@@ -50,7 +50,7 @@ def _facts(found: Diagnosis) -> list[tuple[str, str]]:
 
 
 def at_fault(fault: Fault) -> str:
-    """``link 3→4``, ``rank 7``, ``ranks 0, 1``."""
+    """Describe what is at fault: ``link 3→4``, ``rank 7``, ``ranks 0, 1``."""
     if fault.link is not None:
         return f"link {fault.link[0]}→{fault.link[1]}" + (f" ({fault.level})" if fault.level else "")
     shown = ", ".join(map(str, fault.ranks[:SHOWN])) + (" …" if len(fault.ranks) > SHOWN else "")

@@ -1,4 +1,4 @@
-"""Whose vectors a recommendation plan codes: encoders, links, error, and what it is worth."""
+"""Compression of embedding vectors in a recommendation plan: encoders, links, error, and effect on the step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaleacross.units import human_seconds
 
 
 def compression_fact(plan: RecommendationPlan) -> str:
-    """One line: how many tables, across which levels, how much shorter, and at which mean bound."""
+    """Return one line: number of tables, levels, ratio of bytes, mean error bound."""
     found, codecs = plan.compression, plan.decision.codecs
     if found is None or not codecs:
         return "none pays"
@@ -26,7 +26,7 @@ def compression_fact(plan: RecommendationPlan) -> str:
 
 
 def compression_section(plan: RecommendationPlan) -> RenderableType:
-    """Encoders with their break-even rates, levels with their rates, the budget."""
+    """Return encoders with their break-even rates, levels with their rates, and the accuracy budget."""
     found, request = plan.compression, plan.job.compression
     if found is None or request is None:
         return section("Compression", Text("the job states no compression: vectors travel as they are"))

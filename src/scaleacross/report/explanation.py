@@ -1,4 +1,4 @@
-"""An explanation as three tables: what was second, what binds, what the step answers to."""
+"""An explanation as tables: runner-ups, binding resources, sensitivities."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SECTIONS: Final[Mapping[str, Callable[[Explanation], RenderableType | None]]] = 
     "network": lambda found: _network(found) if found.network else None,
     "failures": lambda found: _failures(found.failures) if found.failures else None,
 }
-"""What an explanation consists of; None: this plan has nothing to say there."""
+"""Sections of an explanation by name; None where this plan has no content for one."""
 
 
 def explanation_report(explanation: Explanation) -> RenderableType:
-    """Everything in the explanation."""
+    """Return all sections of the explanation."""
     facts = [("plan", explanation.name), ("step", human_seconds(explanation.step_s))]
     if explanation.interval is not None:
         facts.append(("measured", expectation(explanation.interval)))
@@ -42,15 +42,15 @@ def explanation_report(explanation: Explanation) -> RenderableType:
 
 
 def explanation_sections(explanation: Explanation, names: Sequence[str]) -> RenderableType:
-    """The named sections in the order asked for; one without content says so."""
+    """Return the named sections in the order asked for; one without content says so."""
     return Group(*(SECTIONS[name](explanation) or Text(f"{name}: this plan has nothing to say here") for name in names))
 
 
 def explanation_summary(explanation: Explanation) -> FirstLines:
-    """The figures that the step answers to most, what its longest phases wait for, and the runner-ups that lose least."""
+    """Return the largest bottlenecks, what the longest phases wait for, and the runner-ups that lose least."""
     rows = by_what_more_brings(explanation.sensitivities)
     phases = sorted((one for one in explanation.phases if one.seconds), key=lambda one: -(one.seconds or 0.0))
-    # what a search that was cut short found says least: the runner-up may be faster
+    # searches that were cut short come last: their runner-up may be faster than what they found
     others = sorted(
         (one for one in explanation.runner_ups if one.step_s is not None),
         key=lambda one: (_cut(one), one.step_s or 0.0),
@@ -95,7 +95,7 @@ def _runner_up(one: RunnerUp) -> str:
 
 
 def _cut(one: RunnerUp) -> bool:
-    """Whether the limit ended the search for it: what was found loses at least as much as the runner-up does."""
+    """Return whether the limit ended this search; its best plan then loses at least as much as the true runner-up."""
     return one.status == "best_found"
 
 
@@ -104,13 +104,13 @@ def _bound(one: RunnerUp) -> str:
 
 
 def _once(facts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The same facts, a label that repeats shown once."""
+    """Return the facts with each repeated label shown once."""
     labels = [label for label, _ in facts]
     return [("" if index and labels[index - 1] == label else label, text) for index, (label, text) in enumerate(facts)]
 
 
 def _failures(found: FailureWhatIf) -> RenderableType:
-    """When twice the fault units pay, and how many spare hosts do."""
+    """Return when twice the fault units pay off, and how many spare hosts do."""
     heads = ("failure rate", "fault units", "goodput", "pay unless the step is longer by")
     table = columns(heads, right=heads)
     for one in found.units:
@@ -189,7 +189,7 @@ def _sensitivities(explanation: Explanation) -> RenderableType:
 
 
 def _trunks(row: Sensitivity) -> str:
-    """What wider trunks bring by themselves; '' of a figure that is none of trunks."""
+    """Describe the effect of wider inter-building links alone; '' for other figures."""
     return "" if row.trunks_more_s is None else f"{_signed(row.trunks_more_s)} with wider trunks alone, not NICs"
 
 

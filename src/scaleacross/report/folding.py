@@ -1,4 +1,4 @@
-"""Tables that stay legible where there is little room: no word is broken, no name is cut short."""
+"""Tables that stay legible in little room: no word is broken, no name is cut short."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from rich.table import Column, Table
 from rich.text import Text
 
 READABLE = 20
-"""Least width of a column whose sentences fold, where they are longer than that."""
+"""Least width of a column with folding sentences that are longer than that."""
 INDENT = "  "
 BETWEEN = " · "
 
 
 class FoldingTable(Table):
-    """A table where it fits; without its bars where only these are too wide; else a few lines for each row.
+    """A table that becomes narrower where it must.
 
+    It is shown whole where it fits, without its bars where only these are too wide, else as a few lines per row.
     Columns that may fold get at least the width of their longest word, so that rich never breaks one.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The widest of the three forms that fits ``options.max_width``."""
+        """Yield the widest of the three forms that fits ``options.max_width``."""
         room = options.max_width
         for shown in ([*self.columns], [column for column in self.columns if column.header]):
             if _least_width(shown) <= room:
@@ -32,12 +33,12 @@ class FoldingTable(Table):
 
 
 def _least_width(shown: list[Column]) -> int:
-    """Cells of the columns, the space behind each and the one between two."""
+    """Return the cells of the columns, including padding and the space between two."""
     return sum(_least(column) + 2 for column in shown) - 1
 
 
 def _least(column: Column) -> int:
-    """Cells below which a column breaks a word, cuts a name or becomes a tower of single words."""
+    """Return the cells below which a column breaks a word, cuts a name or has one word per line."""
     texts = [str(column.header), *map(_plain, column.cells)]
     widest = max(cell_len(line) for text in texts for line in text.splitlines() or [""])
     if column.no_wrap:
@@ -47,7 +48,7 @@ def _least(column: Column) -> int:
 
 
 def _as_table(table: Table, shown: list[Column]) -> Table:
-    """A plain table of some of the columns, each at least as wide as it must be."""
+    """Return a plain table of some of the columns, each at least as wide as it must be."""
     out = Table(box=table.box, show_edge=False, padding=(0, 1, 0, 0), header_style=table.header_style)
     for column in shown:
         out.add_column(
@@ -64,7 +65,7 @@ def _as_table(table: Table, shown: list[Column]) -> Table:
 
 
 def _stacked(table: Table, room: int) -> Iterator[Text]:
-    """Every row as its first cell, then ``head value`` pairs that flow over indented lines."""
+    """Yield every row as its first cell, then ``head value`` pairs that flow over indented lines."""
     cells = [list(column.cells) for column in table.columns]
     for index, row in enumerate(table.rows):
         first, *rest = (column[index] for column in cells)
@@ -81,7 +82,7 @@ def _stacked(table: Table, room: int) -> Iterator[Text]:
 
 
 def _flow(pairs: list[Text], room: int) -> Iterator[Text]:
-    """Pairs side by side; one that is longer than a line folds between words."""
+    """Yield lines of pairs; a pair longer than a line folds between words."""
     line = Text()
     for pair in pairs:
         if line and cell_len(line.plain) + len(BETWEEN) + cell_len(pair.plain) <= room:
@@ -96,7 +97,10 @@ def _flow(pairs: list[Text], room: int) -> Iterator[Text]:
 
 
 def folded_at_words(text: Text, room: int) -> list[Text]:
-    """Lines of at most ``room`` cells, broken between words only; a longer word has a line of its own. Styles stay."""
+    """Return lines of at most ``room`` cells, broken between words only; a longer word has its own line.
+
+    Styles are kept.
+    """
     lines, start, end = [], 0, 0
     plain = text.plain
     at = 0

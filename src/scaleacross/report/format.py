@@ -1,4 +1,4 @@
-"""Numbers, bars and cells: the one place that turns SI quantities into what a reader sees."""
+"""Format numbers, bars and cells: the only place that turns SI quantities into text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def count(number: float) -> str:
 
 
 def large(number: float) -> str:
-    """Four digits with a decimal prefix: 405.9 B parameters, 2.535 T FLOP."""
+    """Return four digits with a decimal prefix: 405.9 B parameters, 2.535 T FLOP."""
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= factor:
             return f"{number / factor:.4g} {prefix}"
@@ -36,7 +36,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def percent(fraction: float) -> str:
-    """A fraction as a percentage: 43.0 %; a positive one too small to show is not rounded to nothing."""
+    """Return a fraction as a percentage: 43.0 %. A small positive one is shown as < 0.1 %, not as 0."""
     return "< 0.1 %" if 0 < fraction < 0.0005 else f"{fraction * 100:.1f} %"
 
 
@@ -54,14 +54,14 @@ def gib(num_bytes: float) -> str:
 
 
 def bar(fraction: float, width: int) -> str:
-    """``fraction`` of ``width`` cells as block characters, in eighths of a cell; clipped to [0, 1]."""
+    """Return ``fraction`` of ``width`` cells as block characters, in eighths of a cell; clipped to [0, 1]."""
     eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
     whole, rest = divmod(eighths, 8)
     return FULL * whole + (PARTS[rest] if rest else "")
 
 
 def run_lengths(values: Iterable[int]) -> str:
-    """Consecutive equal numbers counted: ``7, 8 × 14, 7``."""
+    """Return consecutive equal numbers counted: ``7, 8 × 14, 7``."""
     runs = [(value, len(list(group))) for value, group in groupby(values)]
     return ", ".join(f"{value} × {length}" if length > 1 else str(value) for value, length in runs)
 
@@ -72,14 +72,14 @@ def interval(first: int, last: int) -> str:
 
 
 def cell(value: str | Text, style: str = "") -> Text:
-    """User-supplied text made safe for a terminal: never read as markup, control characters shown as �."""
+    """Return user-supplied text made safe for a terminal: no markup is read, control characters are shown as �."""
     if isinstance(value, Text):
         return value
     return Text("".join(c if c.isprintable() or c == "\n" else "�" for c in value), style=style)
 
 
 def grid(rows: Iterable[tuple[str, str | Text]]) -> Table:
-    """Label and value side by side, for facts that need no head."""
+    """Return a table of label and value, for facts that need no head."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style=LABEL_STYLE, no_wrap=True)
     table.add_column(overflow="fold")
@@ -89,9 +89,10 @@ def grid(rows: Iterable[tuple[str, str | Text]]) -> Table:
 
 
 def columns(heads: Sequence[str], right: Sequence[str] = (), flexible: Sequence[str] = ()) -> Table:
-    """An empty table in the house style: ``right`` heads are over numbers, ``flexible`` columns may fold.
+    """Return an empty table in the common style. ``right`` heads are over numbers; ``flexible`` columns may fold.
 
-    Columns without a head hold bars and remarks: they are left out first where there is no room (``folding``).
+    Columns without a head hold bars and remarks; they are the first to be left out where there is no room
+    (``folding``).
     """
     table = FoldingTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for head in heads:
@@ -102,7 +103,7 @@ def columns(heads: Sequence[str], right: Sequence[str] = (), flexible: Sequence[
 
 
 def section(title: str, *parts: RenderableType) -> RenderableType:
-    """``parts`` under a title, set off by an empty line."""
+    """Return ``parts`` under a title, after an empty line."""
     return Group(Text(), cell(title, style=LABEL_STYLE), *parts)
 
 

@@ -1,4 +1,4 @@
-"""Step time, goodput and their product."""
+"""Section on step time, goodput and their product."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaleacross.spec.plan import Plan
 from scaleacross.units import human_seconds
 
 SHOWN: Final = 5e-4
-"""Share of the time below which a cause is not shown by itself: it would read 0.0 %."""
+"""Fraction of the time below which a cause is not shown by itself, because it would read 0.0 %."""
 CAUSE_WORDS = {
     "stall": "everybody stalls",
     "units_out": "fault units out",
@@ -27,7 +27,7 @@ CAUSE_WORDS = {
 
 
 def goodput(plan: Plan, found: Goodput) -> RenderableType:
-    """What failures leave, by cause, and the same plan at every published failure rate."""
+    """Return the losses by cause, and the goodput of the plan at every published failure rate."""
     model = found.model
     between = "never" if found.mtbf_s is None else f"every {duration(found.mtbf_s)}"
     interval = model.checkpoint_interval_s
@@ -62,7 +62,7 @@ def goodput(plan: Plan, found: Goodput) -> RenderableType:
 
 
 def _lost(lost: Mapping[LossCause, float]) -> str:
-    """Shares by cause, the small ones together: shown parts add up to what the goodput leaves."""
+    """Return fractions by cause, small ones combined, so that the shown parts add up to 1 − goodput."""
     large = {cause: share for cause, share in lost.items() if share >= SHOWN}
     small = {cause: share for cause, share in lost.items() if 0 < share < SHOWN}
     parts = [f"{CAUSE_WORDS[cause]} {percent(share)}" for cause, share in large.items()]
@@ -80,14 +80,14 @@ def _lacking(found: Goodput) -> str:
 
 
 def _spares(model: FaultModel) -> str:
-    """The spare hosts that the goodput rests on, and what it counts where they run out."""
+    """Return the spare hosts assumed in the goodput, and what waits when they run out."""
     if model.spares is None:
         return "none is ever waited for"
     return f"{model.spares:,}, then {'units wait' if model.num_units > 1 else 'all wait'} for a repair"
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that a person expects: 20 s, 6.7 min, 3.1 h, 12.0 d."""
+    """Return seconds in a suitable unit: 20 s, 6.7 min, 3.1 h, 12.0 d."""
     for unit, size in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"

@@ -1,4 +1,4 @@
-"""What present settings cost, and what each change is worth."""
+"""The step time of present settings, and what each change saves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADS = ("change", "step alone", "saves", "from", "to")
 
 
 def improvement_report(found: Improvement) -> RenderableType:
-    """Present step time, every change alone by what it saves, all together, and what cannot be made alone."""
+    """Return present step time, what every change saves alone, all together, and changes that cannot be made alone."""
     table = columns(HEADS, right=("step alone", "saves"), flexible=("from", "to"))
     now, best = found.present.cost.step_s, found.planned.cost.step_s
     add(table, "present", human_seconds(now), "", "", "")

@@ -1,4 +1,4 @@
-"""Inference plans as tables: what runs where, how full cards are, what every combination allows, what is proved."""
+"""Inference plans as tables: layout, load of cards, results of every combination, proof."""
 
 from __future__ import annotations
 

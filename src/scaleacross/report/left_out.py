@@ -1,4 +1,4 @@
-"""Errors, intervals and the worth of own runs on sources that were left out whole: tables for a terminal, and JSON."""
+"""Errors, intervals and the effect of own runs with whole sources left out: tables for a terminal, and JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def left_out_report(found: SourcesLeftOut) -> RenderableType:
 
 
 def left_out_tables(found: SourcesLeftOut) -> Iterator[Table]:
-    """Errors by class and by source, coverage, what own runs are worth."""
+    """Yield errors by class and by source, coverage of intervals, and the effect of own runs."""
     errors = found.errors
     classes = [(one.name, str(one.sources), *figures(one.errors)) for one in errors.classes]
     all_rows = ("all", str(len(errors.of_source)), *figures(errors.overall))
@@ -58,7 +58,7 @@ def left_out_tables(found: SourcesLeftOut) -> Iterator[Table]:
 
 
 def figures(found: Errors) -> tuple[str, ...]:
-    """Cells of ERRORS."""
+    """Return the cells of ERRORS."""
     sizes = (plain(one) for one in (found.median_abs, found.mean_abs, found.p90_abs))
     return (str(found.rows), *sizes, signed(found.bias))
 
@@ -81,13 +81,13 @@ def _coverage(found: SourcesLeftOut) -> list[tuple[str, ...]]:
 
 
 def covered(found: SourcesLeftOut) -> float:
-    """Share of all rows inside their intervals."""
+    """Return the fraction of all rows inside their intervals."""
     number = sum(one.rows for one in found.coverage.values())
     return sum(one.inside * one.rows for one in found.coverage.values()) / number
 
 
 def _factor(log: float) -> float:
-    """Relative distance of an end of an interval from the prediction."""
+    """Return the relative distance of an interval's end from the prediction."""
     return math.expm1(log)
 
 
@@ -106,7 +106,10 @@ def _change(before: Errors, after: Errors) -> tuple[str, ...]:
 
 
 def left_out_data(found: SourcesLeftOut) -> dict[str, object]:
-    """The same as plain data; errors are relative, ends of intervals log(measured / predicted) of a known dense model."""
+    """Return the tables as plain data.
+
+    Errors are relative. Ends of intervals are log(measured / predicted) of a known dense model.
+    """
     errors = found.errors
     return {
         "overall": asdict(errors.overall),

@@ -1,4 +1,4 @@
-"""Weeks of training: what was useful, what was lost to what, and when."""
+"""Weeks of training: useful share, losses by cause, and their course over time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def long_run_report(run: LongRun) -> RenderableType:
 
 
 def timeline(parts: tuple[float, ...]) -> str:
-    """One block per part of the time, as high as its useful share, from the least to the greatest share shown."""
+    """Return one block per part of the time, as high as its useful share, scaled from the least to the greatest share."""
     least, most = min(parts), max(parts)
     if most - least < 1e-9:
         return BLOCKS[-1] * len(parts)

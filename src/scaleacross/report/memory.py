@@ -53,15 +53,16 @@ def memory(stages: Sequence[StageMemory]) -> RenderableType:
 
 
 def collapse(stages: Sequence[StageMemory]) -> list[list[StageMemory]]:
-    """Runs of neighbouring stages that look alike at the precision shown (0.1 GiB)."""
+    """Return runs of neighbouring stages that are equal at the precision shown (0.1 GiB)."""
     return [list(run) for _, run in groupby(stages, key=_shown)]
 
 
 def elide(runs: Sequence[list[StageMemory]], limit: int = MAX_ROWS) -> list[list[StageMemory] | None]:
-    """At most ``limit`` runs: the ends and the fullest one stay, None marks what was left out."""
+    """Return at most ``limit`` runs: the ends and the fullest one stay, None marks what was left out."""
     if len(runs) <= limit:
         return list(runs)
     fullest = max(range(len(runs)), key=lambda i: runs[i][0].total_bytes / runs[i][0].capacity_bytes)
+    # room for both ends and the fullest run between them
     side = (limit - 1) // 2
     kept = sorted({*range(side), fullest, *range(len(runs) - side, len(runs))})
     out: list[list[StageMemory] | None] = []
@@ -73,7 +74,7 @@ def elide(runs: Sequence[list[StageMemory]], limit: int = MAX_ROWS) -> list[list
 
 
 def stacked_bar(stage: StageMemory, width: int = BAR_WIDTH) -> Text:
-    """The parts as letters over ``width`` cells = capacity, dots for what is free, ``!`` for what exceeds it."""
+    """Return the parts as letters over ``width`` cells = capacity, dots for free memory, ``!`` for excess."""
     text, filled, drawn = Text(), 0.0, 0
     for part, (letter, colour) in PARTS.items():
         filled += _part(stage, part) / stage.capacity_bytes * width

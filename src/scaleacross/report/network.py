@@ -1,4 +1,4 @@
-"""One link technology: its figures and where they come from."""
+"""One link technology: its figures and their sources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaleacross.units import human_seconds
 
 
 def network_report(technology: NetworkTechnology) -> RenderableType:
-    """Line rate, the share of it that collectives reach, where measured curves stand in for it, and the settings."""
+    """Return line rate, the fraction of it that collectives reach, measured curves used in its place, and the settings."""
     facts = grid(
         [
             ("network", technology.name),
@@ -28,7 +28,7 @@ def network_report(technology: NetworkTechnology) -> RenderableType:
 
 
 def _curves(technology: NetworkTechnology) -> str:
-    """What prices collectives inside a scale-up domain of this technology."""
+    """Describe what determines the times of collectives inside a scale-up domain of this technology."""
     groups = {op: [str(curve.num_ranks) for curve in technology.curves if curve.op == op] for op in CURVE_OPS}
     measured = ", ".join(f"{op} among {'/'.join(sizes)}" for op, sizes in groups.items() if sizes)
     return f"measured curves: {measured}" if measured else "no measured curves: latency + bytes / (share of line rate)"

@@ -21,7 +21,7 @@ AXES: tuple[Axis, ...] = get_args(Axis)
 
 
 def pareto_report(front: Pareto) -> RenderableType:
-    """Points, best by the first objective at the top."""
+    """Return the points as a table, best by the first objective at the top."""
     paid = [point.costs[0] for point in front.points]
     money = (f"{paid[0].unit} per M tokens", "as owned") if paid and paid[0] else ()
     numbers = ("point", *front.objectives, *money, "accelerators", "gap")
@@ -72,7 +72,7 @@ def pareto_csv(front: Pareto) -> str:
 
 
 def pareto_json(front: Pareto) -> str:
-    """The rows with the decisions, for programs."""
+    """Return the rows with their decisions as JSON."""
     rows = [
         {**row, "decision": point.plan.decision.model_dump(mode="json")}
         for row, point in zip(pareto_rows(front), front.points, strict=True)

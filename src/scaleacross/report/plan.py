@@ -1,4 +1,4 @@
-"""What was decided: the job, the degrees, the schedule, and where the ranks sit."""
+"""Sections on the decision: the job, the degrees, the schedule, and the placement of ranks."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def decision(plan: Plan) -> RenderableType:
 
 
 def not_read(plan: Plan) -> list[tuple[str, str]]:
-    """Keys of the model's published file that the plan knows nothing of."""
+    """Return a row on keys of the model's published file that no reader uses."""
     keys = plan.job.workload.get("unread_keys") if isinstance(plan.job.workload, dict) else None
     return [("not read", f"of the model's file: {', '.join(keys)}")] if keys else []
 
@@ -91,7 +91,7 @@ def _recompute(policy: str) -> str:
 
 
 def _on_host(plan: Plan) -> str:
-    """What is offloaded, and how much of the host memory that fills on the fullest stage."""
+    """Describe what is offloaded, and how much host memory it takes on the fullest stage."""
     chosen, fullest = plan.decision, max(plan.memory, key=lambda stage: stage.host_bytes)
     parts = [
         f"{percent(chosen.activation_offload)} of the layers' activations" if chosen.activation_offload else "",
@@ -102,7 +102,7 @@ def _on_host(plan: Plan) -> str:
 
 
 def _targets(plan: Plan) -> str:
-    """The job's target, or the targets that express the plan and what keeps the others from it."""
+    """Return the job's target, or the targets that can express the plan and the reason why others cannot."""
     if plan.job.target != "any":
         return f"{plan.job.target} (it runs the plan as estimated)"
     able = ", ".join(one.target for one in plan.targets if not one.refused)
@@ -111,7 +111,7 @@ def _targets(plan: Plan) -> str:
 
 
 def _micro_batches(plan: Plan) -> str:
-    """How many per replica; by the buildings of the replica where replicas differ."""
+    """Return the number per replica, by the replica's buildings where numbers differ."""
     shares = plan.decision.batch_shares
     if shares is None:
         return count(plan.num_micro_batches)
@@ -138,7 +138,7 @@ def placement(plan: Plan) -> RenderableType:
 
 
 def _axis_row(table: Table, plan: Plan, axis: Axis, stride: str) -> None:
-    """An axis, with the levels between buildings set off by colour."""
+    """Add an axis to the table; levels between buildings are coloured."""
     level, degree = plan.placement.spans.get(axis), plan.degrees.of(axis)
     reaches = Text(level or "–", style="bold yellow" if level in BETWEEN_BUILDINGS else "")
     add(table, axis, AXIS_MEANING[axis], count(degree), stride, reaches, style="dim" if degree == 1 else "")
@@ -178,7 +178,7 @@ def _batch(job: Job) -> str:
 
 
 def _name(reference: object) -> str:
-    """Name of a workload or topology that is a mapping (resolved) or still a name."""
+    """Return the name of a workload or topology that is resolved (a mapping) or still a name."""
     return str(reference.get("name", "unnamed")) if isinstance(reference, dict) else str(reference)
 
 

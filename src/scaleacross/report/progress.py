@@ -1,4 +1,4 @@
-"""Progress of a running search: nothing at first, one live line when it takes longer."""
+"""Progress of a running search: one live line, shown only when the search takes longer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from scaleacross.spec.progress import Progress
 from scaleacross.units import human_seconds
 
 DELAY_S = 2.0
-"""Searches shorter than this show nothing."""
+"""Seconds before anything is shown."""
 
 
 class ProgressDisplay:
     """A context manager that is also the ``progress`` callback of ``plan``.
 
-    It shows one line on ``console`` once ``delay_s`` has passed (rich shows it on terminals only); the line is gone afterwards.
+    It shows one line on ``console`` once ``delay_s`` has passed (rich shows it on terminals only). The line disappears
+    afterwards.
     """
 
     def __init__(self, console: Console, delay_s: float = DELAY_S) -> None:
@@ -46,7 +47,7 @@ class ProgressDisplay:
 
 
 def progress_line(progress: Progress) -> str:
-    """``pricing 1,200 of 40,000 · best 5.86 s · bound 5.10 s (gap 13.0 %) · 3.00 s``."""
+    """Return a line such as ``pricing 1,200 of 40,000 · best 5.86 s · bound 5.10 s (gap 13.0 %) · 3.00 s``."""
     done = f"{progress.stage} {count(progress.done)}" + (
         f" of {count(progress.total)}" if progress.total is not None else ""
     )

@@ -15,7 +15,7 @@ STATUS_STYLE = {"datasheet": "green", "paper": "green", "measured": "green", "fi
 
 
 def provenance_counts(spec: Spec) -> Text:
-    """How many figures of ``spec`` and everything in it rest on what: ``12 datasheet, 3 assumed``; each figure once."""
+    """Return the number of figures by status in ``spec``, each figure once: ``12 datasheet, 3 assumed``."""
     number = Counter[str](status for _, _, status in set(_origins(spec)))
     if not number:
         return Text("no figure states its source", style="red")
@@ -33,7 +33,7 @@ def sources(provenance: Mapping[str, Provenance]) -> RenderableType:
 
 
 def _origins(spec: Spec) -> Iterator[tuple[str, str, str]]:
-    """(owner, figure, status) of ``spec`` and of the specs inside it; the same technology used twice gives the same entries."""
+    """Yield (owner, figure, status) of ``spec`` and all specs in it; equal entries for a technology used twice."""
     if isinstance(spec, SourcedSpec):
         owner = str(getattr(spec, "name", None) or getattr(spec, "between", ""))
         yield from ((owner, figure, origin.status) for figure, origin in spec.provenance.items())

@@ -1,4 +1,4 @@
-"""Published figures beside ours, and tables computed from published inputs."""
+"""Published figures next to ours, and tables computed from published inputs."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def published_goodput_report(rows: Sequence[PublishedRow]) -> RenderableType:
 
 
 def published_goodput_json(rows: Sequence[PublishedRow]) -> str:
-    """The same as JSON, shares as fractions."""
+    """Return the rows as JSON, shares as fractions."""
     fields = ("setting", "source", "published", "closed_form", "simulated", "note")
     return json.dumps([{name: getattr(row, name) for name in fields} for row in rows], indent=2, ensure_ascii=False)

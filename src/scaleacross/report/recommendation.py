@@ -1,4 +1,4 @@
-"""Recommendation plans as tables: what is placed how, how ranks are filled, what is proved, who else has a plan."""
+"""Recommendation plans as tables: placement of tables, load of ranks, proof, comparison, explanation and simulation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MEMORY_OF = {
 MAX_RANKS = 8
 MAX_TABLES = 12
 _NONE: Final = 5e-4
-"""Of seconds: a smaller change is none."""
+"""Relative change of a time below which it counts as none."""
 
 
 def _memory_of(one: TablePlacement | BusyTable) -> str:
@@ -46,7 +46,7 @@ def _memory_of(one: TablePlacement | BusyTable) -> str:
 
 
 def recommendation_report(plan: RecommendationPlan) -> RenderableType:
-    """The whole plan."""
+    """Return all sections of the plan that have content."""
     return recommendation_sections(
         plan, [name for name in SECTIONS if name not in ("samples", "compression") or getattr(plan, name)]
     )
@@ -58,7 +58,7 @@ def recommendation_sections(plan: RecommendationPlan, names: Sequence[str]) -> R
 
 
 def recommendation_summary(plan: RecommendationPlan) -> FirstLines:
-    """What decides: how tables are sharded, what a step takes, how full memories are, and what is proved."""
+    """Return the first lines: how tables are sharded, step time, memory, and what is proved."""
     report, ranks = plan.report, plan.ranks
     busiest = max(ranks, key=lambda load: load.seconds)
     shardings = Counter(one.sharding for one in plan.decision.tables).most_common()
@@ -84,7 +84,7 @@ def recommendation_summary(plan: RecommendationPlan) -> FirstLines:
 
 
 def _caches(plan: RecommendationPlan) -> str:
-    """Shares of rows that caches hold, with the tables of each; nothing where no table has a cache."""
+    """Return the cached fractions of rows with the number of tables of each; empty where no table has a cache."""
     shares = Counter(one.cache_fraction for one in plan.decision.tables if one.cache_fraction is not None)
     held = ", ".join(f"{share:.3g} of the rows of {plural(shares[share], 'table')}" for share in sorted(shares))
     if not held:
@@ -94,7 +94,7 @@ def _caches(plan: RecommendationPlan) -> str:
 
 
 def _fullest(ranks: Sequence[RankLoad]) -> list[str]:
-    """The fullest rank of every memory that there is."""
+    """Return a phrase for the fullest rank of every memory tier that exists."""
     out = []
     for tier in TIERS:
         shares = [load.memory_bytes[tier] / load.capacity_bytes[tier] for load in ranks if load.capacity_bytes[tier]]
@@ -249,7 +249,7 @@ SECTIONS: Final[Mapping[str, Callable[[RecommendationPlan], RenderableType]]] = 
 
 
 def recommendation_comparison(found: EmbeddingComparison) -> RenderableType:
-    """Our plan and the baselines by one cost model, with TorchRec's own score beside it."""
+    """Return a table of our plan and the baselines under one cost model, with TorchRec's own score."""
     heads = ("plan", "step", "busiest rank", "TorchRec's score", "ours is", "took", "rule or reason")
     table = columns(heads, right=heads[1:6], flexible=("rule or reason",))
     cost = found.plan.cost
@@ -273,7 +273,7 @@ def _ms(value: float | None) -> str:
 
 
 def recommendation_explanation(found: EmbeddingExplanation) -> RenderableType:
-    """The busiest rank's tables, and what other sizes of memory would change."""
+    """Return the busiest rank's tables, and what other memory sizes would change."""
     heads = ("table", "sharding", "rows live in", "time here", "HBM", "cheapest other place")
     table = columns(heads, right=("time here", "HBM"), flexible=("cheapest other place",))
     for one in found.binding[:MAX_TABLES]:
@@ -299,7 +299,7 @@ def recommendation_explanation(found: EmbeddingExplanation) -> RenderableType:
 
 
 def _faster(now_s: float, best_s: float) -> list[Text]:
-    """That the searches of an explanation found a faster plan, against which its changes are; nothing where they did not."""
+    """Return a note where the searches of an explanation found a faster plan, which its changes then refer to."""
     if best_s >= now_s * (1 - _NONE):
         return []
     faster = f"a plan with a busiest rank of {human_seconds(best_s)} ({best_s / now_s - 1:+.1%}) fits the memories as they are"
@@ -318,7 +318,7 @@ def _buildings(found: EmbeddingExplanation) -> RenderableType:
 
 
 def recommendation_simulation(step: SimulatedTables) -> RenderableType:
-    """The simulated step beside the estimate, its phases, and links between and inside buildings that many share."""
+    """Return the simulated step with its estimate, its phases, and the shared links between and inside buildings."""
     estimate = human_seconds(step.predicted_step_s)
     facts: list[tuple[str, str | Text]] = [
         ("step", f"{human_seconds(step.step_s)}; its estimate is {estimate} ({step.difference:+.1%})"),

@@ -1,4 +1,4 @@
-"""A run among replicas: what was committed, what changes of members cost, and the plan's prediction beside it."""
+"""A run of replicas: committed work, the cost of membership changes, and the plan's prediction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_STALLS = 8
 
 
 def replica_run_report(run: ReplicaRun) -> RenderableType:
-    """Shares of the time, then the longest stalls and what happened before each."""
+    """Return shares of the time, then the longest stalls and what happened before each."""
     work = f"{run.steps:,} steps, {run.samples:,} samples"
     rows: list[tuple[str, str | Text]] = [
         (

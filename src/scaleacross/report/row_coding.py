@@ -1,4 +1,4 @@
-"""Measured codecs as a table: per table and bound the distinct vectors that are left, and what every encoder makes of them."""
+"""Measured codecs as a table: merged vectors per table and bound, ratio and rates per encoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTE = (
 
 
 def codec_report(found: Sequence[CodecFigures], num_bytes: Mapping[str, int]) -> RenderableType:
-    """A line per table, bound and encoder; the shortest of each bound in bold."""
+    """Return a line per table, bound and encoder; the highest ratio of each bound is bold."""
     heads = ("table", "bytes", "bound", "merged", "encoder", "ratio", "encode", "decode")
     table = columns(heads, right=heads[1:4] + heads[5:])
     best: dict[tuple[str, float | None], float] = {}

@@ -37,7 +37,7 @@ def bench_report(result: BenchResult) -> RenderableType:
 
 
 def _error(fraction: float | None) -> str:
-    """A percentage, or how many times as long where that says more."""
+    """Return a percentage, or the ratio of times for errors of 900 % and more."""
     if fraction is None:
         return "–"
     return f"{fraction:+.0%}" if fraction < 9 else f"{1 + fraction:,.0f}x"

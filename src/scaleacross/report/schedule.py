@@ -22,7 +22,7 @@ def schedule_report(timeline: PipelineTimeline) -> RenderableType:
 
 
 class Gantt:
-    """A line per rank; a cell shows kind and micro-batch if it is wide enough, and · is idle."""
+    """A line per rank. A cell shows kind and micro-batch if it is wide enough; · is idle."""
 
     def __init__(self, timeline: PipelineTimeline) -> None:
         self.timeline = timeline
@@ -42,13 +42,14 @@ class Gantt:
 
 
 def bars(row: TimelineRow, timeline: PipelineTimeline, width: int) -> Text:
-    """``row`` in ``width`` columns of equal time; cells too short for a column are left out."""
+    """Return ``row`` in ``width`` columns of equal time; cells too short for a column are left out."""
     out, at, step_s = Text(), 0, timeline.step_s
     for cell, start, end in zip(row.actions, row.start_s, row.end_s, strict=True):
         first, last = round(start / step_s * width), round(end / step_s * width)
         if last <= max(first, at):
             continue
         out.append(IDLE * max(0, first - at), style="dim")
+        # rounding may overlap two cells; the later one then begins where the earlier one ends
         first = max(first, at)
         label = cell.lstrip("0123456789")
         style, odd = STYLES[label[0]], int(cell[: -len(label)]) // timeline.num_ranks % 2

@@ -1,4 +1,4 @@
-"""A simulated step on the terminal: estimate and simulation, where they differ and why, links, and a chart of the step."""
+"""A simulated step on the terminal: its estimate, the differences and their causes, links, and a chart of the step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scaleacross.units import human_bytes, human_seconds
 
 IDLE: Final = "·"
 ACTION: Final = re.compile(r"\d*([FBIW])(\d+)")
-"""A computation's label: virtual stage, pass, micro-batch."""
+"""Label of a computation: virtual stage, pass, micro-batch."""
 LETTERS: Final = {"compute": "█", "tp": "t", "cp": "c", "ep": "e", "pp": "p", "dp": "d", "optimizer": "o"}
 STYLES: Final = {
     "F": "cyan",
@@ -40,7 +40,7 @@ FOLDING: Final = {
 
 
 def simulation_report(step: SimulatedStep, gantt: bool = False) -> RenderableType:
-    """Facts, components, causes and links; ``gantt`` adds the chart."""
+    """Return facts, components, causes of differences and links; ``gantt`` adds the chart."""
     parts = [_facts(step), _components(step)]
     if step.flags:
         parts.append(section("Why they differ", *(_cause(one.component, one.share, one.cause) for one in step.flags)))
@@ -52,7 +52,7 @@ def simulation_report(step: SimulatedStep, gantt: bool = False) -> RenderableTyp
 
 
 def step_draws_report(found: StepDraws) -> RenderableType:
-    """The step time over draws, beside the step without jitter."""
+    """Return the step time over draws, relative to the step without jitter."""
     order = ("p5", "p50", "p95", "mean")
     table = columns(("", *order), right=order)
     add(table, "step", *(human_seconds(found.step_s[name]) for name in order))  # type: ignore[index]
@@ -113,7 +113,7 @@ def _signed(fraction: float) -> str:
 
 
 class StepChart:
-    """A line per class of ranks over a time axis; a column shows what took most of its time, · is waiting."""
+    """A line per class of ranks over a time axis. A column shows what took most of its time; · is waiting."""
 
     def __init__(self, step: SimulatedStep) -> None:
         self.step = step
@@ -143,7 +143,7 @@ def _label(row: SimulatedRow) -> str:
 
 
 def time_axis(step_s: float, width: int) -> str:
-    """``width`` columns with the time at the left edge of every quarter, and at the end of the step."""
+    """Return ``width`` columns with the time at the left edge of every quarter, and at the end of the step."""
     end = human_seconds(step_s)
     out = [" "] * width
     for quarter in range(4):
@@ -156,7 +156,7 @@ def time_axis(step_s: float, width: int) -> str:
 
 
 def chart_line(row: SimulatedRow, step_s: float, width: int) -> Text:
-    """``row`` in ``width`` columns of equal time: computations by pass and micro-batch where there is room, else by letter."""
+    """Return ``row`` in ``width`` columns of equal time: computations by pass and micro-batch, or by letter."""
     out = Text()
     for span, run in groupby(_busiest(row, step_s, width)):
         length = len(list(run))
@@ -174,15 +174,16 @@ def chart_line(row: SimulatedRow, step_s: float, width: int) -> Text:
 
 
 def busiest_kinds(row: SimulatedRow, step_s: float, width: int) -> list[SpanKind | None]:
-    """What took most of each of ``width`` equal parts of the step; None: mostly waiting."""
+    """Return the activity that took most of each of ``width`` equal parts of the step; None: mostly waiting."""
     return [None if span is None else span.kind for span in _busiest(row, step_s, width)]
 
 
 def _busiest(row: SimulatedRow, step_s: float, width: int) -> list[Span | None]:
-    """The longest span of the kind that took most of each of ``width`` equal parts of the step; None: mostly waiting."""
+    """Return the longest span of the kind that took most of each of ``width`` equal parts; None: mostly waiting."""
     spent: list[dict[SpanKind, float]] = [{} for _ in range(width)]
     longest: list[dict[SpanKind, tuple[float, Span]]] = [{} for _ in range(width)]
     for span in row.spans:
+        # concurrent transfers are not exposed, so the chart leaves them out
         if span.beside:
             continue
         first, last = span.start_s / step_s * width, span.end_s / step_s * width
@@ -193,6 +194,7 @@ def _busiest(row: SimulatedRow, step_s: float, width: int) -> list[Span | None]:
                 if part > longest[column].get(span.kind, (0.0,))[0]:
                     longest[column][span.kind] = part, span
     return [
+        # a column that is busy for less than half of its time counts as waiting
         max_of[max(parts, key=parts.__getitem__)][1] if sum(parts.values()) >= 0.5 else None
         for parts, max_of in zip(spent, longest, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""The first lines of a report: what was decided, what it takes, what it answers to, what it costs, and how to start it."""
+"""The first lines of a report: the decision, its step time, bottlenecks and cost, and how to start it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,20 @@ CUT: Final = " …"
 SHOWN_BOTTLENECKS: Final = 2
 NAMED_BUILDINGS: Final = 3
 MOSTLY: Final = 0.95
-"""Of what more bandwidth saves: where trunks alone bring less, their part is stated. A choice."""
+"""Fraction of the saving of more bandwidth. Where wider inter-building links alone save less than this, their part is
+stated. A choice.
+"""
 NO_FIGURE: Final = "more of no figure of the topology changes the step time"
 ALONE: Final = " alone"
-"""End of the label of the alternative that keeps to one building."""
+"""Suffix of the label of the alternative that uses one building only."""
 LITTLE: Final = 0.1
-"""Of their share of the accelerators: other buildings that bring less are said to bring little. A choice."""
+"""Fraction of the other buildings' share of accelerators. Where they bring less than this, the report says so. A
+choice.
+"""
 PROVED: Final = 1e-4
-"""Gap of the best estimate up to which it counts as the least (``solvers.search_state.ENOUGH``)."""
+"""Gap up to which the best estimate counts as proved (``solvers.search_state.ENOUGH``)."""
 REASONS: Final = ("more", "next best", "otherwise", "runner-up")
-"""Facts that lose their last words before any other."""
+"""Labels of facts that lose their last words before any other."""
 STATUS_WORDS: Final = {
     "optimal": "optimal",
     "gap_tolerance": "searched to the end but for the gap",
@@ -47,7 +51,7 @@ STATUS_WORDS: Final = {
 
 
 class FirstLines:
-    """Labelled facts in at most ``limit`` lines: folded between words, and the longest facts cut where there is no room."""
+    """Labelled facts in at most ``limit`` lines, folded between words; the longest are cut where room is short."""
 
     def __init__(self, facts: Sequence[tuple[str, str]], limit: int = MAX_LINES) -> None:
         self.facts, self.limit = [(label, cell(text)) for label, text in facts], limit
@@ -57,6 +61,7 @@ class FirstLines:
         indent = max(cell_len(label) for label, _ in self.facts) + 2
         room = options.max_width - indent
         folded = [folded_at_words(text, room) for _, text in self.facts]
+        # drop the last line of one fact at a time, until all fit or each has one line
         while sum(map(len, folded)) > self.limit and max(map(len, folded)) > 1:
             longest = max(zip(folded, self.facts, strict=True), key=lambda one: _cut_first(len(one[0]), one[1][0]))[0]
             longest.pop()
@@ -69,12 +74,12 @@ class FirstLines:
 
 
 def _cut_first(lines: int, label: str) -> tuple[bool, bool, int]:
-    """Rank of a fact among those that lose a line: reasons go before decisions."""
+    """Return the sort key of a fact when one must lose a line: reasons are cut before decisions, long ones first."""
     return lines > 1, label in REASONS, lines
 
 
 def _cut(line: Text, room: int) -> Text:
-    """``line`` without its last words, so that it ends with an ellipsis in ``room`` cells."""
+    """Return ``line`` without its last words, so that it ends with an ellipsis in ``room`` cells."""
     words = line.plain.split()
     while len(words) > 1 and cell_len(" ".join(words) + CUT) > room:
         words.pop()
@@ -82,11 +87,12 @@ def _cut(line: Text, room: int) -> Text:
 
 
 def plan_summary(plan: Plan, found: PlanSummary, written: bool = False) -> FirstLines:
-    """What decides about a plan.
+    """Return the first lines of a plan's report.
 
     Args:
-        found: what the step answers to and what tokens cost (``api.summarise``).
-        written: launch files were; the command that submits them follows on a line of its own.
+        plan: the plan.
+        found: bottlenecks and token costs (``api.summarise``).
+        written: launch files were written; the command that submits them then follows on a separate line.
     """
     facts = [
         *plan_facts(plan, found),
@@ -100,7 +106,7 @@ def plan_summary(plan: Plan, found: PlanSummary, written: bool = False) -> First
 
 
 def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
-    """Label and text of every fact that decides about a plan."""
+    """Return label and text of every fact in the first lines."""
     return [
         ("plan", f"{plan.job.name}: {choice(plan)}"),
         *_topology(plan),
@@ -121,7 +127,7 @@ def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
 
 
 def _topology(plan: Plan) -> Iterator[tuple[str, str]]:
-    """What the topology says of itself: assumed buildings say so there."""
+    """Yield the topology's description; it says where buildings are assumed."""
     described = plan.job.topology.get("description") if isinstance(plan.job.topology, dict) else None
     if described:
         yield "topology", str(described)
@@ -134,7 +140,7 @@ def plan_line(plan: Plan) -> str:
 
 
 def degrees(plan: Plan) -> str:
-    """Degrees above 1, and the accelerators that they multiply to."""
+    """Return the degrees above 1, and the number of accelerators that they multiply to."""
     axes: tuple[Axis, ...] = (*GRID_AXES, "ep")
     named = [f"{axis} {plan.degrees.of(axis)}" for axis in axes if plan.degrees.of(axis) > 1]
     whole = plural(plan.degrees.world_size, "accelerator")
@@ -142,7 +148,7 @@ def degrees(plan: Plan) -> str:
 
 
 def choice(plan: Plan) -> str:
-    """Degrees, pipeline schedule, recomputation and sharding in words."""
+    """Describe degrees, pipeline schedule, recomputation and sharding."""
     chosen, pipeline = plan.decision, plan.decision.pipeline
     parts = [degrees(plan)]
     if plan.degrees.pp > 1:
@@ -166,7 +172,7 @@ def _rates(plan: Plan) -> str:
 
 
 def headroom(plan: Plan) -> str:
-    """What the fullest stage leaves free."""
+    """Describe the memory that the fullest stage leaves free."""
     fullest = max(plan.memory, key=lambda stage: stage.total_bytes / stage.capacity_bytes)
     free = fullest.capacity_bytes - fullest.total_bytes
     share = percent(free / fullest.capacity_bytes)
@@ -174,7 +180,7 @@ def headroom(plan: Plan) -> str:
 
 
 def buildings(plan: Plan) -> str:
-    """What the others add to the largest building where that is known, then accelerators used of those there are."""
+    """Describe what the other buildings add to the largest, where known, then the accelerators used of each."""
     topology = Topology.model_validate(plan.job.topology)
     used = {share.building: share.num_accelerators for share in plan.placement.fill}
     bought = bought_by_others(plan)
@@ -189,13 +195,13 @@ def buildings(plan: Plan) -> str:
 
 
 def _alone(plan: Plan) -> Alternative | None:
-    """The alternative that keeps to one building of the plan."""
+    """Return the alternative that uses only one building of the plan."""
     labels = {share.building + ALONE for share in plan.placement.fill}
     return next((one for one in plan.report.alternatives if one.label in labels), None)
 
 
 def _little_bought(plan: Plan) -> Iterator[tuple[str, str]]:
-    """That the other buildings bring less than a tenth of their share of the accelerators, and the way out."""
+    """Yield a warning where the other buildings bring less than ``LITTLE`` of their share of the accelerators."""
     alone = _alone(plan)
     if alone is None or alone.step_s is None:
         return
@@ -211,7 +217,7 @@ def _little_bought(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def bought_by_others(plan: Plan) -> str:
-    """What the other buildings add to the largest one, where the search looked at that one alone; else empty."""
+    """Describe what the other buildings add to the largest one; empty where the search did not plan that one alone."""
     names, alone = [share.building for share in plan.placement.fill], _alone(plan)
     if alone is None:
         return ""
@@ -230,10 +236,10 @@ def _bottleneck(rows: Sequence[Sensitivity], step_s: float) -> str:
 
 
 def effect(row: Sensitivity, step_s: float) -> str:
-    """What more of the figure does to an estimated step of ``step_s``: more of a rate saves, more of a time costs.
+    """Describe how more of the figure changes an estimated step of ``step_s`` seconds.
 
-    The change is one that was computed. A derivative would promise more than anybody gets where the step waits for something
-    else soon.
+    The change was computed with the changed figure. A derivative would overstate it where the step soon has another
+    bottleneck.
     """
     value = 100 * (row.more_s or 0.0) / step_s
     more = f"{100 * row.change_fraction:.0f} % more {row.figure}"
@@ -244,9 +250,10 @@ def effect(row: Sensitivity, step_s: float) -> str:
 
 
 def _next_best(plan: Plan) -> Iterator[tuple[str, str]]:
-    """The alternative that loses least time; with another objective, the one of least step time.
+    """Yield the alternative that loses least time; with another objective, the one of least step time.
 
-    What has a lower estimate than a plan for step time loses nothing by it: the row ``referee`` says why it is not the plan.
+    An alternative with a lower estimate than the plan is skipped where the objective is step time: the row ``referee``
+    explains it.
     """
     timed, known = plan.report.objective is None, []
     for one in plan.report.alternatives:
@@ -260,7 +267,7 @@ def _next_best(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def proof_words(report: SolveReport) -> str:
-    """Status, bound and gap in a sentence."""
+    """Describe status, bound and gap in a sentence."""
     words = STATUS_WORDS[report.status]
     if report.status == "evaluated":
         return words

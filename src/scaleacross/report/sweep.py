@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scaleacross.api.sweeping import SweepResult
 
 REASON = 160
-"""Characters of why a point has no plan; the CSV has all."""
+"""Most characters of the reason why a point has no plan; the CSV has all."""
 MAX_ROWS = 40
 
 
@@ -61,7 +61,7 @@ class SweepBar:
 
 
 def sweep_report(result: SweepResult) -> RenderableType:
-    """Counts, then the points with what varies in them."""
+    """Return counts, then the points with their varied fields."""
     counts = f"{count(len(result.rows))}, {count(result.num_distinct)} distinct"
     facts = grid(
         [
@@ -76,7 +76,7 @@ def sweep_report(result: SweepResult) -> RenderableType:
 
 
 def _table(result: SweepResult, rows: Sequence[dict[str, Any]]) -> RenderableType:
-    """Under the rows stands which path each lettered column is: paths are far longer than their values."""
+    """Return the points as a table with a letter per varied path, because paths are long; a legend follows."""
     varied = [path for path in result.study.paths if len({repr(row[path]) for row in result.rows}) > 1]
     varied = (["base"] if len({row["base"] for row in result.rows}) > 1 else []) + varied
     letters = [ascii_lowercase[index] if index < 26 else f"a{index}" for index in range(len(varied))]
@@ -115,7 +115,7 @@ def _outcome(row: dict[str, Any], num_figures: int, num_prices: int) -> tuple[st
 
 
 def _steps(row: dict[str, Any]) -> tuple[str, str]:
-    """The simulated step, and the estimate, to which the gap refers; a row of an older version does not say which it has."""
+    """Return the simulated step, and the estimate, to which the gap refers. A row of an older version has no estimate."""
     estimate = human_seconds(row["estimate_s"]) if "estimate_s" in row else "–"
     return "–" if row.get("step_of") == "estimate" else human_seconds(row["step_s"]), estimate
 

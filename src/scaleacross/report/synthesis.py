@@ -1,4 +1,4 @@
-"""A synthesized collective: what it takes, what bounds it, and which links carry most."""
+"""A synthesized collective: its time, its bound, and the links that carry most."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def synthesis_report(study: SynthesisStudy) -> RenderableType:
 
 
 def _links(phase: SynthesisPhase, chunk_bytes: float) -> RenderableType:
-    """Pairs of ranks of the last phase by the bytes between them."""
+    """Return pairs of ranks of the last phase, by the bytes between them."""
     heads = ("from", "to", "messages", "bytes")
     table = columns(heads, right=heads)
     carried = Counter((message.source, message.destination) for message in phase.messages)

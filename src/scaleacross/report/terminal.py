@@ -1,4 +1,4 @@
-"""The whole plan as one renderable: decided, placed, timed, stored, moved, proved, rejected; and its sections by name."""
+"""The whole plan on the terminal, and its sections by name."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ SECTIONS: Final[Mapping[str, Callable[[Plan], RenderableType | None]]] = {
     "alternatives": lambda plan: alternatives(plan) if plan.report.alternatives else None,
     "notes": lambda plan: notes(plan) if plan.report.notes else None,
 }
-"""What a plan's report consists of; None: this plan has nothing to say there."""
+"""Sections of a plan's report by name; None where this plan has no content for one."""
 
 PAGE_COLUMNS: Final = 140
-"""Of the text in report.html, which scrolls."""
+"""Columns of the text in report.html, which scrolls."""
 
 
 def plan_report(plan: Plan) -> RenderableType:
-    """Everything in the plan that a person decides by. Sections without content are left out."""
+    """Return all sections that have content."""
     return Group(Rule(cell(plan.job.name), style="dim"), *_shown(plan, list(SECTIONS)))
 
 
 def plan_sections(plan: Plan, names: Sequence[str]) -> RenderableType:
-    """The named sections in the order asked for; one without content says so."""
+    """Return the named sections in the order asked for; one without content says so."""
     return Group(*(SECTIONS[name](plan) or cell(f"{name}: this plan has nothing to say here") for name in names))
 
 
 def section_texts(plan: Plan) -> dict[str, str]:
-    """Every section with content by its name, as plain text of ``PAGE_COLUMNS`` columns."""
+    """Map the name of every section with content to its plain text of ``PAGE_COLUMNS`` columns."""
     texts = {}
     for name, make in SECTIONS.items():
         part = make(plan)

@@ -1,4 +1,4 @@
-"""What was measured in emulated buildings, as tables."""
+"""Measurements in emulated buildings as tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMED_HEADS = ("way", "measured", "fastest", "slowest", "predicted", "off")
 
 
 def training_report(results: TrainingResults) -> RenderableType:
-    """A table per setting, the degraded trunk, the bars, where it ran."""
+    """Return a table per setting, the degraded link, the bars, and the conditions."""
     parts: list[RenderableType] = [training_table(setting) for setting in results.settings]
     if results.degraded is not None:
         parts.append(degraded_report(results.degraded))
@@ -34,7 +34,7 @@ def training_report(results: TrainingResults) -> RenderableType:
 
 
 def training_table(setting: TrainingSetting) -> RenderableType:
-    """Plans of one setting."""
+    """Return the plans of one setting."""
     table = columns(TRAINED_HEADS, right=TRAINED_HEADS[4:], flexible=("schedule",))
     for plan in setting.plans:
         times = (plan.measured_s, plan.predicted_s)
@@ -46,13 +46,13 @@ def training_table(setting: TrainingSetting) -> RenderableType:
 
 
 def collectives_report(results: CollectiveResults) -> RenderableType:
-    """A table per setting, the bars, where it ran."""
+    """Return a table per setting, the bars, and the conditions."""
     parts = [collective_table(setting) for setting in results.settings]
     return Group(*parts, bars_table(results.bars), grid(conditions_rows(results.conditions)))
 
 
 def collective_table(setting: CollectiveSetting) -> RenderableType:
-    """Ways of one setting; the planner's choice is marked."""
+    """Return the algorithms of one setting; the planner's choice is marked."""
     table = columns(TIMED_HEADS, right=TIMED_HEADS[1:])
     for row in setting.rows:
         predicted = "–" if row.predicted_s is None else human_seconds(row.predicted_s)
@@ -64,13 +64,13 @@ def collective_table(setting: CollectiveSetting) -> RenderableType:
 
 
 def place_of(setting: CollectiveSetting) -> str:
-    """Size, rate and distance."""
+    """Describe size, rate and one-way latency."""
     rate, delay = setting.trunk_bytes_per_s * 8e-6, setting.one_way_latency_s * 1e3
     return f"{human_bytes(setting.size_bytes)}, {rate:g} Mbit/s, {delay:g} ms"
 
 
 def bars_table(bars: Sequence[Bar]) -> RenderableType:
-    """What must hold, and whether it does."""
+    """Return the requirements, and whether they are met."""
     table = columns(("bar", "wanted", "measured", ""), flexible=("bar", "measured"))
     for bar in bars:
         add(table, bar.what, bar.wanted, bar.measured, "met" if bar.is_met else "MISSED")
@@ -78,12 +78,12 @@ def bars_table(bars: Sequence[Bar]) -> RenderableType:
 
 
 def degraded_report(degraded: Degraded) -> RenderableType:
-    """What happened to a trunk and its plan."""
+    """Return what happened to an inter-building link and its plan."""
     return section("A trunk halved in mid-run", grid(degraded_rows(degraded)))
 
 
 def degraded_rows(degraded: Degraded) -> list[tuple[str, str]]:
-    """What happened, in order."""
+    """Return the events in order."""
     rates = [f"{rate * 8e-6:.4g} Mbit/s" for rate in (degraded.before_bytes_per_s, degraded.after_bytes_per_s)]
     link = " → ".join(degraded.named) or "no link"
     return [
@@ -103,7 +103,7 @@ def degraded_rows(degraded: Degraded) -> list[tuple[str, str]]:
 
 
 def conditions_rows(found: Conditions) -> list[tuple[str, str]]:
-    """Where it ran."""
+    """Return machine, cores and load of the run."""
     shares = (
         "every host has its own share of a core" if found.fixed_shares else "hosts on one core share it as they come"
     )

@@ -1,4 +1,4 @@
-"""docs/results/testbed.md: what was measured in emulated buildings."""
+"""docs/results/testbed.md: measurements in emulated buildings."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def results_page(training: TrainingResults, collectives: CollectiveResults, comm
 
 
 def results_json(training: TrainingResults, collectives: CollectiveResults) -> str:
-    """Everything, for machines."""
+    """Return all results as JSON."""
     both = {"training": training.model_dump(mode="json"), "collectives": collectives.model_dump(mode="json")}
     return json.dumps(both, indent=1) + "\n"
 
 
 def results_of(text: str) -> tuple[TrainingResults, CollectiveResults]:
-    """The inverse of ``results_json``."""
+    """Parse the text of ``results_json``."""
     both = json.loads(text)
     return TrainingResults.model_validate(both["training"]), CollectiveResults.model_validate(both["collectives"])
 

@@ -11,11 +11,11 @@ from scaleacross.units import human_seconds
 
 LEFT, WIDTH, ROW, GAP, MARGIN = 330, 420, 16, 14, 24
 COLOURS: Final = ("#2b6cb0", "#b7791f", "#6b7280", "#9d174d", "#4d7c0f", "#7c3aed", "#0f766e")
-"""Of plans in the order in which they first appear, ours first."""
+"""Colours of plans in the order in which they first appear, ours first."""
 
 
 def training_plot(settings: Sequence[TrainingSetting]) -> str:
-    """An SVG: a group of bars per setting, a bar per plan, all on one scale; the vertical stroke is the prediction."""
+    """Return an SVG with a bar per plan, grouped by setting, on one scale; a vertical stroke is the prediction."""
     longest = max(max(plan.measured_s, plan.predicted_s) for setting in settings for plan in setting.plans)
     lines: list[str] = []
     y = float(MARGIN + ROW)

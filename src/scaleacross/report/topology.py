@@ -1,4 +1,4 @@
-"""A topology as tables: what stands where, what joins it, and how well it is known."""
+"""A topology as tables: buildings, the links between and inside them, and the provenance of figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN_PATHS: Final = 16
 
 
 def topology_report(topology: Topology) -> RenderableType:
-    """Totals, buildings, links per level (once for buildings that share them), trunks, provenance."""
+    """Return totals, buildings, links per level (once for buildings that share them), inter-building links, provenance."""
     parts: list[RenderableType] = [_totals(topology), _buildings(topology)]
     parts += [_links(same) for same in _sharing_links(topology.buildings)]
     if topology.trunks:
@@ -59,7 +59,7 @@ def _buildings(topology: Topology) -> RenderableType:
 
 
 def _links(buildings: list[Building]) -> RenderableType:
-    """The levels inside ``buildings``, which all have the same."""
+    """Return the levels inside ``buildings``, which are the same in all of them."""
     heads = ("level", "technology", "per accelerator", "reached", "1:o", "one way", "settings")
     table = columns(heads, right=heads[2:6], flexible=("settings",))
     for level in BuildingLinks.model_fields:
@@ -75,7 +75,7 @@ def _links(buildings: list[Building]) -> RenderableType:
 
 
 def _sharing_links(buildings: tuple[Building, ...]) -> list[list[Building]]:
-    """Neighbouring buildings with equal links."""
+    """Return runs of neighbouring buildings with equal links."""
     return [list(same) for _, same in groupby(buildings, key=lambda building: building.links.model_dump())]
 
 
@@ -100,7 +100,7 @@ def _trunks(topology: Topology) -> RenderableType:
 
 
 def _paths(topology: Topology) -> list[RenderableType]:
-    """Paths of several trunks, if there are any, those on which a trunk of their own is not used first."""
+    """Return paths over several inter-building links, if any, first those that bypass a direct link."""
     heads = ("between", "path", "capacity", "one way", "a trunk of their own")
     table, paths = columns(heads, right=heads[2:4]), TrunkPaths(topology)
     direct = {frozenset(trunk.between): trunk for trunk in topology.trunks}
@@ -120,5 +120,5 @@ def _paths(topology: Topology) -> list[RenderableType]:
 
 
 def _zones(building: Building) -> int:
-    """Zones of the building, a part-filled last one included."""
+    """Return the number of zones of the building, including a partial last one."""
     return building.num_zones or -(-building.hosts // (building.racks_per_zone * building.hosts_per_rack))

@@ -18,7 +18,7 @@ BAR_WIDTH = 20
 
 
 def traffic(plan: Plan) -> RenderableType:
-    """Per level: bytes of each axis that leave the busiest unit in a step and direction, against what its links could carry."""
+    """Return, per level, the bytes by axis out of the busiest unit per step and direction, against link capacity."""
     axes = axes_in_order({axis for level in plan.traffic for axis, sent in level.bytes_per_step.items() if sent})
     heads = ("level", *axes, "capacity", "used", "")
     table = columns(heads, right=(*axes, "capacity", "used"))
@@ -32,7 +32,7 @@ def traffic(plan: Plan) -> RenderableType:
 
 
 def network(plan: Plan) -> RenderableType:
-    """How every communicator runs its collectives beyond the scale-up domain, what decided it, and what defaults would take."""
+    """Return how communicators run collectives outside the scale-up domain, why, and the times under defaults."""
     heads = ("of", "payload", "algorithm", "chunk", "in flight", "each", "defaults", "limited by")
     table = columns(heads, right=("chunk", "in flight", "each", "defaults"), flexible=("payload",))
     terms = {(t.communicator, t.op, t.payload): t for t in (plan.network.terms if plan.network else ())}
@@ -66,7 +66,7 @@ def network(plan: Plan) -> RenderableType:
 
 
 def _drivers(plan: Plan) -> Iterator[RenderableType]:
-    """What moves the bytes where the job allows more than kernels, and what it takes of computation."""
+    """Yield what moves the bytes where the job allows more than kernels, and how it slows computation."""
     for term in plan.network.terms if plan.network else ():
         own = term.driver
         if own is None:
@@ -83,7 +83,7 @@ def _drivers(plan: Plan) -> Iterator[RenderableType]:
 
 
 def _compression(plan: Plan) -> Iterator[RenderableType]:
-    """Which collectives beyond the domain travel encoded, and why the others do not."""
+    """Yield which collectives outside the scale-up domain are encoded, and why others are not."""
     for term in plan.network.terms if plan.network else ():
         if term.compression is not None and term.compression.verdict not in ("not_gradients", "stays_near"):
             yield Text(f"{term.communicator} {term.payload}: {why_encoded(term.compression)}")
@@ -93,7 +93,7 @@ def _compression(plan: Plan) -> Iterator[RenderableType]:
 
 
 def collectives(plan: Plan) -> RenderableType:
-    """Every kind of collective with its size, level, algorithm and predicted time alone on the network, dearest first."""
+    """Return every kind of collective with size, level, algorithm and time alone on the network, longest first."""
     heads = ("collective", "ranks", "bytes", "level", "algorithm", "each", "per step", "total")
     table = columns(heads, right=("ranks", "bytes", "each", "per step", "total"), flexible=("collective",))
     for one in sorted(plan.collectives, key=lambda c: -c.time_s * c.per_step):

@@ -1,4 +1,4 @@
-"""A verification as a table: what was checked, and how."""
+"""A verification as a table: the checks and how each was made."""
 
 from __future__ import annotations
 

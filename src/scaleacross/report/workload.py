@@ -12,15 +12,17 @@ from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 from scaleacross.workloads.workload import Workload
 
 MANY_RUNS: Final = 8
-"""Alternating layers make a run each: beyond so many runs the table has a row per kind instead."""
+"""Most runs of equal layers shown one by one. Alternating layers make a run each; with more runs the table has a row
+per kind.
+"""
 
 
 def workload_report(workload: Workload, sequence_length: int) -> RenderableType:
-    """Totals, then one row per run of equal layers.
+    """Return totals, then one row per run of equal layers.
 
     Args:
         workload: any model family.
-        sequence_length: tokens per sequence at which attention is counted.
+        sequence_length: tokens per sequence for which attention is counted.
     """
     profile = workload.profile()
     total, active = profile.total_parameters, profile.active_parameters
@@ -44,7 +46,7 @@ def workload_report(workload: Workload, sequence_length: int) -> RenderableType:
 
 
 def workload_data(workload: Workload, sequence_length: int) -> dict[str, Any]:
-    """The same for programs: totals, then one mapping per run of equal layers, in model order."""
+    """Return totals, then one mapping per run of equal layers, in model order."""
     profile = workload.profile()
     rows = [(profile.embedding, 1), *profile.blocks, (profile.head, 1)]
     return {
@@ -71,7 +73,7 @@ def workload_data(workload: Workload, sequence_length: int) -> dict[str, Any]:
 
 
 def _layers(profile: ModelProfile, sequence_length: int) -> RenderableType:
-    """A row per run of equal layers, or per kind of layer where the runs are more than MANY_RUNS."""
+    """Return a row per run of equal layers, or per kind of layer where there are more than MANY_RUNS runs."""
     heads = ("layer", "index", "parameters each", "of them in experts", "forward FLOP/token", "share of FLOP")
     table = columns(heads, right=heads[1:])
     whole = profile.model_flop_per_token(sequence_length) / 3.0

@@ -1,8 +1,9 @@
-"""What runs a plan. Each target states what it can express and how it behaves; search, checker and emitters read it here.
+"""Programs that run plans. Each target states what it can express and how it behaves; search, checker and emitters read
+it here.
 
-``scaleacross`` is launch.json for the package's own runtime, or the torchrun files for a program of your own: it carries every
-decision. ``megatron`` and ``torchtitan`` are the frameworks of those names. A job that names none (``any``) is planned without
-restriction, and the plan says which targets express it.
+``scaleacross`` is launch.json for the package's own runtime, or the torchrun files for a user's program; it expresses
+every decision. ``megatron`` and ``torchtitan`` are the frameworks of those names. A job that names none (``any``) is
+planned without restriction, and the plan lists the targets that can express it.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ TARGETS: Final[Mapping[str, Target]] = {one.name: one for one in (OWN, megatron.
 
 
 def target_of(job: Job) -> Target | None:
-    """The target that a job names; None for ``any``."""
+    """Return the target that a job names; None for ``any``."""
     return None if job.target == "any" else TARGETS[job.target]
 
 
 def needs_equal_batches(job: Job) -> bool:
-    """Whether the job's target runs equally many micro-batches on every replica."""
+    """Return whether the job's target runs equally many micro-batches on every replica."""
     target = target_of(job)
     return target is not None and target.equal_batches
 
@@ -39,9 +40,9 @@ def needs_equal_batches(job: Job) -> bool:
 def expressible(
     job: Job, profile: ModelProfile, rows: Columns, size: int, scopes: tuple[Scope, ...], counts: Counter[str]
 ) -> Bools | None:
-    """Rows that the job's target expresses by its laws of these scopes, shape (size,); None where nothing is refused.
+    """Return the mask of rows that the job's target can express, shape (size,); None where no law applies.
 
-    What each law refuses first is added to ``counts``.
+    Each refused row is counted in ``counts`` under the first law that refuses it.
     """
     target = target_of(job)
     laws = [law for law in target.laws if law.scope in scopes] if target else []
@@ -58,23 +59,23 @@ def expressible(
 
 
 def refused_by(name: str, job: Job, profile: ModelProfile, decision: Decision) -> list[str]:
-    """Why target ``name`` cannot express a decision of the job, in words; empty when it can."""
+    """Return why target ``name`` cannot express a decision of the job, in words; empty when it can."""
     return refusals(TARGETS[name], Subject(job, profile), decision)
 
 
 def refused_by_own(job: Job, profile: ModelProfile, decision: Decision) -> list[str]:
-    """Why the job's own target cannot express a decision; empty when it can, and for ``any``."""
+    """Return why the job's own target cannot express a decision; empty when it can, and for ``any``."""
     return [] if job.target == "any" else refused_by(job.target, job, profile, decision)
 
 
 def refused_job(job: Job, profile: ModelProfile) -> list[str]:
-    """What the job asks of its target that no decision can mend: precision, optimizer, model."""
+    """Return what the job's target refuses under any decision: precision, optimizer, model."""
     target = target_of(job)
     return job_refusals(target, Subject(job, profile)) if target else []
 
 
 def behaving(job: Job) -> Job:
-    """The job with what its target fixes by the way it runs (``Target.behaviour``)."""
+    """Return the job with the fields that its target fixes (``Target.behaviour``)."""
     target = target_of(job)
     parts: dict[str, dict[str, Any]] = {}
     for path, value in (target.behaviour if target else {}).items():

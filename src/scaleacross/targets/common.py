@@ -1,4 +1,4 @@
-"""Laws that several targets share, and what only a whole decision shows."""
+"""Laws that several targets share, and refusals that depend on the whole decision."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from scaleacross.workloads.problem import workload_of
 
 
 def decoder_of(job: Job) -> Decoder:
-    """The model of a job as layer kinds. Raises InputError as ``workload_of``, and where the family says its costs only."""
+    """Return the model of a job as layer kinds.
+
+    Raises InputError as ``workload_of``, and where the family states only costs.
+    """
     return workload_of(job).decoder()
 
 
 def encodes_nothing(title: str) -> JobLaw:
-    """The framework's library reduces what it is given."""
+    """Return the law that refuses compression, because the framework's library reduces uncoded gradients."""
     why = (
         f"network.compression: {title} sends gradients through NCCL, which encodes nothing; leave compression out, or "
         "set target: scaleacross"
@@ -24,7 +27,7 @@ def encodes_nothing(title: str) -> JobLaw:
 
 
 def trains_everything(title: str) -> JobLaw:
-    """The framework trains every parameter: no adapters, no frozen parts."""
+    """Return the law that refuses adapters and frozen parts, because the framework trains every parameter."""
 
     def says(subject: Subject) -> str:
         tuning = subject.job.fine_tuning
@@ -39,7 +42,7 @@ def trains_everything(title: str) -> JobLaw:
 
 
 def order_and_shares(title: str, decision: Decision) -> list[str]:
-    """Refusals of unequal micro-batches per replica."""
+    """Return refusals of unequal micro-batches per replica."""
     shares = decision.batch_shares
     if shares is None:
         return []

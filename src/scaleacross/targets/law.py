@@ -1,7 +1,7 @@
-"""What a target can express, as laws over candidates: the search masks rows by them, emitters and the checker quote them.
+"""Limits of a target, as laws over candidates. The search masks rows by them; emitters and the checker quote them.
 
-A law is written once. ``allows`` answers for a million candidates or for one; ``says`` words the refusal of one decision, with
-the way out.
+A law is written once. ``allows`` evaluates a million candidates or one; ``says`` words the refusal of one decision,
+with the way out.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 Scope = Literal["base", "split"]
-"""What a law looks at: columns that a base of the search has, or also the split of dp and the shard level."""
+"""Columns that a law reads: ``base``, those of a partial candidate; ``split``, also the split of dp and the shard
+level.
+"""
 
 
 class Subject(NamedTuple):
-    """Who asks: the job, and its model as layers."""
+    """The job, and its model as layers."""
 
     job: Job
     profile: ModelProfile
@@ -91,7 +93,7 @@ class Row:
 
     @classmethod
     def of(cls, job: Job, decision: Decision) -> Row:
-        """The row of a decision; micro-batches are those of equal replicas."""
+        """Return the row of a decision; micro-batches are those of equal replicas."""
         degrees, pipeline = decision.degrees, decision.pipeline
         values = {
             **degrees.model_dump(),
@@ -107,7 +109,7 @@ class Row:
 
 
 class Case(NamedTuple):
-    """One decision that is refused, for the wording: degrees, micro-batches m of a replica, the decision, the subject."""
+    """One refused decision, for its message; m is the number of micro-batches of a replica."""
 
     subject: Subject
     decision: Decision
@@ -120,9 +122,9 @@ class Law:
 
     Attributes:
         about: one or two words, under which refused candidates are counted.
-        scope: what it looks at.
-        allows: (subject, candidates) → True where the target expresses them; scalars broadcast.
-        says: the refusal of one decision: what is wrong, by how much, the way out.
+        scope: columns that it reads.
+        allows: (subject, candidates) → True where the target expresses them, shape (n,); scalars broadcast.
+        says: refusal of one decision: what is wrong, by how much, the way out.
     """
 
     about: str
@@ -133,7 +135,10 @@ class Law:
 
 @dataclass(frozen=True)
 class JobLaw:
-    """One thing that a target cannot express whatever is decided: ``holds`` of the job and the model, else ``says`` why not."""
+    """One thing that a target cannot express under any decision.
+
+    ``holds`` tests job and model; ``says`` words the refusal.
+    """
 
     holds: Callable[[Subject], bool]
     says: Callable[[Subject], str]
@@ -144,14 +149,14 @@ class Target:
     """A program that runs plans.
 
     Attributes:
-        name: as a job states it.
-        title: as users know it.
-        job_laws: what it cannot express of a job, whatever is decided.
-        laws: what it cannot express, by candidate.
-        details: refusals that only a whole decision shows (its order, its shares); equal to no law above.
+        name: its name in a job.
+        title: its name for users.
+        job_laws: limits on jobs, whatever is decided.
+        laws: limits on candidates.
+        details: refusals that depend on the whole decision (its order, its shares); no law covers them.
         equal_batches: every data-parallel replica runs equally many micro-batches.
-        behaviour: dotted fields of a job that the target fixes by what it does, with the value that prices it.
-        groups: axis → descriptions of its process groups, which NCCLX selects communicators by.
+        behaviour: dotted fields of a job that the target fixes, with the value that the cost model uses.
+        groups: axis → descriptions of its process groups, by which NCCLX selects communicators.
     """
 
     name: str
@@ -164,12 +169,12 @@ class Target:
     groups: Mapping[str, tuple[str, ...]]
 
     def group_names(self, axis: str) -> tuple[str, ...]:
-        """Descriptions that the target gives the process groups of an axis; the axis itself where it names none."""
+        """Return the target's descriptions of an axis's process groups; the axis itself where it names none."""
         return self.groups.get(axis, (axis,))
 
 
 def refusals(target: Target, subject: Subject, decision: Decision) -> list[str]:
-    """Why ``target`` cannot express a decision, in words; empty when it can."""
+    """Return why ``target`` cannot express a decision, in words; empty when it can."""
     out = job_refusals(target, subject)
     row = Row.of(subject.job, decision)
     case = Case(subject, decision, int(row.num_micro_batches[0]))
@@ -178,12 +183,12 @@ def refusals(target: Target, subject: Subject, decision: Decision) -> list[str]:
 
 
 def job_refusals(target: Target, subject: Subject) -> list[str]:
-    """What a job asks of ``target`` that no decision can mend: precision, optimizer, model."""
+    """Return what ``target`` refuses of a job under any decision: precision, optimizer, model."""
     return [law.says(subject) for law in target.job_laws if not law.holds(subject)]
 
 
 def in_codes(column: Ints, codes: set[int]) -> Bools:
-    """Rows whose code is one of ``codes``."""
+    """Return the mask of rows whose code is one of ``codes``, shape (n,)."""
     return np.isin(column, sorted(codes))
 
 

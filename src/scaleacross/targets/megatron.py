@@ -1,8 +1,10 @@
-"""Target ``megatron``: what Megatron-LM runs (NVIDIA/Megatron-LM d98e8a64; core 0.20 in development).
+"""Target ``megatron``: what Megatron-LM can run (NVIDIA/Megatron-LM d98e8a64; core 0.20 in development).
 
-Recomputation: whole layers, or modules by name (``workloads.modules``). No policy reruns norms and activation products of a layer
-alone: ``layernorm`` frees nothing in a dense layer under Transformer Engine, whose norms sit inside the projections
-(core/models/gpt/gpt_layer_specs.py), and ``moe_act`` is for grouped experts (core/transformer/transformer_config.py).
+Laws are explained in ``law``; each function below with ``rows`` returns a mask of shape (n,), True where the row is
+allowed. Recomputation is by whole layers, or modules by name (``workloads.modules``). No policy reruns norms and
+activation products of a layer alone: ``layernorm`` frees nothing in a dense layer under Transformer Engine, whose norms
+are inside the projections (core/models/gpt/gpt_layer_specs.py), and ``moe_act`` is for grouped experts
+(core/transformer/transformer_config.py).
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ _ONLY_1F1B: Final = "Megatron-LM has 1F1B and Interleaved1F1B only; set schedule
 
 
 def _expert_overlap(subject: Subject, rows: Columns) -> Bools:
-    """core/transformer/transformer_config.py: virtual stages when pp > 1, and no recomputation of layers or of ``moe``."""
+    """All-to-all overlap needs virtual stages when pp > 1, and no recomputed layers or ``moe`` (transformer_config.py)."""
     overlapped = np.bool_(subject.job.experts.overlap_fraction > 0)
     again = in_codes(rows.recompute, recompute_codes(filter(repeats_tokens, EVERY_POLICY)))
     out: Bools = ~overlapped | (rows.ep * rows.expert_lanes == 1) | (((rows.pp == 1) | (rows.num_chunks > 1)) & ~again)
@@ -72,28 +74,28 @@ def _expert_overlap(subject: Subject, rows: Columns) -> Bools:
 
 
 def _shared_overlap(subject: Subject, rows: Columns) -> Bools:
-    """core/transformer/transformer_config.py: shared experts that run beside all-to-alls do not run again by name."""
+    """Shared experts that overlap with all-to-alls cannot be recomputed by name (transformer_config.py)."""
     again = in_codes(rows.recompute, recompute_codes(p for p in EVERY_POLICY if "shared_experts" in modules_of(p)))
     out: Bools = np.bool_(not subject.job.experts.shared_overlap) | (rows.ep * rows.expert_lanes == 1) | ~again
     return out
 
 
 def _graphs(subject: Subject, rows: Columns) -> Bools:
-    """core/transformer/transformer_config.py: neither layers nor ``moe`` rerun with graphs of layers, which hold the router."""
+    """Partial graphs hold the router, so neither layers nor ``moe`` may be recomputed (transformer_config.py)."""
     partial = np.bool_(subject.job.experts.graphs == "partial")
     out: Bools = ~partial | ~in_codes(rows.recompute, recompute_codes(filter(repeats_tokens, EVERY_POLICY)))
     return out
 
 
 def _eight_bit(subject: Subject, rows: Columns) -> Bools:
-    """core/transformer/transformer_config.py: delayed scaling goes without modules whose output is discarded."""
+    """Delayed scaling excludes recomputation of modules whose output is discarded (transformer_config.py)."""
     refused = [policy for policy in EVERY_POLICY if DISCARDED & set(modules_of(policy))]
     out: Bools = np.bool_(subject.job.recipe != "delayed") | ~in_codes(rows.recompute, recompute_codes(refused))
     return out
 
 
 def _narrow_parameters(subject: Subject, rows: Columns) -> Bools:
-    """training/arguments.py: the gather in 8 bit asks for a distributed optimizer, and offloading of that for delayed scaling."""
+    """Gathers in 8 bit need a distributed optimizer, and its offloading needs delayed scaling (training/arguments.py)."""
     wide = np.bool_(not subject.job.conversion.narrow_parameters)
     offloaded = (rows.optimizer_offload > 0) & np.bool_(subject.job.recipe != "delayed")
     out: Bools = wide | ((rows.shard != SHARD_NONE) & ~offloaded)
@@ -101,20 +103,23 @@ def _narrow_parameters(subject: Subject, rows: Columns) -> Bools:
 
 
 def _waiting_messages(subject: Subject, rows: Columns) -> Bools:
-    """training/arguments.py: without that overlap more than one chunk asks for pp > 2."""
+    """Pipeline messages without overlap need pp > 2 with several chunks (training/arguments.py)."""
     out: Bools = np.bool_(subject.job.overlap.pipeline_messages) | (rows.num_chunks == 1) | (rows.pp > 2)
     return out
 
 
 def offloaded_layers(profile: ModelProfile, shares: Ints) -> Ints:
-    """Layers that --cpu-offloading-num-layers names for some shares in millionths, (n,)."""
+    """Return the layers for --cpu-offloading-num-layers, shape (n,), given fractions in millionths."""
     return np.rint(shares * profile.num_layers / MILLIONTHS).astype(np.int64)
 
 
 def _activation_offload(subject: Subject, rows: Columns) -> Bools:
-    """core/transformer/transformer_config.py: fewer than all layers, pp 1, no recomputation, no graphs of layers. A prediction
-    layer is none of those that it counts."""
+    """Activation offload needs fewer than all layers, pp 1, no recomputation, no partial graphs (transformer_config.py).
+
+    Megatron-LM does not count a prediction layer among the offloaded ones, so there may be none.
+    """
     share, layers = rows.activation_offload, subject.profile.num_layers
+    # a fraction of n layers is rounded to millionths, so it may miss a whole number by n millionths
     whole = np.abs(share * layers / MILLIONTHS - offloaded_layers(subject.profile, share)) < layers / MILLIONTHS
     alone = (rows.pp == 1) & in_codes(rows.recompute, recompute_codes(("none",)))
     graphs = np.bool_(subject.job.experts.graphs != "partial")
@@ -124,7 +129,7 @@ def _activation_offload(subject: Subject, rows: Columns) -> Bools:
 
 
 def _optimizer_offload(subject: Subject, rows: Columns) -> Bools:
-    """training/arguments.py: with the precision-aware optimizer, which is Adam over a distributed optimizer."""
+    """Offloading needs the precision-aware optimizer: Adam over a distributed optimizer (training/arguments.py)."""
     adam = np.bool_(subject.job.optimizer.name == "adam")
     out: Bools = (rows.optimizer_offload == 0) | ((rows.shard == SHARD_OPTIMIZER) & adam)
     return out
@@ -172,7 +177,9 @@ def _attention(subject: Subject) -> Iterator[Attention]:
 
 
 def _exchange(subject: Subject, rows: Columns) -> Bools:
-    """transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py, attn_forward_func_with_cp."""
+    """Sinks and windows limit the context exchange (transformer_engine
+    attention/dot_product_attention/context_parallel.py, attn_forward_func_with_cp).
+    """
     windows = any(one.window is not None for one in _attention(subject))
     sinks = any(one.sinks for one in _attention(subject))
     able = {ALL_TO_ALL} if sinks else {GATHER, ALL_TO_ALL} if windows else {RING, GATHER, ALL_TO_ALL, ALL_TO_ALL_RING}
@@ -345,7 +352,7 @@ def _details(subject: Subject, decision: Decision) -> list[str]:
     return out
 
 
-# core/parallel_state.py; of replicas the one group between optimizer instances, of dense and of expert layers.
+# core/parallel_state.py; dp_replicate has one group between optimizer instances, for dense and expert layers
 GROUPS: Final = {
     "tp": ("TENSOR_MODEL_PARALLEL_GROUP",),
     "cp": ("CONTEXT_PARALLEL_GROUP",),

@@ -1,11 +1,11 @@
-"""Bytes of a parameter that Megatron-LM can hold, and the data types that make it hold them (d98e8a64).
+"""Bytes per parameter that Megatron-LM can hold, and the data types that lead to them (d98e8a64).
 
-Gradients are held in the buffer that is reduced, in fp32 or as wide as parameters (core/distributed/param_and_grad_buffer.py,
-``grad_dtype``); Megatron-FSDP has a type of its own for either (core/distributed/fsdp). Adam keeps an fp32 master and two fp32
-moments. With --use-precision-aware-optimizer, which asks for Adam over a distributed optimizer (core/optimizer/__init__.py),
-moments may be narrower, and of the master of a bf16 parameter the 16 bits are kept that the parameter lacks
-(``store_param_remainders``); under a recipe of 8 bit other than delayed scaling the master stays whole. SGD keeps a master and a
-momentum.
+Gradients are held in the buffer that is reduced, in fp32 or as wide as parameters
+(core/distributed/param_and_grad_buffer.py, ``grad_dtype``). Megatron-FSDP has separate types for the two
+(core/distributed/fsdp). Adam keeps an fp32 master and two fp32 moments. --use-precision-aware-optimizer requires Adam
+over a distributed optimizer (core/optimizer/__init__.py). With it, moments may be narrower, and the master of a bf16
+parameter keeps only the 16 bits that the parameter lacks (``store_param_remainders``). Under an 8-bit recipe other than
+delayed scaling the master stays whole. SGD keeps a master and a momentum.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ WHOLE_MASTER: Final = ("tensorwise", "blockwise", "mxfp8")
 
 
 def narrow_moments(job: Job) -> tuple[str, str] | None:
-    """Types of the moments of the precision-aware optimizer; None where the job's states are whole."""
+    """Return the types of the precision-aware optimizer's moments; None where the job's states are whole."""
     return _narrow_states(job).get(job.optimizer.state_bytes)
 
 
 def _narrow_states(job: Job) -> Mapping[float, tuple[str, str]]:
-    """Bytes of states that only the precision-aware optimizer holds beside the job's parameters -> types of its moments."""
+    """Map bytes of states that only the precision-aware optimizer can hold for this job to types of its moments."""
     if job.optimizer.name != "adam" or job.precision == "fp16":
         return {}
     remainders = job.recipe in (None, "delayed") and not job.conversion.narrow_parameters
@@ -45,7 +45,7 @@ def _narrow_states(job: Job) -> Mapping[float, tuple[str, str]]:
 
 
 def _held_states(job: Job) -> tuple[float, ...]:
-    """Bytes of states that some decision runs."""
+    """Return the bytes of states per parameter that some decision can run."""
     whole = WHOLE_STATES.get(job.optimizer.name)
     if whole is None:
         return (job.optimizer.state_bytes,)  # another law refuses the optimizer
@@ -62,7 +62,10 @@ def _refused_states(subject: Subject) -> str:
 
 
 def _sharded_states(subject: Subject, rows: Columns) -> Bools:
-    """core/optimizer/__init__.py; states on the host are fp32 (core/optimizer/cpu_offloading), Megatron-FSDP's masters whole."""
+    """Narrow states need a distributed optimizer on the accelerator (core/optimizer/__init__.py).
+
+    States on the host are fp32 (core/optimizer/cpu_offloading), and Megatron-FSDP's masters are whole.
+    """
     whole = np.bool_(narrow_moments(subject.job) is None)
     out: Bools = whole | ((rows.shard == SHARD_OPTIMIZER) & (rows.optimizer_offload == 0))
     return out
@@ -83,7 +86,7 @@ JOB_LAWS: Final = (
             f"gradients of {s.job.optimizer.reduce_bytes:g} bytes on the wire: Megatron-LM reduces in fp32 or in bf16"
         ),
     ),
-    JobLaw(  # settings that are read state reduce_bytes alone, so wider gradients than are reduced stay a cautious plan
+    JobLaw(  # readers may state reduce_bytes alone; gradients held wider than they are reduced then overestimate memory
         lambda s: s.job.optimizer.gradient_bytes in (4.0, s.job.optimizer.reduce_bytes),
         lambda s: (
             f"optimizer.gradient_bytes {s.job.optimizer.gradient_bytes:g} with optimizer.reduce_bytes "

@@ -1,7 +1,8 @@
-"""The models that Megatron-LM's pretrain_gpt.py builds, as laws over a workload's layer kinds.
+"""The models that Megatron-LM's pretrain_gpt.py can build, as laws over a workload's layer kinds.
 
-Option names and checks: NVIDIA/Megatron-LM at d98e8a64, megatron/training/arguments.py, core/transformer/transformer_config.py
-and models/common/embeddings. ``emitters.megatron_model`` writes the options of what passes.
+Option names and checks: NVIDIA/Megatron-LM at d98e8a64, megatron/training/arguments.py,
+core/transformer/transformer_config.py and models/common/embeddings. ``emitters.megatron_model`` writes the options of
+models that pass.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from scaleacross.workloads.identity import Rope
 from scaleacross.workloads.layer_kinds import Attention, GatedDeltaNet, Latent, LayerKind, Mlp
 
 LLAMA3_SCALING: Final = (1.0, 4.0, 8192)
-"""Low and high frequency factor and original length that ``--use-rope-scaling`` is fixed to (models/common/embeddings)."""
+"""Low and high frequency factor and original length that ``--use-rope-scaling`` fixes (models/common/embeddings)."""
 
 T = TypeVar("T")
 
 
 def refused_model(subject: Subject) -> list[str]:
-    """What pretrain_gpt.py has no option for, one phrase each."""
+    """Return what pretrain_gpt.py has no option for, one phrase each."""
     try:
         return list(inexpressible(decoder_of(subject.job)))
     except InputError as error:
@@ -32,7 +33,7 @@ def refused_model(subject: Subject) -> list[str]:
 
 
 def says_model(name: str, problems: Sequence[str]) -> str:
-    """The refusal of a model, with the way out."""
+    """Return the refusal of a model, with the way out."""
     return (
         f"model '{name}': {'; '.join(dict.fromkeys(problems))}: Megatron-LM's pretrain_gpt.py has no option for that; leave "
         "target out: the targets launch and torchrun carry the plan to a script of your own"
@@ -40,12 +41,12 @@ def says_model(name: str, problems: Sequence[str]) -> str:
 
 
 def lacks_positions(decoder: Decoder, length: int) -> bool:
-    """Whether sequences are longer than the table of learned positions."""
+    """Return whether sequences are longer than the table of learned positions."""
     return bool(decoder.num_learned_positions) and decoder.num_learned_positions < length
 
 
 def says_positions(decoder: Decoder, length: int) -> str:
-    """The refusal of such sequences."""
+    """Return the refusal of sequences longer than the learned positions."""
     return (
         f"{decoder.num_learned_positions} learned positions for sequences of {length} tokens: Megatron-LM needs "
         f"max-position-embeddings ≥ seq-length; set sequence_length: {decoder.num_learned_positions} or less"
@@ -53,7 +54,7 @@ def says_positions(decoder: Decoder, length: int) -> str:
 
 
 def inexpressible(decoder: Decoder) -> Iterator[str]:
-    """What of a model pretrain_gpt.py has no option for, one phrase each."""
+    """Yield the properties of a model that pretrain_gpt.py has no option for, one phrase each."""
     mixers, feeds = mixers_of(decoder, Attention), [kind.feed_forward for kind in decoder.kinds.values()]
     for name, kind in decoder.kinds.items():
         if not isinstance(kind.mixer, Attention | Latent | GatedDeltaNet) or kind.feed_forward is None:
@@ -91,7 +92,7 @@ def inexpressible(decoder: Decoder) -> Iterator[str]:
 
 
 def _unlike(decoder: Decoder) -> Iterator[str]:
-    """Values that options state once for all layers, and that layers of the model have different ones of."""
+    """Yield values that options state once for all layers but that differ between layers of the model."""
     attention, feeds = mixers_of(decoder, Attention), [kind.feed_forward for kind in decoder.kinds.values()]
     several: dict[str, Sequence[Any]] = {
         "numbers of heads": [(a.num_heads, a.num_kv_heads, a.head_dim) for a in attention],
@@ -125,17 +126,17 @@ ACTIVATIONS: Final[Mapping[tuple[bool, str], tuple[str, ...]]] = {
 
 
 def mixers_of(decoder: Decoder, kind: type[T]) -> list[T]:
-    """Mixers of a kind, one of every kind of layer."""
+    """Return the mixers of a type, one per kind of layer."""
     return [one.mixer for one in decoder.kinds.values() if isinstance(one.mixer, kind)]
 
 
 def rope_of(kind: LayerKind) -> Any:
-    """The rotary embedding of a kind of layer; none: it has no position; None: not stated."""
+    """Return the rotary embedding of a kind of layer; "none": no positions; None: not stated."""
     return kind.mixer.rope if isinstance(kind.mixer, Attention | Latent) else "none"
 
 
 def biases(decoder: Decoder) -> list[str] | None:
-    """The options for biases, or None where they differ in a way that no option says."""
+    """Return the options for biases, or None where they differ in a way that no option can state."""
     attention = mixers_of(decoder, Attention)
     feeds = {feed.bias for kind in decoder.kinds.values() if (feed := kind.feed_forward) is not None}
     learned = {experts.router_bias == "learned" for experts in decoder.experts()}
@@ -146,7 +147,7 @@ def biases(decoder: Decoder) -> list[str] | None:
 
 
 def _unscaled(decoder: Decoder) -> Iterator[str]:
-    """Scalings of the rotary embedding, which options state once."""
+    """Yield rotary scalings that no option can state."""
     rope = next((one for kind in decoder.kinds.values() if isinstance(one := rope_of(kind), Rope)), None)
     scaling = rope.scaling if rope else None
     if scaling is None or scaling.kind == "yarn":
@@ -164,12 +165,12 @@ def _unscaled(decoder: Decoder) -> Iterator[str]:
 def _positions_suffice(subject: Subject) -> bool:
     try:
         return not lacks_positions(decoder_of(subject.job), subject.job.sequence_length)
-    except InputError:  # said of the model
+    except InputError:  # another law refuses the model
         return True
 
 
 def _predicts_without_rope(subject: Subject) -> bool:
-    """Whether prediction layers meet positions other than rope or none (training/arguments.py)."""
+    """Return whether prediction layers meet positions other than rope or none (training/arguments.py)."""
     if not subject.job.prediction_layers or refused_model(subject):
         return False
     decoder = decoder_of(subject.job)

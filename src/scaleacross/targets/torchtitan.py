@@ -1,9 +1,10 @@
-"""Target ``torchtitan``: what torchtitan 0.3.0 runs on torch 2.13.0.
+"""Target ``torchtitan``: what torchtitan 0.3.0 can run on torch 2.13.0.
 
-Without a pipeline FSDP reduces gradients after every micro-batch (torchtitan/trainer.py never switches that off). With one it
-accumulates whole gradients and reduces them once per step (torch/distributed/pipelining/stage.py). So a plan without pipeline
-shards parameters (gathered before either pass, or kept from the forward to the backward pass) or has one micro-batch, and a plan
-with one has shard level ``optimizer``.
+Without a pipeline FSDP reduces gradients after every micro-batch (torchtitan/trainer.py never switches that off). With
+one it accumulates whole gradients and reduces them once per step (torch/distributed/pipelining/stage.py). So a plan
+with a pipeline has shard level ``optimizer``. A plan without one has one micro-batch, or shards parameters. These are
+gathered before either pass, or kept from the forward to the backward pass. Functions with ``rows`` return a mask of
+shape (n,), True where allowed (``law``).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _refused_sequence(case: Case) -> str:
 
 
 def _rounds(subject: Subject, rows: Columns) -> Bools:
-    """torch/distributed/pipelining/schedules.py: rounds = max(1, m // pp), of equally many micro-batches."""
+    """torch runs max(1, m // pp) rounds of equally many micro-batches (torch/distributed/pipelining/schedules.py)."""
     interleaved = in_codes(rows.schedule, schedule_codes(ROUNDS))
     rounds = np.maximum(1, rows.num_micro_batches // rows.pp)
     out: Bools = (rows.pp == 1) | ~interleaved | (rows.num_micro_batches % rounds == 0)
@@ -90,7 +91,8 @@ def _only(schedule: str) -> str:
 
 
 def _reduced_once(subject: Subject, rows: Columns) -> Bools:
-    """Plans of DDP or ZeRO-1 reduce once per step."""
+    """Allow rows whose estimate of gradient traffic torchtitan matches: DDP and ZeRO-1 plans reduce once per step."""
+    # a single data-parallel rank has nothing to reduce
     alone = rows.dp_shard * rows.dp_replicate * rows.cp == 1
     out: Bools = (
         alone
@@ -110,11 +112,12 @@ def _refused_accumulation(case: Case) -> str:
 
 
 RECIPES: Final[tuple[Recipe, ...]] = ("torchao_rowwise", "torchao_mxfp8", "torchao_nvfp4")
-"""Recipes that its converters have; rowwise_with_gw_hp of Float8LinearConverter is not modelled."""
+"""Recipes with torchtitan converters; rowwise_with_gw_hp of Float8LinearConverter is not modelled."""
 
 FULL_SHARDS: Final = (2.0, 4.0, 12.0)
-"""Bytes of a gathered parameter, of its gradient and of master and moments: TrainingConfig's dtype and mixed_precision_param and
-_reduce, of which the module writes none."""
+"""Bytes of a gathered parameter, of its gradient, and of master and moments. They follow from the defaults of
+TrainingConfig's dtype, mixed_precision_param and mixed_precision_reduce, which the emitted module leaves alone.
+"""
 
 
 def _bytes_of(subject: Subject) -> tuple[float, float, float]:
@@ -123,11 +126,11 @@ def _bytes_of(subject: Subject) -> tuple[float, float, float]:
 
 
 ALWAYS: Final = ("shard_prefetch", "parameter_gather", "pipeline_messages")
-"""Overlaps of a job that torchtitan has no switch for."""
+"""Overlaps of a job that torchtitan cannot switch off."""
 
 
 def _switched_off(subject: Subject) -> str:
-    """What it runs and the job says otherwise, by the job's names."""
+    """Return the overlaps that the job switches off and torchtitan always runs, by the job's names."""
     return ", ".join(f"overlap.{name}" for name in ALWAYS if not getattr(subject.job.overlap, name))
 
 
@@ -358,9 +361,9 @@ def _details(subject: Subject, decision: Decision) -> list[str]:
 
 
 MESHES: Final = {"tp": "tp", "cp": "cp", "pp": "pp", "dp_shard": "fsdp", "dp_replicate": "dp_replicate", "ep": "ep"}
-"""Mesh axes of partial_dtensor: torch/distributed/device_mesh.py describes a group as mesh_<axis>."""
+"""Mesh axes of partial_dtensor; torch/distributed/device_mesh.py describes a group as mesh_<axis>."""
 TYPED_SHARDS: Final = "dp_shard"
-"""The axis that spmd_types has for fsdp. With cp, fully_shard makes a group of both by itself."""
+"""Name of the fsdp axis under spmd_types. With cp, fully_shard creates a group of both by itself."""
 
 TARGET: Final = Target(
     "torchtitan",

@@ -1,4 +1,4 @@
-"""The models of torchtitan 0.3.0, and which of them a workload is."""
+"""The models of torchtitan 0.3.0, and the one that matches a workload."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FLAVORS: Final = (
 
 
 def find_flavor(profile: ModelProfile) -> Flavor | None:
-    """The torchtitan model with the same layers, hidden size, vocabulary and number of parameters; None where there is none."""
+    """Return the torchtitan model with equal layers, hidden size, vocabulary and parameters; None without one."""
     hidden = profile.embedding.hidden_size
     for flavor in FLAVORS:
         shape = (flavor.num_layers, flavor.hidden_size, flavor.vocabulary_size)
@@ -64,7 +64,7 @@ def find_flavor(profile: ModelProfile) -> Flavor | None:
 
 
 def missing_flavor(profile: ModelProfile) -> str:
-    """What to say about a model that torchtitan does not ship."""
+    """Return the refusal of a model that torchtitan does not ship."""
     known = ", ".join(f"{flavor.package} {flavor.name}" for flavor in FLAVORS)
     return (
         f"model '{profile.name}' ({profile.num_layers} layers × {profile.embedding.hidden_size}, "
@@ -77,13 +77,13 @@ ROPES: Final = {"llama3": "ComplexRoPE", "qwen3": "CosSinRoPE", "deepseek_v3": "
 
 
 def rope_of(decoder: Decoder) -> Rope | None:
-    """The rotary embedding that a workload states."""
+    """Return the rotary embedding that a workload states."""
     mixers = [kind.mixer for kind in decoder.kinds.values() if isinstance(kind.mixer, Attention | Latent)]
     return next((mixer.rope for mixer in mixers if isinstance(mixer.rope, Rope)), None)
 
 
 def refused_scaling(scaling: RopeScaling | None, package: str) -> str:
-    """What to say of a rotary scaling that a package has not; empty where it has it."""
+    """Return the refusal of a rotary scaling that a package lacks; empty where it has it."""
     rope = ROPES[package]
     known = ("llama3", "yarn") if rope == "ComplexRoPE" else ("yarn",)
     if scaling is None:
@@ -100,7 +100,7 @@ def refused_scaling(scaling: RopeScaling | None, package: str) -> str:
 def _refused_rope(subject: Subject) -> str:
     flavor = find_flavor(subject.profile)
     if flavor is None:
-        return ""  # said of the model
+        return ""  # another law refuses the model
     try:
         rope = rope_of(decoder_of(subject.job))
     except InputError as error:
@@ -109,7 +109,7 @@ def _refused_rope(subject: Subject) -> str:
 
 
 def _refused_start(subject: Subject) -> str:
-    """components/checkpointer/base.py."""
+    """Return the refusal of a checkpoint path (components/checkpointer/base.py); empty where it is accepted."""
     tuning = subject.job.fine_tuning
     path = tuning.checkpoint if tuning else None
     if path is None or path.startswith("/") or "://" in path:

@@ -1,8 +1,8 @@
-"""Where the points of a study run: processes of this machine, or the workers of a Dask or Ray cluster.
+"""Run the points of a study in processes of this machine, or on the workers of a Dask or Ray cluster.
 
-A *task* is a picklable function from a point to its record that never raises for what a point may be. An engine calls
-``on_done(index, record)`` in this process as points end, in any order. A worker that dies costs its point (status ``failed``,
-run again when the study is resumed), never the study.
+A *task* is a picklable function from a point to its record; no point makes it raise. An engine calls ``on_done(index,
+record)`` in this process as points end, in any order. A worker that dies fails its point (status ``failed``, run again
+when the study is resumed), but not the study.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scaleacross.api.engines.outcome import OnDone, Record, Task
 from scaleacross.errors import InputError
 
 PACKAGES: Final[Mapping[str, str]] = {"dask": "distributed", "ray": "ray"}
-"""Engine -> the package that talks to its cluster; the extra of this package that installs it has the engine's name."""
+"""Engine -> the package that talks to its cluster. The extra of this package that installs it has the engine's name."""
 NAMES: Final = ("local", *PACKAGES)
 
 
@@ -28,8 +28,8 @@ class Engine:
     Attributes:
         name: ``local``, ``dask`` or ``ray``.
         processes: points at the same time (local); a cluster runs as many as it has workers.
-        address: of the cluster: Dask's scheduler (``tcp://host:8786``); Ray's head (``host:6379``, ``ray://host:10001`` or
-            ``auto`` for the one of this machine).
+        address: address of the cluster: Dask's scheduler (``tcp://host:8786``); Ray's head (``host:6379``,
+            ``ray://host:10001``, or ``auto`` for that of this machine).
     """
 
     name: str = "local"

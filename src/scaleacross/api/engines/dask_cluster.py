@@ -1,4 +1,4 @@
-"""Run points on the workers of a Dask cluster. Workers of one thread each suit best: a search keeps a core busy."""
+"""Run points on the workers of a Dask cluster. Give workers one thread each, because a search keeps a core busy."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from scaleacross.api.engines.outcome import OnDone, Task, check_versions, failed
 from scaleacross.errors import InputError
 
 CONNECT_S: Final = 10.0
-"""Wait for a scheduler to answer, and for its first worker."""
+"""Seconds to wait for the scheduler, and for its first worker."""
 
 
 def run_points(task: Task, points: Sequence[Any], address: str, on_done: OnDone) -> None:
-    """Run every point. Raises InputError when the cluster does not answer, is empty, or runs another version."""
+    """Run every point. Raises InputError when the cluster does not respond, has no worker, or runs another version."""
     try:
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
@@ -28,9 +28,10 @@ def run_points(task: Task, points: Sequence[Any], address: str, on_done: OnDone)
 
 
 def _run(client: Client, task: Task, points: Mapping[int, Any], on_done: OnDone, *, ask_again: bool) -> list[int]:
-    """Run points (index -> point) side by side; with `ask_again` return those blamed for a dead worker, not done yet.
+    """Run points (index -> point) in parallel; with `ask_again` return those blamed for a dead worker, not done yet.
 
-    Dask blames every point that was on a dying worker, also those that only waited there: alone, a point answers for itself.
+    Dask blames every point on a dying worker, including those that only waited there. Run alone, only the culprit fails
+    again.
     """
     suspects = []
     futures = {client.submit(task, point, pure=False): index for index, point in points.items()}

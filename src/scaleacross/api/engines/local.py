@@ -1,7 +1,7 @@
-"""Run points in parallel processes of this machine; a worker that dies costs its point, not the study.
+"""Run points in parallel processes of this machine. A worker that dies fails its point, not the study.
 
-Processes are spawned, not forked: a fork of a process with running threads (a progress display, a solver) may deadlock. A
-script that calls ``sweep`` with more than one process therefore needs the usual ``if __name__ == "__main__":``.
+Processes are spawned, not forked: a fork of a process with running threads (a progress display, a solver) may deadlock.
+A script that calls ``sweep`` with more than one process therefore needs the usual ``if __name__ == "__main__":``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 from scaleacross.api.engines.outcome import OnDone, Record, Task, failed
 
 JOIN_S: Final = 5.0
-"""Time that a worker gets to end by itself once its pipe is closed."""
+"""Seconds that a worker gets to end by itself once its pipe is closed."""
 
 
 def run_points(task: Task, points: Sequence[Any], processes: int, on_done: OnDone) -> None:
@@ -28,6 +28,7 @@ def run_points(task: Task, points: Sequence[Any], processes: int, on_done: OnDon
         return
     workers: list[_Worker] = []
     try:
+        # reversed, so that pop() hands out points in order
         waiting = list(enumerate(points))[::-1]
         workers += [_Worker(task) for _ in range(min(processes, len(points)))]
         for worker in workers:
@@ -46,7 +47,7 @@ def run_points(task: Task, points: Sequence[Any], processes: int, on_done: OnDon
 
 @dataclass
 class _Worker:
-    """One process and the point that it works on."""
+    """One process and the point that it runs."""
 
     task: Task
     index: int | None = None
@@ -66,7 +67,7 @@ class _Worker:
         self.pipe.send(point)
 
     def finish(self) -> tuple[int, Record]:
-        """The finished point; a dead worker is replaced and its point failed."""
+        """Return the finished point and its record. A dead worker is replaced and its point fails."""
         index, self.index = self.index, None
         if index is None:
             raise ValueError("this worker has no point")
@@ -83,7 +84,7 @@ class _Worker:
         return index, record
 
     def stop(self) -> None:
-        """End the process at once when it works, gently when it waits."""
+        """End the process: at once while it runs a point, gently while it waits."""
         self.pipe.close()
         if self.index is not None:
             self.process.terminate()
@@ -94,7 +95,7 @@ class _Worker:
 
 
 def _serve(task: Task, pipe: Connection) -> None:
-    """A worker's life: points in, records out, until the pipe is closed. Ctrl-C is the parent's to handle."""
+    """Run a worker: receive points and send records until the pipe is closed. Ctrl-C is handled by the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:

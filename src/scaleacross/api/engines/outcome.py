@@ -1,4 +1,4 @@
-"""What engines hand back, and what they ask of a worker before they send it points."""
+"""Records that engines return, and version checks before they send points to workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def package_version() -> str:
 
 
 def check_versions(found: Mapping[str, str]) -> None:
-    """Raise InputError when a worker (name -> version) runs another version: its figures would not be this one's."""
+    """Raise InputError when a worker (name -> version) runs another version, because its figures could differ."""
     here = package_version()
     other = {worker: theirs for worker, theirs in found.items() if theirs != here}
     if other:

@@ -1,4 +1,4 @@
-"""Run points on a Ray cluster, one core each. A cluster that this process is connected to already is used as it is."""
+"""Run points on a Ray cluster, one core each. An existing connection of this process is reused."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from scaleacross.api.engines.outcome import OnDone, Task, check_versions, failed
 from scaleacross.errors import InputError
 
 IN_FLIGHT_PER_CORE: Final = 2
-"""Points handed to the cluster per core: enough that none waits, few enough to forget at once on Ctrl-C."""
+"""Points handed to the cluster per core: enough to keep all cores busy, few enough to cancel at once on Ctrl-C."""
 QUIET: Final = logging.ERROR
 
 
 def run_points(task: Task, points: Sequence[Any], address: str, on_done: OnDone) -> None:
-    """Run every point. Raises InputError when the cluster does not answer or runs another version."""
+    """Run every point. Raises InputError when the cluster does not respond or runs another version."""
     connected = not ray.is_initialized()
     if connected:
         try:
@@ -43,6 +43,7 @@ def _check(address: str) -> None:
 def _run(task: Task, points: Sequence[Any], on_done: OnDone) -> None:
     remote = ray.remote(max_retries=0)(task_of(task))
     most = max(1, int(ray.cluster_resources().get("CPU", 1)) * IN_FLIGHT_PER_CORE)
+    # reversed, so that pop() hands out points in order
     waiting = list(enumerate(points))[::-1]
     running: dict[Any, int] = {}
     try:
@@ -64,7 +65,7 @@ def _run(task: Task, points: Sequence[Any], on_done: OnDone) -> None:
 
 
 def task_of(task: Task) -> Task:
-    """The task as a plain function, which is what Ray takes."""
+    """Return the task as a plain function, which Ray requires."""
 
     def run(point: Any) -> dict[str, Any]:
         return task(point)

@@ -1,4 +1,4 @@
-"""A chart as data: a Vega-Lite specification, what it shows in words, and its rows as a table."""
+"""A chart as data: a Vega-Lite specification, a note on how to read it, and its rows as a table."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ Row = Mapping[str, Any]
 SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 INK, FAINT, ACCENT = "#1b1f24", "#8a929c", "#b3261e"
 LONG_LABEL: Final = 20
-"""Characters beyond which the names of bars stand above them: a phone has no room beside."""
+"""Longest name of a bar, in characters, that is written beside it; longer ones are above, because a phone has no room
+beside.
+"""
 TEXT_ROOM: Final = 130
-"""Pixels that stay free behind the longest bar for the text at its end."""
+"""Pixels kept free after the longest bar for the text at its end."""
 PALETTE: Final = ("#1f5a96", "#f2b134", "#7fb7d9", "#8c2d19", "#4c9f70", "#5b5f97", "#c9cdd2", "#e08e79")
-"""Neighbours differ in lightness too, so that they can be told apart without colour."""
+"""Colours of neighbours differ in lightness too, so that they are distinct without colour."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +24,11 @@ class Chart:
     """One figure of a page.
 
     Attributes:
-        name: what it is called in links and file names, e.g. ``memory``.
+        name: name in links and files, e.g. ``memory``.
         title: heading.
         note: one or two sentences on how to read it.
         spec: Vega-Lite, without width and schema; its width is that of the page.
-        rows: what the table below the chart and its CSV hold.
+        rows: rows of the table below the chart and of its CSV.
     """
 
     name: str
@@ -37,7 +39,7 @@ class Chart:
 
 
 def whole_spec(chart: Chart, width: int | None = None) -> dict[str, Any]:
-    """The specification as Vega-Lite reads it; ``width`` None: that of the page."""
+    """Return the complete Vega-Lite specification; ``width`` None: that of the page."""
     return {
         "$schema": SCHEMA,
         "width": "container" if width is None else width,
@@ -64,33 +66,33 @@ def whole_spec(chart: Chart, width: int | None = None) -> dict[str, Any]:
 
 
 def values(rows: Sequence[Row]) -> dict[str, Any]:
-    """Inline data."""
+    """Return rows as Vega-Lite's inline data."""
     return {"values": list(rows)}
 
 
 def field(name: str, kind: str, title: str | None = None, **more: Any) -> dict[str, Any]:
-    """An encoding channel: ``kind`` is q, o or n."""
+    """Return an encoding channel; ``kind`` is q, o or n."""
     kinds = {"q": "quantitative", "o": "ordinal", "n": "nominal"}
     return {"field": name, "type": kinds[kind], "title": title, **more}
 
 
 def tips(**names: str) -> list[dict[str, Any]]:
-    """What appears under the pointer: title -> field."""
+    """Return tooltips from title -> field."""
     return [{"field": name, "title": title} for title, name in names.items()]
 
 
 def height_of(rows: int, each: int = 26) -> int:
-    """Pixels of a chart with a bar per row."""
+    """Return the height in pixels of a chart with a bar per row."""
     return max(60, rows * each)
 
 
 def room_for(pixels: int) -> dict[str, Any]:
-    """A scale of x that ends so many pixels before the chart does, whatever the width of the page."""
+    """Return an x scale that ends ``pixels`` before the chart does, at any width of the page."""
     return {"range": [0, {"expr": f"max(40, width - {pixels})"}], "nice": False}
 
 
 def bars(rows: Sequence[Row], label: str, value: str, title: str, text: str) -> dict[str, Any]:
-    """Horizontal bars in the order of ``rows``, each with its ``text`` at the end."""
+    """Return horizontal bars in the order of ``rows``, each with its ``text`` at the end."""
     order = [row[label] for row in rows]
     y = field(label, "n", None, sort=order, axis={"ticks": False, "domain": False})
     x = field(value, "q", title, scale=room_for(TEXT_ROOM))

@@ -1,4 +1,4 @@
-"""report.html of a published design space: how much faster our plans are, and where."""
+"""report.html of a published design space: the speed-up of our plans, by baseline and by axis."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CUT: Final = "baseline cut short"
 
 
 def space_page(found: Reproduction) -> tuple[str, list[tuple[str, str]], list[Chart]]:
-    """Title, facts and charts; figures over baselines that ran to their end come first."""
+    """Return title, facts and charts. Facts use only points where the baseline ran to its end."""
     rows = planned(found)
     facts = [
         ("points", f"{count(len(found.rows))} done of {count(found.num_drawn)} drawn, {count(len(rows))} with a plan")
@@ -43,7 +43,7 @@ def space_page(found: Reproduction) -> tuple[str, list[tuple[str, str]], list[Ch
 
 
 def _sorted(found: Reproduction, name: str) -> Chart:
-    """A point per point of the space, slowest advantage first."""
+    """Return a chart with a mark per point of the space, the smallest speed-up first."""
     ended = uncut(found, name)
     rows: list[dict[str, Any]] = []
     for row in planned(found):
@@ -70,7 +70,7 @@ def _sorted(found: Reproduction, name: str) -> Chart:
 
 
 def _where(found: Reproduction) -> Iterator[Chart]:
-    """Median speed-up over production by every axis of the space, where production ran to its end."""
+    """Yield the median speed-up over production by every axis of the space, where production ran to its end."""
     rows: list[dict[str, Any]] = []
     ended = uncut(found, START)
     for axis in SHOWN_AXES:

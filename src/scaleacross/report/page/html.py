@@ -1,4 +1,4 @@
-"""The page: heading, facts, charts with their tables; everything in one file, and nothing fetched."""
+"""The HTML page: heading, facts, charts with their tables, all in one file that fetches nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_TABLE_ROWS: Final = 200
 
 
 def can_draw() -> bool:
-    """Whether the charting library is installed (the extra ``report``)."""
+    """Return whether the charting library is installed (the extra ``report``)."""
     return find_spec("vl_convert") is not None
 
 
@@ -30,14 +30,14 @@ def page(
     made_by: str,
     sections: Mapping[str, str] | None = None,
 ) -> str:
-    """The whole file.
+    """Return the text of the whole file.
 
     Args:
         title: heading.
         facts: label and text, the first lines of the report.
-        charts: in the order in which they are shown.
-        made_by: program and version, for the foot.
-        sections: name and text of what the report says beside the charts.
+        charts: charts in the order shown.
+        made_by: program and version, for the footer.
+        sections: name and text of further sections of the report.
 
     Raises:
         InputError: the charting library is not installed.
@@ -60,12 +60,12 @@ def page(
 
 
 def _file(name: str) -> str:
-    """Style or script of every page."""
+    """Return a style or script that every page has."""
     return files(__package__).joinpath("files", name).read_text(encoding="utf-8")
 
 
 def _library() -> str:
-    """The scripts of Vega, Vega-Lite and vega-embed, as one text that may stand in an HTML file."""
+    """Return the scripts of Vega, Vega-Lite and vega-embed as one text that is safe inside an HTML file."""
     if not can_draw():
         raise InputError(f"{REPORT_FILE}: {MISSING}")
     return _scripts()
@@ -73,7 +73,7 @@ def _library() -> str:
 
 @cache
 def _scripts() -> str:
-    """The scripts, remembered: vl-convert takes seconds to bundle them."""
+    """Return the scripts; the result is cached, because vl-convert takes seconds to bundle them."""
     import vl_convert
 
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")

@@ -1,4 +1,4 @@
-"""The pages that commands write: which charts stand on which."""
+"""The HTML pages that commands write, and the charts on each."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ Contents = tuple[str, Facts, list[Chart]]
 
 
 def plan_page(plan: Plan, found: PlanSummary, timeline: PipelineTimeline | None) -> Contents:
-    """A plan: site, step, pipeline, memory, placement, what it answers to, what lost."""
+    """Return a plan's page: site, step, pipeline, memory, placement, sensitivities, alternatives."""
     return plan.job.name, plan_facts(plan, found), list(_plan_charts(plan, found, timeline))
 
 
 def _site(plan: Plan, simulated: tuple[LinkUse, ...] = ()) -> Iterator[Chart]:
-    """The map, and the loads of links that it has no room for."""
+    """Yield the map, and the loads of links where the map has no room for them."""
     yield site_map(plan, simulated)
     loads = trunk_loads(plan, simulated)
     if loads is not None:
@@ -61,14 +61,14 @@ def _plan_charts(plan: Plan, found: PlanSummary | None, timeline: PipelineTimeli
 
 
 def comparison_page(comparison: Comparison, found: PlanSummary, timeline: PipelineTimeline | None) -> Contents:
-    """The baselines side by side, then our plan."""
+    """Return the baselines' chart, then our plan."""
     plan = comparison.plan
     facts = [("comparison", comparison_line(comparison)), *plan_facts(plan, found)]
     return f"{plan.job.name}: baselines", facts, [baselines(comparison), *_plan_charts(plan, found, timeline)]
 
 
 def front_page(front: Pareto) -> Contents:
-    """The front, then the best plan by its first objective."""
+    """Return the front, then the best plan by its first objective."""
     facts = [("points", count(len(front.points))), ("objectives", " and ".join(front.objectives))]
     facts += [("note", note) for note in front.notes]
     charts = [front_chart(front)]
@@ -78,7 +78,7 @@ def front_page(front: Pareto) -> Contents:
 
 
 def sweep_page(result: SweepResult) -> Contents:
-    """Tokens (samples) per second over what varies."""
+    """Return tokens (samples) per second over the varied fields."""
     facts = [("points", f"{count(len(result.rows))}, {count(result.num_distinct)} distinct")]
     facts.append(("status", ", ".join(f"{count(number)} {status}" for status, number in result.statuses.items())))
     if result.best is not None:
@@ -89,7 +89,7 @@ def sweep_page(result: SweepResult) -> Contents:
 
 
 def simulation_page(plan: Plan, step: SimulatedStep) -> Contents:
-    """A simulated step: parts beside the plan's, timeline, links."""
+    """Return a simulated step: its parts and the plan's, timeline, links."""
     facts = [
         (
             "step",
@@ -107,7 +107,7 @@ def simulation_page(plan: Plan, step: SimulatedStep) -> Contents:
 
 
 def weeks_page(name: str, run: LongRun) -> Contents:
-    """Weeks under failures."""
+    """Return weeks of training under failures."""
     shares = run.goodput_fraction
     facts: Sequence[tuple[str, str]] = [
         ("days", f"{run.days:g}, {count(run.draws)} draws"),

@@ -1,4 +1,4 @@
-"""Charts as files of their own: SVG and PNG for a document, CSV for a spreadsheet."""
+"""Charts as separate files: SVG and PNG for a document, CSV for a spreadsheet."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from scaleacross.report.page.html import MISSING, can_draw
 from scaleacross.spec.csv_table import csv_text
 
 WIDTH: Final = 900
-"""Pixels of a chart in a document."""
+"""Width of a chart in a document, in pixels."""
 PNG_SCALE: Final = 2.0
-"""Pixels of a PNG per pixel of the chart: sharp in print."""
+"""Pixels of a PNG per pixel of the chart; 2 is sharp in print."""
 
 
 def picture_files(charts: Iterable[Chart]) -> dict[str, str | bytes]:
-    """NAME.svg, NAME.png and NAME.csv of every chart.
+    """Return NAME.svg, NAME.png and NAME.csv of every chart.
 
     Raises:
         InputError: the charting library is not installed.

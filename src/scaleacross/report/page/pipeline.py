@@ -1,4 +1,4 @@
-"""The pipeline of a step on a time axis: what every rank computes, what it waits for, and the critical path."""
+"""Charts of the pipeline of a step over time: computations of every rank, waits, and the critical path."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WORDS: Final = {"F": "forward", "B": "backward", "I": "input gradient", "W": "we
 MAX_SPANS: Final = 8500
 MAX_CLASSES: Final = 24
 NUM_PARTS: Final = 400
-"""Equal parts of a simulated step that are told apart."""
+"""Number of equal parts into which a simulated step is divided."""
 SAME: Final = 1e-9
-"""Relative difference of times that are one."""
+"""Relative difference up to which two times are equal."""
 SHADES: Final = {
     "forward": PALETTE[2],
     "backward": PALETTE[0],
@@ -33,7 +33,7 @@ SHADES: Final = {
 
 @dataclass(frozen=True)
 class Action:
-    """One computation: where, which, when."""
+    """One computation with its rank, index in the rank's order, virtual stage, pass, micro-batch and times."""
 
     rank: int
     index: int
@@ -45,7 +45,7 @@ class Action:
 
 
 def actions_of(timeline: PipelineTimeline) -> list[list[Action]]:
-    """The computations of every rank, in order."""
+    """Return the computations of every rank, in order."""
     out = []
     for rank, row in enumerate(timeline.rows):
         own = []
@@ -59,7 +59,11 @@ def actions_of(timeline: PipelineTimeline) -> list[list[Action]]:
 
 
 def critical_path(timeline: PipelineTimeline) -> list[Action]:
-    """The chain of computations that ends last: each began when the one before it, or its message, arrived; first to last."""
+    """Return the chain of computations that ends last, first to last.
+
+    Each one began when its predecessor on the rank ended, or when the message that it needs arrived, whichever was
+    later.
+    """
     rows = actions_of(timeline)
     known = {(one.stage, one.kind, one.micro_batch): one for row in rows for one in row}
     sent = _messages(timeline)
@@ -74,6 +78,7 @@ def critical_path(timeline: PipelineTimeline) -> list[Action]:
         for source in _sources(here, known):
             message = sent.get((source.stage, source.kind, source.micro_batch))
             before.append((message.arrival_s if message else source.end_s, source))
+        # an earlier start is required, so that the walk ends even where computations take no time
         before = [(at, one) for at, one in before if one.start_s < here.start_s and at <= here.start_s + tolerance]
         if not before:
             return path[::-1]
@@ -86,7 +91,7 @@ def _previous(row: Sequence[Action], here: Action) -> list[Action]:
 
 
 def _sources(here: Action, known: Mapping[tuple[int, str, int], Action]) -> Iterator[Action]:
-    """What ``here`` needs of other stages: the forward below it, or the gradient from above it."""
+    """Yield what ``here`` needs from other stages: the previous stage's forward, or the next stage's gradient."""
     wanted = [(here.stage - 1, "F")] if here.kind == "F" else [(here.stage + 1, "B"), (here.stage + 1, "I")]
     for stage, kind in wanted if here.kind != "W" else []:
         found = known.get((stage, kind, here.micro_batch))
@@ -95,13 +100,13 @@ def _sources(here: Action, known: Mapping[tuple[int, str, int], Action]) -> Iter
 
 
 def _messages(timeline: PipelineTimeline) -> dict[tuple[int, str, int], TimelineMessage]:
-    """Messages by stage, kind and micro-batch of the computation that sends them."""
+    """Return messages by stage, kind and micro-batch of the computation that sends them."""
     found = ((CELL.fullmatch(message.action), message) for message in timeline.messages)
     return {(int(cell[1]), cell[2], int(cell[3])): message for cell, message in found if cell is not None}
 
 
 def waits(timeline: PipelineTimeline) -> list[tuple[int, float, float]]:
-    """(rank, from, to) of the time in which a rank waits while the message that it waits for is on its way."""
+    """Return (rank, from, to) of the times, in seconds, in which a rank waits while its message is under way."""
     rows = actions_of(timeline)
     known = {(one.stage, one.kind, one.micro_batch): one for row in rows for one in row}
     sent, out = _messages(timeline), []
@@ -110,6 +115,7 @@ def waits(timeline: PipelineTimeline) -> list[tuple[int, float, float]]:
             for source in _sources(here, known):
                 message = sent.get((source.stage, source.kind, source.micro_batch))
                 if message is not None:
+                    # the time in which the rank is idle and the message under way
                     start, end = max(before.end_s, message.sent_s), min(here.start_s, message.arrival_s)
                     if end > start + SAME * timeline.step_s:
                         out.append((here.rank, start, end))
@@ -117,7 +123,7 @@ def waits(timeline: PipelineTimeline) -> list[tuple[int, float, float]]:
 
 
 def pipeline_chart(timeline: PipelineTimeline) -> Chart:
-    """A line per rank (of very long steps, of some ranks)."""
+    """Return a line per rank; of very long steps only some ranks are drawn."""
     rows = actions_of(timeline)
     most = max(1, MAX_SPANS // max(1, max(map(len, rows))))
     shown = _spread(len(rows), most)
@@ -151,7 +157,7 @@ def pipeline_chart(timeline: PipelineTimeline) -> Chart:
 
 
 def simulated_chart(step: SimulatedStep) -> Chart:
-    """A line per class of ranks of a simulated step: what took most of each small part of it."""
+    """Return a line per class of ranks of a simulated step: the activity that took most of each small part of it."""
     rows = sorted(step.rows, key=lambda row: (row.stage, row.name))
     shown = [rows[index] for index in _spread(len(rows), MAX_CLASSES)]
     part_s = step.step_s / NUM_PARTS
@@ -217,7 +223,7 @@ def _ms(seconds: float) -> float:
 
 
 def _spread(number: int, most: int) -> list[int]:
-    """At most ``most`` of ``number`` indices, evenly spread, both ends among them."""
+    """Return at most ``most`` of ``number`` indices, evenly spread, including both ends."""
     if number <= most:
         return list(range(number))
     return sorted({round(index * (number - 1) / max(1, most - 1)) for index in range(most)})

@@ -1,4 +1,4 @@
-"""Charts of where a plan sits: buildings and what joins them, and every rank with its coordinates."""
+"""Charts of a plan's placement: buildings and the links between them, and every rank with its coordinates."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from scaleacross.spec.simulation import LinkUse
 from scaleacross.spec.topology import Topology, trunk_bytes_per_s
 
 MAX_CELLS = 2048
-"""Cells of the placement at most; where there are more ranks, a cell stands for a block of them."""
+"""Most cells of the placement chart; with more ranks, a cell stands for a block of them."""
 COLUMNS = 64
 NAMED_LINKS = 3
-"""Links at most whose load the map itself shows."""
+"""Most links whose load the map itself shows."""
 SHOWN_LINKS = 24
 WIDE = {"domain": [-0.35, 1.35], "nice": False}
 TALL = {"domain": [-0.15, 1.15], "nice": False}
 
 
 def site_map(plan: Plan, simulated: tuple[LinkUse, ...] = ()) -> Chart:
-    """Buildings, the links between them, and how much of every link is used.
+    """Return a map of buildings, the links between them, and the used share of every link.
 
-    Args:
-        simulated: links with their use, both directions; without them the load of a link is that of the busiest of its level.
+    ``simulated`` holds the links' use in both directions; without it a link's load is that of the busiest of its level.
     """
     topology = Topology.model_validate(plan.job.topology)
     used = {share.building: share.num_accelerators for share in plan.placement.fill}
@@ -106,7 +105,7 @@ def site_map(plan: Plan, simulated: tuple[LinkUse, ...] = ()) -> Chart:
 
 
 def trunk_loads(plan: Plan, simulated: tuple[LinkUse, ...] = ()) -> Chart | None:
-    """The load of every link between buildings as bars; None where the map has room for them, or there is no link."""
+    """Return the load of every inter-building link as bars; None where the map has room for it, or there is no link."""
     topology = Topology.model_validate(plan.job.topology)
     if len(topology.trunks) <= NAMED_LINKS:
         return None
@@ -124,7 +123,7 @@ def trunk_loads(plan: Plan, simulated: tuple[LinkUse, ...] = ()) -> Chart | None
 
 
 def _spots(number: int) -> list[tuple[float, float]]:
-    """A row for one or two buildings, a circle for more."""
+    """Return positions of buildings: a row for one or two, a circle for more."""
     if number == 1:
         return [(0.5, 0.6)]
     if number == 2:
@@ -160,7 +159,7 @@ def _edge_tips() -> list[dict[str, Any]]:
 
 
 def placement(plan: Plan) -> Chart:
-    """Every rank, or block of neighbouring ranks, with its coordinates under the pointer."""
+    """Return every rank, or block of neighbouring ranks, with its coordinates in the tooltip."""
     degrees, order = plan.degrees, plan.placement.axis_order
     block = 1
     while degrees.world_size > MAX_CELLS * block:
@@ -199,12 +198,13 @@ def placement(plan: Plan) -> Chart:
 
 
 def _between(plan: Plan, first: int, last: int) -> str:
-    """Coordinates of the ranks from ``first`` to ``last`` on every axis of more than one."""
+    """Return coordinates of the ranks from ``first`` to ``last`` on every axis of degree above 1."""
     degrees, order = plan.degrees, plan.placement.axis_order
     low, high, steps = coordinates(degrees, order, first), coordinates(degrees, order, last), strides(degrees, order)
     parts = []
     for axis in GRID_AXES:
         if degrees.of(axis) > 1:
+            # a block of at least one period of the axis holds all its coordinates
             whole = last - first + 1 >= steps[axis] * degrees.of(axis)
             span = "all" if whole else str(low[axis]) if low[axis] == high[axis] else f"{low[axis]}–{high[axis]}"
             parts.append(f"{axis} {span}")
@@ -214,7 +214,7 @@ def _between(plan: Plan, first: int, last: int) -> str:
 def _cells(
     cells: list[dict[str, Any]], heads: list[dict[str, Any]], size: tuple[int, float], title: str
 ) -> dict[str, Any]:
-    """Squares building by building; ``size``: squares in a line, and lines."""
+    """Return squares building by building; ``size``: squares in a line, and lines."""
     columns, lines = size
     legend = {"title": title, "format": "d", "gradientLength": 160}
     x = field("c", "q", axis=None, scale={"domain": [0, columns], "nice": False})

@@ -1,4 +1,4 @@
-"""Charts of a plan's step: its parts, memory, links, goodput, what it answers to, what lost."""
+"""Charts of a plan's step: its parts, memory, links, goodput, sensitivities and alternatives."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ PART_NAMES = {
     "dp": "data-parallel",
     "optimizer": "optimizer and host",
 }
-"""Parts of a step, short enough for a phone."""
+"""Names of parts of a step, short enough for a phone."""
 MAX_STAGES = 64
 SHOWN_FIGURES = 10
 
 
 def waterfall(plan: Plan) -> Chart:
-    """The parts of the step one after the other."""
+    """Return the parts of the step one after the other."""
     rows, at = [], 0.0
     for name in COMPONENTS:
         seconds = plan.cost.component(name)
@@ -82,7 +82,7 @@ def waterfall(plan: Plan) -> Chart:
 
 
 def memory(plan: Plan) -> Chart:
-    """Memory of every pipeline stage, stacked by part, against capacity."""
+    """Return the memory of every pipeline stage, stacked by part, against capacity."""
     stages = plan.memory if len(plan.memory) <= MAX_STAGES else plan.memory[:: -(-len(plan.memory) // MAX_STAGES)]
     rows = [
         {"stage": stage.stage, "part": part, "GiB": round(getattr(stage, f"{part}_bytes") / GIB, 3), "order": order}
@@ -121,7 +121,7 @@ def memory(plan: Plan) -> Chart:
 
 
 def links(plan: Plan) -> Chart:
-    """How much of every level's capacity the busiest unit uses in a step."""
+    """Return the used share of every level's capacity at its busiest unit."""
     rows = [
         {
             "level": one.level,
@@ -139,7 +139,7 @@ def links(plan: Plan) -> Chart:
 
 
 def lost_time(lost: dict[LossCause, float], useful: float) -> Chart:
-    """Where the time goes under failures."""
+    """Return the shares of time under failures, by cause."""
     rows = [{"cause": "useful training", "share": useful, "said": percent(useful)}]
     rows += [
         {"cause": CAUSE_WORDS[cause], "share": share, "said": percent(share)} for cause, share in lost.items() if share
@@ -151,7 +151,7 @@ def lost_time(lost: dict[LossCause, float], useful: float) -> Chart:
 
 
 def answers(rows: Sequence[Sensitivity], step_s: float) -> Chart:
-    """Change of the step time when a figure of the topology is lower or higher."""
+    """Return the change of the step time when a figure of the topology is lower or higher."""
     shown = []
     for row in rows[:SHOWN_FIGURES]:
         for kind, change in (("less", row.less_s), ("more", row.more_s)):
@@ -175,7 +175,7 @@ def answers(rows: Sequence[Sensitivity], step_s: float) -> Chart:
 
 
 def others(plan: Plan) -> Chart:
-    """The plan beside the best plans that lost."""
+    """Return the plan and its best alternatives."""
     known = [one for one in plan.report.alternatives if one.step_s is not None]
     step_s = plan.estimated.step_s
     rows = [{"plan": "this plan", "seconds": step_s, "said": human_seconds(step_s), "why": ""}]
@@ -189,7 +189,7 @@ def others(plan: Plan) -> Chart:
 
 
 def _short(decision: Decision) -> str:
-    """Degrees above 1."""
+    """Return the degrees above 1."""
     return " · ".join(f"{axis} {degree}" for axis, degree in decision.degrees.model_dump().items() if degree > 1)
 
 

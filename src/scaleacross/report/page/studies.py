@@ -1,4 +1,4 @@
-"""Charts of many plans: a comparison, a Pareto front, a study; and of a simulation beside its plan."""
+"""Charts of many plans (a comparison, a Pareto front, a study), and of a simulation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OBJECTIVES = {"step_time": "step time, s"}
 
 
 def baselines(comparison: Comparison) -> Chart:
-    """Step time of our plan and of every baseline that has one."""
+    """Return the step times of our plan and of every baseline that has a plan."""
     rows: list[dict[str, Any]] = [{"plan": "scaleacross", "seconds": comparison.plan.cost.step_s, "why": ""}]
     for rival in comparison.rivals:
         if rival.step_s is not None:
@@ -42,7 +42,7 @@ def baselines(comparison: Comparison) -> Chart:
 
 
 def front_chart(front: Pareto) -> Chart:
-    """Both objectives of every point, with the bound of the one that was optimised."""
+    """Return both objectives of every point, with the bound of the objective that was optimised."""
     first, second = front.objectives
     rows = []
     for index, point in enumerate(front.points):
@@ -96,7 +96,7 @@ def _title(objective: str) -> str:
 
 
 def sweep_charts(result: SweepResult) -> Iterator[Chart]:
-    """Tokens or samples per second by what varies: bars for one path, a map for two, a map for each value of further ones."""
+    """Yield tokens or samples per second by the varied paths: bars for one path, a map for two, several for more."""
     varied = [path for path in result.study.paths if len({_key(row[path]) for row in result.rows}) > 1]
     if len({row["base"] for row in result.rows}) > 1:
         varied.insert(0, "base")
@@ -127,7 +127,7 @@ def sweep_charts(result: SweepResult) -> Iterator[Chart]:
 
 
 def _money(result: SweepResult, varied: Sequence[str]) -> Iterator[Chart]:
-    """Speed against the cost of tokens as owned, a point per point of the study, where the topologies state prices."""
+    """Yield speed against the cost of tokens as owned, where the topologies state prices."""
     rows = [
         {
             "point": ", ".join(_key(row[path]) for path in varied) or result.study.name,
