@@ -1,4 +1,7 @@
-"""A plan and its launch files in one directory: verified once, written together or not at all."""
+"""Write a verified plan and its launch files into one directory: either all files are written or none.
+
+``cli`` calls ``write_bundle``; recommendation plans share ``left_by_others`` and ``left_over``.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,15 @@ PlanT = TypeVar("PlanT")
 PLAN_FILE = "plan.json"
 SUBMIT_FILE = "SUBMIT.md"
 PREFERRED = ("torchrun", "megatron", "torchtitan", "kubernetes", "hostfiles")
-"""Launchers in the order in which one of them is named first, where the job states no target."""
+"""Order of preference among launchers for the submit command, where the job states no target."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What was written, which targets refused the plan for which reason, and which lie there from something else.
+    """Files written, and for each target that refused the plan the reason.
 
     Attributes:
-        left: targets that were not asked for, and whose files in the folder are not those that this plan and its options write.
+        left: targets not requested, whose files there differ from those that this plan would write.
     """
 
     files: tuple[Path, ...]
@@ -34,7 +37,10 @@ class Bundle:
     left: tuple[str, ...] = ()
 
     def submit_command(self, target: str) -> str:
-        """The command that submits the plan: of the job's target, else of the first launcher that was written; '' for none."""
+        """Return the shell command that submits the plan, or '' if no launcher was written.
+
+        It is the command of ``target`` if that was written, else of the first launcher of ``PREFERRED``.
+        """
         pages = {path.parent.name: path for path in self.files if path.name == SUBMIT_FILE}
         name = next((name for name in (target, *PREFERRED) if name in pages), None)
         if name is None:
@@ -85,7 +91,10 @@ def write_bundle(
 def left_by_others(
     plan: PlanT, emitters: Mapping[str, Callable[[PlanT], dict[str, str]]], written: Sequence[str], directory: Path
 ) -> tuple[str, ...]:
-    """Targets not among ``written`` of which ``directory`` holds files, but not those that ``plan`` would write."""
+    """Targets not in ``written`` whose files in ``directory`` differ from those that ``plan`` would write.
+
+    A target that refuses the plan counts if ``directory`` has a folder of its name.
+    """
     out = []
     for target in emitters if directory.is_dir() and any(directory.iterdir()) else ():
         if target in written:
@@ -102,7 +111,7 @@ def left_by_others(
 
 
 def left_over(left: Sequence[str], directory: Path) -> str:
-    """What to say about targets that ``left_by_others`` found."""
+    """Message to the user about the targets that ``left_by_others`` found."""
     return f"{directory} also holds {', '.join(left)} of another plan or other options: emit them too, or remove them"
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 
-# Longer than any name of a file: what a user pasted by mistake, of which the beginning says enough.
+# longer than any file name: the user pasted something by mistake, and its beginning identifies it
 _TOO_LONG = re.compile(r"[^\s/]{256,}")
 
 
@@ -43,7 +43,7 @@ class TooFewError(InputError):
 
 
 class PluginError(InputError):
-    """A package that adds something by entry point cannot be loaded, or its code failed; the message names it."""
+    """An object that a package adds cannot be loaded, or its code failed; the message names the package."""
 
 
 class InfeasibleError(ScaleAcrossError):
@@ -59,7 +59,7 @@ class TimeLimitError(ScaleAcrossError):
 
 
 class VerificationError(ScaleAcrossError):
-    """A plan is illegal, does not fit, or its stated cost does not recompute."""
+    """A plan is illegal, does not fit, or its stated figures do not recompute."""
 
     exit_code = 5
 
@@ -71,11 +71,11 @@ class EmitError(ScaleAcrossError):
 
 
 class EmulationError(ScaleAcrossError):
-    """A tool of this machine, or a process in an emulated host, failed; the message has its own words."""
+    """A tool of this machine or a process in an emulated host failed; the message quotes its output."""
 
 
 def unreadable(error: Exception) -> str:
-    """Why a file cannot be read, in words for its user: its encoding, or what the system says."""
+    """Reason why a file cannot be read, worded for its user: its encoding, or the operating system's message."""
     if not isinstance(error, UnicodeDecodeError):
         return str(getattr(error, "strerror", None) or error)
     if error.object[:2] in (b"\xff\xfe", b"\xfe\xff"):

@@ -8,7 +8,10 @@ from typing import Any
 
 
 def loaded_from(package: str, home: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of ``package`` whose names are those of other modules, ``home``: module -> names."""
+    """Return a ``__getattr__`` for ``package`` that imports a name's module when the name is first used.
+
+    ``home`` maps a module to the names that it defines. Other names raise AttributeError.
+    """
     modules = {name: module for module, names in home.items() for name in names}
 
     def attribute(name: str) -> Any:

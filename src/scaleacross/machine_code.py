@@ -1,4 +1,8 @@
-"""Loops as machine code, a clock that stands still while it is made, and a word to whoever waits for it."""
+"""Compile loops to machine code with numba, and keep compile time out of time limits.
+
+``cost_models`` and ``simulation`` compile their inner loops with ``compiled``. A search measures its limit with a clock
+from ``without_compiling``. ``when_compiling`` lets the command line tell the user why the first run takes longer.
+"""
 
 from __future__ import annotations
 
@@ -16,31 +20,43 @@ _TELL: Final[ContextVar[Callable[[], None] | None]] = ContextVar("tell", default
 
 
 def compiled(function: Function) -> Function:
-    """``function`` as machine code, which takes seconds once: it is kept on disk, beside its file or in the user's cache."""
-    from numba import njit  # late: whoever asks for a clock alone needs no compiler
+    """Return ``function`` compiled to machine code on its first call.
+
+    Compilation takes seconds once. The result is cached on disk, in the folder of the source file or in the user's
+    cache.
+    """
+    from numba import njit  # imported late: callers that need only a clock load no compiler
 
     _watch()
     try:
         found: Function = njit(cache=True)(function)
-    except RuntimeError:  # neither folder may be written
+    except RuntimeError:  # neither cache folder is writable
         found = njit(function)
     return found
 
 
 def without_compiling(clock: Clock) -> Clock:
-    """A clock that is one of ``CLOCKS``, but stands still while loops are compiled: the first search after an installation has as
-    much of its limit as all others. Other clocks as they are."""
+    """Return ``clock`` minus the time spent compiling; a clock that is not in ``CLOCKS`` is returned unchanged.
+
+    Otherwise the first search after an installation would lose part of its time limit to the compiler.
+    """
     return (lambda: clock() - _spent_s[clock]) if clock in CLOCKS else clock
 
 
 def when_compiling(tell: Callable[[], None]) -> None:
-    """Have ``tell`` called before the first loop of this process is compiled; not where all are on disk already."""
+    """Register ``tell``, which is called once, before the first loop of this process is compiled.
+
+    It is not called if all loops are cached on disk.
+    """
     _TELL.set(tell)
 
 
 @cache
 def _watch() -> None:
-    """Have the compiler say when it works; what a loop calls is compiled while it is."""
+    """Register a listener that adds compile time to ``_spent_s``.
+
+    Functions that a loop calls are compiled inside its own compilation, so only the outermost event is timed.
+    """
     from numba.core import event
 
     class Watch(event.Listener):  # type: ignore[misc]  # numba has no types

@@ -1,7 +1,8 @@
-"""What installed packages add, by entry point: schedules, collectives, baselines, emitters and workloads.
+"""Objects that installed packages add by entry point: schedules, collectives, baselines, emitters and workloads.
 
-A package names an object under the entry point group ``scaleacross.<kind>``. Names are read from its metadata; the object is
-loaded when somebody asks for that name, so a broken package stops those who use it and nobody else. Bundled names stay bundled.
+A package names an object under the entry point group ``scaleacross.<kind>``. Its names come from the package metadata.
+The object is loaded when its name is first used, so a broken package affects only those who use it. A bundled object
+keeps its name even if a package claims the same one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Plugin(NamedTuple):
     Attributes:
         kind: one of ``KINDS``.
         name: as it is given on the command line or in a file.
-        value: where the object is, ``package.module:attribute``.
+        value: location of the object, ``package.module:attribute``.
         package: name and version of the package.
     """
 
@@ -38,14 +39,14 @@ class Plugin(NamedTuple):
         return f"plugin '{self.name}' of {self.package} ({self.value}, entry point scaleacross.{self.kind})"
 
     def failed(self, error: Exception) -> PluginError:
-        """What to raise where the package's own code raised ``error``."""
+        """Return the error to raise after the package's own code raised ``error``."""
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return PluginError(f"{self}: {reason}; mend the package or uninstall it")
 
 
 @cache
 def plugins() -> tuple[Plugin, ...]:
-    """All that installed packages add, by kind and name. Nothing is loaded."""
+    """Entry points of all installed packages, sorted by kind and name. No object is loaded."""
     found = entry_points()
     groups = {kind: found.select(group=f"scaleacross.{kind}") for kind in KINDS}
     return tuple(sorted(_plugin(kind, one) for kind, group in groups.items() for one in group))
@@ -57,19 +58,20 @@ def _plugin(kind: Kind, one: EntryPoint) -> Plugin:
 
 
 def added_names(kind: Kind) -> tuple[str, ...]:
-    """Names that packages add to a kind, in order, each once."""
+    """Names that packages add to a kind, in sorted order and without repeats."""
     return tuple(dict.fromkeys(one.name for one in plugins() if one.kind == kind))
 
 
 class Registry(Mapping[K, V]):
-    """Bundled objects by name, then those of packages; a package's object is loaded when its name is looked up.
+    """Mapping from name to object: bundled ones first, then those of packages, each loaded when it is looked up.
 
     Args:
-        kind: whose entry points are read.
-        bundled: they hide a package's object of the same name.
-        accept: the object of a package, checked, its functions guarded; any exception says what is wrong with it.
+        kind: kind of entry point to read.
+        bundled: bundled objects; a package's object of the same name is never used.
+        accept: checks a package's object, guards its functions and returns it; it may raise any exception to refuse it.
 
-    Looking up raises PluginError where a package cannot be loaded, gives something else, or two give one name.
+    A look-up raises PluginError if the package cannot be loaded, if ``accept`` refuses its object, or if two packages
+    claim the name.
     """
 
     def __init__(self, kind: Kind, bundled: Mapping[K, V], accept: Callable[[Plugin, Any], V]) -> None:
@@ -107,12 +109,16 @@ class Registry(Mapping[K, V]):
         return sum(1 for _ in self)
 
     def hides(self, name: str) -> bool:
-        """Whether a bundled object has this name, so that a package's is never used."""
+        """Whether a bundled object has this name, so that a package's object of that name is never used."""
         return name in self._bundled
 
 
 def guarded(plugin: Plugin, function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` of a package, whose failures name the package. What it refuses on purpose passes as it is."""
+    """Wrap ``function`` of a package so that its failures name the package; ScaleAcrossError passes unchanged.
+
+    Raises:
+        TypeError: ``function`` is not callable.
+    """
     if not callable(function):
         raise TypeError(f"{function!r} cannot be called")
 
@@ -129,7 +135,11 @@ def guarded(plugin: Plugin, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def guarded_steps(plugin: Plugin, function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """The same for a generator function, which fails while it is read."""
+    """Wrap a generator function as ``guarded`` does; its failures are caught while the caller iterates.
+
+    Raises:
+        TypeError: ``function`` is not callable.
+    """
     if not callable(function):
         raise TypeError(f"{function!r} cannot be called")
 
@@ -146,7 +156,11 @@ def guarded_steps(plugin: Plugin, function: Callable[..., Iterator[Any]]) -> Cal
 
 
 def expect(value: Any, wanted: type[V]) -> V:
-    """``value`` if it is a ``wanted``. Raises TypeError."""
+    """Return ``value`` if it is an instance of ``wanted``.
+
+    Raises:
+        TypeError: it is not.
+    """
     if not isinstance(value, wanted):
         raise TypeError(f"a {wanted.__module__}.{wanted.__qualname__} is expected, not a {type(value).__name__}")
     return value

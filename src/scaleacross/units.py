@@ -32,7 +32,7 @@ USER_UNITS: dict[str, tuple[str, float]] = {
 }
 SI_SUFFIXES = ("_bytes_per_s", "_flop_per_s", "_bytes", "_watt", "_per_byte", "_s")
 UNCONVERTED_SUFFIXES = ("_per_hour", "_hours", "_per_1000_node_days")
-"""Units that are kept as they are stated: prices per hour, times between failures and their rates are never written otherwise."""
+"""Units kept as stated: prices per hour, mean times between failures and failure rates have one spelling only."""
 
 
 def si_key(key: str) -> tuple[str, float] | None:
@@ -54,7 +54,7 @@ def is_quantity(key: str) -> bool:
 
 
 def user_keys(key: str) -> list[str]:
-    """All spellings of an SI field that a YAML file may use, the SI one first; ``[key]`` for a field without unit."""
+    """Spellings of an SI field that a YAML file may use, the SI one first; ``[key]`` for a field without a unit."""
     for suffix in SI_SUFFIXES:
         if key.endswith(suffix):
             stem = key[: -len(suffix)]
@@ -101,7 +101,7 @@ def _scaled(value: Any, factor: float) -> Any:
 SIZE_UNITS = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12} | {
     f"{prefix}IB": 1024.0**power for power, prefix in enumerate("KMGT", start=1)
 }
-"""Units of a size as people write it, in capitals: decimal prefixes without an i, binary ones with it."""
+"""Units of a size in capitals, and their bytes: decimal prefixes (KB, MB, …) and binary ones (KIB, MIB, …)."""
 
 
 def parse_bytes(text: str) -> float:

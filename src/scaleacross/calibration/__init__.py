@@ -1,1 +1,1 @@
-"""Measurements in, catalogue figures out, each with its error on rows that the fit has not seen."""
+"""Fit catalogue figures to measurements; each fit comes with its error on rows that it has not seen."""

@@ -1,7 +1,7 @@
-"""An accelerator's catalogue file with fitted figures in place of its own, in the units in which the file states them.
+"""Write an accelerator's catalogue file with fitted figures, in the units of the file that they replace.
 
-The file is plain data here (key -> value, as YAML or JSON holds it): what was not fitted stays as it was written, under the
-keys and units of its author.
+The file is plain data here (key -> value, as YAML or JSON holds it). Figures that were not fitted stay as written,
+under the keys and units of their author.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PRODUCTS: Final = "gemm_models"
 
 @dataclass(frozen=True)
 class FittedFigure:
-    """A fitted value in SI (or a kernel model) and what it rests on."""
+    """A fitted value in SI (or a kernel model) and its source."""
 
     value: float | Mapping[str, float] | GemmModel | AttentionModel
     source: str
@@ -31,7 +31,7 @@ class FittedFigure:
 def accelerator_data(
     stated: Mapping[str, Any], name: str, figures: Mapping[str, FittedFigure]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The data of an entry ``name``, and the figures kept from the base.
+    """Return the data of an entry called ``name``, and the keys of figures kept from the base.
 
     Args:
         stated: data of the base's file, ``name`` included.
@@ -50,7 +50,7 @@ def accelerator_data(
 
 
 def _set(data: dict[str, Any], field: str, value: Any) -> str:
-    """Put a value into ``data`` under the spelling that it has there; the key of its provenance."""
+    """Put a value into ``data`` under its spelling there; returns its key in provenance."""
     if isinstance(value, GemmModel | AttentionModel):
         owner, _, kind = field.partition(".")
         data[owner] = {**(data.get(owner) or {}), kind: _model_data(value)} if kind else _model_data(value)
@@ -65,7 +65,7 @@ def _set(data: dict[str, Any], field: str, value: Any) -> str:
 
 
 def _model_data(model: GemmModel | AttentionModel) -> dict[str, Any]:
-    """The fields that differ from their defaults, times in µs."""
+    """Fields of a kernel model that differ from their defaults, times in µs."""
     out: dict[str, Any] = {}
     for key, value in model.model_dump(mode="json", exclude_defaults=True).items():
         spelling = f"{key[:-2]}_us" if key.endswith("_s") else key
@@ -74,7 +74,7 @@ def _model_data(model: GemmModel | AttentionModel) -> dict[str, Any]:
 
 
 def _in_unit(key: str, value: float) -> float:
-    """An SI value in the unit that ``key`` ends in."""
+    """Convert an SI value to the unit of the suffix of ``key``."""
     unit = si_key(key)
     return _rounded(value / unit[1] if unit else value)
 

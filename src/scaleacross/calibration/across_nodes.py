@@ -1,7 +1,8 @@
-"""Collectives over several nodes: held against the planner's own price on the machine that they name, and fitted to.
+"""Collectives over several nodes: compare them with the planner's time on their machine, and fit its levels.
 
-The price is that of the library's own choice (ring or tree, NCCL's defaults) for groups of equally many ranks on every node, on
-whole hosts of the stated accelerator, with the stated fabric's port for each of them. Machines come through a ``find`` function.
+The planner's time is that of the library's own choice (ring or tree, NCCL's defaults). Groups have equally many ranks
+on every node, on whole hosts of the stated accelerator, with one port of the stated fabric for each rank. Machines come
+through a ``find`` function.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "p
 
 @dataclass(frozen=True)
 class Fleet:
-    """Hosts of one machine: an accelerator's port to the outside, accelerators per host, and so many of them as a topology."""
+    """One kind of machine.
+
+    ``port`` is one accelerator's network port, ``topology`` builds a topology of a given number of accelerators.
+    """
 
     port: str
     accelerators_per_host: int
@@ -44,11 +48,14 @@ class Fleet:
 
 
 FindFleet = Callable[[str, str], Fleet]
-"""By accelerator and fabric as a file words them. Raises InputError where no machine is known."""
+"""(accelerator, fabric), as a file words them -> machine. Raises InputError if no machine is known."""
 
 
 def node_errors(rows: Sequence[Measurement], skipped: list[Skipped], find: FindFleet) -> Iterator[GroupErrors]:
-    """(system, operation, size class), port and errors of rows over several nodes; machines that nobody knows are skipped."""
+    """Yield (system, operation, size class), port and errors of the rows over several nodes.
+
+    Rows of unknown machines are appended to ``skipped``.
+    """
     for label, machine, own in _by_machine(rows, skipped, find):
         found = []
         for (nodes, ranks), group in _grouped(own).items():
@@ -62,7 +69,10 @@ def node_errors(rows: Sequence[Measurement], skipped: list[Skipped], find: FindF
 
 @dataclass(frozen=True)
 class NodeFit:
-    """One machine: its topology as the catalogue has it and with fitted levels, the fits, and what the file calls it."""
+    """Fit of one machine.
+
+    ``label`` is the file's name of it, ``base`` the topology of the catalogue, ``topology`` that with fitted levels.
+    """
 
     label: str
     base: Topology
@@ -73,7 +83,7 @@ class NodeFit:
 def node_fits(
     rows: Sequence[Measurement], source: str, date: str, skipped: list[Skipped], find: FindFleet
 ) -> Iterator[NodeFit]:
-    """The rack and zone levels of every machine that ``rows`` name, fitted to them."""
+    """Fit the rack and zone levels of every machine that ``rows`` name."""
     for label, machine, own in _by_machine(rows, skipped, find):
         most = max(row.num_nodes for row in own)
         topology = machine.topology(most * machine.accelerators_per_host)

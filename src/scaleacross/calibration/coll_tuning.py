@@ -1,10 +1,11 @@
-"""NCCLX's own predictions as measurements: what ``ncclQueryCollTuning`` says about a communicator, saved as JSON.
+"""Read NCCLX's own predictions, ``ncclQueryCollTuning`` of a communicator saved as JSON, as if they were measurements.
 
-torchcomms' binding ``query_coll_tuning(comm)`` returns a mapping; saved with ``json.dump`` it is one export, a list of them is
-several communicators. Read here: ``n_ranks``, ``n_nodes`` and ``best_by_size``, {function: [[size_bytes, algorithm, protocol,
-channels, threads, time_us], ...]}: the time that NCCL's model, its own corrections included, gives the choice it would make, for
-1 B to 1 GiB. Sizes are full tensors, as in nccl-tests. An algorithm of null (time −1) means that the communicator has none. The
-model has straight lines between sizes, so curves through its points are the model; whether it is right only measurements tell.
+torchcomms' binding ``query_coll_tuning(comm)`` returns a mapping. Saved with ``json.dump`` it is one export; a list of
+them is several communicators. Read here: ``n_ranks``, ``n_nodes`` and ``best_by_size``, {function: [[size_bytes,
+algorithm, protocol, channels, threads, time_us], ...]}. The time is what NCCL's model, with its own corrections, gives
+the choice it would make, for 1 B to 1 GiB. Sizes are full tensors, as in nccl-tests. An algorithm of null (time −1)
+means that the communicator has none. The model is linear between sizes, so curves through its points are the model.
+Only measurements tell whether it is right.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def is_export(text: str) -> bool:
 
 
 def read_export(path: Path, text: str, add: Add, left_out: Counter[tuple[str, str]]) -> None:
-    """Hand every usable time to ``add`` (place, operation, ranks, bytes, seconds) and count the others.
+    """Pass every usable time to ``add`` (place, operation, ranks, bytes, seconds) and count the others in ``left_out``.
 
     Raises:
         InputError: no JSON, no export of this version, or a figure is missing or no number.

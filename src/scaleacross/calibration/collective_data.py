@@ -1,10 +1,14 @@
-"""Measured times of collectives: a CSV, the output of nccl-tests, or NCCLX's own predictions.
+"""Read measured times of collectives from a CSV, the output of nccl-tests, or NCCLX's own predictions.
 
-CSV: columns ``op, n_gpus, size_bytes, time_us``; rows whose ``kind`` is not ``measured``, without a size or time, or of another
-operation are left out and counted; ``n_nodes``, ``system``, ``gpu``, ``fabric`` are kept where given. nccl-tests:
-the out-of-place time of every size; operation and ranks from the file's own comments where it has them, the operation else from a
-file name with that of the program (``all_reduce_perf.log``). JSON: an export of ``ncclQueryCollTuning`` (``coll_tuning``), whose
-times are predictions and are called so wherever the fit is quoted.
+CSV: columns ``op, n_gpus, size_bytes, time_us``. Rows are left out and counted if their ``kind`` is not ``measured``,
+if they lack a size or time, or if they are of another operation. ``n_nodes``, ``system``, ``gpu`` and ``fabric`` are
+kept if given.
+
+nccl-tests: the out-of-place time of every size. Operation and ranks come from the file's own comments. Without them the
+operation comes from a file name with that of the program (``all_reduce_perf.log``).
+
+JSON: an export of ``ncclQueryCollTuning`` (``coll_tuning``). Its times are predictions, and wherever the fit is quoted
+they are called so.
 """
 
 from __future__ import annotations
@@ -32,13 +36,16 @@ _RANK: Final = re.compile(
 )
 _TIME: Final = re.compile(r"\d+(\.\d+)?")
 _TIMED: Final = 8
-"""Cells of a line of nccl-tests from the out-of-place time on."""
+"""Number of cells in a line of nccl-tests from the out-of-place time to the end."""
 _STATED: Final = re.compile(r"(?P<op>[a-z_]+)(?:@(?P<ranks>\d+))?=(?P<path>.+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One collective inside one scale-up domain, or over ``num_nodes`` nodes; ``gpu`` and ``fabric`` as the file words them."""
+    """One collective inside one scale-up domain, or over ``num_nodes`` nodes.
+
+    ``gpu`` and ``fabric`` are texts of the file.
+    """
 
     op: CurveOp
     num_ranks: int
@@ -51,13 +58,16 @@ class Measurement:
 
     @property
     def label(self) -> str:
-        """The system that the file names, or else the accelerator."""
+        """The system that the file names, else the accelerator."""
         return self.system or self.gpu
 
 
 @dataclass(frozen=True)
 class CollectiveFile:
-    """What a file holds: rows that can be used, and how many cannot, by (system, reason); ``origin`` unless measured."""
+    """Content of a file: usable rows, and the number of unusable ones by (system, reason).
+
+    ``origin`` says where times come from if they were not measured.
+    """
 
     path: Path
     rows: tuple[Measurement, ...]
@@ -66,16 +76,16 @@ class CollectiveFile:
 
     @property
     def label(self) -> str:
-        """How provenance quotes the file: name, digest, and where its times come from if nobody measured them."""
+        """Name of the file in provenance: name, digest, and the origin of times that were not measured."""
         own = read_data_file(self.path).label
         return f"{own}, {self.origin}" if self.origin else own
 
 
 def read_stated(given: str | Path) -> CollectiveFile:
-    """``read_collectives`` of a path, or of ``OP=PATH`` or ``OP@RANKS=PATH`` for nccl-tests output that does not say these.
+    """Read a path with ``read_collectives``; ``OP=PATH`` or ``OP@RANKS=PATH`` supply what nccl-tests output lacks.
 
     Raises:
-        InputError: as there.
+        InputError: as ``read_collectives``.
     """
     stated = _STATED.fullmatch(str(given))
     if stated is None or stated["op"] not in _OP_NAMES:
@@ -84,7 +94,7 @@ def read_stated(given: str | Path) -> CollectiveFile:
 
 
 def read_collectives(path: str | Path, op: CurveOp | None = None, num_ranks: int | None = None) -> CollectiveFile:
-    """Times of a CSV, an nccl-tests output or a JSON export of ``ncclQueryCollTuning``, plain or gzip, told apart by content.
+    """Read a CSV, an nccl-tests output or an export of ``ncclQueryCollTuning``, plain or gzip, recognised by content.
 
     Args:
         op: operation of an nccl-tests file that does not name it (older versions).
@@ -145,7 +155,7 @@ def _csv_rows(path: Path, lines: Sequence[str], left_out: Counter[tuple[str, str
 
 
 def _unusable(row: Mapping[str, str]) -> str:
-    """Why a row of a known operation is no measurement; empty when it is one."""
+    """Reason why a row of a known operation is no measurement; empty if it is one."""
     if (kind := row.get("kind", "measured")) != "measured":
         return f"not measured but '{kind}'"
     return "" if row["size_bytes"] and row["time_us"] else "no size or no time"

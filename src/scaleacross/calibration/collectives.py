@@ -1,13 +1,13 @@
-"""Fit curves of collectives to measurements, and say how well they hold on sizes that the fit has not seen.
+"""Fit curves of collectives to measurements, and measure their error on sizes that the fit has not seen.
 
-The fit, for one operation and group size (all systems given share it):
+The fit, for one operation and group size (all given systems share it):
 
 1. median time of every size
 2. the rising sequence nearest to the medians in absolute log error (pool adjacent violators with medians)
 3. the fewest of its points such that straight lines between them pass within TOLERANCE (relative) of all others
 
-Between two points time is α + β·S with an α and β of their own, so the points are the size classes. The held-out error
-fits every second size (4× apart) and predicts the others.
+Between two points time is α + β·S with their own α and β, so the points are the size classes. The held-out error fits
+every second size (4× apart) and predicts the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scaleacross.calibration.collective_data import Measurement
 from scaleacross.cost_models.collective_curves import GROUPS, curve_s, domain_table
 from scaleacross.spec.network import CURVE_OPS, CollectiveCurve, CurveOp
 
-K = TypeVar("K", bound=Any)  # something that sorts
+K = TypeVar("K", bound=Any)  # sortable keys
 
 TOLERANCE: Final = 0.03
 MIB: Final = 2**20
@@ -37,7 +37,7 @@ SIZE_CLASSES: Final[dict[str, tuple[float, float]]] = {
 
 @dataclass(frozen=True)
 class CurveError:
-    """Relative errors, prediction over measurement less 1, of one system (``all`` for all), operation and size class."""
+    """Relative errors, prediction / measurement − 1, of one system, operation (``all``: all of them) and size class."""
 
     system: str
     op: str
@@ -46,7 +46,7 @@ class CurveError:
 
 
 def fit_curves(rows: Iterable[Measurement]) -> tuple[CollectiveCurve, ...]:
-    """One curve per operation and group size with two sizes at least, in the order of ``CURVE_OPS``."""
+    """One curve per operation and group size that has at least two sizes, in the order of ``CURVE_OPS``."""
     out = []
     for (op, num_ranks), group in _grouped(rows, lambda row: (CURVE_OPS.index(row.op), row.num_ranks)):
         sizes, medians = _medians(group)
@@ -68,6 +68,7 @@ def rising(times: Sequence[float]) -> list[float]:
     blocks: list[list[float]] = []
     for time in times:
         blocks.append([time])
+        # a time below that of a smaller size is noise: both join one block with their common median
         while len(blocks) > 1 and median(blocks[-2]) > median(blocks[-1]):
             last = blocks.pop()
             blocks[-1] = [*blocks[-1], *last]
@@ -75,11 +76,13 @@ def rising(times: Sequence[float]) -> list[float]:
 
 
 def fewest_points(x: Sequence[float], y: Sequence[float], tolerance: float) -> list[int]:
-    """Indices of the fewest points, both ends among them, whose polyline is within ``tolerance`` of all.
+    """Indices of the fewest points, both ends included, whose polyline is within ``tolerance`` of all points.
 
-    Tolerance is relative to y. Of equally short choices the one with the least largest deviation. O(n³).
+    The tolerance is relative to y. Among choices of equal length, the one with the smallest largest deviation is used.
+    O(n³).
     """
     at, value = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    # best[end] = (points used, largest deviation, previous point) of the best polyline that ends there
     best: list[tuple[int, float, int]] = [(1, 0.0, -1)]
     for end in range(1, len(at)):
         options = []
@@ -87,6 +90,7 @@ def fewest_points(x: Sequence[float], y: Sequence[float], tolerance: float) -> l
             inside = slice(start, end + 1)
             line = np.interp(at[inside], at[[start, end]], value[[start, end]])
             off = float(np.abs(line / value[inside] - 1).max())
+            # neighbouring points have nothing between them, so a polyline always exists
             if off <= tolerance or start == end - 1:
                 options.append((best[start][0] + 1, max(best[start][1], off), start))
         best.append(min(options))
@@ -97,7 +101,7 @@ def fewest_points(x: Sequence[float], y: Sequence[float], tolerance: float) -> l
 
 
 def predict_s(curves: Sequence[CollectiveCurve], rows: Sequence[Measurement]) -> list[float]:
-    """Times that the curves give for what was measured; NaN where they know nothing of an operation."""
+    """Times of the curves for the measured rows, s; NaN for operations without a curve."""
     table = domain_table(curves, int(GROUPS[-1]))
     if table is None:
         return [math.nan] * len(rows)
@@ -114,7 +118,10 @@ def score(curves: Sequence[CollectiveCurve], rows: Sequence[Measurement]) -> lis
 
 
 def held_out(rows: Sequence[Measurement]) -> list[CurveError]:
-    """Errors per system on sizes left out: of its sizes every second one is fitted, the others predicted, and vice versa."""
+    """Errors per system on sizes left out.
+
+    Every second size is fitted and the others are predicted, then the other way round.
+    """
     errors: list[tuple[Measurement, float]] = []
     for _, own in _grouped(rows, lambda row: row.system):
         number = dict(_numbered(own))
@@ -127,7 +134,7 @@ def held_out(rows: Sequence[Measurement]) -> list[CurveError]:
 
 
 def summarise(errors: Iterable[tuple[Measurement, float]]) -> list[CurveError]:
-    """Errors gathered by system, operation and size class; ``all`` operations of a system follow its operations."""
+    """Group errors by system, operation and size class; ``all`` operations of a system follow its single ones."""
     known = [(row, error) for row, error in errors if not math.isnan(error)]
     out = []
     for system in sorted({row.system for row, _ in known}):
@@ -144,7 +151,7 @@ def summarise(errors: Iterable[tuple[Measurement, float]]) -> list[CurveError]:
 
 
 def _numbered(rows: Iterable[Measurement]) -> Iterator[tuple[tuple[CurveOp, int, int], int]]:
-    """Position of every size among the sizes of its operation and group."""
+    """Yield every size with its index among the sizes of its operation and group."""
     for (op, num_ranks), group in _grouped(rows, lambda row: (row.op, row.num_ranks)):
         for index, size in enumerate(sorted({row.size_bytes for row in group})):
             yield (op, num_ranks, size), index

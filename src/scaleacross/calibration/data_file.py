@@ -1,4 +1,4 @@
-"""A file of measurements as text, plain or gzip, with what identifies it wherever it is quoted."""
+"""Read a file of measurements, plain or gzip, with a digest that identifies it wherever it is quoted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 @dataclass(frozen=True)
 class DataFile:
-    """The text of a file; ``digest`` is the start of the SHA-256 of its bytes as they are stored."""
+    """The text of a file; ``digest`` is the start of the SHA-256 of its stored bytes."""
 
     path: Path
     text: str
@@ -25,7 +25,7 @@ class DataFile:
 
     @property
     def label(self) -> str:
-        """How provenance quotes it: ``gemm.csv (sha256 0123456789ab)``."""
+        """Name of the file in provenance: ``gemm.csv (sha256 0123456789ab)``."""
         return f"{self.path.name} (sha256 {self.digest})"
 
 
@@ -33,7 +33,7 @@ MAX_FILE_BYTES = 64 * 2**20
 
 
 def read_data_file(path: str | Path) -> DataFile:
-    """The UTF-8 text of ``path``, unpacked where it is gzip.
+    """Return the UTF-8 text of ``path``, unpacked if it is gzip.
 
     Raises:
         InputError: it cannot be read, is damaged, is no text, or is empty.

@@ -1,7 +1,7 @@
-"""Benchmark files held against the catalogue: error per group, and what was skipped for which reason.
+"""Compare benchmark files with the catalogue: error per group, and rows skipped with the reason.
 
-Catalogue entries come through a ``find`` function, so that this room reads no catalogue; it raises InputError for a name
-that there is not.
+Catalogue entries come through a ``find`` function, because this room does not read the catalogue. It raises InputError
+for an unknown name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Entry = TypeVar("Entry", Accelerator, NetworkTechnology)
 FindAccelerator = Callable[[str], Accelerator]
 FindNetwork = Callable[[str], NetworkTechnology]
 GroupErrors = tuple[tuple[str, ...], str, Floats]
-"""What tells a group apart, the entry that predicted, and its relative errors."""
+"""Key of a group (as HEADS names it), the entry that predicted, and the group's relative errors."""
 FileKind = Literal["gemm", "attention", "collectives"]
 
 HEADS: Final[Mapping[FileKind, tuple[str, ...]]] = {
@@ -39,7 +39,7 @@ HEADS: Final[Mapping[FileKind, tuple[str, ...]]] = {
     "attention": ("accelerator",),
     "collectives": ("system", "op", "size"),
 }
-"""What the groups of a file are told apart by."""
+"""Columns that define the groups of a file."""
 SMALL: Final = f"product below {MIN_GEMM_FLOP / 1e9:g} GFLOP: its time is launch"
 
 
@@ -57,13 +57,13 @@ LinkOf = Callable[[Measurement], str]
 
 
 def stated_link(row: Measurement) -> str:
-    """The link technology of a row of one node, by the system that its file names; empty where it names none."""
+    """Link technology of a row of one node, from the system that its file names; empty without one."""
     return SCALE_UP_OF.get(row.system, row.system)
 
 
 @dataclass(frozen=True)
 class GroupScore:
-    """Error of one group: ``group`` as HEADS names it, ``entry`` the catalogue entry that predicted."""
+    """Error of one group: its key as HEADS names it, and ``entry``, the catalogue entry that predicted."""
 
     group: tuple[str, ...]
     entry: str
@@ -72,7 +72,7 @@ class GroupScore:
 
 @dataclass(frozen=True)
 class FileScore:
-    """The outcome for one kind of file; ``overall`` pools the rows of all groups."""
+    """Result for one kind of file; ``overall`` pools the rows of all groups."""
 
     kind: FileKind
     files: tuple[str, ...]
@@ -84,7 +84,7 @@ class FileScore:
 
 
 def score_gemm_file(path: str | Path, find: FindAccelerator) -> FileScore:
-    """Products of at least MIN_GEMM_FLOP against the kernel models that ``find`` knows.
+    """Score the kernel models that ``find`` returns on the products of at least MIN_GEMM_FLOP.
 
     Raises:
         InputError: the file cannot be read, or no row can be used; the message counts the reasons.
@@ -108,7 +108,7 @@ def score_gemm_file(path: str | Path, find: FindAccelerator) -> FileScore:
 
 
 def score_attention_file(path: str | Path, find: FindAccelerator) -> FileScore:
-    """Causal forward calls against the attention models that ``find`` knows. Raises InputError as ``score_gemm_file``."""
+    """Score the attention models of ``find`` on causal forward calls. Raises InputError as ``score_gemm_file``."""
     skipped: list[Skipped] = []
     groups: list[tuple[tuple[str, ...], str, Floats]] = []
     sweeps = read_attention_times(Path(path))
@@ -130,13 +130,13 @@ def score_collective_files(
     over_nodes: OverNodes = lambda _rows, _skipped: (),
     link_of: LinkOf = stated_link,
 ) -> FileScore:
-    """Collectives inside a scale-up domain against the curves of link technologies, and over nodes against ``over_nodes``.
+    """Score link technologies' curves on collectives inside a scale-up domain, and ``over_nodes`` on those over nodes.
 
     Args:
         given: files, or ``OP=FILE``, as ``read_stated`` takes them.
         network: the technology of all rows; None: that of each row.
-        over_nodes: groups with their errors of rows over several nodes, and what it skips.
-        link_of: the technology of a row of one node; empty where the file does not say.
+        over_nodes: returns groups with errors for rows over several nodes, and appends what it skips.
+        link_of: returns the technology of a row of one node; empty if the file does not say.
 
     Raises:
         InputError: a file cannot be read, or no row can be used.
@@ -168,7 +168,7 @@ def score_collective_files(
 
 
 def dtype_refused(accelerator: Accelerator, kind: str) -> str:
-    """Why ``accelerator`` cannot say anything about products of ``kind``; empty when it can."""
+    """Reason why ``accelerator`` cannot predict products of ``kind``; empty if it can."""
     if kind not in ELEMENT_BYTES:
         return f"unknown gemm_dtype '{kind}'; known: bfloat16, float16, {', '.join(ELEMENT_BYTES)}"
     precision = "fp8" if kind == "fp8_block" else kind

@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
 
 DTYPE_KINDS: Final[Mapping[str, str]] = {"bfloat16": "bf16", "float16": "fp16"}
-"""Names of ``gemm_dtype`` that differ from the catalogue's; the others are taken as they are."""
+"""Values of ``gemm_dtype`` that differ from the catalogue's names; other values are used unchanged."""
 
 _GEMM_COLUMNS: Final = ("m", "n", "k")
 _ATTENTION_COLUMNS: Final = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim")
@@ -39,11 +39,11 @@ class GemmTimes:
 
     @property
     def flop(self) -> Floats:
-        """Multiply-adds counted twice."""
+        """FLOP of every product, (n,): a multiply-add counts as two."""
         return 2.0 * self.rows * self.cols * self.depth
 
     def take(self, rows: NDArray[np.bool_]) -> Self:
-        """The rows of a mask."""
+        """Return the rows that a mask selects."""
         return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
 
     def shapes(self) -> NDArray[np.int64]:
@@ -63,7 +63,7 @@ class AttentionTimes:
     time_s: Floats
 
     def take(self, rows: NDArray[np.bool_]) -> Self:
-        """The rows of a mask."""
+        """Return the rows that a mask selects."""
         return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
 
     def shapes(self) -> NDArray[np.int64]:
@@ -72,7 +72,7 @@ class AttentionTimes:
 
 
 def read_gemm_times(path: Path) -> dict[tuple[str, str], GemmTimes]:
-    """(accelerator, kernel kind) -> measurements, kinds by the catalogue's names. Raises InputError."""
+    """Read (accelerator, kernel kind) -> measurements, with the catalogue's names of kinds. Raises InputError."""
 
     def key_of(row: Mapping[str, str]) -> tuple[str, str]:
         dtype = row["gemm_dtype"].strip()
@@ -83,7 +83,7 @@ def read_gemm_times(path: Path) -> dict[tuple[str, str], GemmTimes]:
 
 
 def read_attention_times(path: Path) -> dict[str, AttentionTimes]:
-    """accelerator -> measurements. Raises InputError."""
+    """Read accelerator -> measurements. Raises InputError."""
     groups = _read(path, ("accelerator",), _ATTENTION_COLUMNS, lambda row: row["accelerator"].strip())
     return {key: AttentionTimes(*columns) for key, columns in groups.items()}
 
@@ -91,7 +91,10 @@ def read_attention_times(path: Path) -> dict[str, AttentionTimes]:
 def _read(
     path: Path, keys: tuple[str, ...], sizes: tuple[str, ...], key_of: Callable[[Mapping[str, str]], Key]
 ) -> dict[Key, list[Floats]]:
-    """Rows grouped by ``key_of`` (which reads the columns ``keys``): columns ``sizes`` and the time in seconds."""
+    """Read the columns ``sizes`` and the time in seconds, grouped by ``key_of``.
+
+    ``key_of`` reads the columns ``keys``.
+    """
     groups: dict[Key, list[list[float]]] = {}
     reader = csv.DictReader(read_data_file(path).text.splitlines())
     needed, there = (*keys, *sizes, "time_us"), reader.fieldnames or ()

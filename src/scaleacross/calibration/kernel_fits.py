@@ -1,4 +1,4 @@
-"""Fitted kernel figures of one accelerator from a user's sweep: checked, fitted, with origin and errors."""
+"""Fit the kernel figures of one accelerator to a user's sweep: check, fit, and state origin and errors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from scaleacross.spec.accelerator import Accelerator, GemmKind
 from scaleacross.spec.kernel_model import AttentionModel, GemmModel
 
 AT_LIMIT: Final = 0.94
-"""A fraction that a fit has raised beyond this, against the pull of the base: the base states too little of it."""
+"""A fraction that a fit raises above this, against the pull of the base, shows that the base states too low a rate."""
 WORSE: Final = 1.1
-"""Error left out over that of the base from which on the fit is in doubt; below it the two are equal."""
+"""Ratio of the held-out error to that of the base above which the fit is in doubt; below it the two count as equal."""
 
 
 @dataclass(frozen=True)
 class KernelFit:
-    """A figure for the catalogue, its errors, and what a reader has to know of it."""
+    """A figure for the catalogue, its errors, and remarks for its reader."""
 
     field: str
     figure: FittedFigure
@@ -39,7 +39,7 @@ class KernelFit:
 
 
 def fit_products(label: str, kind: GemmKind, times: GemmTimes, base: Accelerator, source: str, date: str) -> KernelFit:
-    """The product model of ``kind``, starting from that of ``base``.
+    """Fit the product model of ``kind``, starting from that of ``base``.
 
     Args:
         source: the file, as provenance is to quote it.
@@ -56,7 +56,7 @@ def fit_products(label: str, kind: GemmKind, times: GemmTimes, base: Accelerator
 
 
 def fit_calls(label: str, times: AttentionTimes, base: Accelerator, source: str, date: str) -> KernelFit:
-    """The attention model, starting from that of ``base``; arguments and errors as ``fit_products``."""
+    """Fit the attention model, starting from that of ``base``; arguments and errors are those of ``fit_products``."""
     machine, model = machine_of(base, "bf16"), attention_model_of(base)
     check_attention(label, times, machine, base.name)
     result = fit_attention(times, machine, base=model)
@@ -107,5 +107,5 @@ def _doubts(
 
 
 def percents(score: Score) -> str:
-    """Median and 90th percentile: ``3.8 %, 11.3 %``."""
+    """Median and 90th percentile of absolute errors as text: ``3.8 %, 11.3 %``."""
     return f"{100 * score.median_abs_error:.1f} %, {100 * score.p90_abs_error:.1f} %"

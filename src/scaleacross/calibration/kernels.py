@@ -1,8 +1,8 @@
-"""Fit the kernel-time models to benchmark sweeps, and say how well they hold on shapes that the fit has not seen.
+"""Fit the kernel-time models to benchmark sweeps, and measure their error on shapes that the fit has not seen.
 
-The out-of-sample error leaves whole shapes out, NUM_FOLDS times; every fold is fitted from the same cold starts as the
-model that is kept. Few shapes cannot tell all parameters apart: then, given the model of a similar accelerator, only its
-rates and launch are fitted and the rest is kept.
+The out-of-sample error leaves whole shapes out, NUM_FOLDS times. Every fold is fitted from the same cold starts as the
+model that is kept. Few shapes cannot determine all parameters. Then, if the model of a similar accelerator is given,
+only its rates and launch are fitted and the rest is kept.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Floats = NDArray[np.float64]
 Model = TypeVar("Model", GemmModel, AttentionModel)
 
 MIN_GEMM_FLOP: Final = 1e9
-"""Products below it are left out of fit and score: their time is launch, and training hardly has any."""
+"""Smaller products are left out of fit and score: their time is mostly launch, and training has hardly any."""
 NUM_FOLDS: Final = 5
 LOSS_SCALE: Final = 0.02
-"""Relative error beyond which a row pulls with constant force; small, so that the fit follows the median."""
+"""Relative error beyond which a row pulls with constant force; it is small, so that the fit follows the median."""
 SIGNIFICANT_DIGITS: Final = 4
 
 _CREDIT_STARTS: Final = (0.3, 0.9)
-"""Where the search starts: hardly any credit for part-filled waves, and nearly full credit."""
+"""Starting values of the credits: hardly any credit for part-filled waves, and nearly full credit."""
 _TILES: Final = ((256, 128), (128, 256), (128, 128))
 _MENUS: Final[tuple[dict[str, Any], ...]] = (
     {"tiles": _TILES, "splits": (1, 2, 4, 8)},
     {"tiles": (*_TILES, (128, 192), (192, 128)), "splits": (1, 2, 4)},
 )
-"""What a library may choose from; the fit takes the menu of least loss."""
+"""Tiles and splits that a library may choose from; the fit keeps the menu of least loss."""
 _GEMM_PARAMETERS: Final = (
     Parameter("compute_efficiency_fraction", 0.8, "fraction"),
     Parameter("memory_efficiency_fraction", 0.8, "fraction"),
@@ -67,25 +67,28 @@ _ATTENTION_PARAMETERS: Final = (
 
 _GEMM_RATES: Final = ("compute_efficiency_fraction", "memory_efficiency_fraction", "launch_s")
 _ATTENTION_RATES: Final = ("compute_efficiency_fraction", "launch_s")
-"""What few shapes can tell: how fast, and what an empty call costs."""
+"""Parameters that few shapes can determine: the speed, and the time of an empty call."""
 LEASH: Final = 3 * LOSS_SCALE
-"""Pull towards the base while its rates are fitted: a factor e weighs as much as one row that is 6 % off."""
+"""Pull towards the base while its rates are fitted: a factor e weighs as much as one row with an error of 6 %."""
 SPARSE: Final = 4
-"""Below this many times the shapes that a full fit needs, the rates alone are fitted too, and the better of the two is kept."""
+"""Multiple of the shapes that a full fit needs.
+
+With fewer shapes, the rates alone are fitted as well, and the better of the two fits is kept.
+"""
 
 
 class Times(Protocol):
-    """Measured times with the shapes that they belong to."""
+    """Measured times and their shapes."""
 
     @property
     def time_s(self) -> Floats:
         """Seconds of every row."""
 
     def take(self, rows: NDArray[np.bool_]) -> Self:
-        """The rows of a mask."""
+        """Return the rows that a mask selects."""
 
     def shapes(self) -> NDArray[np.int64]:
-        """Shapes as rows, (n, dims)."""
+        """Return the shapes as rows, (n, dims)."""
 
 
 TimesT = TypeVar("TimesT", bound=Times)
@@ -104,9 +107,9 @@ class Score:
 
 @dataclass(frozen=True)
 class FitResult(Generic[Model]):
-    """A fitted model, its error on the rows of the fit, and that of models fitted without the shapes they are scored on.
+    """A fitted model, its error on the rows of the fit, and the error on shapes that were left out.
 
-    ``fitted`` names its free parameters; ``rest_of_base``: the others are those of the base.
+    ``fitted`` names the free parameters. ``rest_of_base``: the other parameters are those of the base.
     """
 
     model: Model
@@ -125,19 +128,19 @@ def _attention_of(model: AttentionModel, times: AttentionTimes, machine: Machine
 
 
 def predict_gemm_s(model: GemmModel, machine: Machine, element_bytes: float, times: GemmTimes) -> Floats:
-    """Seconds of every product of ``times``, launch and conversion included."""
+    """Seconds of every product of ``times``, (n,), launch and conversion included."""
     return gemm_call_s(model, machine, element_bytes, times.rows, times.cols, times.depth)
 
 
 def predict_attention_s(model: AttentionModel, machine: Machine, times: AttentionTimes) -> Floats:
-    """Seconds of every call of ``times``, launch included."""
+    """Seconds of every call of ``times``, (n,), launch included."""
     dim: Any = times.head_dim
     shape = (times.sequences, times.length, times.length, times.heads, times.kv_heads)
     return attention_kernel_s(model, machine, *shape, dim, dim) + model.launch_s
 
 
 def score_gemm(model: GemmModel, machine: Machine, element_bytes: float, times: GemmTimes) -> Score:
-    """Error of ``model`` on the products of at least MIN_GEMM_FLOP. Raises TooFewError when there is none."""
+    """Error of ``model`` on the products of at least MIN_GEMM_FLOP. Raises TooFewError if there is none."""
     times = large(times)
     return score(predict_gemm_s(model, machine, element_bytes, times), times.time_s)
 
@@ -148,12 +151,12 @@ def score_attention(model: AttentionModel, machine: Machine, times: AttentionTim
 
 
 def score(predicted_s: Floats, measured_s: Floats) -> Score:
-    """Relative errors of predictions."""
+    """Statistics of the relative errors of predictions."""
     return score_of(predicted_s / measured_s - 1.0)
 
 
 def score_of(relative: Floats) -> Score:
-    """Statistics of relative errors, predicted / measured − 1, one at least."""
+    """Statistics of relative errors, predicted / measured − 1; at least one is needed."""
     size = np.abs(relative)
     return Score(
         num_rows=len(size),
@@ -167,10 +170,10 @@ def score_of(relative: Floats) -> Score:
 def fit_gemm(
     times: GemmTimes, machine: Machine, element_bytes: float, *, base: GemmModel | None = None
 ) -> FitResult[GemmModel]:
-    """The GemmModel nearest to ``times`` (products of at least MIN_GEMM_FLOP), with both errors.
+    """Fit a GemmModel to ``times`` (products of at least MIN_GEMM_FLOP); returns it with both errors.
 
-    Operands narrower than 16 bit are converted inside the measured call, so ``cast_bytes`` is fitted for them, and
-    ``unaligned_passes`` where some rows are no multiple of 4.
+    Operands narrower than 16 bit are converted inside the measured call. So ``cast_bytes`` is fitted for them, and
+    ``unaligned_passes`` if some rows are no multiple of 4.
 
     Args:
         base: model of a similar accelerator; with few shapes only its efficiencies and launch are fitted.
@@ -195,7 +198,7 @@ def fit_gemm(
 def fit_attention(
     times: AttentionTimes, machine: Machine, *, base: AttentionModel | None = None
 ) -> FitResult[AttentionModel]:
-    """The AttentionModel nearest to ``times``, with both errors; ``base`` as in ``fit_gemm``. TooFewError on too few shapes."""
+    """Fit an AttentionModel; returns it with both errors. ``base`` and TooFewError are as in ``fit_gemm``."""
 
     predict = partial(_attention_of, machine=machine)
     few = _rates_of(base, _ATTENTION_PARAMETERS, _ATTENTION_RATES) if base else None
@@ -204,7 +207,7 @@ def fit_attention(
 
 @dataclass(frozen=True)
 class _Start:
-    """Free parameters with their starting values, and the fields that are not fitted (``of_base``: those of a base)."""
+    """Free parameters with starting values, and values of the fixed fields (``of_base``: those of a base)."""
 
     free: tuple[Parameter, ...]
     fixed: Mapping[str, Any]
@@ -212,14 +215,14 @@ class _Start:
 
 
 def _rates_of(base: GemmModel | AttentionModel, free: Sequence[Parameter], names: Sequence[str]) -> _Start:
-    """Start at ``base`` with the parameters ``names`` free and everything else as it is there."""
+    """Start at ``base`` with only the parameters ``names`` free."""
     own = base.model_dump()
     rates = tuple(replace(p, start=_inside(p, own[p.name])) for p in free if p.name in names)
     return _Start(rates, {name: value for name, value in own.items() if name not in names}, of_base=True)
 
 
 def _inside(parameter: Parameter, value: float) -> float:
-    """``value`` as a start that has a finite coordinate."""
+    """Return ``value``, moved to where its unbounded coordinate is finite."""
     return min(max(value, 0.05), 0.95) if parameter.kind == "fraction" else value or parameter.start
 
 
@@ -230,7 +233,10 @@ def _fit(
     few: _Start | None,
     predict: Callable[[Model, TimesT], Floats],
 ) -> FitResult[Model]:
-    """All parameters from ``starts`` where the shapes allow, those of ``few`` where they are sparse; the better one left out."""
+    """Fit all parameters from ``starts`` if there are enough shapes, and those of ``few`` if shapes are sparse.
+
+    The result with the smaller out-of-sample error is returned.
+    """
     num_shapes = len(np.unique(times.shapes(), axis=0))
     options = [option for option in (starts, [few] if few else []) if option and _least(option) <= num_shapes]
     if not options:
@@ -239,6 +245,7 @@ def _fit(
             f"a fit of {least // NUM_FOLDS} parameters with {NUM_FOLDS} folds needs {least} distinct shapes; there are "
             f"{num_shapes}: measure more shapes, or keep the stated model and only score it"
         )
+    # many shapes determine all parameters, so the rates alone need no fit
     if num_shapes >= SPARSE * _least(starts):
         options = options[:1]
     results = [_cross_validated(kind, times, option, predict) for option in options]
@@ -246,7 +253,7 @@ def _fit(
 
 
 def _least(starts: Sequence[_Start]) -> int:
-    """Distinct shapes that a cross-validated fit needs."""
+    """Number of distinct shapes that a cross-validated fit needs."""
     return len(starts[0].free) * NUM_FOLDS
 
 
@@ -282,15 +289,19 @@ def _rounded(value: float) -> float:
 
 
 def folds(shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Fold of every row, 0 to NUM_FOLDS − 1: equal shapes share one, folds differ by one shape at most."""
+    """Fold of every row, 0 to NUM_FOLDS − 1, (n,).
+
+    Rows of one shape share a fold; sizes of folds differ by at most one shape.
+    """
     distinct, number = np.unique(shapes, axis=0, return_inverse=True)
+    # a fixed seed: the stated errors must be reproducible
     shuffled = np.random.default_rng(0).permutation(len(distinct)) % NUM_FOLDS
     fold: NDArray[np.int64] = shuffled[number.reshape(-1)]
     return fold
 
 
 def large(times: GemmTimes) -> GemmTimes:
-    """The products of at least MIN_GEMM_FLOP. Raises TooFewError when there is none."""
+    """Return the products of at least MIN_GEMM_FLOP. Raises TooFewError if there is none."""
     large = times.take(times.flop >= MIN_GEMM_FLOP)
     if not len(large.time_s):
         raise TooFewError(

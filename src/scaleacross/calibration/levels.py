@@ -1,9 +1,10 @@
-"""Levels beyond one scale-up domain fitted to what ``scaleacross bench`` measured on the groups of a plan.
+"""Fit the network levels beyond one scale-up domain to measurements of ``scaleacross bench`` on the groups of a plan.
 
-A group answers to every level that it crosses, so levels are fitted from the inside out: each bench belongs to the outermost
-level of its groups, whose rate and latency are free, with the levels inside as they were fitted before. The prediction is the
-planner's own price of the collective as the plan runs it, on the topology that is written. Where several buildings or trunks have
-the level, all of them get the same share of their stated rate.
+The time of a group depends on every level that it crosses, so levels are fitted from the innermost outwards. Each bench
+belongs to the outermost level of its groups. The rate and latency of that level are free; inner levels keep their
+fitted values. The prediction is the planner's own time of the collective as the plan runs it, on the topology that is
+written. If several buildings or inter-building links have the level, all of them get the same share of their stated
+rate.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from scaleacross.spec.topology import Building, Topology, trunk_bytes_per_s
 from scaleacross.workloads.equal_copies import EVERY_COPY
 
 MIN_SIZES: Final = 4
-"""Two on either side when every second one is left out."""
+"""Two sizes remain on either side when every second one is left out."""
 SCALE: Final = 0.1
 START_LATENCY_S: Final = 1e-6
-"""Where a latency that is stated as nothing starts."""
+"""Start of a fit for a latency that is stated as 0."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Times of one collective on the groups of one communicator, every size once.
+    """Times of one collective on the groups of one communicator, one per size.
 
     Attributes:
         source: the file, as provenance quotes it.
@@ -56,7 +57,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class LevelFit:
-    """The figures of one level: share of the stated rate that is reached, one-way latency (s), and the errors."""
+    """Fitted figures of one level: share of the stated rate that is reached, one-way latency (s), and the errors."""
 
     level: LinkLevel
     rate_share: float
@@ -73,7 +74,7 @@ def fit_levels(
     launch_s: float,
     date: str,
 ) -> tuple[Topology, tuple[LevelFit, ...]]:
-    """The topology with every level that ``benches`` show fitted, and the fits, innermost first.
+    """Fit every level that ``benches`` cover; returns the changed topology and the fits, innermost level first.
 
     Raises:
         InputError: a bench of groups that stay in one scale-up domain.
@@ -99,7 +100,7 @@ def fit_levels(
 
 @dataclass(frozen=True)
 class _Rows:
-    """Predicts times on a topology whose one level is free."""
+    """Predictions on a topology in which the figures of one level are free."""
 
     topology: Topology
     decision: Decision
@@ -108,6 +109,7 @@ class _Rows:
     launch_s: float
 
     def predict(self, benches: Sequence[Bench], keep: Ints, rate_share: float, latency_s: float) -> Floats:
+        """Seconds of the benches' times that ``keep`` selects, (kept,), with these figures of the level."""
         changed = with_figures(self.topology, self.decision, self.level, rate_share, latency_s, None)
         if self.decision.placement is None:
             raise InputError("the plan has no placement")
@@ -124,14 +126,14 @@ class _Rows:
         return predicted
 
     def _payload(self, bench: Bench) -> str:
-        """What the plan sends by this collective, so that its choice holds; anything where it has none."""
+        """Payload of the plan's choice for this collective, so that the choice applies; '' if there is none."""
         for choice in self.decision.network or ():
             if (choice.communicator, choice.op) == (bench.communicator, bench.op):
                 return choice.payload
         return ""
 
     def latency(self) -> float:
-        """One-way latency of the level as it stands."""
+        """One-way latency that the level states, s."""
         if self.decision.placement is None:
             raise InputError("the plan has no placement")
         return float(build_levels(self.topology, self.decision.placement.fill).latency[LINK_LEVELS.index(self.level)])
@@ -145,7 +147,8 @@ def _fit(rows: _Rows, benches: Sequence[Bench]) -> LevelFit:
             f"{rows.level}: {len(measured)} times; {MIN_SIZES} sizes are needed: bench with a smaller --factor or a larger --max"
         )
     before = rows.latency()
-    # Latencies that what the library's protocols take hides move nothing: the fit starts from one that shows as well.
+    # a latency below the library's protocol overhead does not change the prediction, so there is no slope to follow: a
+    # second fit starts from a latency that shows
     starts = (before or START_LATENCY_S, float(measured.min()) / 4)
 
     def fitted(keep: Ints) -> dict[str, float]:
@@ -163,6 +166,7 @@ def _fit(rows: _Rows, benches: Sequence[Bench]) -> LevelFit:
     everything = np.arange(len(measured))
     found = fitted(everything)
     unseen = []
+    # fit every second size and predict the others, then the other way round
     for parity in (0, 1):
         kept, left = (np.flatnonzero(place % 2 == which) for which in (parity, 1 - parity))
         unseen.append(rows.predict(benches, left, **fitted(kept)) / measured[left] - 1)
@@ -194,10 +198,12 @@ def with_figures(
     latency_s: float,
     origin: Provenance | None,
 ) -> Topology:
-    """The topology whose ``level`` reaches a share of its stated rate at this latency, in buildings that the plan uses.
+    """Return the topology in which ``level`` reaches ``rate_share`` of its stated rate at ``latency_s``.
+
+    Only buildings that the plan uses are changed.
 
     Args:
-        origin: written beside the figures; None leaves provenance alone.
+        origin: provenance of the figures; None leaves provenance unchanged.
     """
     used = {share.building for share in decision.placement.fill} if decision.placement else set()
     if level in ("campus", "region"):
@@ -225,6 +231,7 @@ def _with_level(
     reached = old.efficiency_fraction * rate_share
     figures = {
         "name": f"{old.name}-{level}"[:64],
+        # the efficiency may not exceed 1, so a faster link raises the stated bandwidth instead
         "bandwidth_bytes_per_s": old.bandwidth_bytes_per_s * max(1.0, reached),
         "efficiency_fraction": min(1.0, reached),
         "provenance": dict(_stated(old.provenance, "", ("efficiency", "bandwidth" if reached > 1 else "-"), origin)),
@@ -249,7 +256,7 @@ def _with_trunks(
     trunks = []
     for trunk in topology.trunks:
         if trunk in mine:
-            # the fit is of the longest; the others keep their share of it
+            # the fitted latency is that of the longest link; shorter ones keep their ratio to it
             latency = latency_s * (trunk.one_way_latency_s / longest if longest else 1.0)
             rate = trunk_bytes_per_s(topology, trunk) * rate_share
             trunk = trunk.model_copy(update={"bandwidth_bytes_per_s": rate, "one_way_latency_s": latency})
@@ -261,7 +268,7 @@ def _with_trunks(
 def _stated(
     old: Mapping[str, Provenance], prefix: str, names: Sequence[str], origin: Provenance | None
 ) -> Iterator[tuple[str, Provenance]]:
-    """Origins with those of fitted figures replaced, under their SI keys."""
+    """Provenance in which the origins of fitted figures are replaced, under their SI keys."""
     if origin is None:
         yield from old.items()
         return

@@ -1,4 +1,4 @@
-"""Curves of one link technology from a user's collectives: checked, fitted, with errors on sizes left out."""
+"""Fit the curves of one link technology to a user's collectives: check, fit, and measure errors on sizes left out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ MIN_SIZES: Final = 4
 
 @dataclass(frozen=True)
 class LinkFit:
-    """The technology with fitted curves, its errors by size class, rows of too few sizes, and operations kept from the base."""
+    """Result of ``fit_link``.
+
+    ``residuals`` has one entry per size class, ``skipped`` the rows of too few sizes, ``kept_ops`` operations with
+    curves of the base.
+    """
 
     technology: NetworkTechnology
     residuals: tuple[Residual, ...]
@@ -33,7 +37,7 @@ class LinkFit:
 
 
 def fit_link(base: NetworkTechnology, name: str, rows: Sequence[Measurement], source: str, date: str) -> LinkFit:
-    """``base`` under ``name`` with curves fitted to ``rows``.
+    """Return ``base`` under ``name`` with curves fitted to ``rows``.
 
     Raises:
         InputError: no operation has MIN_SIZES sizes for one number of ranks, or times that cannot be of this link.
@@ -59,7 +63,7 @@ def fit_link(base: NetworkTechnology, name: str, rows: Sequence[Measurement], so
 
 
 def _enough(rows: Sequence[Measurement]) -> tuple[list[Measurement], list[Skipped]]:
-    """Rows of groups with MIN_SIZES sizes, and the others."""
+    """Split rows into those of groups with MIN_SIZES sizes and the others."""
     used, skipped = [], []
     for key in dict.fromkeys((row.system, row.op, row.num_ranks) for row in rows):
         group = [row for row in rows if (row.system, row.op, row.num_ranks) == key]

@@ -1,4 +1,4 @@
-"""Write a link technology with fitted curves as a catalogue file, with what the fit rests on and how far it is off."""
+"""Write a link technology with fitted curves as a catalogue file, with the source and the errors of the fit."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def fitted_network(
     source: str,
     date: str,
 ) -> NetworkTechnology:
-    """``base`` under a new name, with curves fitted to ``rows`` in place of its own.
+    """Return ``base`` under a new name, with curves fitted to ``rows`` in place of its own.
 
-    Curves of operations that ``rows`` do not hold stay those of ``base``, and the source says so.
+    Operations that ``rows`` lack keep the curves of ``base``, and the source says so.
 
     Args:
-        source: where the measurements come from; residuals and held-out errors are written after it.
-        date: of the fit, as it is to be printed.
+        source: origin of the measurements; in-sample and held-out errors are written after it.
+        date: date of the fit, as it is to be printed.
 
     Raises:
         InputError: no operation has two sizes.
@@ -59,7 +59,7 @@ def fitted_network(
 
 
 def network_text(entry: NetworkTechnology, comment: str = "") -> str:
-    """``entry`` as a catalogue file, its bandwidth in GB/s, with ``comment`` as a line above it."""
+    """Return ``entry`` as a catalogue file with its bandwidth in GB/s; ``comment`` is a line above it."""
     bandwidth = user_keys("bandwidth_bytes_per_s")
     stated = {_BANDWIDTH if key in bandwidth else key: one for key, one in entry.provenance.items()}
     lines = [
@@ -81,13 +81,16 @@ def network_text(entry: NetworkTechnology, comment: str = "") -> str:
 
 
 def kept_curves(base: NetworkTechnology, rows: Sequence[Measurement]) -> tuple[CollectiveCurve, ...]:
-    """Curves of ``base`` for operations that ``rows`` do not hold."""
+    """Curves of ``base`` for operations that ``rows`` lack."""
     measured = {row.op for row in rows}
     return tuple(curve for curve in base.curves if curve.op not in measured)
 
 
 def residuals(curves: Sequence[CollectiveCurve], rows: Sequence[Measurement], date: str) -> str:
-    """One line: median absolute error by size class, of the fit on its own rows and on sizes left out of all systems at once."""
+    """One line of text: median absolute errors by size class, in sample and on sizes left out.
+
+    Sizes are left out of all systems at once.
+    """
     fitted, unseen = (
         ", ".join(f"{label} {_pooled(errors, label):.1%}" for label in SIZE_CLASSES if _has(errors, label))
         for errors in (score(curves, rows), held_out(as_one_system(rows)))
@@ -96,7 +99,7 @@ def residuals(curves: Sequence[CollectiveCurve], rows: Sequence[Measurement], da
 
 
 def as_one_system(rows: Sequence[Measurement]) -> list[Measurement]:
-    """``rows`` as the fit sees them: systems that share a technology share its curves."""
+    """Return ``rows`` without their systems: systems that share a technology share its curves."""
     return [replace(row, system="") for row in rows]
 
 

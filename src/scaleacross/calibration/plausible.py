@@ -1,4 +1,4 @@
-"""Refusals of measurements that cannot be what they are taken for: another unit, or a base that is another machine."""
+"""Refuse implausible measurements: times in another unit, or a base that is another machine."""
 
 from __future__ import annotations
 
@@ -13,25 +13,31 @@ from scaleacross.errors import InputError
 from scaleacross.spec.network import NetworkTechnology
 
 LEAST_SHARE: Final = 0.01
-"""Best share of the peak below which times are no microseconds; published sweeps reach 0.44 to 0.93."""
+"""If the best share of the peak is below this, times are not in microseconds; published sweeps reach 0.44 to 0.93."""
 LINE_RATES: Final = (1e-3, 4.0)
-"""Size / time over line rate of the largest collective: at most n / (n − 1) for a gather at full rate, at most 1 for an
-all-reduce inside a switch; a thousandth would be a link that nobody builds."""
+"""Plausible range of size / time over line rate for the largest collective.
+
+It is at most n / (n − 1) for a gather at full rate and at most 1 for an all-reduce inside a switch. A thousandth would
+be a link that nobody builds.
+"""
 
 
 def check_gemm(label: str, kind: str, times: GemmTimes, machine: Machine, base: str) -> None:
-    """Raise InputError where products run faster than the base's peak, or all of them hardly run at all."""
+    """Raise InputError if products exceed the base's peak, or if even the fastest is below LEAST_SHARE of it."""
     _check_rate(f"products of {label} in {kind}", times.flop / times.time_s, machine.peak_flop_per_s, base)
 
 
 def check_attention(label: str, times: AttentionTimes, machine: Machine, base: str) -> None:
-    """The same for causal attention, whose products count half the square."""
+    """Check causal attention as ``check_gemm`` does; its products count half of the square."""
     flop = 2.0 * times.sequences * times.heads * times.length**2 * times.head_dim
     _check_rate(f"attention of {label}", flop / times.time_s, machine.peak_flop_per_s, base)
 
 
 def check_collectives(label: str, rows: Sequence[Measurement], base: NetworkTechnology) -> None:
-    """Raise InputError where large collectives are faster than any link of the base's line rate allows, or hardly move."""
+    """Raise InputError if the rate of the largest collective is outside LINE_RATES of the base's line rate.
+
+    The lower limit applies from 1 MiB on, because smaller collectives are dominated by latency.
+    """
     largest = max(rows, key=lambda row: row.size_bytes)
     share = largest.size_bytes / largest.time_s / base.bandwidth_bytes_per_s
     if not (LINE_RATES[0] if largest.size_bytes >= MIB else 0.0) <= share <= LINE_RATES[1]:

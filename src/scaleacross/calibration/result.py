@@ -1,4 +1,4 @@
-"""What a calibration hands back: catalogue entries as text, each with its errors in sample and on what was left out."""
+"""Result of a calibration: catalogue entries as text, each with its errors in sample and on what was left out."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Residual:
 
     Attributes:
         what: the quantity, e.g. ``gemm bf16``, ``collectives < 1 MiB``, ``step time``.
-        fitted: names of the figures that were free.
-        base: error of the base's own figures on the same rows; None where it has none.
+        fitted: names of the free figures.
+        base: error of the base's own figures on the same rows; None if it has none.
         in_sample: error on the rows of the fit.
         left_out: what was left out (shapes, sizes, models, sources) -> error of fits that had not seen it.
     """
@@ -38,11 +38,11 @@ class FittedEntry:
     """One catalogue entry with fitted figures.
 
     Attributes:
-        kind, name: it is read as ``<kind>/<name>.yaml``.
-        base: the entry that supplied what was not fitted; its own name where it replaces itself.
+        kind, name: the entry is read as ``<kind>/<name>.yaml``.
+        base: entry that supplied the other figures; its own name if it replaces itself.
         text: the YAML file.
         residuals: one per fit.
-        kept: figures of the base that stand as they were.
+        kept: figures of the base that are unchanged.
     """
 
     kind: EntryKind
@@ -54,13 +54,13 @@ class FittedEntry:
 
     @property
     def path(self) -> str:
-        """Where it belongs below a directory of catalogue entries."""
+        """Path of the file below a directory of catalogue entries."""
         return str(PurePosixPath(self.kind, f"{self.name}.yaml"))
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Entries, the rows that no fit used, and remarks that a reader needs before using them."""
+    """Fitted entries, the rows that no fit used, and remarks to read before using them."""
 
     entries: tuple[FittedEntry, ...]
     skipped: tuple[Skipped, ...]
@@ -73,7 +73,10 @@ class Calibration:
 
 
 def taken_over(provenance: Mapping[str, Provenance], base: str, name: str) -> dict[str, Provenance]:
-    """Origins of figures that ``name`` has from ``base``: of another machine they are an assumption, whatever they were there."""
+    """Provenance of the figures that ``name`` copies from ``base``.
+
+    A figure of another machine is an assumption, whatever its status was there.
+    """
     if base == name:
         return dict(provenance)
     return {

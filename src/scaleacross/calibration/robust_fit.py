@@ -1,8 +1,9 @@
-"""Fit a few bounded parameters to many measured times: relative errors, outliers kept on a leash, no dependencies.
+"""Fit a few bounded parameters to many measured times by relative errors, with limited influence of outliers.
 
-Minimises Σ ρ(log predicted(x) − log measured), ρ(r) = 2·s²·(√(1 + (r/s)²) − 1): quadratic below the scale s, linear
-beyond it, so that the fit follows the median rather than a few odd kernels. Levenberg-Marquardt with numerical
-derivatives and iteratively reweighted rows, in coordinates in which every parameter is unbounded.
+Minimises Σ ρ(log predicted(x) − log measured), ρ(r) = 2·s²·(√(1 + (r/s)²) − 1). It is quadratic below the scale s and
+linear beyond it, so the fit follows the median rather than a few odd kernels. The method is Levenberg-Marquardt with
+numerical derivatives and iteratively reweighted rows, in coordinates in which every parameter is unbounded. It needs
+numpy only.
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ Floats = NDArray[np.float64]
 Predict = Callable[[Mapping[str, float]], Floats]
 
 STEP: Final = 1e-4
-"""Change of a coordinate for a numerical derivative."""
+"""Step of a coordinate for numerical derivatives."""
 TRUST: Final = 1.0
 """Largest change of a coordinate in one iteration."""
 MAX_ITERATIONS: Final = 80
 SPAN: Final = 7.0
-"""Coordinates stay within ±SPAN: a fraction within 0.001 and 0.999, a positive figure within a factor of 1,100 of its
-start, and 0 at the lower end: a term that the rows do not show."""
+"""Coordinates stay within ±SPAN.
+
+A fraction then lies within 0.001 and 0.999, a positive figure within a factor of 1,100 of its start. At the lower end a
+positive figure is 0: the rows do not show that term.
+"""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One free figure: where it starts, and what keeps it in range.
+    """One free figure: its starting value, and the coordinate that keeps it in range.
 
-    ``fraction``: logit, within (0, 1); ``positive``: logarithm around ``start``; ``above_one``: logarithm of x − 1.
+    ``fraction``: logit, within (0, 1). ``positive``: logarithm of x / ``start``. ``above_one``: logarithm of x − 1.
     """
 
     name: str
@@ -71,11 +75,13 @@ def fit_times(
     scale: float,
     leash: float = 0.0,
 ) -> Fitted:
-    """Figures of ``parameters`` for which ``predict`` comes nearest to ``measured_s``.
+    """Fit ``parameters`` so that ``predict`` comes nearest to ``measured_s``.
 
     Args:
+        predict: maps the figures to seconds, (rows,).
         scale: s of the module's ρ.
-        leash: adds (leash · distance from the start)² per coordinate, so that what the rows do not show stays where it was.
+        leash: adds (leash · distance from the start)² per coordinate, so that figures that the rows do not show keep
+            their start.
     """
     target = np.log(measured_s)
 
@@ -90,11 +96,13 @@ def fit_times(
     loss = total(here, errors)
     for _ in range(MAX_ITERATIONS):
         slopes = np.stack([(residuals(here + STEP * unit) - errors) / STEP for unit in np.eye(len(here))], axis=1)
+        # weight of a row: ρ'(r) / (2·r) = 1 / √(1 + (r/s)²)
         weighted = slopes / np.sqrt(1.0 + (errors / scale) ** 2)[:, None]
         curvature = slopes.T @ weighted + leash**2 * np.eye(len(here))
         slope = weighted.T @ errors + leash**2 * (here - start)
         before = loss
         while damping < 1e8:
+            # the trace keeps the system solvable when a figure has no effect on any row
             lifted = curvature + np.diag(damping * np.diag(curvature) + 1e-9 * np.trace(curvature))
             move = np.clip(np.linalg.solve(lifted, -slope), -TRUST, TRUST)
             there = np.clip(here + move, -SPAN, SPAN)
@@ -105,6 +113,7 @@ def fit_times(
             damping *= 4
         if before - loss < 1e-6 * before:
             break
+        # high damping of this iteration must not slow the next ones
         damping = min(damping, 1e3)
     return Fitted(_values(parameters, here), loss)
 

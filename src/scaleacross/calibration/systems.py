@@ -1,7 +1,7 @@
-"""Names that public measurements give to machines, and the catalogue entries that describe them.
+"""Names of machines in public measurements -> the catalogue entries that describe them.
 
-``*_sxm``, ``gb200``, ``gb300``: systems of ai-dynamo/aiconfigurator; ``DGX H100``: NVIDIA/dgxc-benchmarking; ``8xA100 node``:
-VIA-Research/vTrain. Other names are looked up in the catalogue as they are.
+``*_sxm``, ``gb200``, ``gb300``: systems of ai-dynamo/aiconfigurator; ``DGX H100``: NVIDIA/dgxc-benchmarking; ``8xA100
+node``: VIA-Research/vTrain. Other names are looked up in the catalogue unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find and load what ``configs/`` (or the user) holds: names, paths or mappings in, validated specs out."""
+"""Find and load catalogue entries and user files: names, paths or mappings in, validated specs out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured codecs of embedding vectors from a CSV: the user's own, or one of the catalogue by name."""
+"""Read measured codecs of embedding vectors from a CSV: the user's own file, or one of the catalogue by name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MORE: Final = ("bound_fraction", "merged_fraction")
 
 
 def codec_rows(ref: str, folder: Path | None) -> list[dict[str, Any]]:
-    """Rows of a CSV of measured codecs, as ``spec.exchange_codec.CodecFigures`` takes them.
+    """Return the rows of a CSV of measured codecs, as ``spec.exchange_codec.CodecFigures`` takes them.
 
     Args:
-        ref: a path, also from ``folder``, or a name of the catalogue (``configs/codecs``).
+        ref: a path (from ``folder`` or the working directory), or a name of the catalogue (``configs/codecs``).
 
     Raises:
         InputError: not found, unknown or missing columns, or a cell that is no number, with its line.

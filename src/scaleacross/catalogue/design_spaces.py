@@ -1,4 +1,4 @@
-"""Design spaces: from a file to drawn points, each with its job."""
+"""Load design spaces and draw their points, each with its job."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from scaleacross.spec.job import Job
 
 @dataclass(frozen=True)
 class DesignPoint:
-    """One combination and its job. ``fields``: axis -> what a table shows."""
+    """One combination and its job. ``fields``: axis -> value as a table shows it."""
 
     fields: Mapping[str, Any]
     job: Job
 
 
 def load_design_space(ref: Reference | DesignSpace, overrides: Overrides = ()) -> tuple[DesignSpace, Path | None]:
-    """A design space by catalogue name, path or mapping, and the folder against which its paths are read.
+    """Load a design space by catalogue name, path or mapping; return it with the folder at which its paths start.
 
     ``overrides``: ``a.b=value`` on its fields. Raises InputError.
     """
@@ -46,15 +46,16 @@ def load_design_space(ref: Reference | DesignSpace, overrides: Overrides = ()) -
 
 
 def draw(space: DesignSpace, count: int | None = None) -> list[dict[str, Any]]:
-    """So many different combinations (default: as the space says); a larger count begins with those of a smaller one.
+    """Draw ``count`` different combinations (default: as the space says); a larger count extends a smaller one.
 
-    Each axis deals its values from a shuffled pile, which is renewed when it is empty; so every value stands about equally often,
-    in every prefix too. When fresh combinations become rare, the rest comes shuffled.
+    Each axis deals its values from a shuffled pile that is renewed when empty, so every value is drawn about equally
+    often, in every prefix too. When new combinations become rare, the remaining ones follow in shuffled order.
     """
     every = space.combinations
     wanted, dice = min(count or space.points, len(every)), random.Random(space.seed)
     piles: dict[str, list[Any]] = {axis: [] for axis in space.values}
     drawn: dict[str, dict[str, Any]] = {}
+    # bounded, because the piles may go on dealing combinations that were drawn before
     for _ in range(4 * len(every)):
         for axis, pile in piles.items():
             if not pile:
@@ -69,7 +70,7 @@ def draw(space: DesignSpace, count: int | None = None) -> list[dict[str, Any]]:
 
 
 def design_points(space: DesignSpace, folder: Path | None = None, count: int | None = None) -> list[DesignPoint]:
-    """The drawn points. Raises InputError when a job cannot be built from the space."""
+    """Return the drawn points. Raises InputError if a job cannot be built from the space."""
     loaded = space.model_copy(
         update={"kinds": _in_full(space.kinds, folder), "building_defaults": _in_full(space.building_defaults, folder)}
     )
@@ -78,7 +79,7 @@ def design_points(space: DesignSpace, folder: Path | None = None, count: int | N
 
 
 def _in_full(value: Any, folder: Path | None, known: dict[str, Any] | None = None) -> Any:
-    """Entries of the catalogue in place of their names, each read once."""
+    """Replace names of catalogue entries by the entries; each is read once."""
     known = {} if known is None else known
     loaders: dict[str, Callable[..., BaseModel]] = {"accelerator": load_accelerator, "technology": load_network}
     out = {}
@@ -116,7 +117,7 @@ def _point(space: DesignSpace, values: dict[str, Any], workload: dict[str, Any],
 
 
 def topology_of(space: DesignSpace, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fleet of a combination, as a topology file would hold it."""
+    """Buildings and links of a combination, as a topology file would state them."""
     count, distance, kinds = values["buildings"], values["distance"], values["fleet"]
     per_host = space.building_defaults.get("accelerators_per_host", 8)
     hosts = values["accelerators"] // per_host
@@ -140,6 +141,7 @@ def topology_of(space: DesignSpace, values: Mapping[str, Any]) -> dict[str, Any]
         "trunks": [
             {
                 "between": [buildings[here]["name"], buildings[there]["name"]],
+                # a building's links to all others share its outgoing bandwidth
                 "oversubscription_ratio": values["oversubscription"] * (count - 1),
                 "one_way_latency_s": _latency_s(space, distance, regions, home[here] == home[there]),
             }

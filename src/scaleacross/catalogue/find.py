@@ -1,4 +1,4 @@
-"""Where the catalogue's files are: a name, a path, or the bundled ``configs/``."""
+"""Find the file of a catalogue entry: by path, by name in the user's folder, or by name in the bundled ``configs/``."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ KINDS: Final[tuple[Kind, ...]] = (
 CONFIGS_VARIABLE: Final = "SCALEACROSS_CONFIGS"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-"""A model as hubs name it: ORGANISATION/MODEL."""
+"""Name of a model on a hub: ORGANISATION/MODEL."""
 _HUB_CONFIG: Final = "config.json"
-"""What a clone of a model's repository states the model in."""
+"""File in a clone of a model's repository that describes the model."""
 
 
 def config_folders() -> list[Path]:
-    """Directories that hold ``<kind>/NAME.yaml``, in search order: ``$SCALEACROSS_CONFIGS``, then the bundled ones.
+    """Return the directories with ``<kind>/NAME.yaml`` in search order: ``$SCALEACROSS_CONFIGS``, then the bundled.
 
-    The bundled directory is ``configs/`` beside ``src/`` in a checkout, and inside the package in a wheel.
+    The bundled directory is ``configs/`` next to ``src/`` in a checkout, and inside the package in a wheel.
 
     Raises:
         InputError: ``$SCALEACROSS_CONFIGS`` is set and no directory.
@@ -56,7 +56,7 @@ def config_folders() -> list[Path]:
 
 
 def names(kind: Kind) -> Iterator[tuple[str, Path]]:
-    """(name, file) of every entry of ``kind``; an entry of ``$SCALEACROSS_CONFIGS`` hides a bundled one of the same name."""
+    """Yield (name, file) of every entry of ``kind``; a name in ``$SCALEACROSS_CONFIGS`` replaces the bundled entry."""
     seen: set[str] = set()
     for folder in config_folders():
         for path in sorted((folder / kind).glob("*.yaml")):
@@ -66,17 +66,17 @@ def names(kind: Kind) -> Iterator[tuple[str, Path]]:
 
 
 def hidden() -> list[str]:
-    """Bundled entries that an entry of ``$SCALEACROSS_CONFIGS`` of the same kind and name hides, as ``kind/name``."""
+    """Bundled entries, as ``kind/name``, that an entry in ``$SCALEACROSS_CONFIGS`` replaces."""
     folders = config_folders()
     own = {(kind, path.stem) for folder in folders[:-1] for kind in KINDS for path in (folder / kind).glob("*.yaml")}
     return sorted(f"{kind}/{name}" for kind, name in own if (folders[-1] / kind / f"{name}.yaml").is_file())
 
 
 def find(kind: Kind, ref: str, folder: Path | None = None) -> Path:
-    """The file that ``ref`` means: a path (against ``folder`` first, then the working directory), else a name of the catalogue.
+    """Return the file of ``ref``: a path (from ``folder``, then the working directory), else a catalogue name.
 
-    Names may differ in case, hyphens and underscores; a model's may follow its organisation (``Qwen/Qwen3-30B-A3B``).
-    A model may be a directory that holds a ``config.json``.
+    Names may differ in case, hyphens and underscores. A model's name may follow its organisation
+    (``Qwen/Qwen3-30B-A3B``). A model may be a directory that holds a ``config.json``.
 
     Raises:
         InputError: nothing there; the message names the nearest entries.
@@ -93,7 +93,7 @@ def find(kind: Kind, ref: str, folder: Path | None = None) -> Path:
                 return candidate / _HUB_CONFIG
             if looks_like_path and candidate.is_dir():
                 raise InputError(f"{candidate} is a directory; name a YAML file in it")
-        except OSError as error:  # e.g. a name longer than the file system knows
+        except OSError as error:  # e.g. a name longer than the file system allows
             raise InputError(f"{kind}: '{ref[:100]}': {error.strerror}") from None
     known = dict(names(kind))
     of_hub = kind == "workloads" and not ref.endswith(_SUFFIXES) and _HUB_NAME.fullmatch(ref)
@@ -109,5 +109,5 @@ def find(kind: Kind, ref: str, folder: Path | None = None) -> Path:
 
 
 def _letters(name: str) -> str:
-    """What spellings of a name have in common."""
+    """Normalised name: without organisation, hyphens and underscores, in lower case."""
     return name.rsplit("/", 1)[-1].lower().replace("-", "").replace("_", "")

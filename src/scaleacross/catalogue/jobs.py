@@ -1,4 +1,4 @@
-"""Jobs, plans and decisions: what refers to the catalogue's entries."""
+"""Load jobs, plans and decisions, which refer to entries of the catalogue."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from scaleacross.workloads.problem import Problem, assembled
 from scaleacross.workloads.workload import Workload
 
 FEW_ACCELERATORS: Final = 1024
-"""Up to so many accelerators the step time is what a job wants, even where its failures are known."""
+"""Largest number of accelerators for which the default objective is step time even if failure rates are known."""
 PLAN_VERSION: Final = Plan.model_fields["schema_version"].default
 
 
 class DecisionFile(Spec):
-    """A plan that the user brings to ``evaluate``: the job and what was decided. Without a placement, one is chosen."""
+    """A user-supplied decision for ``evaluate``: the job and what was decided. A missing placement is chosen."""
 
     job: str | dict[str, Any] = Field(description="catalogue name or path of a job, or a job in full")
     decision: Decision
 
 
 def load_job(ref: Reference | Job, overrides: Overrides = ()) -> Job:
-    """A job by catalogue name, path or mapping, with ``a.b.0.c=value`` overrides, made self-contained.
+    """Load a job by catalogue name, path or mapping, with ``a.b.0.c=value`` overrides; return it self-contained.
 
-    An override may use any unit (it replaces the same quantity stated in another one), may reach below ``workload`` and
-    ``topology``, and its value is read as YAML.
+    The value of an override is read as YAML. It may use any unit and replaces the same quantity stated in another one.
+    Its path may lead into ``workload`` and ``topology``.
 
     Raises:
         InputError: not found, or an error in the job, its workload, its topology or an override, each with its place.
@@ -52,12 +52,12 @@ def load_job(ref: Reference | Job, overrides: Overrides = ()) -> Job:
             return resolve(ref).job
         ref = ref.model_dump(
             mode="json", exclude_none=True, exclude_unset=True
-        )  # what is not stated stays open to ``space``
+        )  # ``space`` may still widen lists that the job omits
     return job_from(read("jobs", ref), overrides)
 
 
 def job_from(source: Source, overrides: Overrides = ()) -> Job:
-    """The self-contained job that ``source`` holds. Raises InputError."""
+    """Return the self-contained job in ``source``. Raises InputError."""
     if not isinstance(source.data, dict):
         raise InputError(f"{source.place(())}: a job is a mapping, not a {type(source.data).__name__}")
     require_kind(source, "training job")
@@ -92,7 +92,7 @@ def _self_contained(job: Job, workload: Workload, topology: Topology) -> Job:
 
 
 def _require_possible_spares(recovery: Recovery | None, topology: Topology) -> None:
-    """Raise InputError where more hosts are spare than there are."""
+    """Raise InputError if more hosts are spare than the topology has."""
     hosts = sum(building.hosts for building in topology.buildings)
     if recovery is not None and recovery.spares != "auto" and recovery.spares > hosts:
         raise InputError(
@@ -102,7 +102,7 @@ def _require_possible_spares(recovery: Recovery | None, topology: Topology) -> N
 
 
 def _require_partitions_of_buildings(slurm: Slurm, topology: Topology) -> None:
-    """Raise InputError where ``slurm.partition`` names a building that is not there."""
+    """Raise InputError if ``slurm.partition`` names an unknown building."""
     known = [building.name for building in topology.buildings]
     for name in slurm.partition if isinstance(slurm.partition, dict) else ():
         if name not in known:
@@ -110,7 +110,7 @@ def _require_partitions_of_buildings(slurm: Slurm, topology: Topology) -> None:
 
 
 def _fails_often(job: Job, topology: Topology) -> bool:
-    """Whether failures are stated and may shape the plan: beyond ``FEW_ACCELERATORS``."""
+    """Whether failures are stated and the job may use more than ``FEW_ACCELERATORS``."""
     wanted = job.num_accelerators
     most = wanted.max if isinstance(wanted, Range) else wanted
     stated = job.reliability is not None or topology.reliability is not None
@@ -118,7 +118,7 @@ def _fails_often(job: Job, topology: Topology) -> bool:
 
 
 def resolve(job: Job, base_dir: Path | None = None) -> Problem:
-    """The job with its workload, topology and profile. Paths in the job are read against ``base_dir`` first.
+    """Return the problem of a job: workload, topology and profile. Paths in the job start at ``base_dir``.
 
     Raises:
         InputError: a reference that is not found or not valid.
@@ -129,24 +129,24 @@ def resolve(job: Job, base_dir: Path | None = None) -> Problem:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """A plan that this package wrote. Raises InputError when the file is none."""
+    """Load a plan that this package wrote. Raises InputError if the file holds none."""
     return _plan_from(read_file(find("plans", _named(path))))
 
 
 def load_decision(path: str | Path) -> tuple[Job, Decision]:
-    """A user's own plan: a file with ``job:`` (name, path or mapping) and ``decision:``. Raises InputError."""
+    """Load a user's decision: a file with ``job:`` (name, path or mapping) and ``decision:``. Raises InputError."""
     return _decision_from(read_file(find("plans", _named(path))))
 
 
 def _named(path: str | Path) -> str:
-    """A plan's name or path as text."""
+    """Return a plan's name or path as text."""
     if not isinstance(path, str | Path):
         raise InputError(f"plans: a plan, a name or a path is expected, not a {type(path).__name__}")
     return str(path)
 
 
 def load_plan_or_decision(path: str | Path) -> Plan | tuple[Job, Decision]:
-    """Whichever of the two the file holds. Raises InputError when it is neither."""
+    """Return the plan, or the job and decision, in a file. Raises InputError if it holds neither."""
     source = read_file(find("plans", _named(path)))
     require_kind(source, "training plan", "decision", "training job")
     keys = set(source.data) if isinstance(source.data, dict) else set()
@@ -173,7 +173,7 @@ def _plan_from(source: Source) -> Plan:
             f"'scaleacross evaluate {source.label} -o DIR' computes it anew from its job and decision"
         )
     plan, job = validate(Plan, source), source.sub("job")
-    _workload(job)  # a job holds both as mappings that it does not look into
+    _workload(job)  # Plan does not validate these mappings
     topology_under(job)
     return plan
 
@@ -184,10 +184,12 @@ def _decision_from(source: Source) -> tuple[Job, Decision]:
 
 
 def with_hosts(plan: Plan, ref: str | Path) -> Plan:
-    """The plan with real host names: a YAML of building -> host list (``node[001-064]``, or a list), as many as it uses or more.
+    """Return the plan with real host names from a YAML file: building -> host list (``node[001-064]``, or a list).
+
+    Each building needs at least as many names as hosts that the plan uses.
 
     Raises:
-        InputError: no such file, an unknown building, or too few names for the hosts that the plan uses.
+        InputError: no such file, an unknown building, or too few names.
     """
     source = read_file(Path(ref))
     topology = Topology.model_validate(plan.job.topology)
@@ -223,7 +225,7 @@ def with_hosts(plan: Plan, ref: str | Path) -> Plan:
 
 
 def with_slurm(plan: Plan, fields: Mapping[str, Any]) -> Plan:
-    """The plan submitted otherwise: ``fields`` of ``slurm:`` in place of its own. Raises InputError for a bad value."""
+    """Return the plan with ``fields`` replaced in its job's ``slurm:``. Raises InputError for a bad value."""
     stated = {**plan.job.slurm.model_dump(), **fields}
     slurm = validate(Slurm, Source("--slurm-*", stated), EXTRA_KEYS)
     _require_partitions_of_buildings(slurm, Topology.model_validate(plan.job.topology))

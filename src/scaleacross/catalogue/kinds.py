@@ -1,4 +1,4 @@
-"""What a mapping is (training, recommendation or inference; job or plan), and which commands take it."""
+"""Recognise the kind of a mapping (training, recommendation or inference; job or plan) and the commands for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SAID: Final[Mapping[Kind, str]] = {
 
 
 def kind_of(data: object) -> Kind | None:
-    """What ``data`` is by its keys; None: not to be told."""
+    """Kind of ``data``, judged by its keys; None if they do not tell."""
     if not isinstance(data, Mapping):
         return None
     version, keys = data.get("schema_version"), data.keys()
@@ -57,7 +57,7 @@ def _family(workload: Any) -> Any:
 
 
 def require_kind(source: Source, *kinds: Kind) -> None:
-    """Raise InputError where ``source`` is something else that is known, with the commands that take it."""
+    """Raise InputError if ``source`` is of another known kind; the message names the commands for that kind."""
     found = kind_of(source.data)
     if found is not None and found not in kinds:
         raise InputError(f"{source.place(())}: this is {_SAID[found]}")

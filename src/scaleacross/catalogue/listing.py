@@ -1,4 +1,4 @@
-"""What the catalogue holds, and the JSON Schema of each kind of file."""
+"""List the catalogue's entries, and give the JSON Schema of each kind of file."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class Entry(NamedTuple):
 
 
 def entries() -> list[Entry]:
-    """All files of the catalogue, kind by kind; a file that cannot be read says so in its summary. Reads every file."""
+    """Return all files of the catalogue, kind by kind. Every file is read; an unreadable one says so in its summary."""
     return [Entry(kind, name, path, _summary(kind, path)) for kind in KINDS for name, path in names(kind)]
 
 
 def bundled_text(name: str, kinds: Sequence[Kind] = KINDS) -> str:
-    """The text of the file behind a name of the catalogue, or a path, of the first of ``kinds`` that has it.
+    """Return the text of a catalogue name or path; the first of ``kinds`` that has the name is used.
 
     Raises:
         InputError: nothing there; the message names the nearest entry.
@@ -160,7 +160,7 @@ _SUMMARIES: Final[Mapping[Kind, Callable[[Path], str]]] = {
 
 
 def schema(kind: str) -> dict[str, Any]:
-    """JSON Schema of a file of ``kind`` (one of ``SCHEMA_KINDS``). Raises InputError for another kind."""
+    """Return the JSON Schema of a file of ``kind`` (one of ``SCHEMA_KINDS``). Raises InputError for another kind."""
     match kind:
         case "accelerator":
             return json_schema(Accelerator, "scaleacross accelerator")
@@ -203,5 +203,5 @@ def schema(kind: str) -> dict[str, Any]:
 
 
 def schema_text(kind: str) -> str:
-    """``schema(kind)`` as it stands in ``configs/schemas/<kind>.schema.json``."""
+    """Return ``schema(kind)`` as the text of ``configs/schemas/<kind>.schema.json``."""
     return json.dumps(schema(kind), indent=2, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""From a reference (name, path, mapping or object) to a validated spec."""
+"""Turn a reference (name, path, mapping or object) into a validated spec."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scaleacross.workloads.workload import Workload
 Reference = str | Path | Mapping[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
-# Keys that a before-validator of the model takes beside its fields.
+# keys that a before-validator of the model accepts in addition to its fields
 EXTRA_KEYS: Final[Mapping[type[BaseModel], tuple[str, ...]]] = {
     Topology: ("building_defaults",),
     Building: ("hosts",),
@@ -54,7 +54,7 @@ _REFERENCES: Final[Mapping[str, Kind]] = {"accelerator": "accelerators", "techno
 
 
 def read(kind: Kind, ref: Reference, folder: Path | None = None) -> Source:
-    """The mapping that ``ref`` means; ``-`` is standard input.
+    """Return the mapping that ``ref`` refers to; ``-`` is standard input.
 
     A file's ``name`` defaults to its stem (a Hugging Face ``config.json``: its folder's name).
 
@@ -72,7 +72,7 @@ def read(kind: Kind, ref: Reference, folder: Path | None = None) -> Source:
 
 
 def part(source: Source, key: str, read_named: Callable[[Any, Path | None], Source]) -> Source:
-    """What stands under ``key``: the file that it names, read with ``read_named``, or the mapping written there."""
+    """Return the value under ``key``: a mapping as it is, or the file that it names, read with ``read_named``."""
     value = source.data[key]
     if isinstance(value, dict):
         return source.sub(key)
@@ -83,12 +83,12 @@ def part(source: Source, key: str, read_named: Callable[[Any, Path | None], Sour
 
 
 def topology_under(source: Source) -> Topology:
-    """The topology that ``source`` names or holds. Raises InputError."""
+    """Return the topology that ``source`` names or holds. Raises InputError."""
     return topology_from(part(source, "topology", partial(read, "topologies")))
 
 
 def named(source: Source, path: Path) -> Source:
-    """``source`` with ``name`` filled in from the file's own name where it states none."""
+    """Return ``source`` with a missing ``name`` filled in from the file's own name."""
     if not isinstance(source.data, dict):
         shown = type(source.data).__name__
         raise InputError(f"{source.place(())}: a mapping (key: value) is expected at the top, not a {shown}")
@@ -100,27 +100,31 @@ def named(source: Source, path: Path) -> Source:
 
 
 def load_accelerator(ref: Reference | Accelerator, folder: Path | None = None) -> Accelerator:
-    """An accelerator by catalogue name, path or mapping. Raises InputError."""
+    """Load an accelerator by catalogue name, path or mapping. Raises InputError."""
     return ref if isinstance(ref, Accelerator) else validate(Accelerator, read("accelerators", ref, folder))
 
 
 def load_network(ref: Reference | NetworkTechnology, folder: Path | None = None) -> NetworkTechnology:
-    """A network technology by catalogue name, path or mapping. Raises InputError."""
+    """Load a network technology by catalogue name, path or mapping. Raises InputError."""
     return ref if isinstance(ref, NetworkTechnology) else validate(NetworkTechnology, read("networks", ref, folder))
 
 
 def load_graph(ref: Reference | LinkGraph, folder: Path | None = None) -> LinkGraph:
-    """A graph of links by catalogue name, path or mapping. Raises InputError."""
+    """Load a graph of links by catalogue name, path or mapping. Raises InputError."""
     return ref if isinstance(ref, LinkGraph) else validate(LinkGraph, read("graphs", ref, folder))
 
 
 def load_topology(ref: Reference | Topology, folder: Path | None = None) -> Topology:
-    """A topology by catalogue name, path or mapping, with the accelerators and technologies that it names. Raises InputError."""
+    """Load a topology by catalogue name, path or mapping, with its accelerators and technologies.
+
+    Raises:
+        InputError: not found or not valid.
+    """
     return ref if isinstance(ref, Topology) else topology_from(read("topologies", ref, folder))
 
 
 def topology_from(source: Source) -> Topology:
-    """The topology that ``source`` holds. Raises InputError."""
+    """Return the topology in ``source``. Raises InputError."""
     loaded: dict[tuple[str, str], BaseModel] = {}
     data = _with_references(source.data, source, (), loaded)
     topology = validate(Topology, _with_defaults(replace(source, data=data)), EXTRA_KEYS)
@@ -134,7 +138,10 @@ def topology_from(source: Source) -> Topology:
 
 
 def _with_defaults(source: Source) -> Source:
-    """``source`` with ``building_defaults`` merged into the buildings; what comes from there keeps its place."""
+    """Return ``source`` with ``building_defaults`` merged into the buildings.
+
+    Merged values keep their place in the file, so that errors point to the defaults.
+    """
     if not isinstance(source.data, dict) or not isinstance(source.data.get("building_defaults"), dict):
         return source
     data, marks = expand_building_defaults(source.data), dict(source.marks)
@@ -150,7 +157,7 @@ def _with_defaults(source: Source) -> Source:
 def _with_references(
     value: Any, source: Source, path: tuple[str | int, ...], loaded: dict[tuple[str, str], BaseModel]
 ) -> Any:
-    """``value`` with every ``accelerator`` and ``technology`` text replaced by the catalogue object of that name."""
+    """Replace the text under every ``accelerator`` and ``technology`` by the catalogue object of that name."""
     if isinstance(value, list | tuple):
         return [_with_references(item, source, (*path, index), loaded) for index, item in enumerate(value)]
     if not isinstance(value, dict):
@@ -174,7 +181,7 @@ def _with_references(
 
 
 def load_workload(ref: Reference | Workload, folder: Path | None = None) -> Workload:
-    """A workload by catalogue name, path (YAML or a Hugging Face ``config.json``) or mapping of either.
+    """Load a workload by catalogue name, path (YAML or a Hugging Face ``config.json``) or mapping of either.
 
     ``{config_json: PATH, read_as: llama}`` reads a model of unknown type as one of a known type.
 
@@ -185,7 +192,7 @@ def load_workload(ref: Reference | Workload, folder: Path | None = None) -> Work
 
 
 def _from_config_json(source: Source) -> Workload:
-    """``{config_json: PATH, read_as: TYPE, name: NAME}``: a published config.json, with a word on how to read it."""
+    """Load the config.json of ``{config_json: PATH, read_as: TYPE, name: NAME}``; the last two keys are optional."""
     path, others = source.data[CONFIG_JSON], {key: source.data[key] for key in source.data if key != CONFIG_JSON}
     unknown = sorted(set(others) - {"name", READ_AS})
     if unknown or not isinstance(path, str):
@@ -203,7 +210,7 @@ def _from_hf(source: Source) -> Workload:
 
 
 def workload_from(source: Source) -> Workload:
-    """The workload that ``source`` holds. Raises InputError."""
+    """Return the workload in ``source``. Raises InputError."""
     data = source.data
     if not isinstance(data, dict):
         raise InputError(f"{source.place(())}: a workload is a mapping, not a {type(data).__name__}")

@@ -1,4 +1,4 @@
-"""``--set a.b.0.c=value``: change any field of a job, down into its workload and topology."""
+"""``--set a.b.0.c=value``: change any field of a job, or of its workload and topology."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from scaleacross.units import is_quantity, si_key
 
 Overrides = Mapping[str, str] | Sequence[str]
 
-# Turns the reference under a key of the source into the model and the full mapping that it means.
+# expands the reference under a key of the source into its model and full mapping
 Expand = Callable[[Source], tuple[type[BaseModel], dict[str, Any]]]
 
-# Two ways to state one quantity: setting one drops the other.
+# two ways to state one quantity: setting one removes the other
 _EITHER_OR: Final[Mapping[str, tuple[str, ...]]] = {
     "global_batch_tokens": ("global_batch_sequences",),
     "global_batch_sequences": ("global_batch_tokens",),
@@ -32,7 +32,7 @@ BUILDING_DEFAULTS: Final = "building_defaults"
 
 
 def parse_overrides(overrides: Overrides) -> list[tuple[str, str]]:
-    """(dotted path, value as text) of every override. Raises InputError for one without ``=``."""
+    """Split every override into (dotted path, value as text). Raises InputError for one without ``=``."""
     if isinstance(overrides, Mapping):
         return [(str(key), str(value)) for key, value in overrides.items()]
     if isinstance(overrides, str):
@@ -51,9 +51,10 @@ def parse_overrides(overrides: Overrides) -> list[tuple[str, str]]:
 def apply_overrides(
     source: Source, overrides: Overrides, model: type[BaseModel], expand: Mapping[str, Expand]
 ) -> Source:
-    """``source`` (a mapping of ``model``) with the overrides laid over it; the marks of changed parts say ``--set``.
+    """Apply overrides to ``source``, a mapping of ``model``; the marks of changed parts are their ``--set``.
 
-    A path that goes below a key of ``expand`` (a reference) first replaces the reference by the full mapping that it means.
+    ``expand`` lists the keys that may hold a reference. A path below such a key first replaces the reference by its
+    full mapping.
 
     Raises:
         InputError: a path that leads nowhere; the message names the nearest key.
@@ -84,7 +85,10 @@ def apply_overrides(
 
 
 def _in_buildings(path: KeyPath, data: Mapping[str, Any], label: str) -> list[KeyPath]:
-    """``path``; one below a topology's ``building_defaults`` in every building, into which these were merged when it was read."""
+    """Return the paths that ``path`` stands for.
+
+    Reading merged ``building_defaults`` into the buildings, so a path below it becomes one path in every building.
+    """
     if path[0] != BUILDING_DEFAULTS or "regions" not in data:
         return [path]
     if len(path) == 1:
@@ -100,7 +104,7 @@ def _in_buildings(path: KeyPath, data: Mapping[str, Any], label: str) -> list[Ke
 
 
 def _assign(model: type[BaseModel], path: KeyPath, data: dict[str, Any], value: Any, label: str) -> KeyPath:
-    """Set ``path`` in ``data``; containers on the way are copied in place. Returns the path in the keys that were used."""
+    """Set ``path`` in ``data``; containers on the way are copied. Returns the path with the keys that were used."""
     here: Any = data
     used: list[str | int] = []
     for index, part in enumerate(path):
@@ -123,7 +127,10 @@ def _assign(model: type[BaseModel], path: KeyPath, data: dict[str, Any], value: 
 
 
 def _note_origin(model: type[BaseModel], data: dict[str, Any], path: KeyPath, label: str) -> None:
-    """A figure that was set no longer rests on the file's source; the closest object with ``provenance`` says so."""
+    """Mark a changed figure as assumed in the provenance of its closest object that has one.
+
+    The changed figure no longer rests on the file's source.
+    """
     end = next((index + 1 for index, part in enumerate(path) if isinstance(part, str) and is_quantity(part)), 0)
     owners = [at for at in range(end) if any(issubclass(m, SourcedSpec) for m in models_at(model, path[:at]))]
     if not owners:
@@ -137,13 +144,13 @@ def _note_origin(model: type[BaseModel], data: dict[str, Any], path: KeyPath, la
 
 
 def _si(key: str) -> str:
-    """``key`` in its SI spelling, whatever spelling it has."""
+    """``key`` in its SI spelling."""
     hit = si_key(key)
     return hit[0] if hit else key
 
 
 def _own_copy(container: Any) -> Any:
-    """A container that may be written to; an absent one becomes an empty mapping, a single value stays what it is."""
+    """Return a copy of a container; None becomes an empty mapping, a single value is returned as it is."""
     if container is None:
         return {}
     if isinstance(container, dict):
@@ -158,7 +165,10 @@ def _list_index(here: list[Any], part: str | int, label: str) -> int:
 
 
 def _mapping_key(here: dict[str, Any], part: str | int, models: list[type[BaseModel]], last: bool, label: str) -> str:
-    """The key of ``here`` that ``part`` means; the same quantity stated in another unit makes way when it is the last one."""
+    """Return the key of ``here`` that ``part`` refers to.
+
+    If it is the ``last`` part, the same quantity under another unit is removed.
+    """
     part = str(part)
     names = {name for model in models for name in model.model_fields}
     spellings = {key for model in models for key in known_keys(model, EXTRA_KEYS)}

@@ -1,7 +1,7 @@
-"""A job and a topology from a line of arguments: accelerators per building, one inter-building link, a distance.
+"""Build a job and a topology from arguments: accelerators per building, one inter-building link, a distance.
 
-What the user does not state comes from the standard building (``configs/standard/building.yaml``). Every such figure is marked
-``assumed`` in the topology, and the topology's description says so, which the report of a plan prints.
+Figures that the user does not state come from the standard building (``configs/standard/building.yaml``). Every such
+figure is marked ``assumed`` in the topology. The topology's description says so, and the report of a plan prints it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GPUS: Final = re.compile(r"(?:([^=:]+)=)?([^=:]+):(\d+)")
 
 @dataclass(frozen=True)
 class StandardLink:
-    """One inter-building link, stated by the user: a rate per direction over ``km`` of fibre."""
+    """One inter-building link as the user states it: a rate per direction over ``km`` of fibre."""
 
     text: str
     bytes_per_s: float
@@ -41,24 +41,24 @@ class StandardLink:
 
     @property
     def one_way_latency_us(self) -> float:
-        """Fibre delay and the standard building's own latency, µs."""
+        """Fibre delay plus the latency inside a standard building, µs."""
         inside: float = standard()["building"]["links"]["building"]["one_way_latency_us"]
         return round(self.km * float(standard()["fibre_us_per_km"]) + inside, 3)
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a user states on the command line.
+    """Arguments of the command line.
 
     Attributes:
         model: catalogue name, or path of a YAML or a Hugging Face ``config.json``.
-        topology: a file or a catalogue name, in place of ``gpus``, ``trunk`` and ``km``.
+        topology: a file or a catalogue name, instead of ``gpus``, ``trunk`` and ``km``.
         gpus: ``TYPE:COUNT,...``, one building each, ``NAME=TYPE:COUNT`` to name it.
         trunk: rate of the inter-building link between every two buildings, e.g. ``4x400G``; None for one building.
-        km: its length; None for one building.
+        km: length of that link; None for one building.
         tokens: tokens per optimizer step, e.g. ``4M``.
         sequence: tokens per sequence, e.g. ``8192`` or ``8K``.
-        target: framework that will run the plan; None where any may.
+        target: framework that will run the plan; None: any framework.
         slurm: fields of the job's ``slurm:``.
     """
 
@@ -75,13 +75,13 @@ class Start:
 
 @cache
 def standard() -> dict[str, Any]:
-    """The bundled standard building, as plain data."""
+    """Return the bundled standard building as plain data."""
     data: dict[str, Any] = read_file(config_folders()[-1] / STANDARD_FILE).data
     return data
 
 
 def quick_job(start: Start, folder: Path | None = None) -> dict[str, Any]:
-    """The job's mapping, its topology in full. ``folder``: where a relative model path begins.
+    """Return the job's mapping with its topology in full; a relative model path starts at ``folder``.
 
     Raises:
         InputError: an argument that cannot be read, or two buildings without a link between them.
@@ -126,7 +126,7 @@ def _model(ref: str, folder: Path | None) -> str:
 
 
 def quick_topology(gpus: str, trunk: str | None, km: float | None) -> dict[str, Any]:
-    """A topology's mapping: a standard building for each part of ``gpus``, a link between every two.
+    """Return a topology's mapping: a standard building for each part of ``gpus``, and a link between every two.
 
     Raises:
         InputError: an argument that cannot be read, or two buildings without a link between them.
@@ -151,7 +151,7 @@ def quick_topology(gpus: str, trunk: str | None, km: float | None) -> dict[str, 
 
 
 def links_between(buildings: list[str], link: StandardLink | None) -> list[dict[str, Any]]:
-    """A link between every two buildings, as a topology file states it; none without ``link``."""
+    """Links between every two buildings, as a topology file states them; an empty list without ``link``."""
     if link is None:
         return []
     figures = {"bandwidth_gbit_per_s": link.bytes_per_s * 8 / 1e9, "one_way_latency_us": link.one_way_latency_us}
@@ -174,7 +174,7 @@ def provenance(link: StandardLink | None) -> dict[str, dict[str, str]]:
 
 
 def standard_link(trunk: str | None, km: float | None, num_buildings: int) -> StandardLink | None:
-    """The link between every two buildings; None for one building. Raises InputError where it is not stated."""
+    """Return the link between every two buildings; None for one building. Raises InputError if it is not stated."""
     if num_buildings < 2:
         if trunk is not None or km is not None:
             raise InputError(
@@ -193,7 +193,7 @@ def standard_link(trunk: str | None, km: float | None, num_buildings: int) -> St
 
 
 def bytes_per_s(text: str) -> float:
-    """Bytes/s of a rate as operators write it: ``4x400G``, ``1.6T``. Raises InputError."""
+    """Convert a rate as operators write it (``4x400G``, ``1.6T``) to bytes/s. Raises InputError."""
     hit = _RATE.fullmatch(text.strip())
     rate = 0.0 if hit is None else int(hit[1] or 1) * float(hit[2]) * {"G": 1e9, "T": 1e12}[hit[3].upper()] / 8
     if not 0 < rate < 1e18:
@@ -218,7 +218,7 @@ def _building(text: str, index: int) -> dict[str, Any]:
     if re.fullmatch(NAME_PATTERN, name) is None:
         raise InputError(f"--gpus: {name[:64]!r} is no name of a building: use letters, digits, '.', '_' and '-'")
     building = standard_building(hit[2], "--gpus")
-    per_host = min(count, int(building["accelerators_per_host"]))  # fewer than a host's: one host with so many
+    per_host = min(count, int(building["accelerators_per_host"]))  # fewer than a full host has: one smaller host
     if not count or count % per_host:
         per_host = int(building["accelerators_per_host"])
         near = max(1, round(count / per_host)) * per_host
@@ -229,7 +229,7 @@ def _building(text: str, index: int) -> dict[str, Any]:
 
 
 def standard_building(accelerator: str, option: str) -> dict[str, Any]:
-    """A standard building's mapping for a type of accelerator (``h100``, or its entry's name), without name and size.
+    """Return a standard building's mapping, without name and size, for an accelerator (``h100``, or its entry's name).
 
     Raises:
         InputError: no standard building has this type.
@@ -251,7 +251,10 @@ def standard_building(accelerator: str, option: str) -> dict[str, Any]:
 
 
 def without_bf16(names: Iterable[str]) -> str:
-    """Why accelerators of such names have no standard building, and the way out; empty unless one is known to lack bf16."""
+    """Advice for accelerators that lack bf16 and so have no standard building.
+
+    It is empty unless one of ``names`` is known to lack bf16.
+    """
     words = [(name, set(re.findall(r"[a-z0-9]+", name.lower()))) for name in names]
     lacking = next((name for name, own in words if own.intersection(standard()["without_bf16"])), None)
     if lacking is None:
@@ -267,7 +270,7 @@ TOPOLOGY_FILE: Final = "topology.yaml"
 
 
 def quick_files(start: Start) -> dict[str, str]:
-    """``job.yaml`` and ``topology.yaml`` of a start, commented and ready to edit: file name -> text. Raises InputError."""
+    """Return file name -> text of ``job.yaml`` and ``topology.yaml`` with comments for editing. Raises InputError."""
     job = quick_job(start)
     if isinstance(job["topology"], str):
         return {JOB_FILE: _job_text({**job, "name": "job"})}
@@ -284,7 +287,7 @@ def _job_text(job: dict[str, Any]) -> str:
 
 
 def topology_text(topology: dict[str, Any], comment: str = "") -> str:
-    """A topology's mapping as a commented YAML file."""
+    """Return a topology's mapping as a commented YAML file."""
     return _TOPOLOGY_HEAD + "".join(f"# {line}\n" for line in comment.splitlines()) + entry_text(topology)
 
 

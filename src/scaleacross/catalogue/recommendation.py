@@ -1,4 +1,4 @@
-"""Recommendation models, jobs and plans: from a name, a YAML, a CSV of tables or a TorchRec configuration to specs."""
+"""Load recommendation models, jobs and plans from a name, a YAML, a CSV of tables or a TorchRec configuration."""
 
 from __future__ import annotations
 
@@ -29,14 +29,17 @@ _COLUMNS: Final = ("name", "rows", "dimension", "pooling")
 
 
 def is_recommendation(ref: object) -> bool:
-    """Whether ``ref`` is a recommendation job or plan: an object, a mapping, or a file of one. False for what cannot be read."""
+    """Whether ``ref`` is a recommendation job or plan: an object, a mapping, or the path of a file with one.
+
+    It is False for anything that cannot be read.
+    """
     if isinstance(ref, RecommendationJob | RecommendationPlan):
         return True
     return kind_of(_peek(ref)) in ("recommendation job", "recommendation plan")
 
 
 def _peek(ref: object) -> Mapping[Any, Any]:
-    """The mapping that ``ref`` is, or that the file of this path holds; empty for what is none, or cannot be read."""
+    """Return ``ref`` if it is a mapping, or the mapping in the file at that path; empty if there is none."""
     try:
         data = read_file(Path(ref)).data if isinstance(ref, str | Path) and Path(ref).is_file() else ref
     except InputError:
@@ -45,7 +48,7 @@ def _peek(ref: object) -> Mapping[Any, Any]:
 
 
 def load_recommendation(ref: Reference | Dlrm, folder: Path | None = None) -> Dlrm:
-    """A recommendation model by catalogue name, path (YAML or CSV) or mapping. Raises InputError."""
+    """Load a recommendation model by catalogue name, path (YAML or CSV) or mapping. Raises InputError."""
     return ref if isinstance(ref, Dlrm) else _model_from(_read_model(ref, folder))
 
 
@@ -70,7 +73,10 @@ def _model_from(source: Source) -> Dlrm:
 
 
 def _table(one: Any) -> Any:
-    """A table in our words; TorchRec's ``EmbeddingBagConfig`` (num_embeddings, embedding_dim, feature_names) becomes one."""
+    """Return a table under this package's keys.
+
+    TorchRec's ``EmbeddingBagConfig`` (num_embeddings, embedding_dim, feature_names) is converted.
+    """
     if not isinstance(one, Mapping) or "num_embeddings" not in one:
         return one
     features = one.get("feature_names") or [one.get("name")]
@@ -87,7 +93,7 @@ def _table(one: Any) -> Any:
 
 
 def tables_of_csv(path: Path) -> list[dict[str, Any]]:
-    """Tables of a CSV with the columns name, rows, dimension and, if wanted, pooling (several: ``1 10``) and num_tables.
+    """Read tables from a CSV: columns name, rows, dimension; optional pooling (several: ``1 10``) and num_tables.
 
     Raises:
         InputError: a missing or unknown column, or a cell that is no number, with its line.
@@ -129,7 +135,7 @@ def _row(path: Path, line: int, row: Mapping[str | Any, Any]) -> dict[str, Any]:
 def load_recommendation_job(
     ref: Reference | RecommendationJob, overrides: Overrides = ()
 ) -> tuple[RecommendationJob, Dlrm, Topology]:
-    """A job by path or mapping with ``a.b=value`` overrides, made self-contained, with its model and topology.
+    """Load a self-contained job by path or mapping with ``a.b=value`` overrides, with its model and topology.
 
     Raises:
         InputError: not found, or an error in the job, its model, its topology or an override, each with its place.
@@ -140,7 +146,7 @@ def load_recommendation_job(
 
 
 def recommendation_job_from(source: Source, overrides: Overrides = ()) -> tuple[RecommendationJob, Dlrm, Topology]:
-    """The self-contained job that ``source`` holds, with its model and topology. Raises InputError."""
+    """Return the self-contained job in ``source``, with its model and topology. Raises InputError."""
     require_kind(source, "recommendation job")
     expand = {"workload": _full_model, "topology": _full_topology}
     source = _with_lengths(apply_overrides(source, overrides, RecommendationJob, expand))
@@ -152,7 +158,7 @@ def recommendation_job_from(source: Source, overrides: Overrides = ()) -> tuple[
 
 
 def _require_tables(source: Source, job: RecommendationJob, model: Dlrm) -> None:
-    """Raises InputError where ``compression: tables`` names a table that the model does not have."""
+    """Raise InputError if ``compression: tables`` names a table that the model lacks."""
     known = [table.name for table in model.expanded()]
     unknown = [name for name in job.compression.tables if name not in known] if job.compression else []
     if unknown:
@@ -167,7 +173,7 @@ def _require_tables(source: Source, job: RecommendationJob, model: Dlrm) -> None
 
 
 def _with_codecs(source: Source) -> Source:
-    """``source`` with the rows of the file or name that ``compression: measured`` gives."""
+    """Replace the file or name under ``compression: measured`` by its rows."""
     data = source.data
     asked = data.get("compression") if isinstance(data, dict) else None
     if not isinstance(asked, Mapping) or not isinstance(asked.get("measured"), str):
@@ -180,7 +186,7 @@ def _with_codecs(source: Source) -> Source:
 
 
 def _with_lengths(source: Source) -> Source:
-    """``source`` with the job's lengths, a law or a CSV, in its workload, where they belong."""
+    """Move the job's lengths (a law or a CSV) into its workload, where the model expects them."""
     stated = source.data.get("lengths") if isinstance(source.data, dict) else None
     if stated is None:
         return source
@@ -205,7 +211,7 @@ def _with_lengths(source: Source) -> Source:
 
 
 def _column(path: Path, name: str) -> list[float]:
-    """The positive numbers of a CSV's column. Raises InputError with the line."""
+    """Return the positive numbers of a CSV's column. Raises InputError with the line."""
     rows = list(csv.DictReader(lines_of(path), skipinitialspace=True))
     if not rows or name not in rows[0]:
         raise InputError(f"{path}:1: a column '{name}' and rows below it are expected")
@@ -240,7 +246,7 @@ def is_inference(ref: object) -> bool:
 
 
 def load_inference_job(ref: Reference | InferenceJob, overrides: Overrides = ()) -> tuple[InferenceJob, Dlrm]:
-    """An inference job by path or mapping with ``a.b=value`` overrides, made self-contained, with its model.
+    """Load an inference job by path or mapping with ``a.b=value`` overrides; return it self-contained, with its model.
 
     Raises:
         InputError: not found, or an error in the job, its model or an override, each with its place.
@@ -253,7 +259,7 @@ def load_inference_job(ref: Reference | InferenceJob, overrides: Overrides = ())
 
 
 def load_recommendation_plan(path: str | Path) -> RecommendationPlan:
-    """A plan that this package wrote. Raises InputError when the file is none."""
+    """Load a plan that this package wrote. Raises InputError if the file holds none."""
     source = read_file(find("plans", str(path)))
     require_kind(source, "recommendation plan")
     return validate(RecommendationPlan, source)

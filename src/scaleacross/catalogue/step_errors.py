@@ -1,4 +1,4 @@
-"""The constants of the error of step times: ``configs/standard/step_errors.yaml``, or one that a user has fitted."""
+"""Load the constants of step-time errors: ``configs/standard/step_errors.yaml``, or a user's own fit."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ERRORS_FILE: Final = Path("standard") / "step_errors.yaml"
 
 
 def step_errors() -> StepErrors:
-    """The constants of the first folder of catalogue entries that has them: the user's, then the bundled ones."""
+    """Return the constants from the first catalogue folder that has them: the user's, then the bundled one."""
     return _read(next(path for folder in config_folders() if (path := folder / ERRORS_FILE).is_file()))
 
 
 def read_step_errors(path: Path) -> StepErrors:
-    """The constants of a file. Raises InputError."""
+    """Return the constants in a file. Raises InputError."""
     return validate(StepErrors, read_file(path))
 
 

@@ -1,4 +1,4 @@
-"""Studies: from a file to points, each a self-contained job (with a decision, where settings are priced)."""
+"""Load studies and expand them into points, each a self-contained job (with a decision if settings are evaluated)."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Point:
     Attributes:
         base: name of its base.
         fields: dotted path -> value, in the order of ``Study.paths``.
-        job: self-contained; None when the values are refused.
-        decision: what is priced (``evaluate``), else None.
-        refusal: why there is no job.
+        job: self-contained; None if the values are refused.
+        decision: decision to evaluate (``evaluate``), else None.
+        refusal: reason why there is no job.
     """
 
     base: str
@@ -46,7 +46,11 @@ class Point:
 
 
 def load_study(ref: Reference | Study) -> tuple[Study, Path | None]:
-    """A study by catalogue name, path or mapping, and the folder against which its paths are read. Raises InputError."""
+    """Load a study by catalogue name, path or mapping; return it with the folder at which its paths start.
+
+    Raises:
+        InputError: not found, not valid, or a design space.
+    """
     if isinstance(ref, Study):
         return ref, None
     source = read("studies", ref)
@@ -57,12 +61,12 @@ def load_study(ref: Reference | Study) -> tuple[Study, Path | None]:
 
 
 def points_of(study: Study, folder: Path | None = None) -> list[Point]:
-    """All points, bases slowest.
+    """Return all points; the base varies slowest.
 
-    Values that a job refuses make a point without job, which says why; that is an answer of the study like any other.
+    If a job refuses the values, the point has no job but a reason. That is an ordinary result of a study.
 
     Raises:
-        InputError: a base cannot be read, or no point has a job (then a path or a value is misspelt).
+        InputError: a base cannot be read, bases differ in kind, or no point has a job (a path or value is misspelt).
     """
     bases = [_base(study, ref, folder) for ref in study.base]
     points = [
@@ -104,14 +108,14 @@ def _job(source: Source, overrides: Overrides = ()) -> Job | RecommendationJob:
 
 
 def _distinct_names(bases: list[Base]) -> Iterator[Base]:
-    """Bases of one name are told apart by their number."""
+    """Yield the bases; those that share a name get a number appended."""
     names = [name for name, *_ in bases]
     for index, (name, job, decision) in enumerate(bases):
         yield (name if names.count(name) == 1 else f"{name}#{index}"), job, decision
 
 
 def _combinations(study: Study) -> Iterator[dict[str, Any]]:
-    """Path -> value of every point, first grid field slowest."""
+    """Path -> value of every point; the first grid field varies slowest."""
     choices: list[list[dict[str, Any]]] = [[{path: value} for value in values] for path, values in study.grid.items()]
     for group in study.zipped:
         rows = zip(*group.values(), strict=True)

@@ -1,6 +1,7 @@
-"""From pydantic's errors to ``file:line:column: key 'x': message`` with the nearest right spelling.
+"""Turn pydantic's errors into ``file:line:column: key 'x': message`` with the nearest right spelling.
 
-pydantic speaks of SI fields and union branches; the user wrote user-unit keys in a file. ``validate`` maps one to the other.
+pydantic names SI fields and union branches, but the user wrote user-unit keys in a file. ``validate`` maps one to the
+other.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def validate(model: type[M], source: Source, extra_keys: ExtraKeys | None = None) -> M:
-    """``source.data`` as ``model``. ``extra_keys`` are keys that a before-validator of the model takes beside its fields.
+    """Return ``source.data`` as ``model``; before-validators accept ``extra_keys`` in addition to the fields.
 
     Raises:
         InputError: with one line per error, each at its place in the file.
@@ -45,7 +46,11 @@ def known_keys(model: type[BaseModel], extra_keys: ExtraKeys | None = None) -> l
 
 
 def nearest(word: str, known: Iterable[str], noun: str = "key", plural: str = "keys") -> str:
-    """The way out of a misspelling: those that begin with ``word``, the nearest or one that it begins with, or all ``known``."""
+    """Advice for a misspelt ``word``.
+
+    It lists the known words that begin with it, else the nearest one, else one that it begins with, else all of
+    ``known``.
+    """
     known = list(known)
     if begun := [one for one in known if word and one.startswith(f"{word}-")]:
         return f"{plural} that begin so: {', '.join(begun)}"
@@ -57,7 +62,7 @@ def nearest(word: str, known: Iterable[str], noun: str = "key", plural: str = "k
 
 
 def advice_for_key(key: str, model: type[BaseModel], extra_keys: ExtraKeys) -> str:
-    """What to write instead of the unknown ``key`` in a mapping of ``model``."""
+    """Advice on replacing the unknown ``key`` in a mapping of ``model``."""
     for name in model.model_fields:
         spellings = user_keys(name)
         stem = next((name.removesuffix(suffix) for suffix in SI_SUFFIXES if name.endswith(suffix)), None)
@@ -67,14 +72,14 @@ def advice_for_key(key: str, model: type[BaseModel], extra_keys: ExtraKeys) -> s
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The pydantic models that a field annotation mentions, at any depth."""
+    """Pydantic models that a field annotation mentions, at any depth."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in models_in(argument)]
 
 
 def models_at(model: type[BaseModel], path: Iterable[str | int]) -> list[type[BaseModel]]:
-    """The models that may stand at ``path`` below ``model`` (SI or user spelling, list indices, union branches)."""
+    """Models that may appear at ``path`` below ``model`` (SI or user spelling, list indices, union branches)."""
     here = [model]
     for part in path:
         here = _step(here, part)
@@ -82,7 +87,7 @@ def models_at(model: type[BaseModel], path: Iterable[str | int]) -> list[type[Ba
 
 
 def _si_name(key: Any) -> str | None:
-    """The SI spelling of a key in a user unit."""
+    """SI spelling of a key in a user unit; None for other keys."""
     hit = si_key(key) if isinstance(key, str) else None
     return hit[0] if hit else None
 
@@ -95,7 +100,7 @@ def _fields(models: list[type[BaseModel]], part: str | int) -> list[FieldInfo]:
 
 
 def _step(models: list[type[BaseModel]], part: str | int) -> list[type[BaseModel]]:
-    """One step down: into a field, or into the union branch of that name; an index stays where it is."""
+    """Models one step down: in a field, or in the union branch of that name; a list index changes nothing."""
     if fields := _fields(models, part):
         return [model for field in fields for model in models_in(field.annotation)]
     return [model for model in models if model.__name__ == part] or models
@@ -103,8 +108,8 @@ def _step(models: list[type[BaseModel]], part: str | int) -> list[type[BaseModel
 
 def _describe(errors: list[ErrorDetails], model: type[BaseModel], source: Source, extra_keys: ExtraKeys) -> str:
     located = [(_user_path(error["loc"], source.data, model), error) for error in errors]
-    lines: dict[tuple[str, KeyPath, str], str] = {}  # shared defaults are wrong once, not once per building
-    located.sort(key=lambda item: item[1]["type"] != "extra_forbidden")  # a misspelling explains what is then missing
+    lines: dict[tuple[str, KeyPath, str], str] = {}  # report an error in building_defaults once, not per building
+    located.sort(key=lambda item: item[1]["type"] != "extra_forbidden")  # a misspelling explains the rest
     for path, error in located:
         if _has_better(path, error, located):
             continue
@@ -123,7 +128,7 @@ def _joined(lines: list[str], label: str) -> str:
 
 
 def _has_better(path: KeyPath, error: ErrorDetails, located: list[tuple[KeyPath, ErrorDetails]]) -> bool:
-    """Whether another error says more about the same value: another union branch, or a part of it that was left out."""
+    """Whether another error says more about the same value: of another union branch, or of a missing part of it."""
     below = [(at, other) for at, other in located if other is not error and at[: len(path)] == path]
     if error["type"] == "too_short":
         return any(len(at) > len(path) for at, _ in below)
@@ -131,7 +136,7 @@ def _has_better(path: KeyPath, error: ErrorDetails, located: list[tuple[KeyPath,
 
 
 def _user_path(loc: tuple[str | int, ...], data: Any, model: type[BaseModel]) -> KeyPath:
-    """``loc`` in the user's own keys: union branches dropped, and ended at a field that the user left out."""
+    """``loc`` in the user's own keys: without union branches, and cut after a field that the user omitted."""
     path: list[str | int] = []
     here, models = data, [model]
     for part in loc:
@@ -152,7 +157,7 @@ def _user_path(loc: tuple[str | int, ...], data: Any, model: type[BaseModel]) ->
 def _message(
     path: KeyPath, error: ErrorDetails, model: type[BaseModel], source: Source, extra_keys: ExtraKeys
 ) -> tuple[str, str, str]:
-    """(place, key, what is wrong and the way out)."""
+    """(place, key, error text with a way out)."""
     place, key = source.place(path), source.key(path)
     if error["type"] == "missing":
         spellings = user_keys(str(error["loc"][-1]))

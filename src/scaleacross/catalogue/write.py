@@ -1,4 +1,4 @@
-"""A catalogue entry as YAML text, in the form that this package reads."""
+"""Write a catalogue entry as YAML text in the package's own layout."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from scaleacross.catalogue.yaml_source import parse_yaml
 from scaleacross.errors import InputError
 
 _ONE_LINE_EACH: Final = ("gemm_models", "provenance")
-"""Mappings whose parts get a line each."""
+"""Mappings whose items get one line each."""
 
 
 def entry_text(data: Mapping[str, Any], comment: str = "") -> str:
-    """``data`` as YAML: keys in their order, a line per figure, kernel model, origin or innermost list and mapping, ``comment``
-    above it.
+    """Return ``data`` as YAML with ``comment`` above it; keys keep their order.
+
+    Each figure, kernel model, origin and innermost list or mapping takes one line.
 
     Raises:
         InputError: a value is no plain data.
@@ -23,6 +24,7 @@ def entry_text(data: Mapping[str, Any], comment: str = "") -> str:
     for key, value in data.items():
         lines += _parts(key, value) if key in _ONE_LINE_EACH and value else [_entry(key, value)]
     text = "\n".join(lines) + "\n"
+    # fails now rather than when a user reads the file
     parse_yaml(text, "the written entry")
     return text
 
@@ -41,7 +43,7 @@ def _line(key: str, value: Any) -> str:
 
 
 def _dumped(data: dict[str, Any], flow: bool | None) -> str:
-    """``flow``: all in braces and on a line; None: the leaves alone."""
+    """``data`` as YAML text. ``flow`` True: one line in braces; None: only the innermost containers in braces."""
     import yaml
 
     try:

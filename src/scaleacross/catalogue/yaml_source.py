@@ -1,8 +1,8 @@
-"""Read YAML or JSON and remember where every value stands, so that an error can name file, line and column.
+"""Read YAML or JSON and record the place of every value, so that errors can name file, line and column.
 
-Only plain data is accepted: mappings with text keys, lists, text, numbers, booleans, null. Where YAML 1.1 would surprise,
-YAML 1.2 is followed (``1e9`` is a number, ``2024-01-01`` is text). Python tags, merge keys, duplicate keys, huge files and alias
-bombs are refused.
+Only plain data is accepted: mappings with text keys, lists, text, numbers, booleans, null. Where YAML 1.1 would
+surprise, YAML 1.2 is followed (``1e9`` is a number, ``2024-01-01`` is text). Python tags, merge keys, duplicate keys,
+huge files and alias bombs are refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_FILE_BYTES: Final = 8 * 2**20
 MAX_NODES: Final = 200_000
 MAX_DEPTH: Final = 50
 MAX_REMEMBERED: Final = 2**16
-"""Characters of a text whose content is kept for the next time it is read."""
+"""Longest text whose parsed content is cached, characters."""
 
 STANDARD_INPUT: Final = "-"
 
@@ -55,25 +55,25 @@ class Source:
     prefix: KeyPath = ()
 
     def place(self, path: KeyPath) -> str:
-        """Place of ``path``, or of the closest enclosing part that has one."""
+        """Place of ``path``, or of the closest enclosing part with a recorded place."""
         for end in range(len(path), -1, -1):
             if path[:end] in self.marks:
                 return self.marks[path[:end]]
         return self.label
 
     def key(self, path: KeyPath) -> str:
-        """``path`` as messages name it: ``key 'a.b.0': ``; nothing for the whole."""
+        """``path`` in the form of messages, ``key 'a.b.0': ``; empty for the whole file."""
         whole = ".".join(map(str, (*self.prefix, *path)))
         return f"key '{whole}': " if whole else ""
 
     def sub(self, key: str) -> Source:
-        """The part under ``key`` as a source of its own."""
+        """Return the part under ``key`` as its own source."""
         marks = {path[1:]: mark for path, mark in self.marks.items() if path[:1] == (key,)}
         return Source(self.label, self.data[key], marks, self.folder, (*self.prefix, key))
 
 
 def read_file(path: Path) -> Source:
-    """The content of a YAML or JSON file.
+    """Return the content of a YAML or JSON file.
 
     Raises:
         InputError: unreadable, too large, not text, not plain data, or empty.
@@ -86,7 +86,7 @@ def read_file(path: Path) -> Source:
 
 
 def read_standard_input() -> Source:
-    """YAML or JSON (which is YAML too) from standard input; relative paths in it begin at the working directory.
+    """Return YAML or JSON (a subset of YAML) from standard input; relative paths in it start at the working directory.
 
     Raises:
         InputError: too large, not text, not plain data, or empty.
@@ -105,7 +105,7 @@ def read_standard_input() -> Source:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises InputError: unreadable, too large, or not text."""
+    """Return the text of a file. Raises InputError: unreadable, too large, or not text."""
     try:
         if path.is_dir():
             raise InputError(f"{path} is a directory; name a YAML file in it")
@@ -137,13 +137,13 @@ def _parse_json(text: str, path: Path) -> Source:
 
 
 def parse_yaml(text: str, label: str, folder: Path | None = None) -> Source:
-    """``text`` as plain data with marks.
+    """Parse ``text`` into plain data with marks.
 
     Raises:
         InputError: not YAML, or more than plain data (see the module docstring).
     """
     source = _parsed_once(text, label, folder) if len(text) <= MAX_REMEMBERED else _parsed(text, label, folder)
-    return replace(source, data=deepcopy(source.data))  # callers may change what they get
+    return replace(source, data=deepcopy(source.data))  # the cache shares data, and callers may change it
 
 
 def _parsed(text: str, label: str, folder: Path | None) -> Source:
@@ -165,7 +165,10 @@ def _parsed(text: str, label: str, folder: Path | None) -> Source:
 
 
 def _composed(text: str) -> yaml.Node | None:
-    """The nodes of ``text``: libyaml is ten times as fast; what it refuses, PyYAML's own loader refuses in its words."""
+    """Return the nodes of ``text``.
+
+    libyaml is ten times as fast. If it refuses the text, PyYAML's own loader parses again for its better error message.
+    """
     import yaml
 
     try:
@@ -174,12 +177,12 @@ def _composed(text: str) -> yaml.Node | None:
         return yaml.compose(text, Loader=yaml.SafeLoader)
 
 
-# One job refers to the same catalogue entries many times.
+# one job refers to the same catalogue entries many times
 _parsed_once = lru_cache(maxsize=128)(_parsed)
 
 
 class _Reader:
-    """Turns composed nodes into plain data, noting where each stood."""
+    """Convert composed nodes into plain data and record the place of each."""
 
     def __init__(self, label: str) -> None:
         import yaml
@@ -233,6 +236,7 @@ class _Reader:
             return text
         if node.tag == _TAG + "bool" and text.lower() not in ("true", "false"):
             return text
+        # YAML 1.1 would read 010 as 8 and 1:30 as 90
         if node.tag in (_TAG + "int", _TAG + "float") and _ODD_NUMBER.fullmatch(text):
             raise InputError(
                 f"{self.place(node)}: {text[:40]} would be read as octal, hexadecimal, binary or minutes: write a decimal "
@@ -247,7 +251,7 @@ class _Reader:
 
 
 def lines_of(path: Path) -> list[str]:
-    """Lines of a table in a text file, however long it is. Raises InputError."""
+    """Return the lines of a text file of any length. Raises InputError."""
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

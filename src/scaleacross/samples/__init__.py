@@ -1,3 +1,3 @@
-"""Samples and documents of unequal length to ranks, so that none waits long for another."""
+"""Assign samples and documents of unequal length to ranks, so that no rank waits long for another."""
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
-"""Samples to ranks by cost: as many on each, or as many as fit; near the best in milliseconds.
+"""Assign samples to ranks by cost: the same number on each rank, or as many as fit; near-optimal in milliseconds.
 
-A sample of length L costs a·L + b·L²: products of a layer grow with L, attention with L². A step lasts as long as its busiest
-rank, so the idle share is 1 − mean / max of the ranks' costs.
+A sample of length L costs a·L + b·L²: products of a layer grow with L, attention with L². A step lasts as long as its
+busiest rank, so the idle share is 1 − mean / max of the ranks' costs.
 
-* ``balanced`` with fixed counts starts from the differencing of Karmarkar and Karp with equal counts (Michiels et al., 2003):
-  sorted samples become tuples of one per rank, and the two tuples of widest spread are merged, heavy on light, until one is left.
-  The largest tuples come first in a snake's order as well (rank i gets i, 2n−i, 2n+i, …), which is the start where it is better.
-* with variable counts it starts from longest-processing-time-first, within a capacity of tokens per rank if one is given.
-* Then samples of the busiest rank are swapped with (or moved to) the others' while that lowers the larger of the two.
-* Few samples have few near-perfect assignments: up to 64 are then shared anew between the busiest rank and each other one, by all
-  ways to do so, from several starts.
+* ``balanced`` with fixed counts starts from the differencing of Karmarkar and Karp with equal counts (Michiels et al.,
+  2003). Sorted samples become tuples of one per rank. The two tuples of widest spread are merged, heaviest on lightest,
+  until one is left. A second start deals the sorted samples in a snake's order (rank i gets i, 2n−i, 2n+i, …); the
+  better start is used.
+* With variable counts it starts from longest-processing-time-first, within a capacity of tokens per rank if one is
+  given.
+* Then samples of the busiest rank are swapped with (or moved to) other ranks while that lowers the larger of the two
+  loads.
+* Few samples have few near-perfect assignments. So with up to 64 samples, the busiest rank and each other rank share
+  theirs anew by trying all ways to do so, from several starts.
 """
 
 from __future__ import annotations
@@ -27,16 +30,16 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _SWAPS: Final = 256
-"""Improvements at most: each takes microseconds, and few are ever found."""
+"""Limit on improvements. Each takes microseconds, and few are ever found."""
 _FEW: Final = 64
 _MOST_SHARED: Final = 12
-"""Samples of two ranks: 2^12 ways to share them take a fraction of a millisecond."""
+"""Limit on the samples of two ranks that are shared anew: 2^12 ways take a fraction of a millisecond."""
 _NEAR: Final = 1e-4
-"""Of the mean: ranks nearer to it than that are balanced."""
+"""Relative distance to the mean load below which a rank counts as balanced."""
 
 
 def sample_costs(lengths: ArrayLike, linear: float, quadratic: float) -> Floats:
-    """a·L + b·L² of every sample.
+    """Cost a·L + b·L² of every sample, (samples,).
 
     Raises:
         InputError: negative lengths or factors, no cost at all, or anything that is not finite.
@@ -61,14 +64,15 @@ def balanced(
     tokens: ArrayLike | None = None,
     capacity: float = np.inf,
 ) -> Ints:
-    """Rank of every sample, int64 (samples,).
+    """Assign every sample to a rank; returns the ranks, int64 (samples,).
 
     Args:
-        costs: of the samples, as numbers of any unit.
-        num_ranks: ranks to share them.
-        fixed_counts: every rank gets as many (samples are a multiple of ranks); else as many as its costs allow.
-        tokens: of every sample; needed with a capacity.
-        capacity: tokens that a rank has room for; only with variable counts.
+        costs: cost of every sample, in any unit.
+        num_ranks: number of ranks.
+        fixed_counts: every rank gets the same number of samples (a multiple of the ranks is needed); else as many as
+            its costs allow.
+        tokens: tokens of every sample; needed with a capacity.
+        capacity: largest number of tokens per rank; only with variable counts.
 
     Raises:
         InputError: no ranks, counts that do not divide, costs that are no finite numbers, or samples that find no room.
@@ -102,19 +106,22 @@ def balanced(
 
 
 def busiest(costs: Floats, rank: Ints, num_ranks: int) -> float:
-    """Cost of the busiest rank."""
+    """Cost of the busiest rank; 0 without samples."""
     return float(np.bincount(rank, costs, num_ranks).max()) if len(costs) else 0.0
 
 
 def idle_share(costs: ArrayLike, rank: Ints, num_ranks: int) -> float:
-    """1 − mean / max over ranks, in [0, 1)."""
+    """Idle share 1 − mean / max of the ranks' costs, in [0, 1)."""
     loads = np.bincount(rank, np.asarray(costs, dtype=np.float64), num_ranks)
     most = float(loads.max())
     return 1 - float(loads.mean()) / most if most else 0.0
 
 
 def snake(costs: Floats, num_ranks: int) -> Ints:
-    """The sorted samples to ranks there and back: rank i gets i, 2n−i, 2n+i, …; as many on each."""
+    """Deal the sorted samples back and forth, the same number to each rank: rank i gets i, 2n−i, 2n+i, ….
+
+    Returns the rank of every sample, int64 (samples,).
+    """
     order = np.argsort(-costs, kind="stable")
     there = np.arange(num_ranks)
     rounds = len(costs) // num_ranks
@@ -125,18 +132,19 @@ def snake(costs: Floats, num_ranks: int) -> Ints:
 
 
 def _differenced(costs: Floats, num_ranks: int) -> Ints:
-    """Karmarkar and Karp with as many samples in every part."""
+    """Assignment by Karmarkar and Karp's differencing, with the same number of samples in every part."""
     order = np.argsort(-costs, kind="stable").reshape(-1, num_ranks)
     heap: list[tuple[float, int, Floats, list[Ints]]] = []
     for number, row in enumerate(order):
         sums = costs[row]
+        # sums descend, so the spread is negative: the smallest entry of the heap is the widest tuple
         heap.append((float(sums[-1] - sums[0]), number, sums, [row[:, None]]))
     heapq.heapify(heap)
     fresh = len(heap)
     while len(heap) > 1:
         _, _, sums, parts = heapq.heappop(heap)
         _, _, other, others = heapq.heappop(heap)
-        joined = sums + other[::-1]  # both descend: heaviest on lightest
+        joined = sums + other[::-1]  # both descend, so reversing one adds heaviest to lightest
         turn = np.argsort(-joined, kind="stable")
         members = [part[turn] for part in parts] + [part[::-1][turn] for part in others]
         joined = joined[turn]
@@ -150,7 +158,7 @@ def _differenced(costs: Floats, num_ranks: int) -> Ints:
 
 
 def _swapped(costs: Floats, rank: Ints, num_ranks: int) -> Ints:
-    """Swap pairs of the busiest rank and another as long as the larger of the two sinks."""
+    """Swap samples between the busiest rank and another as long as that lowers the larger load of the two."""
     rank, loads = rank.copy(), np.bincount(rank, costs, num_ranks)
     mean = loads.mean() if num_ranks else 0.0
     for _ in range(_SWAPS):
@@ -164,6 +172,7 @@ def _swapped(costs: Floats, rank: Ints, num_ranks: int) -> Ints:
         worse = np.maximum(loads[most] - given, loads[rank[others]] + given)
         best = int(worse.argmin())
         i, j = divmod(best, len(others))
+        # without the epsilon, rounding errors could swap the same pair again and again
         if worse.flat[best] >= loads[most] * (1 - 1e-12):
             break
         to, amount = int(rank[others[j]]), given[i, j]
@@ -174,7 +183,7 @@ def _swapped(costs: Floats, rank: Ints, num_ranks: int) -> Ints:
 
 
 def _noisy(costs: Floats) -> list[Floats]:
-    """Costs blurred by a few percent, the same in every run: other starts."""
+    """Eight copies of the costs, blurred by 5 to 40 %, the same in every run; they give other starting assignments."""
     generator = np.random.default_rng(0)
     return [
         costs * generator.uniform(1 - spread, 1 + spread, len(costs)) for spread in (0.05, 0.1, 0.2, 0.4) for _ in "ab"
@@ -182,11 +191,12 @@ def _noisy(costs: Floats) -> list[Floats]:
 
 
 def _shared_anew(costs: Floats, rank: Ints, num_ranks: int, fixed_counts: bool) -> Ints:
-    """Share the samples of the busiest rank and one other in the best way, as long as that lowers the larger of the two."""
+    """Share the samples of the busiest rank and one other anew, as long as that lowers the larger load of the two."""
     rank, loads = rank.copy(), np.bincount(rank, costs, num_ranks)
     for _ in range(_SWAPS):
         most = int(loads.argmax())
         mine = np.flatnonzero(rank == most)
+        # the tuple's second entry stays ``most`` unless some rank improves, which ends the loop
         best = float(loads[most]) * (1 - 1e-12), most, mine, mine
         for other in range(num_ranks):
             members = np.concatenate([mine, np.flatnonzero(rank == other)])
@@ -208,13 +218,16 @@ def _shared_anew(costs: Floats, rank: Ints, num_ranks: int, fixed_counts: bool) 
 
 @cache
 def _halves(count: int, ones: int | None) -> Floats:
-    """Every way to pick some of ``count``, or exactly ``ones``, as rows of zeros and ones."""
+    """All ways to choose some of ``count`` items, or exactly ``ones``, as rows of zeros and ones, (ways, count)."""
     masks = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
     return (masks if ones is None else masks[masks.sum(1) == ones]).astype(np.float64)
 
 
 def _longest_first(costs: Floats, tokens: Floats, num_ranks: int, capacity: float) -> Ints:
-    """Each sample, dearest first, to the least loaded rank with room; longest first where those find none."""
+    """Assign each sample, largest cost first, to the least loaded rank with room.
+
+    If some sample finds no room, the longest samples go first instead. Raises InputError if that fails too.
+    """
     for order in (np.argsort(-costs, kind="stable"), np.argsort(-tokens, kind="stable")):
         rank, loads, room = np.zeros(len(costs), np.int64), np.zeros(num_ranks), np.full(num_ranks, capacity)
         for sample in order:
@@ -235,7 +248,7 @@ def _longest_first(costs: Floats, tokens: Floats, num_ranks: int, capacity: floa
 
 
 def _moved(costs: Floats, tokens: Floats, rank: Ints, num_ranks: int, capacity: float) -> Ints:
-    """Move samples of the busiest rank, or swap them, as long as the larger of the two sinks and both have room."""
+    """Move or swap samples of the busiest rank as long as that lowers the larger load of the two and both have room."""
     rank, loads = rank.copy(), np.bincount(rank, costs, num_ranks)
     held = np.bincount(rank, tokens, num_ranks)
     mean = loads.mean() if num_ranks else 0.0
@@ -244,7 +257,7 @@ def _moved(costs: Floats, tokens: Floats, rank: Ints, num_ranks: int, capacity: 
         mine, others = np.flatnonzero(rank == most), np.flatnonzero(rank != most)
         if loads[most] - mean <= _NEAR * mean or not len(mine):
             break
-        # swaps with samples of others, and with nothing: one empty sample per rank
+        # one empty sample per rank makes a move a swap with nothing
         to = np.concatenate([rank[others], np.arange(num_ranks)])
         back, size = (
             np.concatenate([costs[others], np.zeros(num_ranks)]),

@@ -1,4 +1,4 @@
-"""What one accelerator can do: peak rates, memory, and the stated efficiencies that turn peaks into times."""
+"""One accelerator type: peak rates, memory, and the efficiencies that turn peak rates into times."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from scaleacross.spec.network_choice import HOST_TOUCHES, BlockCodecName
 
 Precision = Literal["fp16", "bf16", "fp8", "nvfp4"]
 GemmKind = Literal[Precision, "fp8_block"]
-"""A precision, or fp8 with one scale per 128 × 128 block in place of one per tensor: another kernel at the same peak."""
+"""A precision, or ``fp8_block``: fp8 with one scale per 128 × 128 block instead of one per tensor.
+
+The latter is another kernel with the same peak.
+"""
 
 
 class HostShare(Spec):
-    """What one accelerator has of its host: a share of the memory, and a link of its own to it."""
+    """One accelerator's share of its host: a part of the memory, and its own link to it."""
 
     memory_bytes: PositiveFloat = Field(description="host memory that a job may fill, per accelerator, bytes")
     memory_bandwidth_bytes_per_s: PositiveFloat = Field(description="of that memory, per accelerator, bytes/s")
@@ -26,7 +29,7 @@ class HostShare(Spec):
 
     @property
     def relay_bytes_per_s(self) -> float:
-        """What a collective that the host drives moves per accelerator and direction."""
+        """Rate of a host-driven collective per accelerator and direction, bytes/s."""
         return min(self.link_bandwidth_bytes_per_s, self.memory_bandwidth_bytes_per_s / HOST_TOUCHES)
 
 
@@ -140,7 +143,7 @@ class Accelerator(SourcedSpec):
 
     @property
     def collective_start_s(self) -> float:
-        """Fixed start-up of a collective."""
+        """Fixed start-up of a collective, s."""
         return self.kernel_launch_s if self.collective_launch_s is None else self.collective_launch_s
 
     @property
@@ -149,5 +152,5 @@ class Accelerator(SourcedSpec):
         return self.memory_bytes - self.reserved_memory_bytes
 
     def room_bytes(self, headroom_fraction: float) -> float:
-        """``usable_memory_bytes`` less the share of all memory that the job keeps free."""
+        """Usable memory minus the share of all memory that the job keeps free, bytes."""
         return self.usable_memory_bytes - headroom_fraction * self.memory_bytes

@@ -1,4 +1,4 @@
-"""The common base of every noun: frozen, no unknown keys, units converted on the way in, figures with provenance."""
+"""Common base classes of all specs: frozen, no unknown keys, units converted on input, figures with provenance."""
 
 from __future__ import annotations
 
@@ -38,12 +38,16 @@ HostName = Annotated[
 
 
 def one_is_a_list(value: Any) -> Any:
-    """A validator before others: a single value stands for a list of one."""
+    """Validator (mode before): turn a single value into a tuple of one."""
     return (value,) if isinstance(value, str | int | float | dict) else value
 
 
 def each_once(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A validator of lists that name what is allowed: they name something, and what they repeat counts once."""
+    """Validator of lists of allowed values: remove repeats and keep the order.
+
+    Raises:
+        ValueError: the list is empty.
+    """
     if not value:
         raise ValueError("an empty list allows nothing: leave the key out to allow everything")
     return tuple(dict.fromkeys(value))
@@ -61,7 +65,10 @@ class Spec(BaseModel):
 
 
 def _truth_as_text(model: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
-    """``data`` with true and false under numeric fields as text: pydantic would read them as 1 and 0 instead of refusing them."""
+    """Return ``data`` with true and false under numeric fields turned into text.
+
+    Otherwise pydantic would read them as 1 and 0 instead of refusing them.
+    """
     numeric = _numeric_fields(model)
     return {key: _as_text(value) if key in numeric else value for key, value in data.items()}
 
@@ -76,7 +83,7 @@ def _as_text(value: Any) -> Any:
 
 @cache
 def _numeric_fields(model: type[BaseModel]) -> frozenset[str]:
-    """Fields that hold numbers and no truth value."""
+    """Names of the fields whose type includes a number but no truth value."""
     kinds = {name: set(_scalars(field.annotation)) for name, field in model.model_fields.items()}
     return frozenset(name for name, found in kinds.items() if found & {int, float} and bool not in found)
 
@@ -88,7 +95,7 @@ def _scalars(annotation: Any) -> Iterator[Any]:
 
 
 class Provenance(Spec):
-    """Where a figure comes from. ``assumed`` is a guess and called one."""
+    """Origin of a figure; the status of a guess is ``assumed``."""
 
     source: str = Field(min_length=3, description="publication, datasheet or measurement, precise enough to look up")
     status: Status = Field(description="datasheet | paper | measured | fitted | assumed")
@@ -97,12 +104,13 @@ class Provenance(Spec):
 class SourcedSpec(Spec):
     """A spec whose physical numbers carry their origin in ``provenance``.
 
-    Keys of ``provenance`` are the field names as written in the file (user units allowed), dotted from the object that holds
-    ``provenance``: ``memory_gib``, ``links.zone.one_way_latency_us``, ``trunks.oversubscription_ratio``. List indices, region and
-    building levels and ``building_defaults`` are left out, so one entry covers all buildings or trunks that share a figure.
-    Objects built in a launch script may leave it empty; every file of the bundled catalogue must fill it for each key with a
-    unit, ``*_fraction``, ``*_ratio``, and an accelerator's multiprocessors and tile; a kernel model counts as one figure,
-    ``gemm_models.bf16`` (tests/catalogue/test_bundled.py).
+    Keys of ``provenance`` are the field names as written in the file (user units allowed), dotted from the object that
+    holds ``provenance``: ``memory_gib``, ``links.zone.one_way_latency_us``, ``trunks.oversubscription_ratio``. List
+    indices, region and building levels and ``building_defaults`` are left out, so one entry covers all buildings or
+    inter-building links with that figure. Objects built in a launch script may leave it empty. Every file of the
+    bundled catalogue must state it for each key with a unit, ``*_fraction``, ``*_ratio``, and an accelerator's
+    multiprocessors and tile. A kernel model counts as one figure, ``gemm_models.bf16``
+    (tests/catalogue/test_bundled.py).
     """
 
     provenance: dict[str, Provenance] = Field(default_factory=dict, description="figure -> its source and status")

@@ -1,4 +1,4 @@
-"""One collective on one group, every way to run it, and what bounds them all."""
+"""Result of ``scaleacross collective``: every way to run one collective on one group, and a bound for all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scaleacross.spec.network import CurveOp, LinkLevel
 
 
 class CollectiveOption(Spec):
-    """One way to run the collective, alone on the network."""
+    """One way to run the collective, and its time if nothing else uses the network."""
 
     algorithm: str = Field(description="a schedule; the algorithms of a hierarchical one outermost level first")
     num_chunks: PositiveInt = Field(description="chunks that follow one another")

@@ -1,4 +1,4 @@
-"""Our plan beside what others would run, the step of each simulated."""
+"""Our plan compared with baselines; the step of each is simulated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaleacross.spec.step_errors import StepInterval
 
 
 class Rival(Spec):
-    """One baseline: its decision and what it costs, or why it has none."""
+    """One baseline: its decision and step time, or the reason why it has none."""
 
     name: str
     title: str
@@ -38,7 +38,7 @@ class Rival(Spec):
 
 
 class Comparison(Spec):
-    """``plan`` is ours; rivals come fastest first, those without a decision last."""
+    """Our plan (``plan``) and the baselines (``rivals``), fastest first; those without a decision come last."""
 
     schema_version: Literal[1] = 1
     plan: Plan

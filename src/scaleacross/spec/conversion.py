@@ -1,4 +1,4 @@
-"""Which recipe the 8- and 4-bit products of a job follow, and what that converts, keeps and gathers."""
+"""Recipes of 8- and 4-bit matrix products: the bytes that each recipe converts, keeps and gathers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECIPE_PRECISION: Final[Mapping[Recipe, Precision]] = {
     "torchao_nvfp4": "nvfp4",
 }
 DEFAULT_RECIPES: Final[Mapping[Precision, Recipe]] = {"fp8": "delayed", "nvfp4": "nvfp4"}
-"""What Megatron-LM runs with ``--fp8-format`` or ``--fp4-format`` alone (core/transformer/transformer_config.py)."""
+"""Recipes of Megatron-LM with ``--fp8-format`` or ``--fp4-format`` alone (core/transformer/transformer_config.py)."""
 ELEMENT_BYTES: Final[Mapping[Recipe, float]] = {
     "delayed": 1.0,
     "tensorwise": 1.0,
@@ -45,18 +45,21 @@ ELEMENT_BYTES: Final[Mapping[Recipe, float]] = {
     "torchao_mxfp8": 1.0 + 1 / 32,
     "torchao_nvfp4": 0.5 + 1 / 16,
 }
-"""Bytes of an operand's element with its share of the scales."""
+"""Bytes per element of an operand, its share of the scales included."""
 
 
 class GatheredConversion(Spec):
-    """HBM bytes per element of a tensor that is converted before tp gathers it, instead of ``MovedBytes``'s."""
+    """HBM bytes per element of a tensor that is converted before tp gathers it; they replace ``MovedBytes``'s."""
 
     before_bytes: float = Field(ge=0, description="per element of a rank's own part, before it is gathered")
     after_bytes: float = Field(ge=0, description="per element of the whole, afterwards")
 
 
 class MovedBytes(Spec):
-    """HBM bytes that kernels beside the products of a recipe move, or whose time they take."""
+    """HBM bytes moved by a recipe's kernels other than the products.
+
+    A kernel that is not limited by HBM is stated by the bytes that would take its time.
+    """
 
     input_forward_bytes: float = Field(default=0.0, ge=0, description="per element of an input, in the forward pass")
     input_backward_bytes: float = Field(
@@ -79,7 +82,7 @@ class MovedBytes(Spec):
 
 
 class Conversion(Spec):
-    """How 8- and 4-bit products get their operands. Attention, router and output projection stay in 16 bit."""
+    """How operands of 8- and 4-bit products are converted. Attention, router and output projection stay in 16 bit."""
 
     recipe: Recipe | None = Field(
         default=None,

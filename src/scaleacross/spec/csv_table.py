@@ -1,4 +1,4 @@
-"""Rows as CSV: how every table of the package is written."""
+"""CSV text of rows; all tables of the package are written with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 
 
 def csv_text(rows: Sequence[Mapping[str, object]], heads: Sequence[str] = ()) -> str:
-    """Rows as CSV, a cell blank where a row has no such column; without ``heads`` all columns in the order of first sight."""
+    """Return rows as CSV text; a cell is blank where a row lacks the column.
+
+    Without ``heads`` the columns are all keys, in the order of first appearance.
+    """
     out = io.StringIO()
     names = heads or list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(out, names, lineterminator="\n")
@@ -20,5 +23,5 @@ def csv_text(rows: Sequence[Mapping[str, object]], heads: Sequence[str] = ()) ->
 
 
 def csv_cell(value: Any) -> Any:
-    """A value as a cell holds it: lists, mappings and truth values as JSON."""
+    """Return a value as a CSV cell holds it: lists, mappings and truth values as JSON."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple | bool) else value

@@ -1,4 +1,4 @@
-"""A design space: fleets, distances, models and sizes, over which our plan is held against what others would run."""
+"""A design space: accelerator pools, distances, models and sizes on which our plan is compared with baselines."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 from scaleacross.spec.base import Name, Spec
 
 AXES = ("model", "accelerators", "fleet", "buildings", "distance", "oversubscription")
-"""What varies, in the order of ``DesignSpace.values``."""
+"""Axes that vary, in the order of ``DesignSpace.values``."""
 
 
 class Distance(Spec):
-    """How the buildings lie, and how far."""
+    """Number of regions and the latency between them."""
 
     num_regions: PositiveInt | None = Field(description="the buildings are dealt out evenly; null: each is a region")
     one_way_latency_s: NonNegativeFloat = Field(
@@ -23,17 +23,18 @@ class Distance(Spec):
 
 
 class TokensPerStep(Spec):
-    """The batch grows with the fleet: at least ``least`` tokens, and ``per_accelerator`` times the accelerators."""
+    """Tokens per step: ``per_accelerator`` times the accelerators, but at least ``least``."""
 
     least: PositiveInt
     per_accelerator: PositiveInt
 
 
 class DesignSpace(Spec):
-    """All combinations of the axes, of which ``points`` are drawn.
+    """All combinations of the axes, from which ``points`` are drawn.
 
-    Every building holds an equal share of the hosts (one more in the first ones where the number does not divide). A trunk
-    joins every two buildings; a building's trunks together carry its line rate over the oversubscription.
+    Every building holds an equal share of the hosts; the first ones hold one more if the number does not divide. Every
+    two buildings are joined by a link. A building's inter-building links together carry its line rate over the
+    oversubscription.
     """
 
     name: Name
@@ -85,17 +86,17 @@ class DesignSpace(Spec):
 
     @property
     def values(self) -> dict[str, tuple[Any, ...]]:
-        """The values of every axis, in the order of ``AXES``; a value that stands twice counts twice."""
+        """Values of every axis, in the order of ``AXES``; a repeated value is drawn more often."""
         return {axis: tuple(getattr(self, axis)) for axis in AXES}
 
     @property
     def combinations(self) -> list[dict[str, Any]]:
-        """Every different combination that can be built, first axis slowest."""
+        """All distinct combinations that can be built; the first axis varies slowest."""
         different = [tuple(dict.fromkeys(values)) for values in self.values.values()]
         every = (dict(zip(AXES, values, strict=True)) for values in product(*different))
         return [values for values in every if can_be_built(values)]
 
 
 def can_be_built(values: dict[str, Any]) -> bool:
-    """Whether a combination has a building for each region and each kind."""
+    """Whether a combination has at least one building for each region and each kind."""
     return max(values["distance"].num_regions or 1, len(values["fleet"])) <= int(values["buildings"])

@@ -1,4 +1,4 @@
-"""What ``diagnose`` answers: one root, what follows from it, and what could not be read."""
+"""Result of ``diagnose``: one root fault, its consequences, and the dumps that could not be read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MEANINGS: Final[dict[Verdict, str]] = {
 
 
 class Fault(Spec):
-    """One thing that is wrong, with what shows it."""
+    """One fault with the evidence for it."""
 
     verdict: Verdict
     ranks: tuple[int, ...] = Field(description="ranks at fault; of a deadlock in the order of the circle")
@@ -71,7 +71,7 @@ class UnreadableDump(Spec):
 
 
 class Diagnosis(Spec):
-    """The verdict on a set of dumps. ``verdict`` is the root's; the other faults do not follow from the root."""
+    """The verdict on a set of dumps. ``verdict`` is that of the root; ``others`` are independent faults."""
 
     verdict: Verdict
     root: Fault | None

@@ -1,4 +1,4 @@
-"""The part of a launch file that says which rank holds which rows and columns of the embedding tables."""
+"""The part of a launch file that states which rank holds which rows and columns of the embedding tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TableShard(Spec):
 
 
 class TableLaunch(Spec):
-    """A table with its shards; a data-parallel one is whole on every rank."""
+    """A table with its shards; a data-parallel table is whole on every rank."""
 
     name: Name
     rows: PositiveInt
@@ -42,9 +42,9 @@ class TableLaunch(Spec):
 
 
 class EmbeddingLaunch(Spec):
-    """What a runtime needs to hold tables, look rows up and train them; ranks are those of a dp_shard group.
+    """Tables, shards and training settings that a runtime needs; ranks are those of a dp_shard group.
 
-    The data-parallel axis dp_shard is a replica group, dp_replicate joins the groups, of which each holds all tables.
+    The data-parallel axis dp_shard is one replica group, which holds all tables. dp_replicate joins the groups.
     """
 
     tables: tuple[TableLaunch, ...] = Field(min_length=1)

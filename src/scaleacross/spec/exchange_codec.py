@@ -1,4 +1,4 @@
-"""How vectors of embedding tables travel: measured codecs, what a job allows, what a plan chose."""
+"""Compression of the embedding vectors that ranks exchange: measured codecs, what a job allows, what a plan chose."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class CodecFigures(Spec):
-    """What one encoder makes of one table's vectors, measured or published."""
+    """Ratio and rates of one encoder on the vectors of one table, measured or published."""
 
     table: Name = Field(description="name of the table; any: every table without rows of its own")
     encoder: Name
@@ -35,7 +35,10 @@ class CodecFigures(Spec):
 
 
 class ErrorDecay(Spec):
-    """Looser bounds while a model learns fast: ``start`` times the bound at step 0, the bound itself from ``stage_steps`` on."""
+    """Looser error bounds early in training.
+
+    The factor of the bound is ``start`` at step 0 and 1 from ``stage_steps`` on.
+    """
 
     shape: Literal["step", "linear", "log"]
     start: float = Field(ge=1, description="factor of the bound at step 0")
@@ -43,7 +46,7 @@ class ErrorDecay(Spec):
 
 
 class ExchangeCompressionRequest(Spec):
-    """What a plan may do with the vectors that ranks exchange forward; gradients travel back as they are."""
+    """Permission to compress the vectors that ranks exchange forward; gradients travel uncompressed."""
 
     max_mean_bound_fraction: Fraction = Field(
         description="accuracy budget: mean over elements exchanged of bound over range of their table; uncoded ones count 0"
@@ -85,13 +88,13 @@ class ExchangeCompressionRequest(Spec):
         return self
 
     def limit_of(self, table: str) -> float:
-        """Largest bound of a table over its range; 0: it travels as it is."""
+        """Largest bound of a table over its range; 0: its vectors are not compressed."""
         name = self.tables.get(table, self.default_class)
         return 0.0 if name == "none" else self.classes[name]
 
 
 class TableCodec(Spec):
-    """How the vectors of one table travel across some levels."""
+    """Encoder of the vectors of one table across some levels."""
 
     table: Name
     encoder: Name
@@ -105,7 +108,7 @@ class TableCodec(Spec):
 
 
 class LevelCompression(Spec):
-    """What a level gets of it."""
+    """Compression across one level."""
 
     level: LinkLevel
     rank_bytes_per_s: float = Field(description="of one rank, when all exchange, in one direction")
@@ -114,7 +117,7 @@ class LevelCompression(Spec):
 
 
 class EncoderUse(Spec):
-    """Tables that travel alike."""
+    """Tables that share encoder, bound and levels."""
 
     encoder: Name
     bound_fraction: Fraction
@@ -127,7 +130,7 @@ class EncoderUse(Spec):
 
 
 class ExchangeCompression(Spec):
-    """The choice with its reasons."""
+    """The chosen compression, with reasons."""
 
     status: Literal["optimal", "feasible"] = Field(description="whether no other choice of the offers is proved faster")
     mean_bound_fraction: float

@@ -1,6 +1,6 @@
-"""One step of a plan as the operations of every rank, for tools that time them themselves.
+"""One step of a plan as lists of operations per rank, for tools that compute their own timing (Chakra, ASTRA-sim).
 
-Ranks of a class run the same *program*; who they talk to follows from their position.
+Ranks of a class run the same *program*. Their peers follow from the rank number.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ class Operation:
     """One operation of a program.
 
     Attributes:
-        label: for people.
-        seconds: of a computation; 0 for all others.
-        op: of a collective.
-        communicator: of a collective, a name of ``ExecutionTrace.communicators``.
+        label: name for human readers.
+        seconds: duration of a computation; 0 for all others.
+        op: operation of a collective.
+        communicator: communicator of a collective, a name of ``ExecutionTrace.communicators``.
         size_bytes: full tensor for gathers, scatters and reductions; bytes sent for all-to-alls and messages.
         num_calls: equal calls in a row, of ``size_bytes`` each.
-        following: of a message, whether the other end is the next pipeline rank (the first after the last) or the one before.
-        tag: of a message, the same at both ends.
-        waits: operations of the same program, by index, all lower than its own.
+        following: for a message, true if the peer is the next pipeline rank (cyclic), false if it is the previous one.
+        tag: tag of a message, the same at both ends.
+        waits: indices of operations of the same program that must end first, all lower than its own.
     """
 
     kind: Kind
@@ -44,17 +44,17 @@ class Operation:
 
 @dataclass(frozen=True)
 class Communicator:
-    """Equal groups of positions b + i · stride, i = 0 … degree − 1."""
+    """Equal groups of global ranks b + i · stride, i = 0 … degree − 1."""
 
     degree: int
     stride: int
 
     def first(self, position: int) -> int:
-        """Lowest position of the group of ``position``."""
+        """Lowest global rank of the group of ``position``."""
         return position - position // self.stride % self.degree * self.stride
 
     def groups(self, num_ranks: int) -> Iterator[range]:
-        """All groups of ``num_ranks`` positions, by their lowest."""
+        """All groups of ``num_ranks`` global ranks, in the order of their lowest rank."""
         for start in range(0, num_ranks, self.degree * self.stride):
             for first in range(start, start + self.stride):
                 yield range(first, first + self.degree * self.stride, self.stride)
@@ -62,15 +62,15 @@ class Communicator:
 
 @dataclass(frozen=True)
 class ExecutionTrace:
-    """Programs, which position runs which, and the groups of its collectives.
+    """Programs, the program of each rank, and the groups of the collectives.
 
     Attributes:
-        plan_name: of the job.
-        step_s: of the replay, to be compared with.
-        programs: operations in an order in which they can run.
-        program_of: program by position.
-        communicators: by name.
-        pipeline: pipeline ranks, the ends of messages.
+        plan_name: name of the job.
+        step_s: simulated step time in s, for comparison.
+        programs: operations of each program, in an order in which they can run.
+        program_of: [global rank] -> index into ``programs``.
+        communicators: name -> communicator.
+        pipeline: groups of pipeline ranks, between which messages are sent.
     """
 
     plan_name: str
@@ -82,11 +82,11 @@ class ExecutionTrace:
 
     @property
     def num_ranks(self) -> int:
-        """Positions."""
+        """Number of global ranks."""
         return len(self.program_of)
 
     def peer(self, position: int, following: bool) -> int:
-        """The next pipeline rank of a position, or the one before."""
+        """Global rank of the next (``following``) or previous pipeline rank, cyclic."""
         first, step = self.pipeline.first(position), 1 if following else -1
         at = (position - first) // self.pipeline.stride
         return first + (at + step) % self.pipeline.degree * self.pipeline.stride

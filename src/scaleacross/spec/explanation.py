@@ -1,4 +1,4 @@
-"""Why a plan is as it is: the runner-up of every decision, what binds every phase, and what the step time answers to."""
+"""Explanation of a plan: runner-up of every decision, bottleneck of every phase, sensitivities of the step time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RunnerUpStatus = Literal["proved", "best_found", "none", "not_tried"]
 
 
 class RunnerUp(Spec):
-    """The best plan that decides one thing otherwise."""
+    """The best plan that differs in one decision."""
 
     decision: str = Field(description="what is decided otherwise, e.g. 'tp', 'schedule', 'reach of tp'")
     chosen: str
@@ -43,7 +43,7 @@ class RunnerUp(Spec):
 
 
 class Phase(Spec):
-    """One component of the step and what it waits for."""
+    """One component of the step and the resource that limits it."""
 
     name: str = Field(description="one of the components of a step, or 'memory'")
     seconds: float | None = Field(description="None for memory")
@@ -58,7 +58,7 @@ class Phase(Spec):
 
 
 class Sensitivity(Spec):
-    """Step time of the same decision when one figure of the topology changes."""
+    """Change of the step time of the same decision if one figure of the topology changes."""
 
     figure: str = Field(description="e.g. 'zone bandwidth', 'campus latency', 'accelerator FLOP/s'")
     change_fraction: float = Field(description="relative change of the figure in either direction")
@@ -73,12 +73,12 @@ class Sensitivity(Spec):
 
 
 def by_what_more_brings(rows: Iterable[Sensitivity]) -> tuple[Sensitivity, ...]:
-    """The figures of which more changes the step time, the largest change first."""
+    """Figures whose increase changes the step time, sorted by the size of that change, largest first."""
     return tuple(sorted((row for row in rows if row.more_s), key=lambda row: -abs(row.more_s or 0.0)))
 
 
 class UnitsBreakEven(Spec):
-    """Twice as many fault units at a failure rate: they pay while the step gets longer by less than this."""
+    """Break-even of twice as many fault units at one failure rate: the longest step with which they pay."""
 
     rate_factor: float = Field(description="failure rate over the plan's own")
     num_units: int
@@ -87,7 +87,7 @@ class UnitsBreakEven(Spec):
 
 
 class SpareBreakEven(Spec):
-    """Spare hosts that are worth more than hosts that train."""
+    """Number of spare hosts up to which a spare is worth more than a host that trains."""
 
     spares: int = Field(description="the last of them still brings more useful time than a host that trains")
     lost_without_fraction: float = Field(description="of the time, waiting for a host without spares")
@@ -95,7 +95,7 @@ class SpareBreakEven(Spec):
 
 
 class FailureWhatIf(Spec):
-    """What other failure rates, more fault units and spare hosts would change."""
+    """Effect of other failure rates, more fault units and spare hosts."""
 
     units: tuple[UnitsBreakEven, ...]
     paying_rate_factor: float | None = Field(
@@ -105,7 +105,7 @@ class FailureWhatIf(Spec):
 
 
 class Explanation(Spec):
-    """Everything that ``explain`` says about a plan."""
+    """Result of ``explain`` for one plan."""
 
     name: str
     step_s: float = Field(description="the plan's estimate, against which runner-ups and sensitivities are held")

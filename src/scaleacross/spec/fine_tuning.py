@@ -1,4 +1,4 @@
-"""What is trained when training starts from a checkpoint."""
+"""Fine-tuning: which parameters are trained when training starts from a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from pydantic import Field, PositiveInt, model_validator
 from scaleacross.spec.base import Spec
 
 Frozen = Literal["embedding", "mixer", "feed_forward", "experts", "head"]
-"""Parts whose weights are kept: attention and other mixers, dense and shared feed-forwards, router and routed experts."""
+"""Parts whose weights may be frozen.
+
+``mixer``: attention and other mixers. ``feed_forward``: dense and shared ones. ``experts``: router and routed experts.
+"""
 Adapted = Literal["mixer", "feed_forward"]
 
 
 class Lora(Spec):
-    """Low-rank adapters (arXiv 2106.09685): a product of weights ``in × out`` gets ``in × rank`` and ``rank × out`` beside it."""
+    """Low-rank adapters (arXiv 2106.09685): weights ``in × out`` get factors ``in × rank`` and ``rank × out``."""
 
     rank: PositiveInt = Field(description="features between the two factors")
     targets: tuple[Adapted, ...] = Field(
@@ -25,7 +28,7 @@ class Lora(Spec):
 
 
 class FineTuning(Spec):
-    """Training from a checkpoint, of a part of the parameters or of adapters alone."""
+    """Training from a checkpoint: all parameters, some of them, or adapters alone."""
 
     checkpoint: str | None = Field(default=None, min_length=1, description="path of the weights to start from")
     frozen: tuple[Frozen, ...] = Field(default=(), description="parts that are not trained")

@@ -1,4 +1,4 @@
-"""What the framework does: bytes it keeps per parameter, what it runs beside computation, and experts."""
+"""Behaviour of the training framework: bytes per parameter, overlap with computation, and how it runs experts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Compiled = Literal["model", "loss"]
 
 
 class Kept(Spec):
-    """What the framework keeps and allocates beside parameters and optimizer states. Targets fix ``by``."""
+    """Tensors that the framework keeps besides parameters and optimizer states. Targets fix ``by``."""
 
     by: KeptBy = Field(
         default="megatron",
@@ -69,23 +69,27 @@ class Kept(Spec):
 
     @property
     def functional_collectives(self) -> bool:
-        """Whether SelectiveAC finds scatters over tp and all-to-alls of experts in its list: it names ``_c10d_functional``.
+        """Whether SelectiveAC keeps the results of scatters over tp and of experts' all-to-alls.
 
-        Compiled layers of spmd_types have these too, and no ``c10d`` calls (torchtitan/models/common/token_dispatcher.py; counted
-        over tp and experts in the graphs that AOT autograd makes of llama3 and deepseek_v3).
+        Its list names the operators of ``_c10d_functional``. Compiled layers of spmd_types use these too, and no
+        ``c10d`` calls (torchtitan/models/common/token_dispatcher.py; counted over tp and experts in the graphs that AOT
+        autograd makes of llama3 and deepseek_v3).
         """
         return self.spmd_backend == "partial_dtensor" or "model" in self.compiled
 
 
 MEGATRON_OVERLAP: Final = {"unchunked_messages": False}
-"""Fields of ``Overlap`` that Megatron-LM has in one way: p2p of its 1F1B (megatron/core/pipeline_parallel/schedules.py)."""
+"""Fields of ``Overlap`` that Megatron-LM fixes: p2p of its 1F1B (megatron/core/pipeline_parallel/schedules.py)."""
 TORCH_OVERLAP: Final = {"reduce_within_pass": False, "unchunked_messages": False}
-"""Those of torch's pipelines: perform_reduce_grad of torch/distributed/pipelining/stage.py, and Schedule1F1B of schedules.py
-beside it, which waits for its sends."""
+"""Fields of ``Overlap`` that torch's pipelines fix.
+
+Sources: perform_reduce_grad of torch/distributed/pipelining/stage.py; Schedule1F1B of schedules.py there, which waits
+for its sends.
+"""
 
 
 class Overlap(Spec):
-    """What the framework runs beside computation. The defaults are Megatron-LM's overlap options switched on and PyTorch FSDP."""
+    """Communication that overlaps with computation; by default Megatron-LM's with all overlap options, and FSDP's."""
 
     gradient_reduce: bool = Field(default=True, description="gradients are reduced while earlier layers run backward")
     reduce_within_pass: bool = Field(
@@ -121,22 +125,27 @@ class Overlap(Spec):
     )
 
     def reduces_within(self, *, pipelined: bool) -> bool:
-        """Whether gradients leave while the last pass that makes them runs, of ranks of a pipeline or of others."""
+        """Whether gradients are reduced during the last pass that computes them.
+
+        ``pipelined`` selects the rule of ranks in a pipeline.
+        """
         return self.gradient_reduce and (self.reduce_within_pass or not pipelined)
 
     def messages(self, *, chunked: bool) -> bool:
-        """Whether pipeline messages travel while ranks compute, of schedules with several chunks per rank or with one."""
+        """Whether pipeline messages overlap with computation; ``chunked``: the schedule has several chunks per rank."""
         return self.pipeline_messages and (chunked or self.unchunked_messages)
 
 
 LEAST_BUCKET_PARAMETERS: Final = 40_000_000
 BUCKET_PARAMETERS_PER_REPLICA: Final = 1_000_000
-"""Megatron-Core, DistributedDataParallelConfig.bucket_size: max(40000000, 1000000 * dp_size), where dp_size counts context
-parallelism; larger groups need larger buckets, or latency bounds them."""
+"""Source: Megatron-Core, DistributedDataParallelConfig.bucket_size = max(40000000, 1000000 * dp_size).
+
+dp_size includes context parallelism. Larger groups need larger buckets, or latency bounds them.
+"""
 
 
 def default_bucket(replicas: int) -> int:
-    """Parameters of a bucket where the job states none, of ``replicas`` = dp · cp."""
+    """Parameters per bucket if the job states none; ``replicas`` = dp · cp."""
     return max(LEAST_BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_REPLICA * replicas)
 
 

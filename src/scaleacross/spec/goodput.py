@@ -1,6 +1,7 @@
-"""Goodput: what strikes the fault units of a plan, and the share of the time that trains.
+"""Goodput: failures that hit the fault units of a plan, and the share of the time that trains.
 
-A *fault unit* is the smallest set of ranks whose loss leaves the others with a complete state: one ``dp_replicate`` group.
+A *fault unit* is the smallest set of ranks whose loss leaves the others with a complete state: one ``dp_replicate``
+group.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from scaleacross.spec.reliability import BatchPolicy, RecoveryPolicy
 
 LossCause = Literal["stall", "units_out", "restart", "lost_work", "checkpoint", "waiting_for_host", "slow_steps"]
 LOSS_CAUSES: tuple[LossCause, ...] = get_args(LossCause)
-"""Where time goes that trains nothing, in the order in which it is shown."""
+"""Causes of time that trains nothing, in the order of display."""
 
 
 class Strike(Spec):
-    """Failures of one class that hit equally many fault units."""
+    """Failures of one class that hit the same number of fault units."""
 
     cause: str = Field(description="class of the failure: host, rack, zone, ...")
     rate_per_s: NonNegativeFloat = Field(description="failures per second of the whole job")
@@ -29,7 +30,7 @@ class Strike(Spec):
 
 
 class SlowSpell(Spec):
-    """Time in which every step takes longer: an accelerator throttles, a link flaps."""
+    """Periods in which every step takes longer: an accelerator throttles, a link flaps."""
 
     cause: str = Field(description="what is slower")
     rate_per_s: NonNegativeFloat = Field(description="spells per second of the whole job")
@@ -38,7 +39,7 @@ class SlowSpell(Spec):
 
 
 class FaultModel(Spec):
-    """All that the share of useful time depends on; the closed form and the long-run simulation read the same object."""
+    """All inputs of the useful share of the time; the closed form and the long-run simulation both read this object."""
 
     num_units: PositiveInt = Field(description="R; 1 where the policy is to restart all")
     strikes: tuple[Strike, ...] = ()
@@ -85,11 +86,11 @@ class FaultModel(Spec):
 
     @property
     def swaps_per_s(self) -> float:
-        """Hosts that need repair per second."""
+        """Failures per second after which the host needs repair."""
         return sum(strike.rate_per_s * strike.host_swap_fraction for strike in self.strikes)
 
     def scaled(self, factor: float) -> FaultModel:
-        """The same with all failures ``factor`` times as frequent."""
+        """Return a copy in which all failures are ``factor`` times as frequent."""
         strikes = tuple(one.model_copy(update={"rate_per_s": one.rate_per_s * factor}) for one in self.strikes)
         return self.model_copy(update={"strikes": strikes})
 
@@ -104,7 +105,7 @@ class RateShare(Spec):
 
 
 class Goodput(Spec):
-    """Useful tokens per second of a plan, and what they rest on."""
+    """Useful tokens per second of a plan, and the assumptions behind them."""
 
     goodput_fraction: float = Field(description="useful time over wall time")
     useful_tokens_per_s: float = Field(description="tokens per second times goodput_fraction")
@@ -124,12 +125,12 @@ class Goodput(Spec):
 
     @property
     def spares_taken(self) -> int:
-        """Spare hosts that the share rests on."""
+        """Spare hosts that the goodput assumes."""
         return self.spares_advised if self.model.spares is None else self.model.spares
 
     @property
     def spares_lacking(self) -> int:
-        """Of these how many the topology does not have."""
+        """Number of those spare hosts that the topology lacks."""
         return 0 if self.hosts_free is None else max(0, self.spares_taken - self.hosts_free)
 
 

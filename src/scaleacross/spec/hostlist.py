@@ -12,7 +12,7 @@ _RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
-    """The names that ``text`` stands for, in its order, leading zeros kept.
+    """Return the host names that ``text`` lists, in its order, with leading zeros kept.
 
     >>> expand_hosts("n[08-10],gpu1")
     ('n08', 'n09', 'n10', 'gpu1')

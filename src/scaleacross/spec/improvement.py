@@ -1,4 +1,4 @@
-"""What settings that somebody runs cost, and what each change to them is worth."""
+"""Step time of the settings that are run today, and the gain of each change to them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from scaleacross.spec.base import Spec
 from scaleacross.spec.plan import Plan
 
 OF_SETTINGS: Final = "of the settings: "
-"""Beginning of a note on what a framework's settings say and the plan does not."""
+"""Prefix of notes about framework settings that the plan does not express."""
 
 
 class Change(Spec):
-    """One difference between the settings and the plan, alone: everything else stays as it is run today."""
+    """One difference between settings and plan, applied alone; all other settings stay as they are today."""
 
     what: str = Field(
         description="what is changed: degrees, schedule, micro-batch, recompute, shard, layers, placement, …"
@@ -28,7 +28,7 @@ class Change(Spec):
 
 
 class Improvement(Spec):
-    """The answer of ``plan --improve``: present settings, plan, and the changes that lead from one to the other."""
+    """Result of ``plan --improve``: present settings, plan, and the changes that lead from one to the other."""
 
     framework: str
     present: Plan = Field(description="the settings as they are run, evaluated")
@@ -39,5 +39,5 @@ class Improvement(Spec):
 
     @property
     def saved_s(self) -> float:
-        """Seconds of the step that all changes save together."""
+        """Seconds per step that all changes save together."""
         return self.present.cost.step_s - self.planned.cost.step_s

@@ -11,14 +11,14 @@ from scaleacross.spec.base import Name, Spec, one_is_a_list
 CopyPrecision = Literal["fp32", "fp16", "int8", "int4"]
 ELEMENT_BYTES: dict[CopyPrecision, float] = {"fp32": 4, "fp16": 2, "int8": 1, "int4": 0.5}
 ROW_EXTRA_BYTES: dict[CopyPrecision, int] = {"fp32": 0, "fp16": 0, "int8": 8, "int4": 4}
-"""Scale and bias of a row: fp32 beside int8, fp16 beside int4 (FBGEMM's fused row-wise formats)."""
+"""Bytes of scale and bias per row: fp32 for int8, fp16 for int4 (FBGEMM's fused row-wise formats)."""
 
 Transfers = Literal["peer", "host"]
 DenseLayout = Literal["replicated", "split"]
 
 
 class Cards(Spec):
-    """Equal inference cards of one host behind one PCIe switch."""
+    """Equal inference cards of one host, connected by one PCIe switch."""
 
     num_cards: PositiveInt
     memory_bytes: PositiveInt = Field(description="of a card")
@@ -33,7 +33,7 @@ class Cards(Spec):
 
 
 class InferenceJob(Spec):
-    """A model, the cards that answer requests, and what a request is."""
+    """A model, the cards that serve it, and the size of a request."""
 
     name: Name
     workload: str | dict[str, Any] = Field(description="as in a recommendation job: a name, a YAML, a CSV or a mapping")
@@ -67,7 +67,7 @@ class InferenceDecision(Spec):
 
 
 class CardLoad(Spec):
-    """What one card holds, and is busy with per request."""
+    """Memory of one card, and its work per request."""
 
     card: NonNegativeInt
     num_tables: NonNegativeInt
@@ -77,7 +77,7 @@ class CardLoad(Spec):
 
 
 class InferenceVariant(Spec):
-    """What one combination of precision, transfers and layout allows."""
+    """Best throughput with one combination of precision, transfers and layout."""
 
     table_precision: CopyPrecision
     transfers: Transfers

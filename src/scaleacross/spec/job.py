@@ -1,4 +1,4 @@
-"""What is to be trained, on what, and what the user has already decided."""
+"""The training job: workload, topology, batch, and the choices that the user fixes or allows."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from scaleacross.units import parse_tokens
 
 MAX_SEQUENCE_LENGTH = 2**27
 MAX_BATCH_SEQUENCES = 2**22
-"""Far beyond anything trained; what lies above is a misprint, and searches over its divisors would not keep their limit."""
+"""Far above any batch in use: a larger one is a misprint, and a search over its divisors would take too long."""
 
 _TOKENS: Final = ("sequence_length", "global_batch_tokens")
 
 
 def _count(key: str, value: Any) -> Any:
-    """A text under a key of ``_TOKENS`` as the number that it says, as the options ``--seq`` and ``--tokens`` read it."""
+    """Return the number that a text under a key of ``_TOKENS`` means (``8K``, ``4M``); other values pass unchanged.
+
+    The options ``--seq`` and ``--tokens`` read their text in the same way.
+    """
     if not isinstance(value, str):
         return value
     try:
@@ -59,7 +62,7 @@ class Range(Spec):
 
 
 TargetName = Literal["any", "scaleacross", "megatron", "torchtitan"]
-"""What runs the plan; ``any``: whatever expresses it."""
+"""Program that runs the plan; ``any``: every program that can express it."""
 
 ObjectiveName = Literal[
     "step_time",
@@ -70,7 +73,11 @@ ObjectiveName = Literal[
     "useful_tokens_per_s_per_currency_unit",
 ]
 OBJECTIVE_NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
-"""Per megawatt that the job draws, per currency unit that it costs per second, and under failures (``useful``)."""
+"""All objectives, in the order of ``ObjectiveName``.
+
+``per_megawatt`` divides by the power that the job draws, ``per_currency_unit`` by its cost per second. ``useful``
+counts failures.
+"""
 
 
 def counts_failures(name: ObjectiveName) -> bool:
@@ -84,7 +91,7 @@ DegreeChoice = PositiveInt | tuple[PositiveInt, ...] | Range | None
 
 
 class DegreeRequest(Spec):
-    """Pins the search: a number, a list of numbers, ``{min, max}``, or nothing (free)."""
+    """Limits of the search per axis: a number, a list of numbers, ``{min, max}``, or nothing (free)."""
 
     tp: DegreeChoice = None
     cp: DegreeChoice = None
@@ -96,7 +103,7 @@ class DegreeRequest(Spec):
     dp_replicate: DegreeChoice = None
 
     def allows(self, axis: str, value: int) -> bool:
-        """Whether the user leaves ``value`` open for ``axis``."""
+        """Whether the request permits ``value`` on ``axis``."""
         choice: DegreeChoice = getattr(self, axis)
         if choice is None:
             return True
@@ -106,7 +113,7 @@ class DegreeRequest(Spec):
 
 
 class FailureDomains(Spec):
-    """How much one failure may take: at most so many data-parallel replicas lose a stage when one unit is lost."""
+    """Upper limit on the data-parallel replicas that lose a stage when one unit (zone or building) fails."""
 
     level: Literal["zone", "building"] = Field(description="the unit that is lost")
     max_replicas_lost: NonNegativeInt = Field(description="replicas with an accelerator in any one unit, at most")
@@ -116,7 +123,7 @@ _LISTS: Final = (
     "micro_batch_sequences", "recompute", "context_exchange", "expert_folding", "schedules", "num_chunks", "shard",
     "activation_offload", "optimizer_offload",
 )  # fmt: skip
-"""Fields that allow several values; one value may stand without brackets."""
+"""Fields that allow several values; a single value may be written without brackets."""
 
 
 class Job(Spec):
@@ -301,13 +308,13 @@ class Job(Spec):
     _each_once = field_validator(*_LISTS)(each_once)
 
     def allows_accelerators(self, number: int) -> bool:
-        """Whether the user leaves this number of accelerators open."""
+        """Whether the job permits this number of accelerators."""
         wanted = self.num_accelerators
         return wanted is None or (wanted.allows(number) if isinstance(wanted, Range) else number == wanted)
 
     @property
     def most_accelerators(self) -> int | None:
-        """Accelerators that the job may use at most; None: as many as there are."""
+        """Largest number of accelerators that the job may use; None: no limit but the topology's."""
         return self.num_accelerators.max if isinstance(self.num_accelerators, Range) else self.num_accelerators
 
     @field_validator("schedules")
@@ -324,21 +331,25 @@ class Job(Spec):
 
     @property
     def checks_gradients(self) -> bool:
-        """Whether gradients are read for NaN before they are reduced. Graphs of whole iterations run without, as does fp16, whose
-        loss scale is found too large by a NaN, unless it is told otherwise."""
+        """Whether gradients are checked for NaN before they are reduced.
+
+        By default Megatron-LM does, except in fp16, where a NaN is how it finds that the loss scale is too large. CUDA
+        graphs of whole iterations never check.
+        """
         stated, usual = self.optimizer.checked_gradients, self.target == "megatron" and self.precision != "fp16"
         return (usual if stated is None else stated) and self.experts.graphs != "full"
 
     @property
     def recipe(self) -> Recipe | None:
-        """Recipe of 8- and 4-bit products; None of 16-bit ones."""
+        """Recipe of 8- and 4-bit products; None for 16-bit products."""
         return self.conversion.recipe or DEFAULT_RECIPES.get(self.precision)
 
     @property
     def gathered_bytes(self) -> float:
-        """Bytes per parameter that gathers of parameters bring. Embeddings and the head count as the rest (they stay in 16 bit).
+        """Bytes per parameter that a gather of parameters transfers.
 
-        mxfp8 gathers 16 bit, as neither layout follows from the other (megatron/core/distributed/param_and_grad_buffer.py: the
+        Embeddings and head are counted like all other parameters, although they stay in 16 bit. mxfp8 gathers 16 bit,
+        because neither of its layouts follows from the other (megatron/core/distributed/param_and_grad_buffer.py: the
         gradient buffer carries bf16, which is converted on arrival).
         """
         recipe = self.recipe

@@ -1,8 +1,9 @@
-"""JSON Schema of what a file may hold: the specs' own schema, plus the spellings and short forms that reading accepts.
+"""JSON Schema of input files: the specs' own schema plus the spellings and short forms that the reader accepts.
 
-pydantic knows only the SI fields. A file may also write each of them in a user unit (``units.USER_UNITS``), name a catalogue
-entry where an object stands, leave ``name`` to the file's own name, share ``building_defaults``, and so on; editors should
-complete and check all of that.
+pydantic knows only the SI fields. A file may also write a field in a user unit (``units.USER_UNITS``) or name a
+catalogue entry where an object is expected. It may leave ``name`` to the file's own name, share ``building_defaults``,
+and so on. Editors should complete and check all of these. ``scaleacross schema`` and the files in configs/schemas come
+from here.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def json_schema(model: Any, title: str, *, named_by_file: bool = True, discrimin
 
 
 def _units(node: Schema) -> None:
-    """Every spelling of a quantity beside its SI field; a required one must be there in at least one spelling."""
+    """Add every spelling of a quantity next to its SI field; a required quantity needs at least one spelling."""
     properties: dict[str, Schema] = {}
     required = list(node.get("required", ()))
     one_of_each: list[Schema] = []
@@ -87,7 +88,7 @@ def _in_user_unit(field: Schema, name: str, key: str) -> Schema:
 
 
 def _entries_by_name(node: Schema) -> None:
-    """Where an accelerator or a network technology stands, its catalogue name or path may stand too."""
+    """Allow a catalogue name or path wherever an accelerator or a network technology is expected."""
     for key in _NAMED_ENTRIES:
         field = node["properties"].get(key, {})
         if "$ref" in field:
@@ -96,7 +97,7 @@ def _entries_by_name(node: Schema) -> None:
 
 
 def _building_defaults(topology: Schema, definitions: dict[str, Schema]) -> None:
-    """``building_defaults`` supply what buildings leave out, so nothing inside a building but its name is required."""
+    """Add ``building_defaults``, which supply missing fields, so that a building itself requires its name only."""
     for name in ("Building", "BuildingLinks", "LevelLink"):
         definitions[name]["required"] = ["name"] if name == "Building" else []
     many = {"type": "array", "items": {"type": "string"}, "minItems": 1}
@@ -114,7 +115,7 @@ def _building_defaults(topology: Schema, definitions: dict[str, Schema]) -> None
 
 
 def _job_short_forms(job: Schema) -> None:
-    """The batch in tokens, counts of tokens as text (4M), and single values where a list is meant."""
+    """Allow the batch in tokens, token counts as text (4M), and single values in place of lists."""
     properties = job["properties"]
     properties["global_batch_tokens"] = {
         "type": "integer",

@@ -1,7 +1,7 @@
-"""Parameters of the kernel-time models: how far one accelerator's GEMM and attention kernels stay from its peak rates.
+"""Parameters of the kernel-time models: efficiency of one accelerator's GEMM and attention kernels.
 
-Every model belongs to one accelerator and one precision; fractions are of that accelerator's stated peak, bandwidth and
-multiprocessor count. The formulas that read them are in ``cost_models/kernels.py``.
+Every model belongs to one accelerator and one precision. Fractions refer to that accelerator's stated peak, bandwidth
+and multiprocessor count. The formulas that read them are in ``cost_models/kernels.py``.
 """
 
 from __future__ import annotations

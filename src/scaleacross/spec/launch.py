@@ -1,14 +1,14 @@
-"""The launch contract: everything a runtime needs to execute a plan, and nothing that it would have to decide.
+"""Launch file (launch.json): everything that a runtime needs to execute a plan, with nothing left to decide.
 
-Ranks are the plan's positions (``spec.placement``): host by host, so the ranks of a host are consecutive. Rows and groups are
-stored as plain integers, one row per rank and one list per group, so that a reader in any language needs no formula. For 16,384
-ranks that is about 1.5 MB of JSON.
+Ranks are the plan's global ranks (``spec.placement``): host by host, so the ranks of a host are consecutive. Rows and
+groups are stored as plain integers, one row per rank and one list per group, so a reader in any language needs no
+formula. For 16,384 ranks that is about 1.5 MB of JSON.
 
-Ring order. Every group lists its ranks in ascending order. Positions run building by building, zone by zone, down to the host, so
-a ring over ascending ranks enters and leaves each unit of each level once. That is optimal on all levels at once: a ring that
-has ranks inside and outside of a unit must enter and leave it at least once, so it crosses the border of each of the K units
-that it touches (K > 1) at least twice, in all at least K edges; ascending order has exactly these. In which order the buildings
-follow each other is chosen with the fill.
+Ring order. Every group lists its ranks in ascending order. Global ranks run building by building, zone by zone, down to
+the host. So a ring over ascending ranks enters and leaves each unit of each level once. That is optimal on all levels
+at once. A ring that touches K > 1 units must cross the border of each at least twice, so it has at least K edges
+between units. Ascending order has exactly K. The order of the buildings is chosen with the allocation
+(``Placement.fill``).
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ class ProcessGroups(Spec):
     def predicted_s(self, op: str, num_bytes: float) -> float | None:
         """Predicted seconds of ``op`` on ``num_bytes`` (as ``bytes_per_rank``), alone on the network.
 
-        That of the planned size nearest to it, in proportion to the bytes; None when no planned size is within a factor of two,
-        where latency would make the proportion wrong. An ``all_to_allv`` counts as ``all_to_all``, a ``recv`` as ``send``.
+        The time of the nearest planned size is scaled in proportion to the bytes. The result is None if no planned size
+        is within a factor of two, because latency would make the proportion wrong. An ``all_to_allv`` counts as
+        ``all_to_all``, a ``recv`` as ``send``.
         """
         planned_op = {"all_to_allv": "all_to_all", "recv": "send"}.get(op, op)
         same = [one for one in self.collectives if one.op == planned_op and one.bytes_per_rank > 0]
@@ -94,11 +95,11 @@ class ProcessGroups(Spec):
 
 
 class ReplicaBatch(Spec):
-    """Micro-batches of some data-parallel replicas, where replicas differ.
+    """Micro-batches of some data-parallel replicas, where replicas have different numbers.
 
-    Replica d has the coordinates dp_replicate = d // degrees.dp_shard and dp_shard = d % degrees.dp_shard. A gradient that is
-    the mean over a replica's own micro-batches must be weighted before the mean over replicas, or replicas with fewer
-    micro-batches would count for more.
+    Replica d has the coordinates dp_replicate = d // degrees.dp_shard and dp_shard = d % degrees.dp_shard. The mean
+    gradient over a replica's own micro-batches must be weighted before the mean over replicas. Otherwise replicas with
+    fewer micro-batches would count for more.
     """
 
     buildings: tuple[str, ...] = Field(description="buildings that these replicas touch")
@@ -110,7 +111,7 @@ class ReplicaBatch(Spec):
 
 
 class Rendezvous(Spec):
-    """Where the store listens through which the ranks find each other: one address, never all of a host."""
+    """Address of the store through which the ranks find each other: one address, never all addresses of a host."""
 
     address: str = Field(
         min_length=1, description="address or name of rank 0's host; the store listens there and nowhere else"
@@ -190,7 +191,7 @@ class LaunchConfig(Spec):
 
     @model_validator(mode="after")
     def _batch_and_stages_are_whole(self) -> LaunchConfig:
-        """A program that trains as this file says would else train another model, or another batch, and not know."""
+        """Refuse files whose stages or batch disagree: a program would silently train another model or batch."""
         stages = (
             {len(self.layers_per_stage), self.degrees.pp},
             {*map(len, self.layers_per_stage), self.pipeline.num_chunks},
@@ -246,7 +247,7 @@ class LaunchConfig(Spec):
                 raise ValueError(f"{groups.axis}: the groups do not follow from the coordinates of the ranks")
             for ranks, stated_level in zip(groups.ranks, groups.levels, strict=True):
                 level = self.level_among(ranks)
-                # hosts of one rack may be one scale-up domain, which no row of this file says
+                # hosts of one rack may form one scale-up domain, which no row of this file states
                 if stated_level != level and (stated_level, level) != ("scale_up", "rack"):
                     raise ValueError(
                         f"{groups.axis}: rank {ranks[0]}'s group crosses {level}, and {stated_level} is stated"
@@ -264,7 +265,7 @@ class LaunchConfig(Spec):
         return self.hosts[self.ranks[rank][0]]
 
     def place(self, rank: int) -> tuple[str, str, int, int, int]:
-        """Region, building, zone, rack and number of the host of ``rank``."""
+        """Region, building, zone, rack and host index of ``rank``."""
         host = self.host(rank)
         return host.region, host.building, host.zone, host.rack, self.ranks[rank][0]
 
@@ -275,7 +276,7 @@ class LaunchConfig(Spec):
     def level_among(self, ranks: Iterable[int]) -> LinkLevel:
         """Outermost level that messages among ``ranks`` cross."""
         places = {self.place(rank) for rank in ranks}
-        # what the first and the last place have in common, all between them have, too
+        # places are sorted tuples: what the first and the last share, all between them share, too
         ends = zip(("region", "campus", "building", "zone", "rack"), min(places), max(places), strict=True)
         levels: Iterator[LinkLevel] = (level for level, first, last in ends if first != last)  # type: ignore[misc]
         return next(levels, "scale_up")
@@ -293,9 +294,9 @@ class LaunchConfig(Spec):
 
 
 def expert_coordinate(degrees: Degrees, shard: Any, cp: Any, tp: Any) -> Any:
-    """Coordinate of ranks inside their ep group, from their coordinates on dp_shard, cp and tp (numbers or arrays).
+    """Coordinate inside the ep group, computed from the coordinates on dp_shard, cp and tp (numbers or arrays alike).
 
-    Folded experts run over tp first, then cp, as Megatron-Core's and torchtitan's do.
+    Folded experts run over tp first, then cp, as in Megatron-Core and torchtitan.
     """
     if degrees.expert_lanes == 1:
         return shard % degrees.ep
@@ -305,8 +306,9 @@ def expert_coordinate(degrees: Degrees, shard: Any, cp: Any, tp: Any) -> Any:
 def rank_groups(rows: tuple[RankRow, ...], axis: Axis, degrees: Degrees) -> tuple[tuple[int, ...], ...]:
     """Groups of ``axis``, each in ascending rank order, sorted by first rank.
 
-    A group joins the ranks that agree on every other grid axis; an ep group joins those of one dp_shard group whose dp_shard
-    coordinates lie in the same run of ``ep`` consecutive ones, with folded experts on all lanes of tp and cp.
+    A group joins the ranks that agree on every other grid axis. An ep group joins ranks of one dp_shard group whose
+    dp_shard coordinates lie in the same run of ``ep`` consecutive ones. Folded experts add all coordinates on tp and
+    cp.
     """
     lanes = axis == "ep" and degrees.expert_lanes > 1
     own = RANK_COLUMNS.index("dp_shard" if axis == "ep" else axis)
@@ -318,6 +320,8 @@ def rank_groups(rows: tuple[RankRow, ...], axis: Axis, degrees: Degrees) -> tupl
     _, _, pp, replica, shard, cp, tp = strides
     each = strides[own]
     members: defaultdict[int, list[int]] = defaultdict(list)
+    # a group's key is the grid cell of its first member: the own coordinate is rounded down to a multiple of span, and
+    # folded experts start at coordinate 0 of tp and cp
     for rank, row in enumerate(rows):
         cell = row[2] * pp + row[3] * replica + row[4] * shard + row[5] * cp + row[6] * tp
         first = cell - row[own] % span * each

@@ -1,4 +1,4 @@
-"""A small network given link by link, for collectives that no regular algorithm fits: which ranks are joined, how fast."""
+"""A small network stated link by link, for collectives on irregular networks that no regular algorithm suits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LinkGroup(Spec):
 
 
 class Switch(Spec):
-    """Ranks that reach each other directly; each sends through one port and receives through one."""
+    """Ranks that a switch joins pairwise; each rank sends through one port and receives through one."""
 
     ranks: tuple[Rank, ...] = Field(min_length=2, description="ranks on the switch")
     bandwidth_bytes_per_s: PositiveFloat = Field(description="rate of a port in one direction, bytes/s")
@@ -29,7 +29,7 @@ class Switch(Spec):
 
 
 class LinkGraph(SourcedSpec):
-    """Ranks 0 … num_ranks − 1 and everything that joins them."""
+    """Ranks 0 … num_ranks − 1, and the links and switches that join them."""
 
     name: Name
     description: str = ""

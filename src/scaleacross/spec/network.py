@@ -19,7 +19,10 @@ MAX_LATENCY_S = 10.0
 
 
 def _in_seconds(latency_s: float) -> float:
-    """The latency itself, refused where it must be in another unit: one way over a geostationary satellite takes 0.25 s."""
+    """Return the latency; refuse one that must be in another unit.
+
+    For comparison, one way over a geostationary satellite takes 0.25 s.
+    """
     if latency_s > MAX_LATENCY_S:
         raise ValueError(f"{latency_s:g} s is more than {MAX_LATENCY_S:g} s: check its unit (_s, _ms, _us)")
     return latency_s
@@ -32,11 +35,11 @@ CURVE_OPS: tuple[CurveOp, ...] = get_args(CurveOp)
 
 
 class CollectiveCurve(Spec):
-    """Time of one collective among ``num_ranks`` accelerators that share this link and nothing else, by size.
+    """Time of one collective by size, among ``num_ranks`` accelerators that share this link and nothing else.
 
-    Sizes are nccl-tests': the full tensor of gather, scatter and reduce, what one rank sends in all of an all-to-all (itself
-    included). Between two sizes time is a straight line, so each pair has an α and β of its own; below the first it is constant
-    (latency), beyond the last proportional to size (bandwidth). Launch is part of it.
+    Sizes are nccl-tests': the full tensor of gather, scatter and reduce; for an all-to-all the bytes that one rank
+    sends in total, its own part included. Between two sizes time is linear, so each pair has its own α and β. Below the
+    first size it is constant (latency), above the last it is proportional to size (bandwidth). Launch is included.
     """
 
     op: CurveOp
@@ -61,7 +64,7 @@ class CollectiveCurve(Spec):
 
 
 class NetworkTechnology(SourcedSpec):
-    """A link technology: what one accelerator gets from it in one direction."""
+    """A link technology: its figures per accelerator and direction."""
 
     name: Name
     bandwidth_bytes_per_s: PositiveFloat = Field(description="line rate per accelerator and direction, bytes/s")
@@ -101,8 +104,8 @@ class NetworkTechnology(SourcedSpec):
 class LevelLink(Spec):
     """The network of one level inside a building.
 
-    ``oversubscription_ratio`` o means 1:o: when every accelerator below sends across this level at once, each gets 1/o of its
-    line rate.
+    ``oversubscription_ratio`` o means 1:o: when every accelerator below sends across this level at once, each gets 1/o
+    of its line rate.
     """
 
     technology: NetworkTechnology
@@ -116,8 +119,8 @@ class LevelLink(Spec):
 class Trunk(SourcedSpec):
     """A link between two buildings (same region: ``campus``; else ``region``), per direction.
 
-    Capacity = ``bandwidth_bytes_per_s`` if stated, else what all accelerators in the smaller of the two buildings reach together
-    on their building links; either is divided by ``oversubscription_ratio``.
+    Its capacity is ``bandwidth_bytes_per_s``. If that is not stated, it is the line rate of all accelerators in the
+    smaller of the two buildings. Either is divided by ``oversubscription_ratio``.
     """
 
     between: tuple[Name, Name] = Field(description="names of the two buildings")

@@ -1,4 +1,4 @@
-"""The network's part of a decision: how every communicator runs every kind of collective that it is for."""
+"""The network part of a decision: how every communicator runs each kind of collective that it issues."""
 
 from __future__ import annotations
 
@@ -17,15 +17,22 @@ Communicator = Literal["tp", "cp", "cp_inner", "cp_outer", "dp_shard", "dp_repli
 CollectiveOp = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
 
 Algorithm = Literal["library", "ring", "tree", "hierarchical", "pairwise", "point_to_point"]
-"""``library``: inside one scale-up domain the library chooses, and its measured curve is the price. ``tree`` is the double
-binary tree, ``pairwise`` sends to every peer directly."""
+"""Algorithm of a collective.
+
+``library``: inside one scale-up domain the library chooses, and its measured curve gives the time. ``tree`` is the
+double binary tree. ``pairwise`` sends to every peer directly.
+"""
 
 ALGORITHM_NAMES: Final = ("none", "ring", "hierarchical", "tree", "pairwise", "point_to_point", "measured")
-"""What predicted collectives run (``PredictedCollective.algorithm``); measured: as the library did."""
+"""Values of ``PredictedCollective.algorithm``; ``measured``: the library's measured curve gives the time."""
 LevelAlgorithm = Literal["ring", "halving_doubling"]
 
 Driver = Literal["multiprocessors", "copy_engines", "host"]
-"""What moves the bytes: kernels on multiprocessors, copy engines with RDMA, or the host (to its memory, RDMA, and back)."""
+"""Hardware that moves the bytes.
+
+``multiprocessors``: kernels. ``copy_engines``: copy engines with RDMA. ``host``: copies to host memory, RDMA, and
+copies back.
+"""
 
 DRIVER_NAMES: Final[Mapping[Driver, str]] = {
     "multiprocessors": "kernels",
@@ -34,17 +41,17 @@ DRIVER_NAMES: Final[Mapping[Driver, str]] = {
 }
 
 LoadBalancing = Literal["ecmp", "spray"]
-"""How a connection's queue pairs use parallel links: each hashed onto one, or fed as fast as each drains."""
+"""Use of parallel links by a connection's queue pairs: each is hashed onto one link, or fed as fast as it drains."""
 
 BlockCodecName = Literal["bf16", "fp8_block", "int8_block", "int4_block"]
 BLOCK_CODEC_NAMES: tuple[BlockCodecName, ...] = get_args(BlockCodecName)
-"""Codecs of a fixed length, whose error is relative: a plan may choose them."""
+"""Codecs of fixed length with a relative error: a plan may choose them."""
 
 CodecName = Literal[BlockCodecName, "bounded"]
-"""``bounded`` takes as many bits as an absolute error bound needs: it is stated by hand, never chosen."""
+"""``bounded`` uses as many bits as an absolute error bound needs. It is stated by the user, never chosen."""
 
 CHANNEL_BYTES_PER_S: Final = 25e9
-"""Assumed: what one block of threads copies to a network adapter; NCCL runs two channels per 400 Gbit/s port."""
+"""Assumed: rate of one block of threads that copies to a network adapter. NCCL has two channels per 400 Gbit/s port."""
 LIBRARY_SEGMENT_BYTES: Final = 512 * 1024
 """NCCL 2.31: 4 MiB of buffer per channel (NCCL_BUFFSIZE), cut into 8 steps (NCCL_STEPS)."""
 LIBRARY_OUTSTANDING: Final = 8
@@ -53,33 +60,42 @@ LIBRARY_OUTSTANDING: Final = 8
 ENGINE_MULTIPROCESSORS: Final = 1
 """Paper: Meta engineering post on GEM training (2026-08-03): from 24 multiprocessors to 1 for an all-gather of NCCLX."""
 ENGINE_SHARE: Final = 380 / 394
-"""Of what kernels reach inside a scale-up domain. Datasheet: tuning tables of NCCL 2.27.5 on 8 H100 (AutoParallel): copy engines
-380 GB/s, a gather by kernels 394 at 1 GB."""
+"""Rate of copy engines over that of kernels inside a scale-up domain.
+
+Datasheet: tuning tables of NCCL 2.27.5 on 8 H100 (AutoParallel): copy engines 380 GB/s, a gather by kernels 394 at 1
+GB.
+"""
 ENGINE_START_S: Final = 20e-6
-"""Beyond the start by kernels. Datasheet: the same tables: 50 µs by copy engines, 30 by kernels."""
+"""Extra start-up compared with kernels. Datasheet: the same tables: 50 µs by copy engines, 30 by kernels."""
 HOST_TOUCHES: Final = 3.0
-"""Of host memory per byte that the host relays: the adapter writes it, the adapter reads it to pass it on, the copy to the
-accelerator reads it. Derived from the path of arXiv 2604.24073: to the host, round a ring of RDMA there, and back."""
+"""Accesses to host memory per byte that the host relays.
+
+The adapter writes the byte, the adapter reads it to pass it on, and the copy to the accelerator reads it. Derived from
+the path of arXiv 2604.24073: to the host, round a ring of RDMA there, and back.
+"""
 
 
 MOVES: Final[tuple[CollectiveOp, ...]] = ("all_gather", "all_to_all")
-"""What every driver runs; other operations add up (or, as messages, are taken to hold no multiprocessors)."""
+"""Operations that every driver runs.
+
+Other operations add up, or are messages, which are assumed to hold no multiprocessors.
+"""
 
 
 def held_by(driver: Driver, num_held: int) -> int:
-    """Multiprocessors that a driver holds where kernels hold ``num_held``."""
+    """Multiprocessors that ``driver`` holds for a collective that holds ``num_held`` with kernels."""
     return {"multiprocessors": num_held, "copy_engines": min(num_held, ENGINE_MULTIPROCESSORS), "host": 0}[driver]
 
 
 class LevelStep(Spec):
-    """What a hierarchical collective runs on one level that it crosses."""
+    """Algorithm of a hierarchical collective on one of the levels that it crosses."""
 
     level: LinkLevel
     algorithm: LevelAlgorithm
 
 
 class Connection(Spec):
-    """How one rank talks to one peer across a level; at most queue_pairs · outstanding · segment_bytes are in flight."""
+    """Connection of one rank to one peer across a level, with at most ``window_bytes`` in flight."""
 
     level: LinkLevel = Field(description="distance class: outermost level between the two")
     queue_pairs: Annotated[int, Field(ge=1, le=128)] = Field(description="data queue pairs of the connection")
@@ -94,7 +110,7 @@ class Connection(Spec):
 
 
 class Compression(Spec):
-    """A codec on the levels where it pays, with the figures at which it was chosen."""
+    """A codec, the levels on which messages are encoded, and the figures that justified the choice."""
 
     codec: CodecName
     levels: tuple[LinkLevel, ...] = Field(min_length=1, description="levels on which messages travel encoded")
@@ -121,10 +137,11 @@ LEAST_PIECE_BYTES: Final = 64 * 1024
 
 
 def num_pieces(size_bytes: float, num_chunks: int, chunk_bytes: float) -> int:
-    """Pieces of a call of ``size_bytes`` where the largest has ``num_chunks`` of ``chunk_bytes``.
+    """Number of pieces of a call of ``size_bytes``, if the largest call has ``num_chunks`` pieces of ``chunk_bytes``.
 
-    A smaller call has a power of two of them, none below LEAST_PIECE_BYTES or, if that is less, ``chunk_bytes``.
+    A smaller call has a power of two of them. None is below LEAST_PIECE_BYTES or, if that is less, ``chunk_bytes``.
     """
+    # chunk_bytes is a rounded quotient, so the largest call may fall just short of the product
     if size_bytes >= num_chunks * chunk_bytes * (1 - 1e-6):
         return num_chunks
     most = size_bytes / min(LEAST_PIECE_BYTES, chunk_bytes)
@@ -161,12 +178,12 @@ class CommunicatorChoice(Spec):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What the choice is for: communicator, operation, payload."""
+        """Communicator, operation and payload to which the choice applies."""
         return self.communicator, self.op, self.payload
 
     @property
     def label(self) -> str:
-        """The algorithm with what runs on each level, outermost first."""
+        """Name of the algorithm, with the algorithm of each level in brackets, outermost first."""
         if not self.steps:
             return self.algorithm
         return f"{self.algorithm}({', '.join(f'{step.algorithm} {step.level}' for step in self.steps)})"

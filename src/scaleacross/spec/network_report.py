@@ -1,4 +1,4 @@
-"""How the network of a plan was decided, collective by collective, and why."""
+"""How the network settings of a plan were chosen, collective by collective, with reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ CompressionVerdict = Literal["on", "saves_too_little", "slower", "error", "stays
 
 
 class CompressionReason(Spec):
-    """Why a collective travels encoded, or as it is, in a job that allows codecs; seconds of one call but ``saved_s``."""
+    """Why a collective is encoded or not, in a job that allows codecs.
+
+    Seconds are those of one call, except ``saved_s``.
+    """
 
     verdict: CompressionVerdict = Field(
         description="on, or why not: saves_too_little of the step, slower than as it is, no codec keeps the error, stays_near: "
@@ -31,7 +34,7 @@ class CompressionReason(Spec):
 
 
 class DriverReason(Spec):
-    """What moves the bytes of a collective, and what kernels in its place would take."""
+    """The driver of a collective, and the time that kernels would take instead."""
 
     driver: Driver
     held_fraction: float = Field(description="of their speed that products lose while it runs concurrently")
@@ -40,7 +43,7 @@ class DriverReason(Spec):
 
 
 class NetworkTerm(Spec):
-    """Why one kind of collective runs as it does; seconds of one call, alone on the network."""
+    """Why one kind of collective runs as it does; seconds are those of one call, alone on the network."""
 
     communicator: Communicator
     op: CollectiveOp
@@ -59,7 +62,7 @@ class NetworkTerm(Spec):
 
 
 class NetworkReport(Spec):
-    """How the network was decided for a placed plan."""
+    """How the network settings of a placed plan were chosen."""
 
     status: Literal["optimal", "feasible"] = Field(description="optimal: no choice among the options is faster")
     step_s: float

@@ -1,4 +1,4 @@
-"""What a plan may do with the network: budgets, and the error that encoded gradients may have."""
+"""Limits on how a plan may use the network, and the error allowed in encoded gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaleacross.spec.network_choice import BLOCK_CODEC_NAMES, BlockCodecName, D
 
 
 class CompressionRequest(Spec):
-    """Gradients may travel encoded: fewer bytes, other numerics. Stated by the job, never assumed."""
+    """Permission to send gradients encoded: fewer bytes, other numerics. It must be stated by the job."""
 
     max_relative_error: Annotated[float, Field(gt=0, lt=1)] = Field(
         description="error of an element of a reduced gradient over the largest of its block of 256, at most: errors of all "
@@ -34,7 +34,7 @@ class CompressionRequest(Spec):
 
 
 class NetworkRequest(Spec):
-    """What the plan may do with the network. The budgets hold per accelerator, for all communicators together."""
+    """Limits on how the plan may use the network. Budgets hold per accelerator, for all communicators together."""
 
     settings: Literal["chosen", "library"] = Field(
         default="chosen",

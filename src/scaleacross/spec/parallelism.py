@@ -15,7 +15,7 @@ Axis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp", "ep"]
 GridAxis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp"]
 GRID_AXES: tuple[GridAxis, ...] = get_args(GridAxis)
 
-# PyTorch's names where it has the schedule: ``schedules.pipeline`` says what each one is.
+# PyTorch's names where it has the schedule; ``schedules.pipeline`` describes each one
 BundledSchedule = Literal[
     "GPipe",
     "1F1B",
@@ -33,11 +33,11 @@ BundledSchedule = Literal[
 ]
 if TYPE_CHECKING:
     ScheduleName = BundledSchedule
-else:  # those that installed packages add, too
+else:  # also schedules that installed packages add
     ScheduleName = Literal[tuple(dict.fromkeys([*get_args(BundledSchedule), *added_names("schedules")]))]
 SCHEDULE_NAMES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 ADDED_SCHEDULES: Final = SCHEDULE_NAMES[len(get_args(BundledSchedule)) :]
-"""Names of schedules that installed packages add."""
+"""Names of the schedules that installed packages add."""
 
 # Model chunks per pipeline rank: exactly two, any number from two, or one for the others.
 TWO_CHUNKS: frozenset[ScheduleName] = frozenset({"ZBVZeroBubble", "VHalf", "VMin", "DualPipe", "DualPipeV"})
@@ -47,32 +47,38 @@ MANY_CHUNKS: frozenset[ScheduleName] = frozenset({"Interleaved1F1B", "LoopedBFS"
 def has_chunks(schedule: ScheduleName, num_chunks: int) -> bool:
     """Whether ``schedule`` can hold ``num_chunks`` model chunks per rank."""
     if schedule in ADDED_SCHEDULES:
-        return num_chunks >= 1  # its own refusal says more
+        return num_chunks >= 1  # the schedule's own check has a better message
     if schedule in TWO_CHUNKS:
         return num_chunks == 2
     return num_chunks >= 2 if schedule in MANY_CHUNKS else num_chunks == 1
 
 
-# What is sharded over dp_shard · cp: nothing (DDP) | optimizer state (ZeRO-1) | parameters and gradients too, gathered before
-# either pass (ZeRO-3, FSDP) | gradients too (ZeRO-2) | all three, gathered before the forward pass and kept until the backward
-# pass is over (FSDP2 without reshard after forward).
+# What is sharded over dp_shard · cp. none: nothing (DDP). optimizer: optimizer states (ZeRO-1). parameters: parameters
+# and gradients too, gathered before either pass (ZeRO-3, FSDP). gradients: optimizer states and gradients (ZeRO-2).
+# parameters_once: all three, gathered before the forward pass and kept until the backward pass is over (FSDP2 without
+# reshard after forward).
 ShardLevel = Literal["none", "optimizer", "parameters", "gradients", "parameters_once"]
 SHARD_LEVELS: tuple[ShardLevel, ...] = get_args(ShardLevel)
 REDUCED_EVERY_PASS: Final[frozenset[ShardLevel]] = frozenset({"gradients", "parameters_once", "parameters"})
 """Levels at which every micro-batch reduces its gradients into shards, layer by layer."""
 PASS_GATHERS: Final[Mapping[ShardLevel, int]] = {"parameters_once": 1, "parameters": 2}
-"""How often a micro-batch gathers the parameters of a layer, at levels that shard them."""
+"""Shard level -> how often a micro-batch gathers the parameters of one layer; levels left out shard no parameters."""
 WITHOUT_PIPELINE: Final[frozenset[ShardLevel]] = frozenset({"parameters_once"})
-"""Levels that ask for pp 1: with several micro-batches in flight the backward pass of one would drop what another needs."""
+"""Shard levels that need pp 1.
 
-# How attention sees the whole sequence under cp: keys and values pass round a ring beside it | are gathered before it | heads
-# are exchanged for sequence by all-to-alls before and after it (Ulysses, arXiv 2309.14509) | all-to-alls inside groups of
-# cp_inner neighbours, a ring between these (USP, arXiv 2405.07719; Transformer Engine's a2a+p2p).
+With several micro-batches in flight, the backward pass of one would drop parameters that another still needs.
+"""
+
+# How attention sees the whole sequence under cp. ring: keys and values pass round a ring during attention. gather: they
+# are gathered before it. all_to_all: all-to-alls before and after it exchange heads for sequence (Ulysses, arXiv
+# 2309.14509). all_to_all_ring: all-to-alls inside groups of cp_inner neighbours, a ring between these (USP, arXiv
+# 2405.07719; Transformer Engine's a2a+p2p).
 ContextExchange = Literal["ring", "gather", "all_to_all", "all_to_all_ring"]
 CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = get_args(ContextExchange)
 
-# Where experts lie beside ep: on every lane of tp and cp a part (each expert divided by tp, copied over cp), or whole experts of
-# its own (Megatron-Core's parallel folding with expert tensor parallel size 1, arXiv 2504.14960; torchtitan's ep).
+# How ranks of tp and cp share experts. none: each expert is divided by tp and copied over cp. tp_cp: every rank of tp
+# and cp holds whole experts (Megatron-Core's parallel folding, expert tensor parallel size 1, arXiv 2504.14960;
+# torchtitan's ep).
 ExpertFolding = Literal["none", "tp_cp"]
 EXPERT_FOLDINGS: tuple[ExpertFolding, ...] = get_args(ExpertFolding)
 
@@ -110,7 +116,7 @@ class Degrees(Spec):
 
     @property
     def expert_folding(self) -> ExpertFolding:
-        """Where experts lie beside ep."""
+        """Whether experts are spread over ranks of tp and cp (``tp_cp``) or over ep alone (``none``)."""
         return "tp_cp" if self.expert_lanes > 1 else "none"
 
     @property
@@ -129,7 +135,7 @@ class Degrees(Spec):
         return self.tp * self.cp * self.dp * self.pp
 
     def of(self, axis: Axis) -> int:
-        """Ranks of a group of ``axis``: its degree, of ``ep`` all ranks that experts are spread over."""
+        """Ranks in one group of ``axis``: its degree; for ``ep`` all ranks that experts are spread over."""
         return self.expert_ranks if axis == "ep" else int(getattr(self, axis))
 
     def __str__(self) -> str:
@@ -168,14 +174,14 @@ class PipelineChoice(Spec):
 
 
 EMPTY_ENDS = 2
-"""Virtual stages that may be without layers: the first, which has the embedding, and the last, which has the head."""
+"""Number of virtual stages that may have no layers: the first (embedding) and the last (head)."""
 
 
 def split_layers(num_layers: int, num_parts: int) -> tuple[int, ...]:
-    """Layers per virtual stage, in model order: as even as possible, the ends lightest (they also hold embedding and head).
+    """Layers per virtual stage, in model order: as equal as possible, with the fewest at the ends (embedding and head).
 
-    The remainder goes to the middle parts first, so 126 layers on 16 parts are 7, 8 × 14, 7, and on 128 parts 0, 1 × 126, 0
-    (Llama 3 405B, arXiv 2407.21783, section 3.3.2).
+    The remainder goes to the middle parts first, so 126 layers on 16 parts are 7, 8 × 14, 7, and on 128 parts 0, 1 ×
+    126, 0 (Llama 3 405B, arXiv 2407.21783, section 3.3.2).
 
     Raises:
         ValueError: so many parts that others than the ends would be empty.
@@ -183,7 +189,7 @@ def split_layers(num_layers: int, num_parts: int) -> tuple[int, ...]:
     if num_parts > num_layers + EMPTY_ENDS:
         raise ValueError(f"{num_layers} layers cannot fill {num_parts} virtual stages, even with both ends empty")
     base, remainder = divmod(num_layers, num_parts)
-    # parts ordered by how willingly they take an extra layer: the middle from the front, then the first, then the last
+    # the ends also hold embedding and head, so they get an extra layer last
     takers = [*range(1, num_parts - 1), 0, num_parts - 1][:remainder] if num_parts > 1 else []
     extra = set(takers)
     return tuple(base + (part in extra) for part in range(num_parts))

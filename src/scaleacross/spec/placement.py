@@ -1,9 +1,10 @@
-"""Where ranks sit: an axis order laid over the devices of the buildings in a stated sequence.
+"""Placement of ranks: an axis order over the devices of the buildings, building after building.
 
-A *position* is an index into the job's device list: the devices of ``fill[0]``'s building first (zone by zone, rack by rack,
-host by host), then ``fill[1]``'s, and so on. ``axis_order`` gives the mixed radix of positions, fastest axis first. Unequal
-buildings are ordinary: the list just changes building where the shares say so. Frameworks have rank orders of their own;
-emitters map one onto the other.
+A *global rank* (``position`` in the code) is an index into the job's device list: the devices of ``fill[0]``'s building
+first (zone by zone, rack by rack, host by host), then those of ``fill[1]``'s, and so on. ``fill`` is the allocation.
+``axis_order`` gives the mixed radix of global ranks, fastest axis first. Unequal buildings need no special case: the
+list changes building where the allocation does. Frameworks number ranks in orders of their own; emitters convert
+between them.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from scaleacross.spec.topology import Topology
 
 
 class BuildingShare(Spec):
-    """How many accelerators of one building the job uses: its first ``num_accelerators``, host by host."""
+    """Accelerators of one building that the job uses: its first ``num_accelerators``, host by host."""
 
     building: Name
     num_accelerators: PositiveInt
 
 
 def first_accelerators(topology: Topology, number: int) -> tuple[BuildingShare, ...]:
-    """The first ``number`` accelerators of ``topology``, building by building."""
+    """Allocation of the first ``number`` accelerators of ``topology``, building by building."""
     shares, left = [], number
     for building in topology.buildings:
         if taken := min(left, building.num_accelerators):
@@ -38,7 +39,7 @@ def first_accelerators(topology: Topology, number: int) -> tuple[BuildingShare, 
 
 
 class Placement(Spec):
-    """An axis order over a device list."""
+    """An axis order over the devices of an allocation."""
 
     axis_order: tuple[GridAxis, ...] = Field(
         description="fastest-varying axis first; a permutation of the five grid axes"
@@ -65,7 +66,7 @@ class Placement(Spec):
 
 
 class Device(NamedTuple):
-    """One accelerator of the topology. Counts start at 0 inside the enclosing unit, except ``host``: inside the building."""
+    """One accelerator of the topology. Numbers start at 0 in the enclosing unit, ``host`` in the building."""
 
     building: str
     zone: int
@@ -75,7 +76,7 @@ class Device(NamedTuple):
 
 
 def devices(topology: Topology, placement: Placement) -> Iterator[Device]:
-    """The job's devices by position.
+    """Yield the job's devices in the order of their global ranks.
 
     Raises:
         KeyError: a building of the placement is not in the topology.
@@ -86,7 +87,7 @@ def devices(topology: Topology, placement: Placement) -> Iterator[Device]:
 
 
 def host_devices(topology: Topology, placement: Placement) -> Iterator[tuple[Device, int]]:
-    """The first device of every host of the job by position, and how many devices of that host the job uses.
+    """Yield the first device of every host in rank order, and how many devices of that host the job uses.
 
     Raises:
         KeyError: a building of the placement is not in the topology.
@@ -101,7 +102,7 @@ def host_devices(topology: Topology, placement: Placement) -> Iterator[tuple[Dev
 
 
 def strides(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[GridAxis, int]:
-    """Distance in positions between neighbours on each axis when ``axis_order`` runs fastest first."""
+    """Difference of global ranks between neighbours on each axis; ``axis_order`` lists the fastest axis first."""
     out: dict[GridAxis, int] = {}
     stride = 1
     for axis in axis_order:
@@ -111,9 +112,10 @@ def strides(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[GridAxis, 
 
 
 def communicator_axes(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[str, tuple[int, int]]:
-    """Degree and stride of every grid axis, both levels of cp (1 where it has one), and the expert groups (``ep``, ``expert``).
+    """Map each communicator to its degree and stride: grid axes, ``cp_inner`` and ``cp_outer``, ``ep`` and ``expert``.
 
-    Folded experts lie on the lanes of tp and cp first, in any order of both.
+    ``cp_outer`` has degree 1 where cp has one level. Folded experts occupy all ranks of tp and cp first, in any order
+    of these axes.
     """
     stride = strides(degrees, axis_order)
     axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
@@ -125,17 +127,20 @@ def communicator_axes(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[
 
 
 def axis_orders(active: Sequence[GridAxis], folded: bool = False) -> list[tuple[GridAxis, ...]]:
-    """Orders of the axes of degree > 1, fastest first; with ``folded`` experts those in which dp_shard lies right behind tp and
-    cp, so that the ranks that share experts are neighbours."""
+    """Permutations of the axes of degree > 1, fastest first.
+
+    With ``folded`` only those with dp_shard directly after tp and cp, so that ranks that share experts are neighbours.
+    """
     return [order for order in permutations(active) if not folded or holds_folded(order)]
 
 
 def holds_folded(order: Sequence[GridAxis]) -> bool:
-    """Whether dp_shard lies right behind tp and cp in an order of the axes of degree > 1."""
+    """Whether dp_shard directly follows tp and cp in an order of the axes of degree > 1."""
+    # tp and cp may have degree 1 and be absent, so the window before dp_shard is as long as the lanes that exist
     lanes, at = {"tp", "cp"}.intersection(order), list(order).index("dp_shard")
     return set(order[max(0, at - len(lanes)) : at]) == lanes
 
 
 def coordinates(degrees: Degrees, axis_order: Sequence[GridAxis], position: int) -> dict[GridAxis, int]:
-    """Coordinate of ``position`` on every grid axis."""
+    """Coordinate of the global rank ``position`` on every grid axis."""
     return {axis: position // stride % degrees.of(axis) for axis, stride in strides(degrees, axis_order).items()}

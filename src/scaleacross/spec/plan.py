@@ -1,4 +1,4 @@
-"""The plan: what was decided, what it costs, and how it was proved. Everything the tool prints is in here."""
+"""The plan: its decision, predicted step time and memory, and proof. All output of the tool comes from it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMPONENTS = ("compute", "bubble", "tp", "cp", "ep", "pp", "dp", "optimizer")
 
 
 class BatchShare(Spec):
-    """Micro-batches of the data-parallel replicas that touch exactly these buildings."""
+    """Micro-batches of the data-parallel replicas that lie in exactly these buildings."""
 
     buildings: tuple[Name, ...] = Field(min_length=1, description="buildings of a replica, in the order of the fill")
     num_replicas: PositiveInt = Field(description="replicas that touch these buildings and no others")
@@ -32,7 +32,7 @@ class BatchShare(Spec):
 
 
 class Decision(Spec):
-    """Everything the solver chooses, or a user brings to ``evaluate``."""
+    """Everything that the solver chooses, or that a user states for ``evaluate``."""
 
     degrees: Degrees
     pipeline: PipelineChoice
@@ -71,7 +71,10 @@ class Decision(Spec):
 
 
 class CostBreakdown(Spec):
-    """One optimizer step, seconds. ``exposed`` parts are those that no computation hides; the parts add up to ``step_s``."""
+    """One optimizer step, seconds; the parts add up to ``step_s``.
+
+    ``exposed_s`` is communication that overlaps with no computation.
+    """
 
     step_s: float
     compute_s: float = Field(description="computation of the busiest stage, all micro-batches")
@@ -112,7 +115,7 @@ class StageMemory(Spec):
 
     @property
     def fits(self) -> bool:
-        """Whether the capacity holds all parts and leaves the headroom free, and the host what is offloaded."""
+        """Whether device memory holds all parts and the headroom, and host memory holds what is offloaded."""
         return (
             self.total_bytes <= self.capacity_bytes - self.headroom_bytes
             and self.host_bytes <= self.host_capacity_bytes
@@ -132,7 +135,7 @@ class StageMemory(Spec):
 
 
 class PredictedCollective(Spec):
-    """One kind of collective that the plan issues, with its predicted time alone on the network."""
+    """One kind of collective in the plan, with its predicted time if nothing else uses the network."""
 
     name: str = Field(description="e.g. 'tp all_gather', 'dp_replicate all_reduce'")
     axis: Axis
@@ -151,7 +154,7 @@ class PredictedCollective(Spec):
 
 
 class LevelTraffic(Spec):
-    """Bytes that leave the busiest unit below ``level`` per step and direction, against what it could send in the step."""
+    """Bytes that leave the busiest unit below ``level`` per step and direction, and the rate at which it could send."""
 
     level: LinkLevel
     bytes_per_step: dict[Axis, float]
@@ -160,7 +163,10 @@ class LevelTraffic(Spec):
 
 
 class DegradedState(Spec):
-    """The plan after a failure. A fault unit is one dp_replicate group: without all of its ranks its states are not complete."""
+    """The plan after a failure of one unit or network plane.
+
+    A fault unit is one ``dp_replicate`` group: unless all of its ranks work, its states are incomplete.
+    """
 
     what: str = Field(
         description="what is lost: the unit of its class that costs most fault units, or one network plane"
@@ -183,7 +189,7 @@ class DegradedState(Spec):
 
 
 class Alternative(Spec):
-    """A plan that lost, and why."""
+    """A plan that was not chosen, with the reason."""
 
     label: str
     decision: Decision
@@ -192,7 +198,7 @@ class Alternative(Spec):
 
 
 class Finalist(Spec):
-    """One of the decisions among which the replay chose the plan."""
+    """One of the decisions that were simulated to choose the plan."""
 
     decision: Decision
     price_s: float
@@ -203,8 +209,8 @@ class Finalist(Spec):
 class Bound(Spec):
     """A lower bound on the step time of every plan of the stated space.
 
-    ``compute``, ``critical_path`` hold for simulated steps too; the others for estimates, by which a search compares.
-    ``any_layers`` holds beyond that space, for every other number of layers per rank.
+    ``compute`` and ``critical_path`` also hold for simulated steps. The others hold for estimates, which the search
+    compares. ``any_layers`` also holds outside that space, for every other number of layers per rank.
     """
 
     name: Literal["search", "any_layers", "compute", "cut", "pipeline", "memory_latency", "critical_path"]
@@ -213,7 +219,7 @@ class Bound(Spec):
 
 
 class ObjectiveValue(Spec):
-    """An objective other than step time: what a step spends (joules or currency units), and tokens per spending."""
+    """An objective other than step time: what a step spends (joules or currency units), and tokens per unit spent."""
 
     name: ObjectiveName
     value: float = Field(description="tokens/s per megawatt, or tokens/s per currency unit and second")
@@ -225,7 +231,7 @@ class ObjectiveValue(Spec):
 
 
 class Headroom(Spec):
-    """What memory that the job keeps free rules out."""
+    """Candidates that are excluded because the job keeps a share of memory free."""
 
     fraction: float = Field(description="of every accelerator's memory, as the job states it")
     num_candidates: int = Field(
@@ -240,7 +246,7 @@ Within = Literal["--space quick", "equal stages", "equal chunks"]
 
 
 class SolveReport(Spec):
-    """How the plan was found and what is proved about it."""
+    """How the plan was found, and which bounds are proved."""
 
     status: Literal["optimal", "gap_tolerance", "time_limit", "evaluated"] = Field(
         description="never flattened; infeasible raises instead"
@@ -298,7 +304,7 @@ class SolveReport(Spec):
 
 
 class TargetFit(Spec):
-    """Whether a target expresses the plan."""
+    """Whether one target program can express the plan."""
 
     target: Name = Field(description="scaleacross | megatron | torchtitan")
     refused: tuple[str, ...] = Field(
@@ -346,7 +352,7 @@ class Plan(Spec):
 
     @property
     def estimated(self) -> CostBreakdown:
-        """The step by the formulas of the search, to which its bounds and alternatives refer."""
+        """The estimated step, to which the search's bounds and alternatives refer."""
         return self.estimate or self.cost
 
     @property
@@ -356,7 +362,7 @@ class Plan(Spec):
 
     @property
     def placement(self) -> Placement:
-        """Where the ranks sit."""
+        """Placement of the ranks on devices."""
         if self.decision.placement is None:
             raise ValueError("a plan always carries a placement")
         return self.decision.placement

@@ -1,4 +1,4 @@
-"""How far a running search has come: what ``plan(progress=...)`` hands to the caller's function."""
+"""Progress of a running search, passed to the function given as ``plan(progress=...)``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class Progress:
     """A snapshot of the search.
 
     Attributes:
-        stage: ``enumerating``, ``pricing`` or ``placing``, after ``one building:`` of that alone; ``moving layers``;
-            ``ordering`` a pipeline step; ``replaying`` tasks.
-        done: candidates handled in this stage, orders found when ordering.
+        stage: ``enumerating``, ``pricing`` or ``placing`` (prefixed by ``one building:`` for that search); ``moving
+            layers``; ``ordering`` a pipeline step; ``replaying`` tasks.
+        done: candidates handled in this stage, or orders found when ordering.
         total: candidates of this stage, None while unknown.
         incumbent_s: step time of the best plan so far, s; None before the first.
         bound_s: lower bound on the step time proved so far, s; None before the first.

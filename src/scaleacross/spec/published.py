@@ -1,4 +1,4 @@
-"""Published figures beside ours."""
+"""Published figures, and what this package computes for them (``scaleacross reproduce``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PublishedFigure(Spec):
 
 
 class PublishedTable(Spec):
-    """Rows computed from published inputs that nobody published."""
+    """Further rows that are computed from published inputs; no publication states them."""
 
     title: str
     heads: tuple[str, ...]
@@ -27,7 +27,7 @@ class PublishedTable(Spec):
 
 
 class PublishedStudy(Spec):
-    """What ``reproduce NAME`` shows."""
+    """Result of ``reproduce NAME``."""
 
     name: str
     figures: tuple[PublishedFigure, ...]

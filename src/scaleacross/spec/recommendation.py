@@ -1,4 +1,4 @@
-"""Recommendation jobs and plans: which table is split how, over which ranks, in which memory."""
+"""Recommendation jobs and plans: how each embedding table is split, over which ranks, and in which memory."""
 
 from __future__ import annotations
 
@@ -12,28 +12,37 @@ from scaleacross.spec.exchange_codec import ExchangeCompression, ExchangeCompres
 from scaleacross.spec.network_choice import Driver
 
 Sharding = Literal["data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise"]
-"""How a table is split, in TorchRec's words; table_row_wise: rows over the ranks of one host, table_column_wise: columns."""
+"""How a table is split, in TorchRec's words.
+
+``table_row_wise`` splits rows, ``table_column_wise`` columns, over the ranks of one host.
+"""
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 POOLED_ONLY: tuple[Sharding, ...] = ("table_row_wise", "table_column_wise")
-"""Not for tables whose rows are sent each: TorchRec's EmbeddingCollection has neither (distributed/embedding.py)."""
+"""Shardings of pooled tables only: TorchRec's EmbeddingCollection has neither (distributed/embedding.py)."""
 
 Kernel = Literal["dense", "fused", "fused_uvm_caching", "fused_uvm", "key_value"]
-"""Where rows live, in TorchRec's words: dense in HBM of every rank as a dense layer, fused in HBM, fused_uvm_caching in host
-memory behind a cache in HBM, fused_uvm in host memory alone, key_value on SSD."""
+"""Memory that holds the rows, in TorchRec's words.
+
+``dense``: HBM of every rank, as a dense layer. ``fused``: HBM. ``fused_uvm_caching``: host memory with a cache in HBM.
+``fused_uvm``: host memory alone. ``key_value``: SSD.
+"""
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
 CACHED: tuple[Kernel, ...] = ("fused_uvm_caching", "key_value")
-"""Kernels behind a cache in HBM."""
+"""Kernels with a cache in HBM."""
 CacheFraction = Annotated[float, Field(gt=0, le=1)]
 """Share of a table's rows that its cache in HBM holds."""
 CACHE_FRACTIONS: tuple[CacheFraction, ...] = (0.02, 0.05, 0.1, 0.2, 0.4)
-"""What a plan may choose from, table by table, where the job states nothing: a choice; more shares make proofs longer."""
+"""Default cache shares, from which a plan chooses one for every table.
+
+The list is our choice; more shares make proofs take longer.
+"""
 
 Tier = Literal["hbm", "host_memory", "ssd"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
 
 CostModel = Literal["scaleacross", "torchrec"]
 SampleRule = Literal["as_they_come", "in_building", "everywhere"]
-"""Which ranks share their samples out anew, so that all have about as much to compute."""
+"""Ranks among which samples are redistributed to balance their computation."""
 SAMPLE_RULES: tuple[SampleRule, ...] = get_args(SampleRule)
 StorePrecision = Literal["fp32", "fp16", "bf16"]
 BYTES_OF: dict[StorePrecision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
@@ -44,7 +53,7 @@ _LISTS = ("shardings", "kernels", "cache_fraction", "replica_groups", "sample_ru
 
 
 class RecommendationJob(Spec):
-    """A recommendation model to train. Names and paths are resolved by ``catalogue``; a resolved job is self-contained."""
+    """A recommendation model to train. ``catalogue`` resolves names and paths; a resolved job is self-contained."""
 
     name: Name
     workload: str | dict[str, Any] = Field(
@@ -121,7 +130,7 @@ class RecommendationJob(Spec):
 
 
 class TablePlacement(Spec):
-    """One table of the plan, in every replica group alike; ``ranks`` are those of one group."""
+    """Placement of one table, the same in every replica group; ``ranks`` are ranks within a group."""
 
     table: Name
     sharding: Sharding
@@ -138,7 +147,7 @@ class TablePlacement(Spec):
 
 
 class Extent(NamedTuple):
-    """The part of a table that one shard is, and the rank of a group that holds it."""
+    """Block of a table that one shard holds, and the rank within the group that stores it."""
 
     rank: int
     first_row: int
@@ -148,9 +157,9 @@ class Extent(NamedTuple):
 
 
 def shard_extents(placement: TablePlacement, rows: int, dimension: int) -> list[Extent]:
-    """Every shard of a table of ``rows`` × ``dimension``, in the order of ``placement.ranks``.
+    """List every shard of a table of ``rows`` × ``dimension``, in the order of ``placement.ranks``.
 
-    Rows are cut into blocks of ⌈rows/ranks⌉, as TorchRec cuts them; the last ranks may be left with none.
+    Rows are cut into blocks of ⌈rows/ranks⌉, as TorchRec cuts them, so the last ranks may hold no rows.
     """
     ranks = placement.ranks
     if placement.sharding == "data_parallel":
@@ -164,13 +173,18 @@ def shard_extents(placement: TablePlacement, rows: int, dimension: int) -> list[
 
 
 def adds_partial_sums(sharding: Sharding, pooled: bool) -> bool:
-    """Whether ranks that hold rows of a table send sums of those that they hold of a sample; rows that are not pooled are sent
-    as they are, each by the one rank that holds it."""
+    """Whether ranks send partial sums over the rows that they hold of a sample.
+
+    Rows that are not pooled are sent individually by the one rank that holds them.
+    """
     return pooled and sharding in ("row_wise", "table_row_wise")
 
 
 def sends_vectors(sharding: Sharding, pooled: bool) -> bool:
-    """Whether whole vectors travel, by an all-to-all: over the group, or between hosts behind a reduction inside them."""
+    """Whether whole vectors travel by an all-to-all.
+
+    It runs over the whole group, or between hosts after a reduction inside each host.
+    """
     return sharding != "data_parallel" and not (sharding == "row_wise" and pooled)
 
 
@@ -191,7 +205,7 @@ class RecommendationDecision(Spec):
 
 
 class SampleSharing(Spec):
-    """What sharing samples out by one rule is predicted to do."""
+    """Predicted effect of redistributing samples by one rule."""
 
     rule: SampleRule
     busiest_over_mean: float = Field(
@@ -204,7 +218,7 @@ class SampleSharing(Spec):
 
 
 class EarlyRows(Spec):
-    """What fetching the vectors of the next batch ahead would leave of their exchange."""
+    """Predicted effect of prefetching the vectors of the next batch."""
 
     collision_fraction: float = Field(description="share of a batch's vectors whose rows the batch before updates")
     fetch_s: float = Field(description="look-ups and exchange forward of the busiest rank, s")
@@ -215,7 +229,7 @@ class EarlyRows(Spec):
 
 
 class RankLoad(Spec):
-    """What one rank of a group spends in a step, and what it stores."""
+    """Time per step and memory of one rank of a group."""
 
     rank: NonNegativeInt
     building: Name
@@ -247,7 +261,7 @@ class EmbeddingCost(Spec):
 
 
 class SearchReport(Spec):
-    """How good the plan is proved to be."""
+    """Status, bound and gap of the plan."""
 
     status: Literal["optimal", "gap_tolerance", "time_limit", "evaluated"]
     objective_s: float = Field(description="busiest rank, s")
@@ -271,7 +285,7 @@ FAILURES_NOT_COUNTED = (
 
 
 class RecommendationPlan(Spec):
-    """A plan with its job, cost and proof. Everything the tool prints is in here."""
+    """A plan with its job, step time and proof. All output of the tool comes from it."""
 
     schema_version: Literal["recommendation-1"] = "recommendation-1"
     job: RecommendationJob
@@ -288,7 +302,7 @@ class RecommendationPlan(Spec):
     @model_validator(mode="before")
     @classmethod
     def _older_plans_have_one_cache_fraction(cls, data: Any) -> Any:
-        """Tables of plans that state the job's one share alone have that one."""
+        """Give every cached table of an older plan the one share that its job states."""
         try:
             stated, tables = data["job"]["cache_fraction"], data["decision"]["tables"]
         except (KeyError, TypeError):
@@ -300,7 +314,7 @@ class RecommendationPlan(Spec):
 
 
 class EmbeddingRival(Spec):
-    """What another rule makes of the job, by the same cost model."""
+    """Result of one baseline for the job, under the same cost model."""
 
     name: Name
     rule: str
@@ -314,7 +328,7 @@ class EmbeddingRival(Spec):
 
 
 class EmbeddingComparison(Spec):
-    """Our plan beside those of other rules."""
+    """Our plan and those of the baselines."""
 
     plan: RecommendationPlan
     torchrec_ms: float | None = Field(default=None, description="our plan's score by TorchRec's estimator")
@@ -322,7 +336,7 @@ class EmbeddingComparison(Spec):
 
 
 class BusyTable(Spec):
-    """A table of the busiest rank, and the cheapest other way to place it."""
+    """A table of the busiest rank, and the fastest other way to place it."""
 
     table: Name
     sharding: Sharding
@@ -335,7 +349,7 @@ class BusyTable(Spec):
 
 
 class TierValue(Spec):
-    """What the busiest rank would spend with another size of a memory."""
+    """Time of the busiest rank if a memory had another size."""
 
     tier: Tier
     used_fraction: float = Field(description="of the memory of all ranks")
@@ -345,7 +359,7 @@ class TierValue(Spec):
 
 
 class BuildingValue(Spec):
-    """The best plan found without a building that the plan uses."""
+    """The best plan found without one of the buildings that the plan uses."""
 
     building: Name
     step_s: float | None = None
@@ -357,7 +371,7 @@ class BuildingValue(Spec):
 
 
 class EmbeddingExplanation(Spec):
-    """Why the busiest rank is busy, and what would change it."""
+    """Tables that keep the busiest rank busy, and changes that would help."""
 
     plan: RecommendationPlan
     busiest_rank: NonNegativeInt

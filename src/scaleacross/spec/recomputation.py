@@ -1,10 +1,9 @@
-"""What a backward pass computes again instead of keeping it: nothing, element-wise results, whole layers, some of them, or named
-modules.
+"""Recomputation policies: nothing, element-wise results, whole layers, some of the layers, or named modules.
 
-The modules are those of Megatron-Core's selective recomputation (megatron/core/transformer/transformer_config.py). A policy of
-several is written with plus signs, in the order of MODULES. ``full:n/d`` reruns n of d layers of every model chunk as ``full``
-does and keeps everything of the others: Megatron-LM's method block, and every d-th layer where n is 1. Under ``per_stage`` every
-pipeline stage has one of these policies of its own, as its memory asks for.
+The modules are those of Megatron-Core's selective recomputation (megatron/core/transformer/transformer_config.py). A
+policy of several modules is written with plus signs, in the order of MODULES. ``full:n/d`` reruns n of d layers of
+every model chunk like ``full`` and keeps everything of the others. It is Megatron-LM's method block, and every d-th
+layer where n is 1. Under ``per_stage`` every pipeline stage has one of these policies, chosen by its memory.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from scaleacross.spec.framework import KeptBy
 Module = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts"]
 MODULES: Final[tuple[Module, ...]] = get_args(Module)
 INSIDE_MOE: Final[frozenset[Module]] = frozenset({"moe_act", "shared_experts"})
-"""Modules that ``moe`` computes again anyway."""
+"""Modules inside ``moe``, which recomputes them anyway."""
 
 PLAIN: Final = ("none", "selective", "full")
 """Policies that every model has: nothing, norms and activation products, whole layers."""
@@ -34,17 +33,20 @@ def _sets() -> tuple[tuple[Module, ...], ...]:
 
 
 MODULE_SETS: Final[tuple[tuple[Module, ...], ...]] = _sets()
-"""Modules that a policy may name together."""
+"""Sets of modules that a policy may name together."""
 MOST_LAYERS: Final = 16
 """Largest d of ``full:n/d``."""
 PARTS: Final[dict[str, Fraction]] = {
     f"full:{n}/{d}": Fraction(n, d) for d in range(2, MOST_LAYERS + 1) for n in range(1, d) if gcd(n, d) == 1
 }
-"""Policies that rerun some of the layers, and their share of every chunk."""
+"""Policies that rerun some of the layers -> share of every chunk's layers that they rerun."""
 BY_STAGE: Final = "per_stage"
-"""Every pipeline stage reruns as few of its layers whole as its memory allows: policies that a decision states stage by stage."""
+"""Every pipeline stage reruns as few of its layers whole as its memory allows.
+
+A decision states the resulting policy of each stage.
+"""
 OF_STAGES: Final = frozenset({"none", "full", *PARTS})
-"""Policies that one stage may have under BY_STAGE."""
+"""Policies that a single stage may have under BY_STAGE."""
 RECOMPUTES: Final[tuple[str, ...]] = (*PLAIN, *("+".join(chosen) for chosen in MODULE_SETS), *PARTS, BY_STAGE)
 MASKS: Final[tuple[int, ...]] = (
     *(0 for _ in PLAIN),
@@ -52,11 +54,11 @@ MASKS: Final[tuple[int, ...]] = (
     *(0 for _ in PARTS),
     0,
 )
-"""Modules of every policy as bits, in the order of RECOMPUTES and of MODULES."""
+"""Modules of every policy as a bit mask, in the order of RECOMPUTES; bit i is MODULES[i]."""
 
 
 def modules_of(policy: str) -> tuple[Module, ...]:
-    """Modules that ``policy`` names; none for those of PLAIN, PARTS and BY_STAGE."""
+    """Modules that ``policy`` names; empty for policies of PLAIN, PARTS and BY_STAGE."""
     return (
         ()
         if policy in PLAIN or policy in PARTS or policy == BY_STAGE
@@ -65,27 +67,30 @@ def modules_of(policy: str) -> tuple[Module, ...]:
 
 
 def rerun_share(policy: str) -> float:
-    """Share of the layers of every chunk that ``policy`` reruns whole; of BY_STAGE 0, the least that a stage may."""
+    """Share of every chunk's layers that ``policy`` reruns whole; 0 for BY_STAGE, the least that a stage may rerun."""
     return 1.0 if policy == "full" else float(PARTS.get(policy, 0))
 
 
 def rerun_period(policy: str) -> int:
-    """The least number of layers of a chunk in which ``policy`` reruns a whole number: d of ``full:n/d``, else 1."""
+    """Least number of layers of which ``policy`` reruns a whole number: d of ``full:n/d``, else 1."""
     return PARTS[policy].denominator if policy in PARTS else 1
 
 
 def of_rerun_layer(policy: str) -> str:
-    """The policy of a layer that is not kept whole; none where that is open (BY_STAGE)."""
+    """Policy of a layer that is not kept whole; ``none`` for BY_STAGE, where the layers are not chosen yet."""
     return {BY_STAGE: "none"}.get(policy, "full" if policy in PARTS else policy)
 
 
 def policy_on(rank: int, policy: str, of_stages: Sequence[str] | None) -> str:
-    """What a pipeline rank recomputes under the policy of a decision and those of its stages, if it has any."""
+    """Policy of one pipeline rank: its own from ``of_stages`` if given, else the decision's ``policy``."""
     return policy if of_stages is None else of_stages[rank]
 
 
 def policy_of_share(rerun: int, layers: int) -> str | None:
-    """The policy of OF_STAGES that reruns so many of a chunk's layers; None where its d would be above MOST_LAYERS."""
+    """Policy of OF_STAGES that reruns ``rerun`` of a chunk's ``layers``.
+
+    The result is None if d of the reduced fraction exceeds MOST_LAYERS.
+    """
     if rerun in (0, layers):
         return "full" if rerun else "none"
     share = Fraction(rerun, layers)
@@ -93,23 +98,30 @@ def policy_of_share(rerun: int, layers: int) -> str | None:
 
 
 def tokens_again(policy: str) -> float:
-    """How often experts' dispatch and combine run once more in the backward pass, in the mean over layers."""
+    """Extra runs of experts' dispatch and combine in the backward pass, mean over layers (0 to 1)."""
     return 1.0 if "moe" in modules_of(policy) else rerun_share(policy)
 
 
 def regathers_keys(policy: str, by: KeptBy) -> bool:
-    """Whether a backward pass gathers the keys and values of its attention once more: Transformer Engine's always, autograd's
-    where checkpointing by operator keeps what attention returns and not what it reads."""
+    """Whether a backward pass gathers the keys and values of its attention again.
+
+    Transformer Engine always does. Autograd does if checkpointing by operator keeps the result of attention but not its
+    inputs.
+    """
     return by == "megatron" or policy == "selective"
 
 
 def repeats_tokens(policy: str) -> bool:
-    """Whether they do in any layer."""
+    """Whether experts' dispatch and combine run again in any layer's backward pass."""
     return tokens_again(policy) > 0
 
 
 def spelled(value: str) -> str:
-    """A policy as RECOMPUTES spells it. Raises ValueError for what it has not."""
+    """Return a policy in the spelling of RECOMPUTES.
+
+    Raises:
+        ValueError: no such policy.
+    """
     if value in RECOMPUTES:
         return value
     words = [word.strip() for word in value.split("+")]
@@ -139,7 +151,7 @@ Recompute = Annotated[
 """One of RECOMPUTES."""
 
 EVERY: Final = "modules"
-"""In a job: every set of modules that its model has."""
+"""Value of a job's ``recompute`` that allows every set of modules that its model has."""
 
 AllowedRecompute = Annotated[
     str,

@@ -1,4 +1,4 @@
-"""What fails how often, what happens then, and the published figures that stand in for what nobody stated."""
+"""Failure rates and recovery times, and the published figures that replace unstated ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pydantic import Field, PositiveFloat, model_validator
 from scaleacross.spec.base import SourcedSpec, Status
 
 ACCELERATORS_PER_NODE: Final = 8
-"""A node of the published failure rates."""
+"""Accelerators per node in the published failure rates."""
 NODE_DAYS_TO_ACCELERATOR_SECONDS: Final = 1000 * 86_400 * ACCELERATORS_PER_NODE
 """Accelerator-seconds in 1,000 node-days."""
 
 MAX_SPARES: Final = 131_072
-"""Hosts of the largest fleet planned; sums over spares would not end far beyond."""
+"""Hosts of the largest topology; sums over many more spares would take too long."""
 
 PublishedRateName = Literal["rsc-1", "llama3-405b", "rsc-2"]
 BatchPolicy = Literal["shrink", "keep"]
@@ -59,16 +59,16 @@ DEFAULTS: Final[dict[str, Figure]] = {
         0.604, "arXiv 2407.21783 table 5: accelerator, HBM, SRAM, host, NIC, thermal, silent corruption", "paper"
     ),
 }
-"""Figures used where a job or a topology states none; the report names them."""
+"""Figures used if a job or a topology states none; the report names them."""
 
 
 def default(name: str) -> float:
-    """The value that stands in for a figure that nobody stated."""
+    """Default value of a figure of ``DEFAULTS``."""
     return DEFAULTS[name].value
 
 
 class Slowdown(SourcedSpec):
-    """What becomes slower now and then without failing: accelerators that throttle, busy hosts, links that flap."""
+    """Temporary slowdown without a failure: accelerators that throttle, busy hosts, links that flap."""
 
     of: Literal["accelerator", "host", "inter_building_link"] = Field(
         description="what is slower; a host as one of its accelerators, because the others wait for it"
@@ -79,7 +79,10 @@ class Slowdown(SourcedSpec):
 
 
 class Failures(SourcedSpec):
-    """How often parts of a topology fail: a rate per node-day, mean times between failures by class, or both added up."""
+    """How often parts of a topology fail.
+
+    Either a rate per node-day, mean times between failures by class, or the sum of both.
+    """
 
     published: PublishedRateName | None = Field(
         default=None, description="a published rate of all failures together: rsc-1, llama3-405b or rsc-2"
@@ -111,9 +114,9 @@ class Failures(SourcedSpec):
 
     @property
     def node_rate(self) -> float:
-        """Failures per 1,000 node-days that hit one host each; classes with a time of their own come on top.
+        """Failures per 1,000 node-days that hit one host each; classes with a mean time of their own are added to it.
 
-        Llama 3's where nothing is stated; 0 where only classes are.
+        The default is Llama 3's rate if nothing is stated, and 0 if only mean times of classes are.
         """
         if self.published is not None:
             return PUBLISHED_RATES[self.published].value
@@ -129,7 +132,7 @@ class Failures(SourcedSpec):
 
 
 class Recovery(SourcedSpec):
-    """What a job does when something fails. Times left out come from the plan and from ``DEFAULTS``."""
+    """Recovery of a job from failures. Times that are left out come from the plan and from ``DEFAULTS``."""
 
     detect_s: float | None = Field(default=None, ge=0, description="until a failure is noticed")
     schedule_s: float | None = Field(default=None, ge=0, description="until processes start on another host")
@@ -179,6 +182,6 @@ class Recovery(SourcedSpec):
         return self
 
     def figure(self, name: str) -> float:
-        """A stated time or rate, or the default."""
+        """The stated time or rate called ``name``, or its default."""
         stated: float | None = getattr(self, name)
         return default(name) if stated is None else stated

@@ -1,4 +1,4 @@
-"""What a run among replicas has done, by its coordinator's log."""
+"""Result of a run among replicas, computed from its coordinator's log (``scaleacross goodput``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scaleacross.spec.base import Spec
 
 
 class Stall(Spec):
-    """A change of members that took longer than a step."""
+    """A change of members that made a step late."""
 
     step: NonNegativeInt = Field(description="the step that was late")
     seconds: NonNegativeFloat = Field(
@@ -18,7 +18,7 @@ class Stall(Spec):
 
 
 class ReplicaRun(Spec):
-    """Committed work, and where time went."""
+    """Committed work of a run, and its lost time by cause."""
 
     log: str
     seconds: NonNegativeFloat = Field(description="from the first commit to the last")

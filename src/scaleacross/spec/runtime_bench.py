@@ -1,4 +1,4 @@
-"""What ``scaleacross bench`` measured, in nccl-tests' terms."""
+"""Measurements of ``scaleacross bench``, in nccl-tests' terms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scaleacross.spec.base import Spec
 
 
 class BenchRow(Spec):
-    """One size."""
+    """Measurements of one size."""
 
     size_bytes: PositiveInt = Field(description="full tensor; of an all-to-all what one rank sends")
     num_elements: PositiveInt

@@ -1,4 +1,4 @@
-"""What a simulation of a plan found: the step event by event, next to what the cost model says."""
+"""Result of simulating a plan event by event, next to the step time of the cost model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SpanKind = Literal["compute", "tp", "cp", "ep", "pp", "dp", "optimizer"]
 
 
 class ComponentDifference(Spec):
-    """One part of a step in the cost model and in the simulation."""
+    """One component of a step, by the cost model and by the simulation."""
 
     component: str
     predicted_s: float
@@ -24,7 +24,7 @@ class ComponentDifference(Spec):
 
 
 class LinkUse(Spec):
-    """A trunk or oversubscribed uplink, over the step."""
+    """Traffic of an inter-building link or oversubscribed uplink during the step."""
 
     name: str
     capacity_bytes_per_s: float
@@ -35,7 +35,7 @@ class LinkUse(Spec):
 
 
 class Span(Spec):
-    """Something that a class of ranks did."""
+    """One interval of activity of a class of ranks."""
 
     kind: SpanKind
     label: str
@@ -49,14 +49,14 @@ class Span(Spec):
 
 
 class Delivery(Spec):
-    """Where a pipeline message went."""
+    """Receiver and arrival time of a pipeline message."""
 
     row: NonNegativeInt = Field(description="receiving class of ranks, by its number in the step's rows")
     arrival_s: float
 
 
 class SimulatedRow(Spec):
-    """One class of ranks."""
+    """Time of one class of ranks, by component."""
 
     name: str
     stage: NonNegativeInt
@@ -92,7 +92,7 @@ class SimulatedStep(Spec):
 
     @property
     def change(self) -> str | None:
-        """What the what-if costs, in words; None without one."""
+        """Effect of the what-if on the step time, in words; None without one."""
         if not self.what_if:
             return None
         changed, plain_s = ", ".join(self.what_if), self.undisturbed_s
@@ -111,7 +111,7 @@ class SimulatedStep(Spec):
         return (self.predicted_step_s - self.step_s) / self.step_s
 
     def without_timeline(self) -> SimulatedStep:
-        """The facts alone, without what happened when."""
+        """Return a copy without spans, link rates and messages."""
         rows = tuple(row.model_copy(update={"spans": ()}) for row in self.rows)
         links = tuple(link.model_copy(update={"time_s": (), "rate_bytes_per_s": ()}) for link in self.links)
         return self.model_copy(update={"rows": rows, "links": links, "messages": ()})
@@ -122,7 +122,7 @@ class SimulatedStep(Spec):
 
 
 class StepDraws(Spec):
-    """The step time of a plan over draws of how fast its hosts and accelerators are."""
+    """Distribution of the step time over random speeds of hosts and accelerators."""
 
     plan_name: str
     what_if: tuple[str, ...]
@@ -134,7 +134,7 @@ class StepDraws(Spec):
 
 
 class TablePhase(Spec):
-    """A part of a recommendation step: from the end of the part before to the last rank's end of this one."""
+    """A part of a recommendation step: from the end of the previous part until the last rank ends this one."""
 
     name: str
     seconds: float

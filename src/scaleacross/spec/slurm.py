@@ -1,4 +1,4 @@
-"""How jobs are submitted to a cluster's SLURM; nothing of it is planned."""
+"""Options for submitting jobs to SLURM. They affect launch files only, never the plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Option = Annotated[
 
 
 class Slurm(Spec):
-    """Lines of the batch script. What is left out stays with the cluster's defaults."""
+    """Options of the batch script. What is left out follows the cluster's defaults."""
 
     partition: Word | dict[Name, Word] | None = Field(
         default=None, description="one for all hosts, or building -> partition, which makes a heterogeneous job"

@@ -1,4 +1,4 @@
-"""How far step times are from measured ones: the interval of one plan, and the constants that intervals are made of."""
+"""Errors of step times against measured ones: the interval of one plan, and the constants that define intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scaleacross.spec.base import Name, SourcedSpec, Spec
 
 
 class SeenSteps(Spec):
-    """Measured step times of one accelerator in one precision."""
+    """Number and size of the measured runs of one accelerator in one precision."""
 
     accelerator: Name
     precision: Precision
@@ -19,9 +19,10 @@ class SeenSteps(Spec):
 
 
 class StepErrors(SourcedSpec):
-    """Constants of the error of a step time, as ``scaleacross validate --left-out --table`` fits them.
+    """Constants of the error of a step time, fitted by ``scaleacross validate --left-out --table``.
 
-    x = log(measured / predicted) of a dense model, on an accelerator and in a precision with measured step times.
+    They describe x = log(measured / predicted) of a dense model, on an accelerator and in a precision with measured
+    step times.
     """
 
     low_log: float = Field(lt=0, description="lower end of the interval of x")
@@ -44,7 +45,10 @@ class StepErrors(SourcedSpec):
 
 
 class StepInterval(Spec):
-    """Where the measured step time is expected, 10th to 90th percentile, from errors on sources that were left out whole."""
+    """Interval of the measured step time, 10th to 90th percentile.
+
+    It comes from the errors on sources that were each left out whole.
+    """
 
     p10_s: PositiveFloat = Field(description="one measured step time in ten is expected to be shorter")
     p50_s: PositiveFloat | None = Field(

@@ -1,4 +1,7 @@
-"""Computation of a step, stated so that other code can replay it: seconds and sizes of every model chunk, no communication."""
+"""Computation of a step, stated so that other code can simulate it: seconds and sizes of every model chunk.
+
+Communication is not part of it.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,16 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
 from scaleacross.spec.base import Spec
 
 Phase = Literal["forward", "backward", "message", "gradients", "parameters"]
-"""Where in a step a collective is issued: in the forward or backward pass of a layer (of every micro-batch), between two stages,
-once a layer's gradients are complete, or before a layer's first forward pass."""
+"""Point of a step at which a collective is issued.
+
+``forward``, ``backward``: in that pass of a layer, for every micro-batch. ``message``: between two stages.
+``gradients``: once a layer's gradients are complete. ``parameters``: before a layer's first forward pass.
+"""
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 class ChunkWork(Spec):
-    """One model chunk (virtual stage) on one accelerator: one micro-batch, communication left out."""
+    """Work of one model chunk (virtual stage) on one accelerator for one micro-batch, without communication."""
 
     forward_s: NonNegativeFloat
     input_gradient_s: NonNegativeFloat = Field(
@@ -46,7 +52,7 @@ class ChunkWork(Spec):
 
 
 class PipelineWork(Spec):
-    """All pipeline ranks on one accelerator type; chunks that are alike are stated once."""
+    """Work of all pipeline ranks on one accelerator type; equal chunks are stated once."""
 
     kinds: tuple[ChunkWork, ...] = Field(min_length=1, description="the distinct chunks")
     kind_of: tuple[tuple[NonNegativeInt, ...], ...] = Field(description="[pipeline rank][chunk] -> index into kinds")

@@ -1,4 +1,4 @@
-"""A what-if study: base jobs, and the fields of theirs that vary."""
+"""A what-if study: base jobs, and the job fields that vary."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ MAX_POINTS = 100_000
 """Largest study accepted: beyond it the grid is more likely a slip than a question."""
 
 SPEEDS: Final[Mapping[str, str]] = {"tokens_per_s": "tokens/s", "samples_per_s": "samples/s"}
-"""What a point's speed is counted in: figure of its row, and unit; the latter of recommendation models."""
+"""Key of the speed in a point's row -> its unit; samples/s is for recommendation models."""
 
 Values = tuple[Any, ...]
 
 
 def speed_of(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The speed that the rows of a study have, a key of ``SPEEDS``."""
+    """Key of ``SPEEDS`` that the rows of a study contain; tokens_per_s if none does."""
     return next((name for row in rows for name in SPEEDS if name in row), "tokens_per_s")
 
 
 class Study(Spec):
     """Every base with every combination of ``grid`` values and of the rows of each group in ``zipped``.
 
-    Keys are the dotted paths of ``--set`` (any field of the job, below its workload and topology too); values are what stands
-    after the ``=``. Shorter paths are applied first, so ``topology`` may vary beside ``topology.trunks.0.one_way_latency_ms``.
+    Keys are the dotted paths of ``--set``: any field of the job, or of its workload and topology. Values are what may
+    follow the ``=``. Shorter paths are applied first, so ``topology`` may vary together with
+    ``topology.trunks.0.one_way_latency_ms``.
     """
 
     name: Name
@@ -72,7 +73,7 @@ class Study(Spec):
 
     @property
     def num_points(self) -> int:
-        """Bases × grid × zipped rows."""
+        """Number of points: bases × grid values × rows of each zipped group."""
         points = len(self.base)
         for values in self.grid.values():
             points *= len(values)
@@ -82,5 +83,5 @@ class Study(Spec):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Everything that varies, as stated: grid first, then the groups."""
+        """Dotted paths that vary, as stated: grid first, then the groups."""
         return (*self.grid, *(path for group in self.zipped for path in group))

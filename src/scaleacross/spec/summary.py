@@ -1,4 +1,4 @@
-"""What the first lines of a report say beyond the plan itself: what the step answers to, and what tokens cost."""
+"""Figures of a report's first lines that the plan itself lacks: bottlenecks, and cost and energy of tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaleacross.spec.explanation import Sensitivity
 
 
 class TokenCost(Spec):
-    """What a million tokens spend; useful tokens where the plan states its goodput."""
+    """Cost or energy of a million tokens; of useful tokens if the plan states its goodput."""
 
     unit: str = Field(description="the topology's currency, or kWh")
     used: float = Field(
@@ -25,7 +25,7 @@ class TokenCost(Spec):
 
 
 def cost_columns(money: TokenCost | None, energy: TokenCost | None) -> dict[str, Any]:
-    """What a million tokens cost, in the topology's currency and in kWh, as columns of a table; None where it is not known."""
+    """Cost of a million tokens in the topology's currency and energy in kWh, as table columns; None if unknown."""
     return {
         "currency": money.unit if money else None,
         "cost_per_million_tokens": money.used if money else None,

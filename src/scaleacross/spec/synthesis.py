@@ -1,4 +1,4 @@
-"""A synthesized collective: every message with its times, and what bounds them."""
+"""A synthesized collective: every message with its times, and lower bounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SynthesizedOp = Literal["all_reduce", "all_gather", "reduce_scatter"]
 
 
 class SynthesizedMessage(Spec):
-    """One chunk from one rank to another."""
+    """One chunk sent from one rank to another."""
 
     source: int
     destination: int
@@ -22,7 +22,7 @@ class SynthesizedMessage(Spec):
 
 
 class SynthesisPhase(Spec):
-    """A reduce-scatter or an all-gather."""
+    """One phase of the collective: a reduce-scatter or an all-gather."""
 
     op: Literal["reduce_scatter", "all_gather"]
     time_s: float
@@ -32,7 +32,7 @@ class SynthesisPhase(Spec):
 
 
 class SynthesisStudy(Spec):
-    """The fastest schedule found, and bounds."""
+    """The fastest schedule found, and lower bounds on any schedule."""
 
     op: SynthesizedOp
     size_bytes: PositiveFloat = Field(description="full tensor")

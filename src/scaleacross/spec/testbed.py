@@ -1,4 +1,4 @@
-"""What was measured in emulated buildings, beside what the planner had predicted for them."""
+"""Measurements in emulated buildings, with the planner's predictions for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scaleacross.spec.base import Spec
 
 
 class Conditions(Spec):
-    """Where and when something was measured."""
+    """Machine, date and software of a measurement."""
 
     date: str
     machine: str = Field(description="processor and kernel")
@@ -19,7 +19,7 @@ class Conditions(Spec):
 
 
 class TimedCollective(Spec):
-    """One way to run an all-reduce in one setting."""
+    """Measured and predicted time of one way to run an all-reduce in one setting."""
 
     name: str
     measured_s: PositiveFloat = Field(description="median of the runs, of the slowest rank")
@@ -35,7 +35,7 @@ class TimedCollective(Spec):
 
 
 class CollectiveSetting(Spec):
-    """All ways to run one all-reduce over one trunk."""
+    """All ways to run one all-reduce over one inter-building link."""
 
     trunk_bytes_per_s: PositiveFloat
     one_way_latency_s: NonNegativeFloat
@@ -45,7 +45,7 @@ class CollectiveSetting(Spec):
 
     @property
     def cut_s(self) -> float:
-        """S/B: what must cross the trunk, at its rate."""
+        """Lower bound S/B in s: the bytes that must cross the inter-building link, at its rate."""
         return self.size_bytes / self.trunk_bytes_per_s
 
     @property
@@ -55,7 +55,7 @@ class CollectiveSetting(Spec):
 
     @property
     def best(self) -> TimedCollective:
-        """The fastest row of those that a plan offers."""
+        """The fastest row among those that a plan offers."""
         return min((row for row in self.rows if row.predicted_s is not None), key=lambda row: row.measured_s)
 
     @property
@@ -64,12 +64,12 @@ class CollectiveSetting(Spec):
         return self.choice.measured_s / self.best.measured_s
 
     def row(self, name: str) -> TimedCollective:
-        """By name. Raises KeyError."""
+        """Row of the given name. Raises KeyError."""
         return {row.name: row for row in self.rows}[name]
 
 
 class Bar(Spec):
-    """Something that must hold, and what was measured."""
+    """A criterion that must hold, and the measured value."""
 
     what: str
     wanted: str
@@ -78,7 +78,7 @@ class Bar(Spec):
 
 
 class CollectiveResults(Spec):
-    """Every setting, and the bars that they are held against."""
+    """Results of every setting, and the criteria that they must meet."""
 
     conditions: Conditions
     settings: tuple[CollectiveSetting, ...]
@@ -107,12 +107,12 @@ class TrainedPlan(Spec):
 
     @property
     def label(self) -> str:
-        """Its name, and whose plan it shares."""
+        """Name of the plan, with the name of an identical plan if there is one."""
         return self.name if self.same_as is None else f"{self.name} (as {self.same_as})"
 
 
 class TrainingSetting(Spec):
-    """A job on one topology: our plan and others', ours first."""
+    """Plans of one job on one topology: ours first, then those of the baselines."""
 
     topology: str
     trunks: tuple[str, ...] = Field(description="rate and distance of each")
@@ -132,12 +132,12 @@ class TrainingSetting(Spec):
         return max((max(losses) / min(losses) - 1 for losses in steps), default=0.0)
 
     def speed_up(self, name: str) -> float:
-        """Measured step of that plan over ours. Raises KeyError."""
+        """Measured step time of the plan called ``name`` over ours. Raises KeyError."""
         return {plan.name: plan.measured_s for plan in self.plans}[name] / self.ours.measured_s
 
 
 class Degraded(Spec):
-    """A trunk that became thinner in mid-run, what the trace said, and what planning again gained."""
+    """An inter-building link that lost bandwidth during a run: its diagnosis, and the gain of planning again."""
 
     trunk: str
     before_bytes_per_s: PositiveFloat
@@ -152,7 +152,7 @@ class Degraded(Spec):
 
 
 class TrainingResults(Spec):
-    """Every setting, the degraded trunk if one was tried, and the bars."""
+    """Results of every setting, of the degraded link if one was tried, and the criteria."""
 
     conditions: Conditions
     settings: tuple[TrainingSetting, ...]

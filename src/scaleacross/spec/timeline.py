@@ -1,4 +1,4 @@
-"""When every computation and every message of one pipeline step happens: what a Gantt chart and a trace show."""
+"""Times of every computation and message of one pipeline step, as a Gantt chart or a trace shows them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaleacross.spec.base import Spec
 
 
 class TimelineRow(Spec):
-    """What one pipeline rank does, in order."""
+    """Actions of one pipeline rank, in order."""
 
     actions: tuple[str, ...] = Field(description="cells <virtual stage><F|B|I|W><micro-batch>")
     start_s: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Region > Building > Zone > Rack > Host > Accelerator, by counts; trunks between buildings as a graph.
+"""Region > Building > Zone > Rack > Host > Accelerator, by counts; inter-building links (``Trunk``) form a graph.
 
 The scale-up domain (NVLink) is a level of its own: it is either a host (8 accelerators) or a rack (72).
 """
@@ -21,7 +21,7 @@ from scaleacross.spec.reliability import Failures
 MAX_ACCELERATORS = 1_048_576
 """Largest topology accepted: rank tables are written out rank by rank, and nothing larger exists to check them on."""
 MAX_BUILDINGS = 128
-"""Most buildings of a topology: the search weighs orders and subsets of them, and keeps its time limit up to this number."""
+"""Largest number of buildings: up to it the search keeps its time limit, as it tries orders and subsets of them."""
 
 
 class BuildingLinks(Spec):
@@ -34,7 +34,7 @@ class BuildingLinks(Spec):
 
 
 class HostMemory(Spec):
-    """What a host holds beside its accelerators: memories of embedding tables, of offloaded activations and optimizer states."""
+    """Memories of a host besides HBM: for embedding tables, offloaded activations and offloaded optimizer states."""
 
     memory_bytes: PositiveFloat = Field(description="host memory that a job may fill, bytes")
     memory_bandwidth_bytes_per_s: PositiveFloat = Field(
@@ -95,7 +95,7 @@ class Building(SourcedSpec):
     @model_validator(mode="before")
     @classmethod
     def _hosts_become_names(cls, data: Any) -> Any:
-        """``hosts``, a host list or a list of such, as ``host_names``; their number is the building's where it states none."""
+        """Expand ``hosts``, a host list or several, into ``host_names``; without a size it sets ``num_hosts``, too."""
         if not isinstance(data, dict) or "hosts" not in data:
             return data
         data = dict(data)
@@ -129,7 +129,7 @@ class Building(SourcedSpec):
 
     @property
     def host_share(self) -> HostShare | None:
-        """What one accelerator has of its host: of the building's where it states one, else as the accelerator has it."""
+        """One accelerator's share of its host: from the building's ``host`` if stated, else its own figures."""
         if self.host is None:
             return self.accelerator.host
         return HostShare(
@@ -152,12 +152,12 @@ class Building(SourcedSpec):
 
     @property
     def line_rate_bytes_per_s(self) -> float:
-        """What one accelerator sends out of the building at best."""
+        """Highest rate at which one accelerator sends out of the building, bytes/s."""
         technology = self.links.building.technology
         return technology.bandwidth_bytes_per_s * technology.efficiency_fraction
 
     def accelerators_per(self, level: LinkLevel) -> int:
-        """Accelerators in one unit that ``level``'s link joins: scale_up domain, rack, zone, or the whole building."""
+        """Accelerators in one unit that ``level``'s link joins: scale-up domain, rack, zone, or the whole building."""
         per_rack = self.accelerators_per_host * self.hosts_per_rack
         return {
             "scale_up": self.accelerators_per_host if self.scale_up_domain == "host" else per_rack,
@@ -174,11 +174,7 @@ class Region(Spec):
 
 
 class Topology(SourcedSpec):
-    """The whole fleet that a job may use.
-
-    A file may carry ``building_defaults``: a mapping merged under every building (nested mappings key by key), so that a
-    building states only how it differs. It is expanded here and does not survive into the object.
-    """
+    """Buildings that a job may use, and their links; ``building_defaults`` of a file are merged into each building."""
 
     name: Name
     description: str = ""
@@ -271,7 +267,7 @@ class Topology(SourcedSpec):
 
 
 def expand_building_defaults(data: dict[str, Any]) -> dict[str, Any]:
-    """A topology's mapping with ``building_defaults`` merged under every building and gone itself.
+    """Return a topology's mapping with ``building_defaults`` merged under every building and then removed.
 
     Raises:
         ValueError: ``building_defaults`` is no mapping.
@@ -291,7 +287,7 @@ def expand_building_defaults(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merge(under: Any, over: Any) -> Any:
-    """``over`` laid on ``under``, nested mappings key by key; an accelerator or technology is replaced as a whole."""
+    """Lay ``over`` on ``under``, nested mappings key by key; an accelerator or technology is replaced as a whole."""
     if isinstance(under, dict) and isinstance(over, dict):
         whole = ("accelerator", "technology")
         return {
@@ -302,7 +298,7 @@ def _merge(under: Any, over: Any) -> Any:
 
 
 def with_host_shares(topology: Topology) -> Topology:
-    """The topology whose accelerators have their share of the host; one type in several buildings: the least of each figure.
+    """Set ``host`` on every accelerator; an accelerator type in several buildings gets the least of each figure.
 
     Raises:
         InputError: a building states no host and its accelerator has none.
@@ -333,12 +329,13 @@ def with_host_shares(topology: Topology) -> Topology:
 
 
 def without_spares(topology: Topology, spare_hosts: dict[str, int]) -> Topology:
-    """The topology that a job may fill: every building without its last ``spare_hosts``; trunks keep their capacity.
+    """Return the topology that a job may use: every building loses its last ``spare_hosts`` hosts.
 
-    A building without any host left is gone with its trunks.
+    Inter-building links keep their capacity. A building without hosts left is removed together with its links.
 
     Raises:
-        InputError: an unknown building, more hosts than one has, no host left at all, or buildings that only one held back joins.
+        InputError: an unknown building, more hosts than one has, no host left, or an excluded building that alone joins
+            others.
     """
     if not any(spare_hosts.values()):
         return topology
@@ -373,7 +370,7 @@ def without_spares(topology: Topology, spare_hosts: dict[str, int]) -> Topology:
 
 
 def with_buildings(topology: Topology, kept: Collection[str]) -> Topology:
-    """The topology with the buildings ``kept`` alone, and the trunks between them."""
+    """Return the topology reduced to the buildings ``kept`` and the links between them."""
     left = ((one, tuple(b for b in one.buildings if b.name in kept)) for one in topology.regions)
     regions = tuple(region.model_copy(update={"buildings": buildings}) for region, buildings in left if buildings)
     trunks = tuple(trunk for trunk in topology.trunks if set(trunk.between) <= set(kept))
@@ -387,8 +384,10 @@ def _without(building: Building, spare: int) -> Building:
 
 
 def trunk_bytes_per_s(topology: Topology, trunk: Trunk) -> float:
-    """Capacity of a trunk before oversubscription and efficiency, bytes/s per direction: as stated, or what all
-    accelerators of the smaller building reach together on their building links."""
+    """Capacity of an inter-building link before oversubscription and efficiency, bytes/s per direction.
+
+    Without a stated bandwidth it is the smaller of the two buildings' line rates, each summed over all accelerators.
+    """
     if trunk.bandwidth_bytes_per_s is not None:
         return trunk.bandwidth_bytes_per_s
     ends = [topology.building(name) for name in trunk.between]
@@ -396,5 +395,5 @@ def trunk_bytes_per_s(topology: Topology, trunk: Trunk) -> float:
 
 
 def attainable_trunk_bytes_per_s(topology: Topology, trunk: Trunk) -> float:
-    """What the job's flows reach on a trunk together, bytes/s per direction."""
+    """Rate that all flows of a job reach together on an inter-building link, bytes/s per direction."""
     return trunk_bytes_per_s(topology, trunk) * trunk.efficiency_fraction / trunk.oversubscription_ratio

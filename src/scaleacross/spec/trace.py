@@ -1,8 +1,8 @@
-"""What a rank remembers of its collectives: the record that the runtime keeps and ``diagnose`` reads.
+"""Record of a rank's collectives: the runtime writes it, and ``diagnose`` reads it.
 
-A dump is a file of PyTorch's flight recorder, format 2.10 (``torch/distributed/flight_recorder/components``): one file per rank,
-named by a common prefix and the rank. What that format has no key for stands in every entry under ``EXTRA_KEY``; its own readers
-pass over unknown keys.
+A dump is a file of PyTorch's flight recorder, format 2.10 (``torch/distributed/flight_recorder/components``): one file
+per rank, named by a common prefix and the rank. Fields that this format lacks are stored in every entry under
+``EXTRA_KEY``; PyTorch's own readers ignore unknown keys.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CURSOR_FIELDS: Final = (
 
 @dataclass(eq=False, slots=True)
 class TraceGroup:
-    """A process group as a dump names it: ``ranks`` are ranks of the job, in ascending order. Equal only to itself."""
+    """A process group as a dump names it. ``ranks`` are ranks of the job, ascending. Groups compare by identity."""
 
     name: str
     desc: str
@@ -39,10 +39,10 @@ class TraceGroup:
 
 @dataclass(slots=True)
 class Cursor:
-    """How far one operation has come with one peer.
+    """Progress of one operation with one peer.
 
-    Chunks sent to it and received from it, of how many (0 where the schedule did not say); bytes, and the nanoseconds that the
-    transfers took from posting to completion; those that overlap count once.
+    It counts chunks sent and received and their totals (0 if the schedule did not state them), bytes, and nanoseconds
+    from posting to completion of the transfers. Overlapping transfers are timed once.
     """
 
     sent_chunks: int = 0
@@ -60,19 +60,20 @@ class Operation:
     """One collective, send or receive on one rank.
 
     Attributes:
-        record_id: how many operations the rank had recorded before.
+        record_id: number of operations that the rank had recorded before.
         group: the group that it runs on.
-        sequence: its number within the group, equal on all ranks; of a send or receive its number on that ordered pair of ranks.
+        sequence: its number within the group, equal on all ranks; for a send or receive, its number on that ordered
+            pair of ranks.
         op: ``all_reduce``, ``all_gather``, ..., ``send``, ``recv``.
         pair: (source, target) of a send or receive, ranks of the job.
         input_sizes, output_sizes: shapes of the tensors.
         dtypes: element types of inputs and outputs.
         state: ``scheduled`` (enqueued), ``started`` or ``completed``.
-        created_ns, started_ns, completed_ns: wall clock of the rank's host; None where it has not happened or was not noted.
-        num_bytes, algorithm: size and schedule, where noted.
-        predicted_s: what the plan says of it, alone on the network, s.
-        compression_ratio: bytes that its coded messages would have taken over those that they took; None where none was coded.
-        awaited: whether the program stands still until it completes; None where the recorder cannot know.
+        created_ns, started_ns, completed_ns: wall clock of the rank's host; None if not yet, or not noted.
+        num_bytes, algorithm: size and schedule, if noted.
+        predicted_s: the plan's time of it alone on the network, s.
+        compression_ratio: uncompressed over compressed bytes of its coded messages; None if none was coded.
+        awaited: whether the program waits until it completes; None if the recorder cannot know.
         cursors: peer (rank of the job) -> progress.
     """
 

@@ -1,8 +1,9 @@
-"""Which trunks the traffic between two buildings takes: one path for every pair, known before any plan is.
+"""Paths over inter-building links: one fixed path for every pair of buildings, independent of the plan.
 
-Each trunk costs its one-way latency and the time that ``Topology.routed_message_bytes`` keep it busy; a path costs the sum, and
-the path of least cost is taken: of equal ones that of fewer trunks. Routers choose in this way (the cost of a link in OSPF, RFC
-2328, is commonly a reference bandwidth over that of the link). With 0 bytes the paths are those of least latency.
+The weight of a link is its one-way latency plus the time that ``Topology.routed_message_bytes`` occupy it. The weight
+of a path is the sum. The path of least weight is used; of equal ones the one with fewer links. Routers choose in the
+same way (in OSPF, RFC 2328, the cost of a link is commonly a reference bandwidth over that of the link). With 0 bytes
+the paths have least latency.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from scaleacross.spec.topology import Topology, attainable_trunk_bytes_per_s
 
 
 class Path(NamedTuple):
-    """Buildings from one end to the other, and the trunks between them."""
+    """Buildings from one end to the other, and the inter-building links between them."""
 
     buildings: tuple[str, ...]
     trunks: tuple[Trunk, ...]
@@ -27,17 +28,18 @@ class Path(NamedTuple):
 
 @dataclass(frozen=True)
 class TrunkPaths:
-    """The paths of one topology; a path may pass a building that a job does not use."""
+    """Paths of one topology, computed when first used; a path may pass a building that the job does not use."""
 
     topology: Topology
     _from: dict[str, dict[str, Path]] = field(default_factory=dict, repr=False, compare=False)
 
     def between(self, here: str, there: str) -> Path:
-        """The path between two buildings; the way back is the same. It has no trunk from a building to itself.
+        """Return the path between two buildings; the way back has the same links, and a path to itself has none.
 
         Raises:
             KeyError: no building has such a name.
         """
+        # one direction decides, so that ties are broken alike both ways
         first, last = sorted((here, there))
         if first not in self._from:
             self._from[first] = self._cheapest(first)
@@ -49,16 +51,16 @@ class TrunkPaths:
         return sum(trunk.one_way_latency_s for trunk in self.between(here, there).trunks)
 
     def bytes_per_s(self, here: str, there: str) -> float:
-        """What its thinnest trunk carries at best, bytes/s in each direction; inf inside a building."""
+        """Rate of the path's slowest link, bytes/s per direction; inf inside a building."""
         trunks = self.between(here, there).trunks
         return min((attainable_trunk_bytes_per_s(self.topology, trunk) for trunk in trunks), default=math.inf)
 
     def price_per_byte(self, here: str, there: str) -> float:
-        """Currency units per byte; a trunk without a price costs nothing."""
+        """Currency units per byte over the whole path; a link without a price adds 0."""
         return sum(trunk.egress_price_per_byte or 0.0 for trunk in self.between(here, there).trunks)
 
     def _cheapest(self, start: str) -> dict[str, Path]:
-        """Paths of least cost from a building to every other (Dijkstra)."""
+        """Paths of least weight from one building to every other (Dijkstra)."""
         found: dict[str, Path] = {}
         least = {start: (0.0, 0)}
         reached = [(least[start], Path((start,), ()))]
@@ -77,7 +79,7 @@ class TrunkPaths:
 
     @cached_property
     def _leaving(self) -> dict[str, list[tuple[str, float, Trunk]]]:
-        """Of each building: the building at the other end of a trunk, the trunk's cost in s, the trunk."""
+        """Links that leave each building: neighbour, weight in s, link."""
         out: dict[str, list[tuple[str, float, Trunk]]] = defaultdict(list)
         for trunk in self.topology.trunks:
             busy_s = self.topology.routed_message_bytes / attainable_trunk_bytes_per_s(self.topology, trunk)

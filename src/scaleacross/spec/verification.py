@@ -1,4 +1,4 @@
-"""What a verification of a plan found: which checks it passed, and how far its simulation is from its step time."""
+"""Result of verifying a plan: the checks that it passed, and its simulated step time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PassedCheck(Spec):
 
 
 class Verification(Spec):
-    """A plan that verified. A plan that does not is a ``VerificationError``."""
+    """Result for a plan that passed. A plan that fails raises ``VerificationError`` instead."""
 
     plan_name: str
     checks: tuple[PassedCheck, ...]

@@ -1,2 +1,4 @@
-"""Predictions held against measured runs: a CSV of runs in, errors per group out. Nothing here sees a measured value
-before its prediction is made."""
+"""Compare predictions with measured runs: a CSV of runs in, errors per group out.
+
+No code here reads a measured value before its prediction is made.
+"""

@@ -3,8 +3,8 @@
     step = F / (n · peak · u)
 
 F = 3 × forward FLOP with the full s × s attention square and the head, plus one more forward of the layers with full
-recomputation; u minimises the mean relative error over the rows that it is fitted on, which are the rows it is scored on.
-The peak only scales u.
+recomputation. u minimises the mean relative error over the rows that it is fitted on, which are the rows that it is
+scored on. The peak only scales u.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Floats = NDArray[np.float64]
 
 
 def forward_flop_per_token(layer: LayerProfile, sequence_length: int, *, causal: bool) -> float:
-    """Forward FLOP of one layer per token with half (``causal``) or all of the attention square counted."""
+    """Forward FLOP of one layer per token; attention counts half of the square if ``causal``, else all of it."""
     square = layer.attention.flop_per_token(sequence_length) if layer.attention and not causal else 0.0
     return layer.forward_flop_per_token(sequence_length) + square
 
 
 def step_flop(case: Case, *, causal: bool = False, recompute: bool = True) -> float:
-    """FLOP of a whole step by the convention asked for; ``recompute`` adds the second forward of full recomputation."""
+    """FLOP of a whole step by the chosen convention; ``recompute`` adds the second forward of full recomputation."""
     profile, run = case.profile, case.run
     layers = sum(count * forward_flop_per_token(block, run.seq, causal=causal) for block, count in profile.blocks)
     head = forward_flop_per_token(profile.head, run.seq, causal=causal)
@@ -42,7 +42,7 @@ def ideal_s(case: Case) -> float:
 
 
 def constant_mfu(cases: Sequence[Case], measured_s: Floats) -> tuple[Floats, dict[str, float]]:
-    """Baseline predictions, s, and the fitted u per "accelerator precision"."""
+    """Baseline predictions, s, (rows,), and the fitted u per "accelerator precision"."""
     ideal = np.array([ideal_s(case) for case in cases])
     keys = np.array([f"{case.run.gpu.split(' ', 1)[0]} {case.job.precision}" for case in cases])
     predicted = np.empty(len(cases))

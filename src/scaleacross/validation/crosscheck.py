@@ -1,4 +1,4 @@
-"""Errors with the catalogue's parameters beside errors with parameters that never saw the row's model or source."""
+"""Errors with the catalogue's parameters, and with parameters that never saw the row's model or source."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from scaleacross.validation.left_out import Apart
 from scaleacross.validation.metrics import Errors, errors
 
 SEEN = 1e-4
-"""A parameter that moves no row's logarithm by more than this per unit of its own was not determined by the rows."""
+"""If a parameter changes no row's log step time by more than this per unit, the rows did not determine it."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A fitted parameter of one generation as the catalogue has it."""
+    """A fitted parameter of one generation with its value in the catalogue."""
 
     generation: str
     name: str
@@ -32,7 +32,7 @@ class Parameter:
 class CrossCheck:
     """Errors of the same rows in sample, with their model left out, and with their source left out of the fit.
 
-    ``of_source``: those with the model left out, by source.
+    ``of_source``: errors with the model left out, by source.
     """
 
     in_sample: Errors
@@ -43,7 +43,7 @@ class CrossCheck:
 
 
 def cross_check(rows: Apart) -> CrossCheck:
-    """Refit without each model and each source in turn; rows that only judge are left out."""
+    """Refit without each model and each source in turn; rows that nothing is fitted to are left out."""
     rows = rows.fitted_alone()
     cases, measured, linear = rows.cases, rows.measured_s, rows.linear
     by_model = leave_out(linear, cases, measured, lambda case: case.run.model)

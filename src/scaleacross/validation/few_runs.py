@@ -1,8 +1,9 @@
-"""What one to three own runs are worth: random runs of a source that was left out, and errors on its other rows.
+"""Measure what one to three own runs are worth: fit random runs of a source left out, and predict its other rows.
 
-``calibrate`` fits the knobs of a generation around the values that the catalogue ships. Here the same criterion runs on linear
-predictions, for every source as if it were a user's: nothing of it was fitted before. A fleet is what one team has:
-one accelerator, one framework. A few of its runs of a model are drawn, the rest of that model's rows are then predicted.
+``calibrate`` fits the knobs of a generation around the values that the catalogue ships. Here the same criterion runs on
+linearised predictions, for every source as if it were a user's: nothing was fitted to it before. Rows are grouped by
+what one team has: one accelerator, one framework, one model. A few runs of a group are drawn, and the rest of the group
+is predicted.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from scaleacross.validation.left_out import Apart, Floats, Truths
 
 RUNS: Final = (1, 2, 3)
 DRAWS: Final = 8
-"""Random choices of runs per model of a fleet."""
+"""Number of random choices of runs per group of rows."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """log(measured / predicted) of the rows of one source without and with own runs fitted, and which of them have experts."""
+    """log(measured / predicted) of one source's rows before and after own runs were fitted, and which have experts."""
 
     source: str
     before: Floats
@@ -33,7 +34,7 @@ class Trial:
 
 
 def after_runs(rows: Apart, runs: int) -> list[Trial]:
-    """A trial per source that has models with more rows than ``runs``, DRAWS random choices each."""
+    """One trial per source that has groups with more rows than ``runs``; DRAWS random choices per group."""
     random = np.random.default_rng(0)
     fleets = rows.of(lambda case: (case.run.framework, case.run.gpu, case.run.model))
     out = []
@@ -56,6 +57,6 @@ def after_runs(rows: Apart, runs: int) -> list[Trial]:
 
 
 def _learned(rows: Apart, drawn: NDArray[np.intp], residuals: Floats) -> Floats:
-    """Change of the knobs that the drawn runs call for, (knobs,)."""
+    """Change of the knobs' logs fitted to the drawn runs, (knobs,)."""
     nothing = np.zeros(len(KNOBS))
     return best_change(rows.linear.jacobian[drawn], residuals[drawn], np.ones(len(drawn)), nothing)

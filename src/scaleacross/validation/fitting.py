@@ -1,19 +1,24 @@
-"""Few parameters per accelerator generation fitted to step times, and what they do to rows that the fit has not seen.
+"""Fit a few parameters per accelerator generation to step times, and predict rows that the fit has not seen.
 
-A generation shares its KNOBS, whatever the model, the source or the size of the job. Knobs are fitted in logarithms x by
-minimising, over the rows of a generation,
+A generation shares its KNOBS, whatever the model, the source or the size of the job. Knobs are fitted in logarithms x
+by minimising, over the rows of a generation,
 
     Σ w · ρ(log measured − log predicted(x)) + Σ ((x − x_prior) / σ)² / 2
 
-with r the residual over SPREAD and c = TAIL. Rows of many sources: ρ(r) = r² / (1 + (r/c)²) / 2 (Geman and McClure 1985), where a
-row far off hardly pulls, because it ran in a way that its columns do not tell: three rows of one release that took 2.4 times as
-long as predicted tripled a parameter under a loss whose pull falls with 1/r. Own runs, which start from stated values: that
-loss, Cauchy's ρ(r) = c² log(1 + (r/c)²) / 2, since they are what is to be learned, however far off. w = 1 / repeats of the
-configuration; x_prior is what is known without any step time of the generation: kernel sweeps, data sheets, the generation before
-it (PARENTS). Gauss-Newton with numerical derivatives and iteratively reweighted least squares; every iteration prices each row
-once per knob that matters to it.
+with r the residual over SPREAD and c = TAIL. The weight is w = 1 / repeats of the configuration.
 
-Leaving out a group (a model, a source) refits on the others with the predictions linearised around the catalogue's values.
+* Rows of many sources: ρ(r) = r² / (1 + (r/c)²) / 2 (Geman and McClure 1985). A row far off hardly pulls, because it
+  ran in a way that its columns do not state. Three rows of one release that took 2.4 times as long as predicted tripled
+  a parameter under a loss whose pull falls with 1/r.
+* Own runs, which start from stated values: that loss with a pull that falls with 1/r, Cauchy's ρ(r) = c² log(1 +
+  (r/c)²) / 2. Own runs are to be learned from, however far off.
+
+x_prior is known without any step time of the generation: kernel sweeps, data sheets, the generation before it
+(PARENTS). The method is Gauss-Newton with numerical derivatives and iteratively reweighted least squares. Every
+iteration predicts each row once per knob that matters to it.
+
+Leaving out a group (a model, a source) refits on the others with the predictions linearised around the catalogue's
+values.
 """
 
 from __future__ import annotations
@@ -35,27 +40,30 @@ from scaleacross.validation.predict import Prediction, predict
 Floats = NDArray[np.float64]
 
 SPREAD: Final = 0.05
-"""Relative error of a row in the bulk: about the spread of repeats."""
+"""Relative error of a typical row: about the spread of repeats."""
 TAIL: Final = 2.385
-"""Scale of both losses in units of SPREAD: a row this far off pulls with a quarter or half of its weight. The constant makes
-Cauchy's loss 95 % efficient on Gaussian errors (Holland & Welsch 1977, doi 10.1080/03610927708827533)."""
+"""Scale of both losses in units of SPREAD: a row this far off pulls with a quarter or half of its weight.
+
+The constant makes Cauchy's loss 95 % efficient on Gaussian errors (Holland & Welsch 1977, doi
+10.1080/03610927708827533).
+"""
 STEP: Final = 0.05
-"""Change of a logarithm for a numerical derivative."""
+"""Step of a logarithm for numerical derivatives."""
 STANDS: Final = 1e-9
-"""Change of a logarithm on linear predictions below which an iteration changes nothing that is written."""
+"""Change of a logarithm below which an iteration on linearised predictions changes no digit that is written."""
 TRUST: Final = 0.35
 """Largest change of a logarithm in one iteration."""
 
 
 @dataclass(frozen=True)
 class Linearised:
-    """Predictions around the catalogue's parameters: log step = base + jacobian · (x − x0), x by generation.
+    """Predictions linearised around the catalogue's parameters: log step = base + jacobian · (x − x0), x by generation.
 
     Attributes:
         base: log predicted seconds, (rows,).
         jacobian: derivative by the knobs of the row's own generation, (rows, knobs).
         start: log of the catalogue's knobs, [generation] -> (knobs,).
-        generation: of every row.
+        generation: generation of every row.
     """
 
     base: Floats
@@ -65,7 +73,7 @@ class Linearised:
 
 
 def linearise(cases: Sequence[Case], tell: Callable[[int], None] = lambda done: None) -> Linearised:
-    """Price every case once per knob, around the catalogue's values; ``tell`` is told how many cases are done."""
+    """Predict every case once per knob, around the catalogue's values; ``tell`` gets the number of cases done."""
     generation, start = tuple(generation_of(case) for case in cases), stated_values(cases)
     predictions = [predict(case) for case in cases]
     base = np.log([prediction.step_s for prediction in predictions])
@@ -77,7 +85,10 @@ def linearise(cases: Sequence[Case], tell: Callable[[int], None] = lambda done: 
 
 
 def stated_values(cases: Sequence[Case]) -> dict[str, Floats]:
-    """Log of every knob by generation as the cases' accelerators state it, its prior where none of them does."""
+    """Logs of the knobs by generation, (knobs,) each, as the cases' accelerators state them.
+
+    A knob that none of them states has its prior.
+    """
     generation = [generation_of(case) for case in cases]
     out: dict[str, Floats] = {}
     for name in dict.fromkeys(generation):
@@ -91,9 +102,10 @@ def stated_values(cases: Sequence[Case]) -> dict[str, Floats]:
 
 
 def _derivatives(case: Case, prediction: Prediction, logs: Floats) -> Floats:
-    """Derivatives of the log step of one case by every knob, (knobs,)."""
+    """Derivatives of the log step time of one case by every knob, (knobs,)."""
     out = np.zeros(len(KNOBS))
     accelerator = case.topology.buildings[0].accelerator
+    # a prediction may mix two recompute policies, by the share of layers that have each
     shares = ((prediction.decision, 1 - prediction.again_fraction), (prediction.again, prediction.again_fraction))
     priced = [(one, share, placed_shapes(case.topology, one)) for one, share in shares if one is not None]
     for column, knob in enumerate(KNOBS):
@@ -109,7 +121,7 @@ def _derivatives(case: Case, prediction: Prediction, logs: Floats) -> Floats:
 
 
 def moved(case: Case, logs: Floats) -> Case:
-    """The case on its accelerator with other knobs."""
+    """Return the case with the knobs of its accelerator set to ``exp(logs)``."""
     accelerator = case.topology.buildings[0].accelerator
     for knob, value in zip(KNOBS, np.exp(logs), strict=True):
         if knob.applies(accelerator):
@@ -118,7 +130,7 @@ def moved(case: Case, logs: Floats) -> Case:
 
 
 def in_building(case: Case, update: Mapping[str, object]) -> Case:
-    """The case with other fields of its only building."""
+    """Return the case with fields of its only building changed."""
     (building,) = case.topology.buildings
     region = case.topology.regions[0].model_copy(update={"buildings": (building.model_copy(update=update),)})
     topology: Topology = case.topology.model_copy(update={"regions": (region,)})
@@ -134,11 +146,11 @@ def refit(
 ) -> dict[str, Floats]:
     """Optimal knobs (logs) per generation from the selected rows, on the linearised predictions.
 
-    ``priors``: logs by generation; None: what is known of the generation without any step time (KNOBS, PARENTS).
+    ``priors``: logs by generation; None: knowledge of the generation without any step time (KNOBS, PARENTS).
     """
     out: dict[str, Floats] = {}
     names = np.array(linear.generation)
-    for name in sorted(linear.start, key=lambda each: each in PARENTS):  # parents first
+    for name in sorted(linear.start, key=lambda each: each in PARENTS):  # parents first: their fit is the child's prior
         start = linear.start[name]
         chosen = rows & (names == name)
         residual = (log_measured - linear.base)[chosen]
@@ -151,17 +163,18 @@ def refit(
 def best_change(
     jacobian: Floats, residual: Floats, weights: Floats, toward: Floats, *, rejects: bool = False
 ) -> Floats:
-    """Change of the logs of KNOBS that minimises the criterion of this module on linear predictions, (knobs,).
+    """Change of the logs of KNOBS that minimises the criterion of this module on linearised predictions, (knobs,).
 
     Args:
         jacobian, residual, weights: of the rows: (rows, knobs), log measured − log predicted (rows,), (rows,).
-        toward: the prior, as a change from where the predictions are linear, (knobs,).
+        toward: the prior, as a change from the point of linearisation, (knobs,).
         rejects: rows of many sources, of which those far off hardly pull; False: own runs, which all do.
     """
     precision = np.array([1 / knob.sigma**2 for knob in KNOBS])
     step: Floats = np.zeros(len(KNOBS))
     for _ in range(100):
         left = residual - jacobian @ step
+        # ρ'(r) / r of the loss: exponent 2 is Geman-McClure's, 1 is Cauchy's
         pull = weights / SPREAD**2 / (1 + (left / (TAIL * SPREAD)) ** 2) ** (2 if rejects else 1)
         normal = jacobian.T @ (pull[:, None] * jacobian) + np.diag(precision)
         last, step = step, np.asarray(np.linalg.solve(normal, jacobian.T @ (pull * residual) + precision * toward))
@@ -171,24 +184,29 @@ def best_change(
 
 
 def _prior(generation: str, fitted: Mapping[str, Floats]) -> Floats:
-    """Logs of the priors of a generation: its parent's fitted knobs where it has one, else those of KNOBS."""
+    """Logs of the priors of a generation, (knobs,): its parent's fitted knobs if it has one, else those of KNOBS."""
     parent, slower = PARENTS.get(generation, ("", 1.0))
     if parent not in fitted:
         return np.log([knob.prior for knob in KNOBS])
+    # another power limit changes rates of computation alone
     prior: Floats = fitted[parent] + np.array([np.log(slower) * knob.name.startswith("training_") for knob in KNOBS])
     return prior
 
 
 def row_weights(cases: Sequence[Case]) -> Floats:
-    """1 / number of rows with the same configuration: a configuration counts once, however often it is reported."""
+    """1 / number of rows with the same configuration, (rows,): a configuration counts once, with all its repeats."""
     repeats = Counter(case.run.configuration for case in cases)
     return np.array([1 / repeats[case.run.configuration] for case in cases])
 
 
 def iterate(cases: Sequence[Case], measured_s: Floats, priors: Mapping[str, Floats] | None) -> dict[str, Floats]:
-    """Knobs (logs) per generation after one iteration from what the cases' accelerators state; ``priors`` as in ``refit``."""
+    """Knobs (logs) per generation after one iteration, starting from the cases' accelerators.
+
+    ``priors`` is as in ``refit``.
+    """
     linear, everything = linearise(cases), np.ones(len(cases), dtype=bool)
     best = refit(linear, np.log(measured_s), row_weights(cases), everything, priors)
+    # the linearised predictions hold near their start only
     return {name: start + np.clip(best[name] - start, -TRUST, TRUST) for name, start in linear.start.items()}
 
 
@@ -199,7 +217,7 @@ def leave_out(
     group: Callable[[Case], str],
     priors: Mapping[str, Floats] | None = None,
 ) -> Floats:
-    """Predicted seconds of every row with parameters fitted without any row of its group, (rows,)."""
+    """Predicted seconds of every row, with parameters fitted without any row of its group, (rows,)."""
     keys = np.array([group(case) for case in cases])
     weights, log_measured = row_weights(cases), np.log(measured_s)
     predicted = np.empty(len(cases))

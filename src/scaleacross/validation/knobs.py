@@ -1,5 +1,8 @@
-"""The step-time parameters that the accelerators of one generation share: how each is read and set, and what is known of it
-before any step time of the generation is seen (kernel sweeps, data sheets, the generation before it)."""
+"""Step-time parameters that the accelerators of one generation share, and their priors.
+
+Each knows how to read and set its value. A prior is what is known before any step time of the generation is seen:
+kernel sweeps, data sheets, the generation before it.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ SIXTEEN_BIT: Final[tuple[Precision, ...]] = ("fp16", "bf16")
 
 @dataclass(frozen=True)
 class Knob:
-    """A parameter of an accelerator: how to read and set it, and what is known of it beforehand.
+    """A parameter of an accelerator: functions to read and set it, and its prior.
 
-    ``prior`` is the value without step times, ``sigma`` its standard deviation as a logarithm; ``applies`` to an
-    accelerator and ``matters`` to a case: where it does not, no row is priced for it.
+    ``prior`` is the value without step times, ``sigma`` its standard deviation as a logarithm. ``applies`` selects
+    accelerators and ``matters`` selects cases; no row is predicted for a knob that does not matter to it.
     """
 
     name: str
@@ -132,16 +135,19 @@ POWER_RATIO: Final = 500 / 700
 ULTRA_POWER_RATIO: Final = 1400 / 1200
 """Board power of GB300 over that of GB200 (NVIDIA data sheets)."""
 POWER_EXPONENT: Final = math.log(1600 / 617) / math.log(1400 / 500)
-"""Of sustained rates of computation over board power, 0.93: cuBLAS products on one GB300 ran at 617 TFLOP/s under a limit of
-500 W and at 1,600 to 2,174 under 1,400 W (facebookexperimental/triton pull request 2023; the lower figure)."""
+"""Exponent 0.93 of sustained rates of computation over board power.
+
+cuBLAS products on one GB300 ran at 617 TFLOP/s under a limit of 500 W and at 1,600 to 2,174 under 1,400 W
+(facebookexperimental/triton pull request 2023; the lower figure).
+"""
 PARENTS: Final[Mapping[str, tuple[str, float]]] = {
     "Hopper, 500 W": ("Hopper", POWER_RATIO**POWER_EXPONENT),
     "Blackwell Ultra": ("Blackwell", ULTRA_POWER_RATIO**POWER_EXPONENT),
 }
-"""Generation -> the one whose fitted knobs are its priors, and what another power limit makes of rates of computation."""
+"""Generation -> (generation whose fitted knobs are its priors, factor on rates of computation for its power)."""
 
 
 def generation_of(case: Case) -> str:
-    """The generation that a case's accelerator belongs to, or the accelerator's own name."""
+    """Generation of a case's accelerator, or the accelerator's own name if it has none."""
     name = case.topology.buildings[0].accelerator.name
     return next((generation for generation, members in GENERATIONS.items() if name in members), name)

@@ -1,6 +1,6 @@
-"""Predictions of rows whose *source* was left out whole: no row of it is used to fit a parameter.
+"""Predict rows whose *source* was left out whole: no row of it is used to fit a parameter.
 
-What stays: the effects that the cost model has were chosen with all sources in view.
+One thing is not left out: the effects in the cost model were chosen with all sources in view.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Truths = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Apart:
-    """Rows of several sources, linear predictions of them, and residuals with any of the sources left out.
+    """Rows of several sources with linearised predictions, which give residuals with any of the sources left out.
 
     Attributes:
-        cases: as fits see them.
+        cases: the rows as questions for the cost model.
         measured_s: seconds, (rows,).
-        linear: predictions of ``cases``, which every fit uses.
+        linear: linearised predictions of ``cases``, which every fit uses.
         base: log predicted seconds of every row at ``origin``, (rows,).
-        origin: logs of the knobs that are fitted without the row's own source, (rows, knobs).
-        fits: rows that knobs are fitted to, (rows,); the others judge alone.
-        memory: residuals that were computed already, by the sources left out.
+        origin: logs of the knobs fitted without the row's own source, (rows, knobs).
+        fits: rows that knobs are fitted to, (rows,); the others are only predicted.
+        memory: cache of residuals, by the sources left out.
     """
 
     cases: tuple[Case, ...]
@@ -49,22 +49,22 @@ class Apart:
 
     @cached_property
     def source(self) -> NDArray[np.str_]:
-        """Of every row, (rows,)."""
+        """Source of every row, (rows,)."""
         return self.of(lambda case: case.run.source)
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
-        """Every source once, in the order of the file."""
+        """Distinct sources, in the order of the file."""
         return tuple(dict.fromkeys(self.source.tolist()))
 
     @cached_property
     def weights(self) -> Floats:
-        """``row_weights`` among the rows that knobs are fitted to, and among the others, (rows,)."""
+        """``row_weights`` among the rows that knobs are fitted to, and separately among the others, (rows,)."""
         return _weights(self.cases, self.fits)
 
     @cached_property
     def _kinds_of(self) -> tuple[Truths, NDArray[np.intp]]:
-        """Which accelerators and precisions every source has, (sources, kinds), and which of them a row has, (rows,)."""
+        """Whether each source has each accelerator and precision, (sources, kinds); kind of every row, (rows,)."""
         names, of = np.unique(self.of(kind_of), return_inverse=True)
         has = np.zeros((len(self.sources), len(names)), dtype=bool)
         has[[self.sources.index(source) for source in self.source.tolist()], of] = True
@@ -92,11 +92,12 @@ class Apart:
         return frozenset(self.source[self.fits].tolist())
 
     def residuals(self, *without: str) -> Floats:
-        """log(measured / predicted) of every row, nothing fitted to the sources ``without``, (rows,)."""
+        """log(measured / predicted) of every row, with nothing fitted to the sources ``without``, (rows,)."""
         key = frozenset(without) & self._fitted
         if key not in self.memory:
             kept = self.fits & ~np.isin(self.source, list(key))
             values = refit(self.linear, np.log(self.measured_s), self.weights, kept)
+            # the exact prediction at ``origin`` is corrected linearly, which is accurate for small changes of the knobs
             change = np.stack([values[name] for name in self.linear.generation]) - self.origin
             predicted = self.base + (self.linear.jacobian * change).sum(axis=1)
             self.memory[key] = np.log(self.measured_s) - predicted
@@ -111,7 +112,7 @@ class Apart:
         return out
 
     def fitted_alone(self) -> Apart:
-        """The rows that knobs are fitted to."""
+        """Return only the rows that knobs are fitted to."""
         kept, linear = np.flatnonzero(self.fits), self.linear
         generation = tuple(linear.generation[row] for row in kept)
         start = {name: logs for name, logs in linear.start.items() if name in generation}
@@ -141,8 +142,10 @@ def apart(
     judges: Validation | None = None,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> Apart:
-    """The rows that ``validation`` used, each predicted once per parameter, and once more as a row of a source never seen; no
-    parameter is fitted to those of ``judges``."""
+    """Predict the rows that ``validation`` used, once per parameter and once as rows of an unseen source.
+
+    No parameter is fitted to the rows of ``judges``.
+    """
     began = time.monotonic()
 
     def tell(done: int) -> None:
@@ -157,7 +160,10 @@ def apart(
 
 
 def apart_from(cases: tuple[Case, ...], measured: Floats, linear: Linearised, fits: Truths | None = None) -> Apart:
-    """``apart`` of cases with their measured seconds, (rows,), and linear predictions; ``fits`` as in ``Apart``, None: all."""
+    """Build an ``Apart`` from cases, their measured seconds, (rows,), and linearised predictions.
+
+    ``fits`` is as in ``Apart``; None means all rows.
+    """
     fits = np.ones(len(cases), dtype=bool) if fits is None else fits
     sources, weights = np.array([case.run.source for case in cases]), _weights(cases, fits)
     base, origin = linear.base.copy(), np.empty_like(linear.jacobian)
@@ -178,7 +184,7 @@ def _weights(cases: tuple[Case, ...], fits: Truths) -> Floats:
 
 @dataclass(frozen=True)
 class Class:
-    """Rows that have something in common, and the sources that they come from."""
+    """Rows with a common property, and the number of sources that they come from."""
 
     name: str
     sources: int
@@ -201,7 +207,7 @@ class LeftOut:
 FITTED: Final = "sources that parameters are fitted to"
 JUDGES: Final = "sources that nothing is fitted to"
 BEYOND: Final = 2.0
-"""A row is larger than what was measured where it has more than this times the accelerators of any other source's row."""
+"""A row is beyond the measured scale if it has more than this times the accelerators of any other source's row."""
 
 
 def left_out(rows: Apart) -> LeftOut:
@@ -219,7 +225,7 @@ def left_out(rows: Apart) -> LeftOut:
 
 
 def classes_of(rows: Apart) -> Sequence[tuple[str, Truths]]:
-    """(name, rows) of every class by which errors are reported."""
+    """(name, rows) of every class for which errors are reported."""
     seen, experts, beyond = rows.own_seen(), rows.experts, _beyond(rows)
     filled = np.array([bool(case.filled) for case in rows.cases])
     judges = () if rows.fits.all() else ((FITTED, rows.fits), (JUDGES, ~rows.fits))

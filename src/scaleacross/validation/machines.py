@@ -1,7 +1,7 @@
-"""From the ``gpu`` column to a homogeneous topology made of catalogue entries.
+"""Turn the ``gpu`` column into a homogeneous topology of catalogue entries.
 
-A machine is an accelerator, its host, its scale-up network and one network port per accelerator. Everything beyond a rack
-is one non-blocking zone.
+A machine is an accelerator, its host, its scale-up network and one network port per accelerator. Everything beyond a
+rack is one non-blocking zone.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from scaleacross.validation.runs import Run
 
 @dataclass(frozen=True)
 class Machine:
-    """Catalogue names and counts.
+    """Catalogue names and counts of a machine.
 
     Attributes:
-        accelerator, scale_up, port: catalogue entries; ``port`` is what one accelerator has to the outside.
-        accelerators_per_host, hosts_per_rack: counts; a rack is a scale-up domain of its own where ``rack_domain``.
-        port_gbit_per_s: rate of the port where no catalogue entry of its family has it.
+        accelerator, scale_up, port: catalogue entries; ``port`` is one accelerator's link out of its host.
+        accelerators_per_host, hosts_per_rack: counts; a rack is a scale-up domain of its own if ``rack_domain``.
+        port_gbit_per_s: rate of the port, if no catalogue entry of its family has this rate.
     """
 
     accelerator: str
@@ -69,13 +69,19 @@ FORM_FACTORS: Final = frozenset((
     "NVIDIA", "AMD", "INSTINCT", "DGX", "HGX", "SXM", "SXM4", "SXM5", "SXM6",
     "OAM", "HBM2E", "HBM3", "HBM3E", "GPU", "NVL72",
 ))  # fmt: skip
-"""Words of an accelerator's name that do not tell it from others of MACHINES; PCIE and NVL do, and such boards are slower."""
+"""Words of an accelerator's name that do not distinguish it from others of MACHINES.
+
+PCIE and NVL do, because such boards are slower.
+"""
 
 
 def label_of(gpu: str) -> str | None:
-    """The label of MACHINES that an accelerator's name means, None where it means none: a label, a catalogue entry, or a driver's
-    name such as ``NVIDIA H100 80GB HBM3``. What stands in parentheses is a remark. A name without a memory size means the first
-    label with its other words, and a size where no label has one does not matter."""
+    """Return the label of MACHINES that an accelerator's name means; None if it means none.
+
+    The name is a label, a catalogue entry, or a driver's name such as ``NVIDIA H100 80GB HBM3``. Text in parentheses is
+    ignored. A name without a memory size means the first label with its other words. A size is ignored if no label with
+    these words has one.
+    """
     for label, machine in MACHINES.items():
         if gpu in (label, machine.accelerator):
             return label
@@ -84,6 +90,7 @@ def label_of(gpu: str) -> str | None:
     names = words - sizes
     same = [label for label in MACHINES if names == set(label.split("-")[:1])]
     sized = [label for label in same if "-" in label]
+    # a stated size must match one of the labels that differ by size
     if sizes and sized:
         return next((label for label in sized if label.split("-")[1] in sizes), None)
     return same[0] if same else None
@@ -101,18 +108,18 @@ PORTS: Final = {
     ("infiniband", 400): "infiniband-ndr400", ("roce", 200): "roce-200g", ("roce", 400): "roce-400g",
     ("roce", 800): "roce-800g",
 }  # fmt: skip
-"""Catalogue entry by family and Gb/s of an accelerator."""
+"""(family, Gb/s of an accelerator) -> catalogue entry of the port."""
 FAMILIES: Final = (("roce", r"\broce"), ("infiniband", r"\binfiniband|\bomni-?path|\b[ehnx]dr\d*\b"))
-"""And the words that mean it; Omni-Path has credits as InfiniBand does."""
+"""Families of ports and the words that mean them; Omni-Path has credit-based flow control as InfiniBand does."""
 GENERATIONS: Final = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
-"""Gb/s of a port of four lanes."""
+"""Generation of InfiniBand -> Gb/s of a port of four lanes."""
 
 _COUNTED: Final = r"(?:\b(?P<count>\d+) ?x ?)?"
 _RATE: Final = re.compile(rf"{_COUNTED}\b(?:(?P<generation>edr|hdr|ndr|xdr)(?P<lanes>\d*)|(?P<gigabit>\d+)g)\b")
 
 
 def machine_of(run: Run) -> Machine:
-    """The machine that a row ran on: ``gpu`` decides, what its ``notes`` say of the network is read as a fabric's text is.
+    """Return the machine of a row: ``gpu`` decides, and ``notes`` are read for the network as in ``machine_named``.
 
     Raises:
         InputError: no machine is known for the accelerator.
@@ -121,10 +128,11 @@ def machine_of(run: Run) -> Machine:
 
 
 def machine_named(gpu: str, fabric: str) -> Machine:
-    """The machine of a stated accelerator (``label_of``) on a stated fabric; what the text does not say is the machine's own.
+    """Return the machine of a stated accelerator (``label_of``) with the network that ``fabric`` describes.
 
-    Read are the family of the ports (RoCE, InfiniBand) and the rate of one (``400G``, ``NDR``) or of N in a host (``8 x 200G``,
-    ``4x HDR``). A stated oversubscription above pods is not: no row states their size, and it was worth nothing.
+    The text may name the family of the ports (RoCE, InfiniBand). It may also name the rate of one port (``400G``,
+    ``NDR``) or of N in a host (``8 x 200G``, ``4x HDR``). What it does not state is the machine's own. Oversubscription
+    above pods is ignored: no row states the size of pods, and it did not improve predictions.
 
     Raises:
         InputError: no machine is known for it.
@@ -135,12 +143,16 @@ def machine_named(gpu: str, fabric: str) -> Machine:
 
 
 def _port(machine: Machine, words: str) -> tuple[str, int | None]:
-    """Catalogue entry of the ports, and their rate where the entry has another: of its family the fastest that is no faster, or
-    the slowest. Such a rate needs the word of a family or a count: ``512G`` may be memory."""
+    """Return the catalogue entry of the ports, and their rate if it differs from that of the entry.
+
+    Without an exact match, the fastest port of the family that is no faster is used, or else the slowest. Such a rate
+    counts only with the word of a family or a count: ``512G`` may be memory.
+    """
     own_family, own_rate = next((key for key, port in PORTS.items() if port == machine.port))
     named = [name for name, word in FAMILIES if re.search(word, words)]
     families = named or [own_family, "infiniband", "roce"]
-    found = sorted(_RATE.finditer(words), key=lambda each: each["count"] is None)  # a counted port says most
+    # a rate with a count is certainly that of ports
+    found = sorted(_RATE.finditer(words), key=lambda each: each["count"] is None)
     rate = own_rate
     if found:
         first = found[0]
@@ -158,7 +170,7 @@ def _port(machine: Machine, words: str) -> tuple[str, int | None]:
 
 @lru_cache(maxsize=256)
 def topology_of(machine: Machine, num_accelerators: int) -> Topology:
-    """``num_accelerators`` of a machine, whole hosts, in one building."""
+    """Topology of ``num_accelerators`` of a machine, on whole hosts, in one building."""
     port = catalogue.load_network(machine.port)
     if machine.port_gbit_per_s is not None:
         port = port.model_copy(update={"bandwidth_gbit_per_s": float(machine.port_gbit_per_s)})

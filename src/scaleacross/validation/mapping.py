@@ -1,16 +1,16 @@
-"""One row -> the questions to ask the cost model: a job, a topology and the decisions that the row leaves possible.
+"""Turn one measured run into questions for the cost model: a job, a topology and the possible decisions.
 
-What a row does not state is filled by rules that never look at a measured value:
+Fields that a row does not state are completed by rules that never look at a measured value:
 
 * micro-batch, chunks (``mbs``, ``vpp`` blank): every value of MICRO_BATCHES and up to MAX_CHUNKS chunks
-  (MEGATRON_PAPER_CHUNKS for Megatron-LM of 2021 and 2022); of those that fit in memory and are not much slower than the
-  fastest the middle one counts (``predict.TUNED``)
-* recompute blank or unknown: none, and of selective and full, in this order, as many layers as memory asks for
-* experts: tokens are sent once to each accelerator where a scale-up domain is a rack, or where experts spread over several
-  (Megatron-LM by itself: copies); in racks CUDA graphs also hold all but the experts (``_experts``)
+  (MEGATRON_PAPER_CHUNKS for Megatron-LM of 2021 and 2022). Of those that fit in memory and are not much slower than the
+  fastest, the middle one counts (``predict.TUNED``)
+* recompute blank or unknown: none, and of selective and full, in this order, as many layers as memory requires
+* experts: tokens are sent once to each accelerator if a scale-up domain is a rack, or if experts spread over several
+  domains (Megatron-LM by itself: copies); in racks CUDA graphs also hold all but the experts (``_experts``)
 * states: ``fsdp`` > 1 shards parameters; otherwise FRAMEWORK_STATES says what the framework of that time did
-* ranks: tp fastest, then cp, dp, pp, which is both Megatron's order (tp-cp-ep-dp-pp) and torchtitan's ([pp, dp, cp, tp]);
-  Meta's Llama 3 runs tp, cp, pp, dp (META_*)
+* ranks: tp fastest, then cp, dp, pp, which is both Megatron's order (tp-cp-ep-dp-pp) and torchtitan's ([pp, dp, cp,
+  tp]); Meta's Llama 3 runs tp, cp, pp, dp (META_*)
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ FSDP2: Final = Optimizer(
 META_FSDP: Final = Optimizer(name="adam-fsdp", fused_accumulation=False)
 
 MODULE_WORDS: Final = {"norm": "layernorm", "act": "moe_act", "up_proj": "mla_up_proj"}
-"""How tables shorten Megatron-LM's names of modules that are computed again."""
+"""Short names in published tables -> Megatron-LM's names of recompute modules."""
 
 # Recipes of rows that state one. "fp8" alone is delayed scaling in NVIDIA's software, Megatron's default and NeMo's
 # bf16_with_fp8_mixed; torchtitan's guide of that time sets one scale per tensor, found anew, and gathers parameters in 8 bit, as
@@ -106,7 +106,7 @@ NARROW_PARAMETERS: Final[tuple[Recipe, ...]] = ("delayed", "tensorwise", "mxfp8"
 # Share of the tensor-parallel collectives that userbuffers hide. Assumed: a free fit on the H100 rows gave 0.36 to 0.5.
 USERBUFFERS_TP_FRACTION: Final = 0.5
 
-# First match of a part of the ``framework`` column: what is sharded over data parallel, and in what precision.
+# (substring of the ``framework`` column, shard level over data parallel, optimizer bytes); the first match counts
 FRAMEWORK_STATES: Final[tuple[tuple[str, ShardLevel, Optimizer], ...]] = (
     ("torchtitan", "parameters", FSDP2),
     ("Meta in-house", "optimizer", META_FSDP),
@@ -122,7 +122,10 @@ FRAMEWORK_STATES: Final[tuple[tuple[str, ShardLevel, Optimizer], ...]] = (
 
 @dataclass(frozen=True)
 class Case:
-    """A row as questions; ``decisions`` are alternatives where the row is silent, ``filled`` names what was filled in."""
+    """Questions of one row.
+
+    ``decisions`` are alternatives if the row omits fields; ``filled`` names the fields that rules completed.
+    """
 
     run: Run
     job: Job
@@ -133,7 +136,7 @@ class Case:
 
 
 def case_of(run: Run) -> Case:
-    """The questions of one row.
+    """Return the questions of one row.
 
     Raises:
         InputError: the row cannot be expressed; the message is the reason.
@@ -190,12 +193,12 @@ def case_of(run: Run) -> Case:
 
 
 def _as_run(run: Run, profile: ModelProfile, operators: Uncompiled) -> ModelProfile:
-    """The profile as the framework of the row runs it.
+    """Profile of the model as the row's framework runs it.
 
-    Megatron before 2023 and Megatron-DeepSpeed have no fused attention; they and DeepSpeed have sequence parallelism only
-    where ``sp`` is 1. torchtitan's selective checkpointing is per operator, and its query, key and value are products of their
-    own, gate and up too (pytorch/torchtitan 6404b93, torchtitan/models/llama3/model/model.py), which convert their input each for
-    itself (its pull request 1319: 10 to 15 % from key and value in 16 bit).
+    Megatron before 2023 and Megatron-DeepSpeed have no fused attention; they and DeepSpeed have sequence parallelism
+    only if ``sp`` is 1. torchtitan's selective checkpointing works per operator. Its query, key and value, and its gate
+    and up, are separate products (pytorch/torchtitan 6404b93, torchtitan/models/llama3/model/model.py). Each converts
+    the common input on its own (its pull request 1319: 10 to 15 % from key and value in 16 bit).
     """
     if _is_early(run):
         profile = with_unfused_attention(profile)
@@ -215,10 +218,10 @@ def _as_run(run: Run, profile: ModelProfile, operators: Uncompiled) -> ModelProf
 
 
 def _kept(run: Run) -> Kept:
-    """What torchtitan's rows keep, as its target has it; Megatron's law for all others.
+    """Tensors that torchtitan's rows keep, as its target has them; Megatron's rule for all others.
 
-    Its layers are compiled unless a row says ``eager``, its loss where the column ``loss`` says so: not every release did that.
-    One GPU has no FSDP: it trains under autocast.
+    Its layers are compiled unless a row says ``eager``. Its loss is compiled if the column ``loss`` says so, as not
+    every release compiled it. One GPU has no FSDP and trains under autocast.
     """
     if "torchtitan" not in run.framework:
         return Kept()
@@ -237,9 +240,11 @@ def _degrees(run: Run) -> Degrees:
     if _whole_experts(run):
         if ep % tp or dp % (ep // tp) or cp > 1:
             raise InputError(f"ep {ep} over tp {tp} · dp {dp} (expert tp 1, cp {cp}): tp must divide it, cp must be 1")
+        # a row's ep counts the ranks of tp, ``Degrees.ep`` does not
         ep, lanes = ep // tp, tp
     elif ep > 1 and dp % ep:
         raise InputError(f"ep {ep} does not divide dp {dp}")
+    # an fsdp above dp counts the ranks of cp, too
     shard = run.fsdp // cp if run.fsdp and run.fsdp > dp else run.fsdp or dp
     if dp % max(1, shard):
         raise InputError(f"fsdp {run.fsdp} does not divide dp {dp}")
@@ -252,12 +257,13 @@ def _degrees(run: Run) -> Degrees:
 
 
 def _experts(run: Run, degrees: Degrees, topology: Topology) -> ExpertRuntime:
-    """The dispatcher that the notes state, else what NVIDIA advises by machine (Megatron Bridge, "MoE Hardware Configuration
-    Reference", platform playbook). Megatron-LM by itself sends copies: its flex dispatcher is an option.
+    """Dispatcher of a row: what the notes state, else NVIDIA's advice for the machine.
 
-    Racks that are one scale-up domain run HybridEP, which sends a token once, and CUDA graphs of all but the experts: the host's
-    launches limit them. Megatron Bridge's ``flex_dispatcher_backend`` allows HybridEP there alone. Other machines run the
-    all-to-all, unless experts spread over several domains: Megatron-Core's guide to experts then asks for its flex dispatcher
+    The advice is that of Megatron Bridge ("MoE Hardware Configuration Reference", platform playbook). Megatron-LM by
+    itself sends copies: its flex dispatcher is an option. Racks that are one scale-up domain run HybridEP, which sends
+    a token once, and CUDA graphs of all but the experts, because the host's launches limit them. Megatron Bridge's
+    ``flex_dispatcher_backend`` allows HybridEP there alone. Other machines run the all-to-all, unless experts spread
+    over several domains: then Megatron-Core's guide to experts asks for its flex dispatcher
     (megatron/core/transformer/moe/README.md).
     """
     (building,) = topology.buildings
@@ -272,7 +278,7 @@ def _experts(run: Run, degrees: Degrees, topology: Topology) -> ExpertRuntime:
 
 
 def _whole_experts(run: Run) -> bool:
-    """Whether experts are spread over tp too: stated (etp 1), or Megatron-Bridge, whose recipes all set it so."""
+    """Whether experts are spread over tp too: stated (etp 1), or Megatron-Bridge, whose recipes all do so."""
     spread = run.etp == 1 or (run.etp is None and "Megatron-Bridge" in run.framework)
     return run.arch == "moe" and spread and (run.tp or 1) > 1
 
@@ -283,12 +289,15 @@ def _states(run: Run) -> tuple[ShardLevel, Optimizer]:
 
 
 def _overlap(run: Run) -> Overlap:
-    """Megatron before the distributed optimizer, and DeepSpeed, reduce gradients after the backward pass and wait for
-    pipeline messages. Megatron reduces over tp beside weight gradients; not yet in 2021, nor in the fork with DeepSpeed whose
-    layers the repository of vTrain carries (src/model/layers.py: megatron/mpu/layers.py as it was before).
+    """Overlap of communication with computation in the row's framework.
 
-    TP overlap counts where ``overlap`` states it, or where the framework's recipes switch it on; pipeline messages wait where
-    it says so.
+    Megatron before the distributed optimizer, and DeepSpeed, reduce gradients after the backward pass and wait for
+    pipeline messages. Megatron overlaps reductions over tp with weight gradients. It did not yet in 2021, nor does the
+    fork with DeepSpeed whose layers the repository of vTrain carries (src/model/layers.py: megatron/mpu/layers.py as it
+    was before).
+
+    The column ``overlap`` or the framework's recipes switch overlap of tp collectives on. Pipeline messages are exposed
+    if the column states "no p2p overlap".
     """
     if _is_early(run):
         waiting = {"gradient_reduce": False, "parameter_gather": False, "pipeline_messages": False}
@@ -296,7 +305,7 @@ def _overlap(run: Run) -> Overlap:
         return Overlap.model_validate(waiting | {"shard_prefetch": False, "tp_reduce": later})
     stated = run.overlap.lower()
     hidden = ("tp userbuffers" in stated and "no tp userbuffers" not in stated) or "tp-comm-overlap" in stated
-    hidden |= "async" in stated and "tp" in stated  # torchtitan: products split into the pieces that arrive
+    hidden |= "async" in stated and "tp" in stated  # torchtitan: a product starts on the pieces that have arrived
     hidden |= "Megatron-Bridge" in run.framework and run.arch == "dense"  # its recipes switch tp_comm_overlap on
     return Overlap(
         tp_fraction=USERBUFFERS_TP_FRACTION if hidden else 0.0,
@@ -307,7 +316,7 @@ def _overlap(run: Run) -> Overlap:
 
 
 def _pipeline_overlap(run: Run) -> dict[str, bool]:
-    """What the framework of a row runs beside its pipeline's passes in one way, as the target of its name has it."""
+    """Overlap options that the row's framework fixes for its pipeline, as the target of its name has them."""
     if "torchtitan" in run.framework:
         return TORCH_OVERLAP
     return MEGATRON_OVERLAP if "Mega" in run.framework or "NeMo" in run.framework else {}
@@ -357,7 +366,7 @@ def _recomputes(run: Run, profile: ModelProfile) -> tuple[Recompute, ...]:
 
 
 def _pipelines(run: Run, degrees: Degrees, num_layers: int) -> tuple[PipelineChoice, ...]:
-    """Pipeline choices in the order smallest micro-batch, fewest chunks. Raises InputError when none is legal."""
+    """Pipeline choices, smallest micro-batch and fewest chunks first. Raises InputError if none is legal."""
     pp, out = degrees.pp, []
     chunks = (run.vpp,) if run.vpp else _chunk_counts(run, pp, num_layers)
     for micro_batch in (run.mbs,) if run.mbs else MICRO_BATCHES:

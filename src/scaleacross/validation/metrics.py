@@ -1,6 +1,6 @@
-"""Errors and rank agreement, by their usual definitions; arrays in, plain numbers out.
+"""Errors and rank agreement by their usual definitions; arrays in, plain numbers out.
 
-An error is predicted / measured − 1, so +0.05 means that the prediction is 5 % too slow.
+An error is predicted / measured − 1, so +0.05 means that the predicted time is 5 % too long.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Errors:
-    """Statistics of the relative errors of ``rows`` rows; NaN where there is none."""
+    """Statistics of the relative errors of ``rows`` rows; NaN without rows."""
 
     rows: int
     median_abs: float
@@ -27,7 +27,7 @@ class Errors:
 
 
 def errors(predicted: ArrayLike, measured: ArrayLike) -> Errors:
-    """Error statistics. ``worst`` keeps its sign, ``bias`` is the mean signed error."""
+    """Compute error statistics. ``worst`` keeps its sign, ``bias`` is the mean signed error."""
     error = np.asarray(predicted, dtype=np.float64) / np.asarray(measured, dtype=np.float64) - 1
     if not error.size:
         return Errors(0, *([float("nan")] * 5))
@@ -51,7 +51,7 @@ def weighted_quantile(values: ArrayLike, weights: ArrayLike, share: float) -> fl
 
 
 def kendall_tau(a: ArrayLike, b: ArrayLike) -> float:
-    """Kendall's τ-b; NaN where one of the two is all ties."""
+    """Kendall's τ-b; NaN if one of the two has only ties."""
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     upper = np.triu_indices(len(x), 1)
     dx, dy = (np.sign(v[:, None] - v[None, :])[upper] for v in (x, y))
@@ -60,7 +60,7 @@ def kendall_tau(a: ArrayLike, b: ArrayLike) -> float:
 
 
 def spearman(a: ArrayLike, b: ArrayLike) -> float:
-    """Spearman's ρ: the correlation of ranks, ties ranked by their mean; NaN where one of the two is all ties."""
+    """Spearman's ρ: the correlation of ranks, ties ranked by their mean; NaN if one of the two has only ties."""
     x, y = _ranks(a), _ranks(b)
     x, y = x - x.mean(), y - y.mean()
     norm = np.sqrt(float((x**2).sum() * (y**2).sum()))
@@ -75,16 +75,16 @@ def _ranks(values: ArrayLike) -> Floats:
 
 
 def regret(predicted: ArrayLike, measured: ArrayLike) -> float:
-    """How much slower than the best measured one the configuration is that is predicted best, ≥ 0."""
+    """Measured time of the configuration predicted fastest, over that of the fastest, − 1; ≥ 0."""
     times = np.asarray(measured, dtype=np.float64)
     return float(times[np.asarray(predicted).argmin()] / times.min() - 1)
 
 
 @dataclass(frozen=True)
 class NoiseFloor:
-    """What identical configurations differ by: no model without the software release as input can do better.
+    """Differences between runs of one configuration; no model without the software release as input can do better.
 
-    ``spread`` is slowest over fastest − 1 per group; ``mean_abs`` the mean error of predicting every group's median.
+    ``spread`` is slowest over fastest − 1 per group. ``mean_abs`` is the mean error of predicting every group's median.
     """
 
     groups: int

@@ -1,4 +1,4 @@
-"""What the free text of a row says: of kernels (attention, element-wise operators), of the dispatcher of experts, and of FLOP."""
+"""Read the free text of a row: attention kernels, unfused operators, dispatcher of experts, and the FLOP convention."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ ONCE: Final = r"deepep|hybridep|flex dispatcher"
 
 
 def attention_ratio(run: Run) -> float:
-    """Rate of attention over that of the kernels that the accelerator's constants come from.
+    """Speed of the row's attention kernel over that of the kernels from which the accelerator's constants come.
 
-    These are FlashAttention-2 on Ampere, on later machines those of Transformer Engine and FlashAttention-3. PyTorch's
-    scaled_dot_product_attention, which torchtitan's rows ran, is FlashAttention-2.
+    Those are FlashAttention-2 on Ampere, and those of Transformer Engine and FlashAttention-3 on later machines.
+    PyTorch's scaled_dot_product_attention, which torchtitan's rows ran, is FlashAttention-2.
     """
     later = 1.0 if machine_of(run).accelerator.startswith("a100") else FLASH2_RATIO
     if _says(run, FLASH1) or _says(run, TRITON):
@@ -37,22 +37,25 @@ def attention_ratio(run: Run) -> float:
 
 
 def is_eager(run: Run) -> bool:
-    """Whether operators run one by one: where a row says ``eager``, and Meta's own, as its code of the model has them
-    (meta-llama/llama3 0a3d717, llama/model.py) and nothing published says that training fused them."""
+    """Whether element-wise operators run one by one.
+
+    They do if a row says ``eager``, and in Meta's own runs, as in its code of the model (meta-llama/llama3 0a3d717,
+    llama/model.py): nothing published says that training fused them.
+    """
     return "Meta" in run.framework or _says(run, r"\beager\b")
 
 
 def stated_dispatch(run: Run) -> Dispatch | None:
-    """How the dispatcher that a row names sends a token: a copy for each of its experts, or once to each place."""
+    """Dispatch that a row names: a copy of a token per expert, or one per place; None if not stated."""
     if _says(run, COPIES):
         return "copies"
     return "deduplicated" if _says(run, ONCE) else None
 
 
 def counts_causal_half(run: Run) -> bool:
-    """Whether stated TFLOP/s count the half of the attention square that a causal mask leaves.
+    """Whether stated TFLOP/s count only the half of the attention square below the causal mask.
 
-    What ``flops_convention`` says, else what the framework of a name did: Megatron-LM counted the whole square until 2025
+    ``flops_convention`` decides. Without it the framework does: Megatron-LM counted the whole square until 2025
     (megatron/training/training.py, num_floating_point_operations), others the half.
     """
     stated = run.flops_convention.lower()

@@ -1,4 +1,4 @@
-"""Predicted step time and memory of a case: its alternatives priced, the middle of the plausible ones taken."""
+"""Predict step time and memory of a case: estimate its alternatives and use the middle one of the plausible ones."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.validation.mapping import Case
 
 TUNED: Final = 1.1
-"""A team that publishes a run has tuned it: what is predicted to take this much longer than the fastest is not what it ran."""
+"""Ratio to the fastest alternative above which an alternative is not plausible.
+
+A team that publishes a run has tuned it.
+"""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the cost model says of one row.
+    """Prediction of the cost model for one row.
 
     Attributes:
         step_s: predicted step time.
-        decision: the alternative taken.
-        cost: everything else that is known of it.
-        again: the same with more recomputed, for ``again_fraction`` of the layers, as far as memory asks for it; None: for none.
-        plausible_s: step times of the fastest and the slowest alternative that a tuned run may have been.
-        memory_bytes, capacity_bytes: the fullest stage with and its accelerator without what is reserved.
+        decision: the alternative used.
+        cost: all other predicted quantities of it.
+        again: a decision that recomputes more, for ``again_fraction`` of the layers, as far as memory requires it;
+            None: no layers.
+        plausible_s: step times of the fastest and the slowest plausible alternative.
+        memory_bytes, capacity_bytes: bytes of the fullest stage, reserve included, and capacity of its accelerator.
         fits: whether the fullest stage fits.
     """
 
@@ -44,14 +48,15 @@ class Prediction:
 
 
 def predict(case: Case) -> Prediction:
-    """Price the alternatives of ``case`` and take one, by rules that use no measured value.
+    """Estimate the alternatives of ``case`` and choose one, by rules that use no measured value.
 
-    Per pipeline the lightest recompute policy that fits counts, for as many layers as must have it, the one before for the others
-    (Megatron-LM's ``--recompute-method block``); of the pipelines that fit, or of all where none does (the row
-    did run, so the verdict is wrong, not the row), those within TUNED of the fastest are plausible, and the middle one is taken:
-    of an even number the slower of the two in the middle.
+    For each pipeline the lightest recompute policy that fits counts, for as many layers as need it; the others have the
+    policy before it (Megatron-LM's ``--recompute-method block``). If no pipeline fits, all are considered: the row did
+    run, so the verdict is wrong, not the row. Those within TUNED of the fastest are plausible. The middle one is
+    chosen; of an even number, the slower of the two in the middle.
     """
     lightest: dict[object, Prediction] = {}
+    # the lightest policy first, so that later ones are tried only if it does not fit
     for decision in sorted(case.decisions, key=lambda decision: RECOMPUTES.index(decision.recompute)):
         key = decision.pipeline
         if key not in lightest or not lightest[key].fits:
@@ -72,9 +77,10 @@ def _price(case: Case, decision: Decision) -> Prediction:
 
 
 def _mixed(light: Prediction, heavy: Prediction) -> Prediction:
-    """``light`` does not fit: ``heavy`` for as many layers as must be."""
+    """``light`` does not fit: use ``heavy`` for as many layers as memory requires."""
     if not heavy.fits or heavy.memory_bytes >= light.memory_bytes:
         return heavy
+    # memory falls linearly with the share of layers that recompute more
     share = (light.memory_bytes - heavy.capacity_bytes) / (light.memory_bytes - heavy.memory_bytes)
     step_s = light.step_s + share * (heavy.step_s - light.step_s)
     return replace(

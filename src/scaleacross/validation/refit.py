@@ -1,9 +1,9 @@
-"""Step-time parameters fitted to somebody's own runs, beside what the same fit does on models, sources and runs left out.
+"""Fit step-time parameters to a user's own runs, and measure the fit on models, sources and runs left out.
 
-The criterion is that of ``fitting``, the prior is what the entry states that the fit starts from: one run moves the parameters
-a little, many runs decide them, and a parameter that no row depends on keeps its value. Whoever runs on 512 accelerators may
-have one or two runs; what they are worth is measured on sources left out (``few_runs``). The shipped figures
-themselves are fitted ``from_scratch``: from what is known without any step time (benchmarks/fit_step_times.py).
+The criterion is that of ``fitting``; the prior is what the entry states from which the fit starts. One run moves the
+parameters a little, and many runs decide them. A parameter that no row depends on keeps its value. Users may have only
+one or two runs; ``few_runs`` measures what these are worth, on sources left out. The shipped figures themselves are
+fitted ``from_scratch``: from what is known without any step time (benchmarks/fit_step_times.py).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Floats = NDArray[np.float64]
 Figure = float | Mapping[str, float]
 
 MAX_SINGLE: Final = 20
-"""Rows of all generations up to which every run is left out once, too."""
+"""Largest number of rows, over all generations, for which every run is also left out once."""
 ITERATIONS: Final = 6
 CONVERGED: Final = 2e-3
-"""Largest relative change of a parameter below which another iteration is not worth its time."""
+"""Relative change of parameters below which no further iteration is made."""
 IMPLAUSIBLE_RATIO: Final = 10.0
-"""Measured over predicted, or the other way round, that is an error of units: published rows reach 3.4."""
+"""Ratio of measured to predicted, or the inverse, that must be an error of units: published rows reach 3.4."""
 LEFT_OUT: Final[Mapping[str, Callable[[Case], str]]] = {
     "models": lambda case: case.run.model,
     "sources": lambda case: case.run.source,
@@ -48,11 +48,11 @@ LEFT_OUT: Final[Mapping[str, Callable[[Case], str]]] = {
 
 @dataclass(frozen=True)
 class Machines:
-    """Fitted entries that stand in for the catalogue's while step times are predicted.
+    """Fitted entries that replace the catalogue's while step times are predicted.
 
     Attributes:
-        accelerators, links: by name of the entry that they replace or add.
-        base: accelerator whose hosts and networks a ``gpu`` has that no machine is known for.
+        accelerators, links: name of the entry that is replaced or added -> the fitted entry.
+        base: accelerator whose hosts and networks stand in for those of an unknown ``gpu``.
     """
 
     accelerators: Mapping[str, Accelerator]
@@ -62,9 +62,9 @@ class Machines:
 
 @dataclass(frozen=True)
 class Refit:
-    """One generation: accelerator -> SI field -> value, and predicted seconds of its rows before, after and unseen.
+    """Fit of one generation: accelerator -> SI field -> value, and predicted seconds before, after and unseen.
 
-    ``runs``: accelerator -> key of ``Accelerator.step_time_runs`` -> rows.
+    ``runs``: accelerator -> key of ``Accelerator.step_time_runs`` -> number of rows.
     """
 
     generation: str
@@ -77,7 +77,7 @@ class Refit:
 
 
 def cases_on(runs: Sequence[Run], machines: Machines) -> tuple[list[Case], list[tuple[Run, str]]]:
-    """The rows that can be fitted, placed on ``machines``, and the others with the reason.
+    """Place rows on ``machines``; returns the cases that can be fitted, and the other rows with the reason.
 
     Raises:
         InputError: no row can be used.
@@ -110,7 +110,11 @@ def _case_on(run: Run, machines: Machines) -> Case:
 
 
 def _plausible(case: Case) -> Case:
-    """``case`` itself. Raises InputError: it took so much longer or shorter than predicted that its units must differ."""
+    """Return ``case`` unchanged.
+
+    Raises:
+        InputError: measured and predicted time differ by IMPLAUSIBLE_RATIO or more, so their units must differ.
+    """
     measured, predicted = measured_s(case), predict(case).step_s
     if max(measured / predicted, predicted / measured) < IMPLAUSIBLE_RATIO:
         return case
@@ -121,7 +125,7 @@ def _plausible(case: Case) -> Case:
 
 
 def accelerator_of(gpu: str) -> str | None:
-    """The catalogue entry that a ``gpu`` column means; None where no machine is known for it."""
+    """Catalogue entry that a ``gpu`` column means; None if no machine is known for it."""
     label = label_of(gpu)
     return None if label is None else MACHINES[label].accelerator
 
@@ -133,10 +137,10 @@ def _machine_with(accelerator: str | None) -> str | None:
 def refit(
     cases: Sequence[Case], told: Callable[[int, int], None] = lambda _done, _total: None, *, from_scratch: bool = False
 ) -> tuple[Refit, ...]:
-    """Parameters per generation that come nearest to the measured step times of ``cases``.
+    """Fit parameters per generation to the measured step times of ``cases``.
 
     Args:
-        told: called with passes done and passes in all; a pass prices every row once per parameter.
+        told: called with passes done and passes in all; a pass predicts every row once per parameter.
         from_scratch: start from what is known without any step time, not from what the accelerators state.
     """
     measured = np.array([measured_s(case) for case in cases])
@@ -169,7 +173,7 @@ def refit(
 
 
 def _runs(cases: Iterable[Case]) -> dict[str, dict[str, int]]:
-    """Accelerator -> model and precision -> rows."""
+    """Accelerator -> key of model and precision -> number of rows."""
     out: dict[str, Counter[str]] = {}
     for case in cases:
         name = case.topology.buildings[0].accelerator.name
@@ -180,7 +184,7 @@ def _runs(cases: Iterable[Case]) -> dict[str, dict[str, int]]:
 def _figures(
     cases: Sequence[Case], linear: Linearised, generation: str, values: Floats
 ) -> dict[str, dict[str, Figure]]:
-    """Per accelerator the fields that some row of its generation depends on."""
+    """Accelerator -> field -> fitted value, for fields on which some row of the generation depends."""
     rows = np.array(linear.generation) == generation
     seen = np.abs(linear.jacobian[rows]).max(axis=0) > SEEN
     out: dict[str, dict[str, Figure]] = {}

@@ -1,7 +1,8 @@
-"""A CSV of reported training runs -> ``Run`` objects: column names, types and blanks, nothing about the model.
+"""Read a CSV of reported training runs into ``Run`` objects: column names, types and blanks, nothing about the model.
 
-Blank means "not stated". Unknown columns are ignored, and ``unread_columns`` names them; a file needs ``model``, ``gpu``,
-``n_gpus``, ``seq`` and ``gbs`` at least, everything else that is missing makes rows that ``mapping`` skips with a reason.
+Blank means "not stated". Unknown columns are ignored, and ``unread_columns`` names them. A file needs at least
+``model``, ``gpu``, ``n_gpus``, ``seq`` and ``gbs``. If other columns are missing, ``mapping`` skips the rows with a
+reason.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ LOSSES: Final = ("", "compiled")
 
 @dataclass(frozen=True)
 class Run:
-    """One row. Column names as in the file; None where the file is blank.
+    """One row. Fields are named as the columns of the file; None means blank.
 
     Attributes:
-        id, source, source_ref, framework, notes: where the row comes from; ``notes`` carries the source's caveats.
+        id, source, source_ref, framework, notes: origin of the row; ``notes`` carries the source's caveats.
         model, arch: name of the model; ``dense`` or ``moe``.
         layers, hidden, ffn, gated, heads, kv_heads, head_dim, vocab, attn: dimensions as run; attn mha, gqa or mla.
         experts, topk, moe_ffn, shared_ffn, dense_layers: mixture of experts only.
         seq, gpu, n_gpus: tokens per sequence; accelerator; count.
         tp, cp, pp, vpp, ep, etp, dp, fsdp, sp: degrees; vpp chunks per stage; fsdp shard group, 0 none; sp 0 or 1.
         mbs, gbs: sequences per micro-batch and step.
-        precision, recompute, overlap: as the source words them.
-        loss: one of LOSSES; ``compiled`` where torch.compile compiles the loss, too (torchtitan).
+        precision, recompute, overlap: text of the source.
+        loss: one of LOSSES; ``compiled`` if torch.compile compiles the loss, too (torchtitan).
         step_time_s, tflops_per_gpu, mem_gib: measured: seconds per step, TFLOP/s by ``flops_convention``, peak GiB.
-        exclude_from_fit: 1 where the compiler of the file says that the row cannot be expressed.
-        unreadable: what is wrong with the row's own text, no column; such a row is skipped with this reason.
+        exclude_from_fit: 1 if the file marks the row as one that cannot be expressed.
+        unreadable: error in the row's own text (not a column); such a row is skipped with this reason.
     """
 
     id: str
@@ -87,7 +88,7 @@ class Run:
 
     @property
     def configuration(self) -> tuple[object, ...]:
-        """What makes two rows the same experiment: everything but the software release and the measured values."""
+        """Key of the experiment: everything but the software release and the measured values."""
         return (
             *(self.model, self.layers, self.gpu, self.precision, self.n_gpus, self.tp, self.cp, self.pp, self.vpp),
             *(self.ep, self.mbs, self.gbs, self.seq, self.recompute),
@@ -98,7 +99,7 @@ MAX_LINES = 50_000
 
 
 def read_runs(path: str | Path) -> list[Run]:
-    """All rows of a CSV file.
+    """Read all rows of a CSV file.
 
     Raises:
         InputError: the file cannot be read, or a required column is missing. A row with a wrong number is ``unreadable``.
@@ -111,8 +112,9 @@ def read_runs(path: str | Path) -> list[Run]:
 
 
 def unread_columns(path: str | Path) -> str:
-    """Columns of a CSV file that no row is read from, each beside the column that it may have been meant for where the file lacks
-    that one; "" where there are none.
+    """Message on the columns of a CSV file that are not read; "" if there are none.
+
+    Each is shown with the nearest column name that the file lacks.
 
     Raises:
         InputError: the file cannot be read.
@@ -132,7 +134,7 @@ def unread_columns(path: str | Path) -> str:
 
 
 def parse_runs(rows: csv.DictReader[str], label: str) -> Iterator[Run]:
-    """Rows of a reader whose first line names the columns. Raises InputError."""
+    """Yield the rows of a reader whose first line names the columns. Raises InputError."""
     missing = [name for name in REQUIRED if name not in (rows.fieldnames or ())]
     if missing:
         raise InputError(f"{label}: column {', '.join(missing)} is missing; a runs file has {', '.join(REQUIRED)}")

@@ -1,4 +1,4 @@
-"""Every row of a file predicted, then compared: rows used and skipped, errors per group, ranking, memory."""
+"""Predict every row of a file, then compare: rows used and skipped, errors per group, ranking, memory."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from scaleacross.validation.runs import Run
 GroupBy = Literal["source", "gpu", "model", "arch"]
 GROUPINGS: Final[tuple[GroupBy, ...]] = get_args(GroupBy)
 MIN_RANKED: Final = 4
-"""Distinct configurations of one model on the same machines that a ranking needs."""
+"""Least number of distinct configurations of one model on the same machines for a ranking."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One row that was used."""
+    """One row that was used, with its prediction and baseline."""
 
     run: Run
     prediction: Prediction
@@ -48,7 +48,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Ranking:
-    """How well the predictions order the configurations of one model on the same machines."""
+    """Agreement of the predicted and measured order of the configurations of one model on the same machines."""
 
     name: str
     rows: int
@@ -60,7 +60,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that share a property, ours beside the baseline."""
+    """Errors of rows that share a property, ours and the baseline's."""
 
     name: str
     ours: Errors
@@ -70,7 +70,7 @@ class Group:
 
 @dataclass(frozen=True)
 class MemoryScore:
-    """Rows with a measured peak, and rows that ran although they are predicted not to fit."""
+    """Errors of predicted peak memory, and rows that ran although they are predicted not to fit."""
 
     errors: Errors
     refused: tuple[str, ...]
@@ -78,7 +78,7 @@ class MemoryScore:
 
 @dataclass(frozen=True)
 class Validation:
-    """The outcome for a whole file."""
+    """Result for a whole file."""
 
     scored: tuple[Scored, ...]
     skipped: tuple[tuple[Run, str], ...]
@@ -99,7 +99,7 @@ def validate_runs(runs: Sequence[Run]) -> Validation:
     if not runs:
         raise InputError("no runs: below the line of column names a runs file has one measured run per line")
     cases, skipped = usable_cases(runs)
-    predictions = [predict(case) for case in cases]  # nothing measured is read before this line
+    predictions = [predict(case) for case in cases]  # predictions come first: no measured value is read before them
     measured = np.array([measured_s(case) for case in cases])
     if not cases:
         reasons = sorted({reason for _, reason in skipped})
@@ -124,7 +124,7 @@ def validate_runs(runs: Sequence[Run]) -> Validation:
 
 
 def measured_s(case: Case) -> float:
-    """Measured step time, or the one that the stated TFLOP/s imply."""
+    """Measured step time of a row, s, or the time that its stated TFLOP/s imply."""
     run = case.run
     if run.step_time_s is not None:
         return run.step_time_s
@@ -133,7 +133,10 @@ def measured_s(case: Case) -> float:
 
 
 def usable_cases(runs: Sequence[Run], ask: Callable[[Run], Case] = case_of) -> tuple[list[Case], list[tuple[Run, str]]]:
-    """What ``ask`` makes of the rows, and the rows that it cannot express or that state no time, with the reason."""
+    """Apply ``ask`` to the rows; returns its results and the rows that are skipped, with the reason.
+
+    Skipped are rows that ``ask`` cannot express, that are unreadable, or that state no time.
+    """
     cases: list[Case] = []
     skipped: list[tuple[Run, str]] = []
     for run in runs:
@@ -181,7 +184,7 @@ def _groups(
 
 
 def _rankings(scored: Sequence[Scored]) -> list[tuple[Ranking, Scored]]:
-    """Rankings by time per sequence of what can be compared, each with one of its rows; repeats count by their median."""
+    """Rankings by time per sequence, each with one of its rows; repeated configurations count by their median."""
     out = []
     groups: dict[tuple[object, ...], list[Scored]] = {}
     for row in scored:

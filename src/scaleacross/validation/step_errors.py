@@ -1,13 +1,16 @@
-"""The constants of intervals, from residuals of sources that were left out whole, and how well such intervals hold.
+"""Compute the constants of intervals from residuals of sources that were left out whole, and test such intervals.
 
-A run to come belongs to a source to come, so sources are what is exchangeable, not rows. Every source has the same weight, and
-a configuration of it counts once however often it is reported. Rows of another class are put on the scale of a dense model on
-a known accelerator first. The interval is made in two steps: the quantiles of all rows, and the factor by which quantiles made
-of all sources but one have to grow to hold COVERAGE of the rows of that one (cross-conformal prediction, Vovk 2015,
-arXiv 1208.0806, over sources instead of rows). The quantiles alone are too narrow, as a source to come has an offset of its own.
+A future run belongs to a future source, so sources are exchangeable, not rows. Every source has the same weight, and a
+configuration of it counts once however often it is reported. Rows of another class are first put on the scale of a
+dense model on a known accelerator.
 
-The test is nested: the interval of a source comes from residuals of the others, each with itself *and* that source left out,
-and so does its factor.
+The interval is made in two steps. The first is the quantiles of all rows. They alone are too narrow, because a future
+source has an offset of its own. The second is a factor. For each source, quantiles are made of the others; they must
+grow by this factor to hold COVERAGE of that source's rows. This is cross-conformal prediction (Vovk 2015, arXiv
+1208.0806) over sources instead of rows.
+
+The test is nested. The interval of a source comes from residuals of the others, each with itself *and* that source left
+out, and so does its factor.
 """
 
 from __future__ import annotations
@@ -28,11 +31,11 @@ from scaleacross.validation.left_out import Apart, Floats, LeftOut, kind_of, lef
 from scaleacross.validation.metrics import Errors, errors, weighted_quantile
 
 COVERAGE: Final = 0.8
-"""From the 10th to the 90th percentile."""
+"""Share of measured step times between the 10th and the 90th percentile."""
 MIN_SOURCES: Final = 4
-"""With each of them left out in turn three remain, from which quantiles are taken."""
+"""With each of them left out in turn, three remain, from which quantiles are computed."""
 NARROWEST: Final = 0.005
-"""Of either end of an interval: it holds the prediction itself, even where every source is off to the same side."""
+"""Least size of either end of an interval, so that it holds the prediction even if all sources are off to one side."""
 ASSUMED: Final = StepErrors(
     low_log=-1.0,
     high_log=1.0,
@@ -44,12 +47,16 @@ ASSUMED: Final = StepErrors(
     paired_log={"dense": 1.0, "experts": 1.0},
     seen=(),
 )
-"""Ratios between classes: too few sources have experts or lack others of their kind to fit them. Left out, both kinds of rows
-have 2 to 4 times the median error of the rest. What else is here is replaced by fits."""
+"""Ratios between classes are assumed: too few sources have experts, or share their kind with no other, for a fit.
+
+Left out, both kinds of rows have 2 to 4 times the median error of the rest. All other values here are replaced by fits.
+"""
 
 
 def limits(rows: Apart, *without: str) -> tuple[float, float]:
-    """Lower and upper end of x = log(measured / predicted) on the scale of a dense model on a known accelerator.
+    """Lower and upper end of x = log(measured / predicted), on the scale of a dense model on a known accelerator.
+
+    ``without`` names sources that must not influence the result.
 
     Raises:
         InputError: fewer than MIN_SOURCES sources.
@@ -66,45 +73,49 @@ def limits(rows: Apart, *without: str) -> tuple[float, float]:
         x, w = _of_source(rows, source, *without)
         parts.append((scores(x, *_quantiles(rows, source, *without)), w))
     grown, w = (np.concatenate(each) for each in zip(*parts, strict=True))
+    # each source is scored on quantiles that have not seen it, so its own offset shows
     grow = weighted_quantile(grown, w, COVERAGE)
     return grow * low, grow * high
 
 
 def _quantiles(rows: Apart, *without: str) -> tuple[float, float]:
-    """Quantiles of x that hold COVERAGE of the rows."""
+    """Lower and upper quantile of x between which COVERAGE of the rows lie."""
     x, w = _every(rows, *without)
     low, high = (weighted_quantile(x, w, (1 + end * COVERAGE) / 2) for end in (-1, 1))
     return min(low, -NARROWEST), max(high, NARROWEST)
 
 
 def _every(rows: Apart, *without: str) -> tuple[Floats, Floats]:
-    """x of all rows and their weights, every source but ``without`` with the same weight in all."""
+    """x of all rows, and their weights: every source but ``without`` has a total weight of 1."""
     parts = [_of_source(rows, source, *without) for source in rows.sources if source not in without]
     x, w = (np.concatenate(each) for each in zip(*parts, strict=True))
     return x, w
 
 
 def _of_source(rows: Apart, source: str, *without: str) -> tuple[Floats, Floats]:
-    """x of a source's rows, for which neither it nor ``without`` was seen, and their weights, 1 in all."""
+    """x of a source's rows, predicted without it and ``without``, and their weights, which add up to 1."""
     own, weights = rows.rows_of(source), rows.weights
     x: Floats = rows.residuals(source, *without)[own] / ratios(rows, source, *without)[own]
     return x, weights[own] / weights[own].sum()
 
 
 def scores(x: Floats, low: float, high: float) -> Floats:
-    """Factor by which the interval (low < 0, high > 0) has to grow to reach x, (rows,)."""
+    """Factor by which the interval (low < 0, high > 0) must grow to contain x, (rows,)."""
     return np.asarray(np.maximum(x / high, x / low), dtype=np.float64)
 
 
 def ratios(rows: Apart, *without: str) -> Floats:
-    """Width of every row's interval over that of a dense model on a known accelerator, ``without`` unseen, (rows,)."""
+    """Width of every row's interval over that of a dense model on a known accelerator, (rows,).
+
+    Sources in ``without`` count as unseen.
+    """
     classes = np.array([[spread_ratio(ASSUMED, seen=a, experts=b) for b in (False, True)] for a in (False, True)])
     return np.asarray(classes[rows.seen(*without).astype(int), rows.experts.astype(int)], dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Share of measured step times inside their intervals; ``low_log`` and ``high_log`` of a known dense model."""
+    """Share of measured step times inside their intervals; ``low_log`` and ``high_log`` are for a known dense model."""
 
     rows: int
     inside: float
@@ -113,7 +124,7 @@ class Coverage:
 
 
 def coverage(rows: Apart) -> dict[str, Coverage]:
-    """Coverage of every source by intervals that have seen nothing of it."""
+    """Coverage of every source by intervals that have not seen it."""
     out = {}
     for source in rows.sources:
         low, high = limits(rows, source)
@@ -123,12 +134,13 @@ def coverage(rows: Apart) -> dict[str, Coverage]:
 
 
 def step_errors(rows: Apart, quoted: str) -> StepErrors:
-    """The constants that ``rows`` give; ``quoted`` names the file, its digest and the date in their provenance.
+    """Compute the constants from ``rows``; ``quoted`` names the file, its digest and the date in their provenance.
 
     Raises:
         InputError: fewer than MIN_SOURCES sources.
     """
     low, high = limits(rows)
+    # more own runs never widen an interval, whatever the random draws gave
     fractions = np.minimum.accumulate([1.0, *(narrower(after_runs(rows, runs), low, high) for runs in RUNS)])[1:]
     fitted = {
         "low_log": f"{quoted}: quantiles of {len(rows.sources)} sources, each left out whole",
@@ -160,9 +172,10 @@ def _rounded(value: float) -> float:
 
 
 def narrower(trials: list[Trial], low: float, high: float) -> float:
-    """How much narrower an interval is once own runs were fitted: 80 % quantile of scores after over before, at most 1.
+    """Ratio of an interval's width after own runs were fitted to that before, at most 1.
 
-    A score is the factor that (low, high) needs to reach a residual; sources have equal weight.
+    It is the 80 % quantile of scores after, over that before. A score is the factor that (low, high) needs to reach a
+    residual. Sources have equal weight.
     """
     if not trials:
         return 1.0
@@ -181,7 +194,10 @@ def _scaled(x: Floats, trial: Trial) -> Floats:
 
 @dataclass(frozen=True)
 class Learned:
-    """A source without and with own runs of a model fitted; ``inside``: share of rows in the interval that they narrow."""
+    """Errors of a source before and after own runs of a model were fitted.
+
+    ``inside``: share of its rows in the interval narrowed by those runs.
+    """
 
     source: str
     before: Errors
@@ -190,7 +206,7 @@ class Learned:
 
 
 def learned(rows: Apart, trials: list[Trial]) -> tuple[Learned, ...]:
-    """What own runs were worth, by source; the interval of a source is made of the others."""
+    """Effect of own runs by source; the interval of a source is made of the other sources."""
     out = []
     for one in trials:
         low, high = limits(rows, one.source)
@@ -202,14 +218,15 @@ def learned(rows: Apart, trials: list[Trial]) -> tuple[Learned, ...]:
 
 @dataclass(frozen=True)
 class SourcesLeftOut:
-    """What is to be expected of a source that nobody has looked at.
+    """Errors to expect for a source that nobody has seen.
 
     Attributes:
         errors: with every source left out whole.
         coverage: of every source by intervals made of the others; empty with too few sources.
-        after_runs: number of own runs -> what they were worth, by source; empty with too few sources.
+        after_runs: number of own runs -> their effect by source; empty with too few sources.
         together: number of own runs -> errors of all sources' rows before and after.
-        slopes: source -> change of log(measured / predicted) per doubling of accelerators, of every group that differs in scale.
+        slopes: source -> change of log(measured / predicted) per doubling of accelerators, of every group that differs
+            in scale.
     """
 
     errors: LeftOut
@@ -220,7 +237,7 @@ class SourcesLeftOut:
 
 
 def sources_left_out(rows: Apart) -> SourcesLeftOut:
-    """Errors with every source left out whole, and how well intervals and own runs do there."""
+    """Errors with every source left out whole, and the performance of intervals and own runs there."""
     if len(rows.sources) <= MIN_SOURCES:
         return SourcesLeftOut(left_out(rows), {}, {}, {}, slopes(rows))
     trials = {runs: found for runs in RUNS if (found := after_runs(rows, runs))}
@@ -234,7 +251,7 @@ def sources_left_out(rows: Apart) -> SourcesLeftOut:
 
 
 def _together(trials: list[Trial]) -> tuple[Errors, Errors]:
-    """Errors of all trials' rows before and after."""
+    """Errors of all trials' rows before and after own runs."""
     before, after = (np.concatenate(each) for each in zip(*((one.before, one.after) for one in trials), strict=True))
     return _as_errors(before), _as_errors(after)
 
@@ -244,13 +261,17 @@ def _as_errors(x: Floats) -> Errors:
 
 
 def _fleet(rows: Apart, row: int) -> tuple[object, ...]:
-    """What two rows share that one team could have run one after the other on the same accelerators."""
+    """Key of rows that one team could have run one after the other on the same accelerators."""
     run = rows.cases[row].run
     return run.source, run.framework, run.model, run.layers, run.gpu, run.precision, run.seq
 
 
 def paired(rows: Apart) -> dict[str, float]:
-    """Mean size of the difference of x between two configurations of one model on one fleet: of dense models, of experts."""
+    """Mean absolute difference of x between two configurations of one model on one machine, dense and with experts.
+
+    Raises:
+        InputError: no source has two configurations of one dense model on one machine.
+    """
     residuals, experts = rows.own_residuals(), rows.experts
     groups: dict[tuple[object, ...], list[int]] = {}
     for row, case in enumerate(rows.cases):
@@ -269,7 +290,7 @@ def paired(rows: Apart) -> dict[str, float]:
 
 
 def slopes(rows: Apart) -> dict[str, tuple[float, ...]]:
-    """Change of x per doubling of accelerators by source, a figure per group of rows that differ in scale and batch alone."""
+    """Change of x per doubling of accelerators by source, one per group of rows that differ only in scale and batch."""
     residuals = rows.own_residuals()
     groups: dict[tuple[object, ...], list[int]] = {}
     for row, case in enumerate(rows.cases):

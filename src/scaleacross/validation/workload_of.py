@@ -1,4 +1,4 @@
-"""From the dimension columns of a row to a workload of the package's families."""
+"""Turn the dimension columns of a row into a workload of the package's families."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ MOE_COLUMNS: Final = ("layers", "hidden", "heads", "kv_heads", "head_dim", "voca
 
 
 def workload_of(run: Run) -> Workload:
-    """The model of a row: of its dimension columns, or the catalogue's workload of its name.
+    """Return the model of a row: from its dimension columns, or the catalogue's workload of its name.
 
-    The latter where all of these are blank, or where they state its very products (``_published``).
+    The latter is used if all of these columns are blank, or if they state its very products (``_published``).
 
     GPT-like rows (multi-head attention, plain MLP) get LayerNorm, biases, dropout, learned positions and a tied output
-    matrix, other plain-MLP rows (Nemotron-4) LayerNorm without biases; gated ones RMSNorm and an output matrix of their own.
+    matrix. Other plain-MLP rows (Nemotron-4) get LayerNorm without biases. Gated ones get RMSNorm and an output matrix
+    of their own.
 
     Raises:
         InputError: a dimension is missing or they contradict each other.
@@ -59,9 +60,10 @@ def _by_name(run: Run) -> Workload:
 
 
 def _published(run: Run, stated: Workload) -> Workload:
-    """The catalogue's workload of the row's name if it has the very products that the columns state, else ``stated``.
+    """Return the catalogue's workload of the row's name if it has the products that the columns state, else ``stated``.
 
-    Columns say nothing of sliding windows, sinks, biases of experts and norms of q and k; published models of that name do.
+    Columns say nothing of sliding windows, sinks, biases of experts and norms of q and k; published models of that name
+    do.
     """
     named = (name for name, _ in names("workloads") if _letters(name) == _letters(run.model))
     return next((each for name in named if _products(each := load_workload(name)) == _products(stated)), stated)
@@ -72,7 +74,7 @@ def _letters(name: str) -> str:
 
 
 def _products(workload: Workload) -> tuple[object, ...]:
-    """Vocabulary, and the matrix products and heads of every layer, in order."""
+    """Vocabulary, number of experts, and the matrix products and heads of every layer, in order."""
     profile = workload.profile()
     layers = [
         (tuple((gemm.in_features, gemm.out_features, gemm.tokens_per_token) for gemm in block.gemms), _heads(block))

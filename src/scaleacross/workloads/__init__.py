@@ -1,4 +1,4 @@
-"""Model families. Each lowers to ``ModelProfile``; nothing downstream asks which family it was."""
+"""Model families. Each produces a ``ModelProfile``; no other room asks for the family."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _BUNDLED: Final[Mapping[str, type[Workload]]] = {
 
 
 def _accept(plugin: Plugin, family: Any) -> type[Workload]:
-    """A package's family: a subclass of Workload whose field ``family`` is the plugin's name, its costs guarded."""
+    """Return a package's family with its ``profile`` guarded.
+
+    It must be a subclass of Workload whose field ``family`` defaults to the plugin's name.
+    """
     if not (isinstance(family, type) and issubclass(family, Workload)):
         raise TypeError(f"a subclass of {Workload.__module__}.Workload is expected, not {family!r}")
     if family.model_fields["family"].default != plugin.name:
@@ -28,4 +31,4 @@ def _accept(plugin: Plugin, family: Any) -> type[Workload]:
 
 
 FAMILIES: Final = Registry[str, type[Workload]]("workloads", _BUNDLED, _accept)
-"""Every model family by name: the bundled ones, then those of installed packages."""
+"""Model families by name: bundled ones, then those of installed packages."""

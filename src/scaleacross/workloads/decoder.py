@@ -1,4 +1,4 @@
-"""Decoder-only model of any mix of layer kinds. The other families are short forms of this one."""
+"""Decoder-only model of any mix of layer kinds. The other families are shorthand for this one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from scaleacross.workloads.workload import MAX_LAYERS, Workload
 class Decoder(Workload):
     """Token embedding, layers of named kinds in any order, final norm and output projection.
 
-    All parameters of the main model are counted, the output matrix once if tied. Prediction layers (multi-token prediction) are
-    stated as published; a job says whether they are trained.
+    All parameters of the main model are counted, the output matrix once if tied. Prediction layers (multi-token
+    prediction) are stated as published. A job decides whether they are trained.
     """
 
     family: Literal["decoder"] = "decoder"
@@ -71,7 +71,7 @@ class Decoder(Workload):
         return self
 
     def experts(self) -> Iterator[Experts]:
-        """The feed-forwards with routed experts, one per kind that has them."""
+        """Feed-forwards with routed experts, one per kind that has them."""
         for kind in self.kinds.values():
             if isinstance(kind.feed_forward, Experts):
                 yield kind.feed_forward
@@ -81,11 +81,11 @@ class Decoder(Workload):
         return [(name, len(list(run))) for name, run in groupby(self.layers)]
 
     def decoder(self) -> Decoder:
-        """Itself."""
+        """Return itself."""
         return self
 
     def remarks(self) -> tuple[tuple[str, str], ...]:
-        """How published weights are quantised, how many prediction layers there are, and what its file says that is not read."""
+        """(topic, sentence) on quantised published weights, prediction layers and unread keys of its file."""
         out = []
         if self.published_quantization:
             said = f"{self.published_quantization}; training starts from 16-bit weights"
@@ -98,11 +98,11 @@ class Decoder(Workload):
         return tuple(out)
 
     def profile(self, prediction_layers: int = 0) -> ModelProfile:
-        """The model as an embedding, runs of equal layers and a head.
+        """Profile of the model: an embedding, runs of equal layers and a head.
 
         Args:
-            prediction_layers: layers behind the others that predict further tokens, of the last layer's kind, as
-                Megatron-LM builds them. Each has one more pass of the head.
+            prediction_layers: number of layers appended to predict further tokens, of the last layer's kind, as
+                Megatron-LM builds them. Each adds one more pass of the head.
         """
         layers = {
             name: kind.lower(name, self.hidden_size, self.norm, dropout=self.dropout)
@@ -134,11 +134,11 @@ class Decoder(Workload):
         )
 
     def _prediction_layer(self) -> LayerProfile:
-        """A layer of the last one's kind behind its projection. Full recomputation keeps both of its inputs."""
+        """A layer of the last layer's kind after its input projection. Full recomputation keeps both of its inputs."""
         before = parts.prediction_input(self.hidden_size, self.norm)
         layer = self.kinds[self.layers[-1]].lower(
             "prediction_layer", self.hidden_size, self.norm, dropout=self.dropout, before=before
         )
         full = ActivationBytes(2 * layer.activations["full"].sharded)
-        # Two units gathered for the projection and one behind it: one pair and a half, rounded up.
+        # two gathers before the projection and one after it: one and a half pairs, rounded up
         return replace(layer, activations={**layer.activations, "full": full}, tp_gathers=layer.tp_gathers + 2)

@@ -1,4 +1,4 @@
-"""Decoder-only dense transformer: Llama, GPT-3 and their relatives. A short form of ``Decoder``."""
+"""Decoder-only dense transformer (Llama, GPT-3 and relatives); shorthand for ``Decoder``."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ class DenseTransformer(Workload):
         )
 
     def profile(self) -> ModelProfile:
-        """The model as an embedding, ``num_layers`` equal blocks and a head."""
+        """Profile of the model: an embedding, ``num_layers`` equal blocks and a head."""
         return self.decoder().profile()

@@ -1,8 +1,9 @@
-"""A profile of which a part is trained: frozen products have no weight gradient, adapters come beside the products they adapt.
+"""Profiles of partly trained models: frozen products have no weight gradient, adapters are additional products.
 
-Frozen weights keep their memory, their forward pass and the gradient of their input; gradients, optimizer states and their
-traffic are those of the trainable part. What is held for the backward pass stays as it was: an upper bound, since a frozen
-product needs its input for nothing but an adapter. Norms, biases and other vectors of a layer are frozen with its last product.
+Frozen weights keep their memory, their forward pass and the gradient of their input. Gradients, optimizer states and
+their traffic are those of the trainable part. Activations held for the backward pass are unchanged. This is an upper
+bound, since a frozen product needs its input only for an adapter. Norms, biases and other vectors of a layer are frozen
+together with its last product.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ EXPERTS: Final = ("expert_", "router")
 
 
 def with_fine_tuning(profile: ModelProfile, request: FineTuning) -> ModelProfile:
-    """The profile with frozen parts and adapters marked; itself where everything is trained."""
+    """Return the profile with frozen parts and adapters marked; the same object if everything is trained."""
     if not request.partial:
         return profile
     known = {id(layer): _layer(layer, request) for layer in profile.layers}
@@ -30,6 +31,7 @@ def with_fine_tuning(profile: ModelProfile, request: FineTuning) -> ModelProfile
         profile,
         embedding=_whole(profile.embedding) if embedding else profile.embedding,
         blocks=blocks,
+        # a tied output matrix is trained as long as the embedding is
         head=_whole(profile.head) if head and (embedding or not profile.tied_parameters) else profile.head,
     )
 
@@ -41,7 +43,7 @@ def _part_of(gemm: Gemm) -> Frozen:
 
 
 def _whole(layer: LayerProfile) -> LayerProfile:
-    """All of the layer frozen."""
+    """Return the layer with all weights frozen."""
     return replace(
         layer,
         gemms=tuple(replace(gemm, trained=False) for gemm in layer.gemms),
@@ -73,7 +75,10 @@ def _weights(gemms: Iterable[Gemm]) -> int:
 
 
 def _adapted(layer: LayerProfile, lora: Lora) -> LayerProfile:
-    """Adapters beside the targeted products. The factor on the divided side of a product is divided with it."""
+    """Return the layer with adapters added to the targeted products.
+
+    The factor on the side of a product that tp divides is divided as well.
+    """
     chosen: Callable[[Gemm], bool] = lambda gemm: _part_of(gemm) in lora.targets  # noqa: E731
     added: list[Gemm] = []
     for gemm in filter(chosen, layer.gemms):

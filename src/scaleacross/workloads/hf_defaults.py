@@ -1,7 +1,7 @@
-"""What the configuration classes of transformers 5.23.0 take where a ``config.json`` is silent.
+"""Defaults of the configuration classes of transformers 5.23.0, for keys that a ``config.json`` omits.
 
-Files leave out what equals the class's default: of a text model inside a multimodal file (Gemma 3, Llama 4) also its shape.
-Shapes of other types are always stated in published files, so a missing one is an error there.
+Files omit values that equal the class's default. The text model of a multimodal file (Gemma 3, Llama 4) may omit even
+its shape. Published files of other types always state the shape, so a missing one is an error there.
 """
 
 from __future__ import annotations
@@ -118,4 +118,4 @@ CLASS_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "gpt_bigcode": {"layer_norm_epsilon": 1e-5, "multi_query": True, "activation_function": "gelu_pytorch_tanh"},
     "gpt2": {"layer_norm_epsilon": 1e-5},
 }  # fmt: skip
-"""Model type -> key -> value of its class. A key that the file states as null is not missing."""
+"""Model type -> key -> default of its class. A key that the file states as null is not missing."""

@@ -1,4 +1,4 @@
-"""Types of Hugging Face transformers from before Llama that spell their shape in ways of their own."""
+"""Types of Hugging Face transformers from before Llama that state their shape under unusual keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _dropout(keys: Keys, *names: str, default: float = 0.0) -> bool:
 
 
 def falcon(keys: Keys) -> Fields:
-    """Falcon: attention and MLP side by side, heads that share keys."""
+    """Falcon: attention and MLP in parallel, heads that share keys."""
     keys.refuse("alibi")
     hidden, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
     head_dim = _head_dim(keys, hidden, heads, "hidden_size and num_attention_heads")
@@ -54,7 +54,7 @@ def falcon(keys: Keys) -> Fields:
 
 
 def gptj(keys: Keys) -> Fields:
-    """GPT-J: attention without biases beside an MLP with them, one norm for both, a bias of the output matrix."""
+    """GPT-J: attention without biases in parallel with an MLP with biases, one norm for both, an output bias."""
     hidden, heads = keys.whole("n_embd"), keys.whole("n_head")
     head_dim = _head_dim(keys, hidden, heads, "n_embd and n_head")
     rotated = keys.whole("rotary_dim", head_dim) / head_dim

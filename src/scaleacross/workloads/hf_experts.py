@@ -1,4 +1,4 @@
-"""Types of Hugging Face transformers whose experts, or the layers that have them, are said in words of their own."""
+"""Types of Hugging Face transformers that state their experts, or the layers with experts, under unusual keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scaleacross.workloads.layer_kinds import Experts, FeedForward, Mixer
 
 
 def ernie_moe(keys: Keys) -> Fields:
-    """ERNIE 4.5 with experts: softmax scores to which a balancing bias is added, shared experts, dense layers at the ends."""
+    """ERNIE 4.5 with experts: softmax scores plus a balancing bias, shared experts, dense layers at the ends."""
     traits = Traits(qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", theta=500_000.0, interleaved=True)
     count, width = keys.whole("num_hidden_layers"), keys.whole("moe_intermediate_size")
     if keys.flag("use_bias"):
@@ -53,7 +53,7 @@ def hunyuan_moe(keys: Keys) -> Fields:
     keys.refuse("use_cla")
     keys.refuse("moe_layer_num_skipped", 0)
     for key in ("moe_intermediate_size", "use_mixed_mlp_moe", "use_qk_norm", "norm_topk_prob"):
-        keys.get(key)  # the class's own
+        keys.get(key)  # fixed by the class, so only marked as read
     width = keys.need("intermediate_size")
     if _same(keys, "num_shared_expert", 1) != 1:
         raise keys.fail("num_shared_expert: only one shared MLP in every layer is read")
@@ -70,7 +70,7 @@ def hunyuan_moe(keys: Keys) -> Fields:
 
 
 def _same(keys: Keys, key: str, default: int) -> int:
-    """A number that may be stated layer by layer, the same for all."""
+    """Return a number that may be stated per layer but must be equal in all layers."""
     value = keys.get(key, default)
     stated = set(value) if isinstance(value, list | tuple) else {value}
     if len(stated) != 1 or not isinstance(one := stated.pop(), int):
@@ -79,7 +79,7 @@ def _same(keys: Keys, key: str, default: int) -> int:
 
 
 def exaone_moe(keys: Keys) -> Fields:
-    """K-EXAONE: EXAONE 4's mixture of windows with the experts of DeepSeek-V3."""
+    """K-EXAONE: sliding windows as in EXAONE 4, experts as in DeepSeek-V3."""
     traits = Traits(
         qkv_bias=False, output_bias=False, qk_norm="head", windows="alternating", full_every=4, rotary="windowed"
     )
@@ -97,7 +97,7 @@ def glm4v_moe(keys: Keys) -> Fields:
 
 
 def bamba(keys: Keys) -> Fields:
-    """Bamba: Mamba-2, attention in the layers of ``attn_layer_indices``, an MLP after either."""
+    """Bamba: Mamba-2, with attention in the layers of ``attn_layer_indices``; an MLP in every layer."""
     count = keys.whole("num_hidden_layers")
     attending = set(keys.several("attn_layer_indices") or ())
     keys.get("z_loss_coefficient")

@@ -1,4 +1,4 @@
-"""Types of Hugging Face transformers that mix kinds of layers, or are built in a way of their own."""
+"""Types of Hugging Face transformers that mix kinds of layers or have an unusual structure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def qwen3_next(keys: Keys, *, experts: bool = True) -> Fields:
 
 
 def llama4(keys: Keys) -> Fields:
-    """Llama 4: attention in chunks with rotary embedding, or over everything without; experts in some layers."""
+    """Llama 4: attention in chunks with rotary embedding, or full attention without; experts in some layers."""
     count = keys.whole("num_hidden_layers")
     rotary = rotary_layers(keys, count)
     types = keys.several("layer_types", count) or ["chunked_attention" if each else FULL for each in rotary]
@@ -82,7 +82,7 @@ def llama4(keys: Keys) -> Fields:
         )
         mixers.append(("chunked" if chunk else "full", mixer))
     width = keys.whole("intermediate_size")
-    keys.get("intermediate_size_mlp")  # of dense layers, if there are any
+    keys.get("intermediate_size_mlp")  # marked as read, even without dense layers
     routed = Experts(
         num_experts=keys.need("num_local_experts"),
         top_k=keys.need("num_experts_per_tok"),
@@ -107,7 +107,7 @@ def mamba_model(keys: Keys) -> Fields:
 
 
 def granite_hybrid(keys: Keys) -> Fields:
-    """Granite 4: Mamba-2 or attention, then experts with a shared one, or that one alone."""
+    """Granite 4: Mamba-2 or attention in every layer, then routed and shared experts, or a dense MLP."""
     count = keys.whole("num_hidden_layers")
     stated = keys.several("layer_types", count) or keys.several("layers_block_type", count) or ["mamba"] * count
     types = [_NEMOTRON_WORDS.get(str(each), str(each)) for each in stated]
@@ -142,11 +142,11 @@ MAMBA2: Final[Mapping[str, tuple[str, ...]]] = {
     "conv_kernel": ("mamba_d_conv", "conv_kernel"),
     "chunk": ("mamba_chunk_size", "chunk_size"),
 }
-"""Field of a Mamba-2 layer -> the keys that types state it by."""
+"""Field of a Mamba-2 layer -> keys under which the types state it."""
 
 
 def mamba2_of(keys: Keys, names: Mapping[str, tuple[str, ...]]) -> Mamba2:
-    """A Mamba-2 layer; ``names``: the keys of each number, of which one is stated, here or by the class."""
+    """A Mamba-2 layer. ``names`` lists the keys of each number; the file or the class states one of them."""
 
     def first(names: tuple[str, ...]) -> int:
         return keys.whole(next((name for name in names if keys.get(name) is not None), names[0]))
@@ -171,7 +171,7 @@ _NEMOTRON_WORDS: Final = {"linear_attention": "mamba", "full_attention": "attent
 
 
 def nemotron_h(keys: Keys) -> Fields:
-    """Nemotron-H: one sub-layer per layer, Mamba-2, attention, MLP or experts."""
+    """Nemotron-H: one sub-layer per layer: Mamba-2, attention, MLP or experts."""
     pattern = keys.get("hybrid_override_pattern")
     stated = keys.several("layers_block_type") or keys.several("layer_types")
     if stated is None and not isinstance(pattern, str):
@@ -230,7 +230,7 @@ _NEMOTRON_PARTS: Final[Mapping[str, Callable[[Keys], LayerKind]]] = {
 
 
 def gpt_neox(keys: Keys) -> Fields:
-    """GPT-NeoX and Pythia: LayerNorm with biases, attention and MLP side by side."""
+    """GPT-NeoX and Pythia: LayerNorm with biases, attention and MLP in parallel."""
     fraction = keys.number("rotary_pct", 0.25) or 0.25
     bias = keys.flag("attention_bias", default=True)
     base = keys.number("rotary_emb_base", 10_000.0) or 10_000.0
@@ -247,7 +247,7 @@ def gpt_neox(keys: Keys) -> Fields:
 
 
 def gpt2(keys: Keys) -> Fields:
-    """GPT-2 and GPTBigCode, whose heads may share keys: learned positions, LayerNorm and biases everywhere."""
+    """GPT-2 and GPTBigCode (where heads may share keys): learned positions, LayerNorm and biases everywhere."""
     hidden, heads = keys.whole("n_embd"), keys.whole("n_head")
     if heads < 1 or hidden % heads:
         raise keys.fail(f"n_embd {hidden} is no multiple of n_head {heads}")

@@ -1,4 +1,4 @@
-"""Reading the keys of a Hugging Face ``config.json``: defaults as in transformers, wrong values named, reads remembered."""
+"""Read keys of a Hugging Face ``config.json``: class defaults, errors that name the key, a record of keys read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NO_MATTER: Final = frozenset((
     "use_mamba_kernels", "use_mtp", "use_sliding_window", "vision_config",
 ))  # fmt: skip
 NO_MATTER_ENDS: Final = ("_token_id", "_token_ids", "_token_index", "_dropout", "_loss_coef")
-"""Keys that change neither parameters nor cost nor what is written for a target."""
+"""Endings of further keys that change neither parameters, step time nor the settings written for a target."""
 
 _ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "silu": "silu",
@@ -47,7 +47,7 @@ _SCALINGS: Final = {"su": "longrope"}
 
 @dataclass(frozen=True)
 class Keys:
-    """The mapping of one file; ``seen`` collects the keys that were asked for, ``defaults`` holds what missing ones mean."""
+    """The mapping of one file. ``seen``: keys that were read. ``defaults``: values of missing keys."""
 
     config: Config
     seen: set[str] = field(default_factory=set)
@@ -55,35 +55,38 @@ class Keys:
 
     @property
     def model_type(self) -> str:
-        """What the file calls its type."""
+        """The file's ``model_type`` as text."""
         return str(self.config.get("model_type"))
 
     def fail(self, message: str) -> InputError:
-        """The error that says so of this config."""
+        """Return an InputError whose message names the config's type."""
         return InputError(f"config of model_type '{self.model_type}': {message}")
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, the class's where the key is missing, or the default where that says nothing or the value is null."""
+        """Return the file's value of ``key``, or the class's value if the key is missing.
+
+        ``default`` replaces a null, and a missing key without a class value.
+        """
         self.seen.add(key)
         value = self.config[key] if key in self.config else self.defaults.get(key)
         return default if value is None else value
 
     def need(self, key: str) -> Any:
-        """A key that the type cannot do without."""
+        """Return the value of a required key. Raises InputError if it is missing or null."""
         value = self.get(key)
         if value is None:
             raise self.fail(f"key '{key}' is missing")
         return value
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """A whole number, needed unless a default is given."""
+        """Return a whole number; the key is required unless a default is given."""
         value = self.need(key) if default is None else self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.fail(f"key '{key}' must be a whole number, got {value!r}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float | None:
-        """A number."""
+        """Return a number, or None."""
         value = self.get(key, default)
         if value is None:
             return None
@@ -92,14 +95,14 @@ class Keys:
         return float(value)
 
     def flag(self, key: str, *, default: bool = False) -> bool:
-        """true or false."""
+        """Return true or false."""
         value = self.get(key, default)
         if not isinstance(value, bool):
             raise self.fail(f"key '{key}' must be true or false, got {value!r}")
         return value
 
     def several(self, key: str, length: int | None = None) -> Sequence[Any] | None:
-        """A list, of ``length`` entries where that is given, or None where the key is missing or null."""
+        """Return a list, with ``length`` entries if that is given; None if the key is missing or null."""
         value = self.get(key)
         if value is None:
             return None
@@ -110,7 +113,7 @@ class Keys:
         return value
 
     def refuse(self, key: str, *harmless: Any) -> None:
-        """Refuse a value that no part of the package describes. null, false and ``harmless`` ones are let through."""
+        """Raise InputError for a value that the package cannot describe; null, false and ``harmless`` values pass."""
         value = self.get(key)
         if value not in (None, False, *harmless):
             raise self.fail(
@@ -118,7 +121,7 @@ class Keys:
             )
 
     def head_dim(self) -> int:
-        """``head_dim``, or hidden_size / heads where the config does not state it (the library's rule)."""
+        """Return ``head_dim``, or hidden_size / heads if the config does not state it (the library's rule)."""
         if self.get("head_dim") is not None:
             return self.whole("head_dim")
         hidden, heads = self.whole("hidden_size"), self.whole("num_attention_heads")
@@ -129,8 +132,8 @@ class Keys:
         return hidden // heads
 
     def activation(self, key: str = "hidden_act", default: str = "silu") -> Activation:
-        """The activation function."""
-        self.seen.add("hidden_act")  # beside the class's own key it says nothing
+        """Return the activation function."""
+        self.seen.add("hidden_act")  # ignored if the class has a key of its own
         name = self.get(key, default)
         if name not in _ACTIVATIONS:
             raise self.fail(f"{key} {name!r} is not read; known: {', '.join(_ACTIVATIONS)}")
@@ -145,10 +148,10 @@ class Keys:
         interleaved: bool = False,
         scaled: bool = True,
     ) -> Rope:
-        """The rotary embedding: ``rope_parameters`` (transformers 5), else ``rope_theta`` and ``rope_scaling``.
+        """Return the rotary embedding: ``rope_parameters`` (transformers 5), else ``rope_theta`` and ``rope_scaling``.
 
-        ``base`` and ``fraction`` are the type's defaults; ``layer_type`` picks a part of parameters stated per layer type;
-        ``scaled``: ``rope_scaling`` holds for these layers.
+        ``base`` and ``fraction`` are the type's defaults. ``layer_type`` selects among parameters stated per layer
+        type. ``scaled``: ``rope_scaling`` applies to these layers.
         """
         stated = self._mapping("rope_parameters")
         if layer_type is not None and isinstance(stated.get(layer_type), Mapping):
@@ -156,7 +159,7 @@ class Keys:
         legacy, own = self._mapping("rope_scaling") if scaled else {}, self.number("rope_theta", base)
         local = self.number("rope_local_base_freq")
         if layer_type == "sliding_attention" and local is not None:
-            legacy, own = {}, local  # Gemma 3 scales the layers that see everything
+            legacy, own = {}, local  # Gemma 3 scales only layers with full attention
         stated = {**legacy, **stated}
         theta = stated.get("rope_theta", stated.get("theta", own))
         part = stated.get("partial_rotary_factor", self.number("partial_rotary_factor", fraction))
@@ -191,7 +194,7 @@ class Keys:
         )  # fmt: skip
 
     def unread(self) -> list[str]:
-        """Keys with a value that nobody asked for and that may matter: neither null nor false nor 0."""
+        """Keys that nothing has read and that may matter: their value is neither null, false nor 0."""
         return sorted(
             key
             for key, value in self.config.items()

@@ -1,7 +1,7 @@
-"""Types of Hugging Face transformers with ordinary attention: what sets them apart is data (``Traits``).
+"""Types of Hugging Face transformers with ordinary attention; the differences between them are data (``Traits``).
 
-Each builder returns the fields of a ``Decoder`` that the shape of its layers decides. Defaults are those of the configuration
-classes of transformers 5.23.0.
+Each builder returns the fields of a ``Decoder`` that define its layers. Defaults are those of the configuration classes
+of transformers 5.23.0.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ SLIDING: Final = "sliding_attention"
 
 @dataclass(frozen=True)
 class Traits:
-    """What sets a type with ordinary attention apart.
+    """Properties of a type with ordinary attention.
 
     Attributes:
-        qkv_bias, output_bias: True, False, or the key that says it.
-        qk_norm: norm of q and k; ``stated``: per head where ``use_qk_norm`` says so.
+        qkv_bias, output_bias: True, False, or the key that states it.
+        qk_norm: norm of q and k; ``stated``: per head if ``use_qk_norm`` is true.
         norms: where sub-layers are normalised.
-        theta, fraction: rotary base and rotated share where the config is silent.
+        theta, fraction: rotary base and rotated share if the config states none.
         interleaved: neighbouring features are rotated together.
-        windows: which layers see a sliding window: none, all, every layer but each ``full_every``-th, or from
-            ``max_window_layers`` on where ``use_sliding_window`` is set.
+        windows: layers with a sliding window: none, all, every layer except each ``full_every``-th, or from
+            ``max_window_layers`` on if ``use_sliding_window`` is set.
         sliding_scaled: ``rope_scaling`` also stretches the layers with a window.
         activation: key of the activation function.
-        gemma: embedding vectors are scaled by √hidden_size, norm weights are stored less one.
-        offset_norm: norm weights are stored less one.
+        gemma: embedding vectors are scaled by √hidden_size, and norm weights are stored minus one.
+        offset_norm: norm weights are stored minus one.
         norm: the norm between sub-layers.
         gated, mlp_bias: the MLP has a gate; its biases, as ``qkv_bias``.
-        rotary: which layers rotate q and k: all, those with a window where there is one (``windowed``), or as
-            ``no_rope_layers`` says (``stated``).
-        parallel: True, False, or the key that says whether attention and MLP work side by side; they share a norm.
+        rotary: layers that rotate q and k: all, those with a window if there is one (``windowed``), or those of
+            ``no_rope_layers`` (``stated``).
+        parallel: True, False, or the key that states it: attention and MLP run in parallel and share a norm.
         head_bias: bias of the output matrix over the vocabulary, as ``qkv_bias``.
         dropouts: keys of the dropout between sub-layers.
         refused: keys whose layers are not described.
@@ -104,7 +104,7 @@ def attention_of(keys: Keys, traits: Traits, layer_type: str, **more: Any) -> At
 
 
 def _layer_types(keys: Keys, traits: Traits) -> list[str]:
-    """full_attention or sliding_attention of every layer: ``layer_types``, or the type's rule."""
+    """full_attention or sliding_attention for every layer, from ``layer_types`` or by the type's rule."""
     count = keys.whole("num_hidden_layers")
     window = keys.get("sliding_window")
     if traits.windows == "none":
@@ -132,7 +132,7 @@ def assemble(layers: Sequence[tuple[str, LayerKind]]) -> Fields:
 
 
 def compose(mixers: Sequence[tuple[str, Mixer]], feeds: Sequence[tuple[str, FeedForward]], **more: Any) -> Fields:
-    """Layers from a named mixer and a named feed-forward each; a part of the name that all layers share is left out."""
+    """Layers of one named mixer and one named feed-forward each; name parts that all layers share are left out."""
     many_mixers, many_feeds = len({name for name, _ in mixers}) > 1, len({name for name, _ in feeds}) > 1
     layers = []
     for (mixer_name, mixer), (feed_name, feed) in zip(mixers, feeds, strict=True):
@@ -142,6 +142,7 @@ def compose(mixers: Sequence[tuple[str, Mixer]], feeds: Sequence[tuple[str, Feed
 
 
 def mixers_of(keys: Keys, traits: Traits, **more: Any) -> list[tuple[str, Mixer]]:
+    """(name, attention) of every layer; equal layers share one object."""
     types = _layer_types(keys, traits)
     unknown = sorted(set(types) - {FULL, SLIDING})
     if unknown:
@@ -166,7 +167,7 @@ def _rotated(keys: Keys, traits: Traits, types: Sequence[str]) -> list[bool]:
 
 
 def rotary_layers(keys: Keys, count: int) -> list[bool]:
-    """The layers that ``no_rope_layers`` marks with 1, or all but each ``no_rope_layer_interval``-th."""
+    """Whether each layer rotates q and k: 1 in ``no_rope_layers``, else all but each ``no_rope_layer_interval``-th."""
     interval = keys.whole("no_rope_layer_interval", 4)
     stated = keys.several("no_rope_layers") or [int((layer + 1) % interval != 0) for layer in range(count)]
     if len(stated) != count:
@@ -235,9 +236,9 @@ def experts(
     score: Literal["softmax", "sigmoid"] = "softmax",
     **more: Any,
 ) -> Fields:
-    """Attention and routed experts, dense layers among them where ``mlp_only_layers`` or ``decoder_sparse_step`` say so.
+    """Attention and routed experts; some layers are dense if ``mlp_only_layers`` or ``decoder_sparse_step`` say so.
 
-    ``normalized``: whether routing weights add up to one; None: as ``norm_topk_prob`` says.
+    ``normalized``: whether routing weights add up to one; None: the key ``norm_topk_prob`` decides.
     """
     mixers = mixers_of(keys, traits, **more)
     keys.refuse("clip_qkv")
@@ -248,10 +249,10 @@ def experts(
 
 
 def minimax_m2(keys: Keys) -> Fields:
-    """MiniMax M2: grouped-query attention in every layer, experts that a sigmoid chooses."""
+    """MiniMax M2: grouped-query attention in every layer, experts chosen by a sigmoid."""
     keys.refuse("shared_intermediate_size", 0)
     for key in ("mtp_transformer_layers", "qk_norm_type", "scoring_func", "use_qk_norm", "use_routing_bias"):
-        keys.get(key)  # the class's own
+        keys.get(key)  # fixed by the class, so only marked as read
     if set(keys.several("attn_type_list") or (1,)) != {1}:
         raise keys.fail("attn_type_list has layers of linear attention, which are not read")
     traits = Traits(qkv_bias=False, output_bias=False, qk_norm="full", theta=5_000_000.0)
@@ -271,7 +272,7 @@ def routed_of(
     biased: bool = False,
     score: Literal["softmax", "sigmoid"] = "softmax",
 ) -> Experts:
-    """Experts, with a gated shared one where its width is stated (Qwen); those that a sigmoid chooses are balanced by a bias."""
+    """Experts, with a gated shared one if its width is stated (Qwen); a sigmoid router has a balancing bias."""
     unbiased: Literal["none", "balancing"] = "balancing" if score == "sigmoid" else "none"
     shared, activation = keys.whole("shared_expert_intermediate_size", 0), keys.activation()
     return Experts(
@@ -288,12 +289,12 @@ def routed_of(
 
 
 def sparse_feeds(keys: Keys, routed: Experts, count: int) -> list[tuple[str, FeedForward]]:
-    """Experts in every ``decoder_sparse_step``-th layer that ``mlp_only_layers`` does not name."""
+    """Experts in every ``decoder_sparse_step``-th layer, except in layers that ``mlp_only_layers`` names."""
     dense_layers = set(keys.several("mlp_only_layers") or ())
     step = keys.whole("decoder_sparse_step", 1)
     if step < 1:
         raise keys.fail(f"decoder_sparse_step {step} must be at least 1")
-    keys.get("intermediate_size")  # of dense layers, if there are any
+    keys.get("intermediate_size")  # marked as read, even without dense layers
     sparse = [layer not in dense_layers and (layer + 1) % step == 0 for layer in range(count)]
     feeds: dict[bool, tuple[str, FeedForward]] = {True: ("moe", routed)}
     if not all(sparse):
@@ -316,10 +317,11 @@ def shared_experts(
     leading: int = 0,
     names: tuple[str, str] = ("n_routed_experts", "n_shared_experts"),
 ) -> Fields:
-    """Dense layers (``leading`` where the file is silent), then routed and shared experts, or as ``mlp_layer_types`` says.
+    """Leading dense layers, then layers with routed and shared experts; ``mlp_layer_types`` replaces this rule.
 
     Args:
-        mixer: of all layers, or a named one of each.
+        mixer: one for all layers, or a named one for each.
+        leading: number of dense layers if the file states none.
         names: keys of the numbers of routed and of shared experts.
     """
     count = keys.whole("num_hidden_layers")
@@ -361,7 +363,7 @@ def latent(keys: Keys, *, score: Literal["softmax", "sigmoid"], normalized: bool
         rope=keys.rope(10_000.0, interleaved=True),
     )
     for key in ("num_key_value_heads", "head_dim", "qk_head_dim", "scoring_func", "rope_interleave"):
-        keys.get(key)  # follow from the others, or the type's own
+        keys.get(key)  # follow from other keys or the type, so only marked as read
     whole = keys.flag("norm_topk_prob", default=normalized)
     return shared_experts(keys, mixer, score=score, normalized=whole, leading=leading)
 

@@ -1,4 +1,4 @@
-"""Model types of Hugging Face transformers -> what reads them."""
+"""Model types of Hugging Face transformers and the builders that read them."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ TYPES: Final[Mapping[str, Builder]] = {
     "gpt2": gpt2,
     "gpt_bigcode": gpt2,
 }  # fmt: skip
-"""Model type -> what reads it."""
+"""Model type -> builder that reads it."""
 
 NESTED: Final[Mapping[str, str]] = {"llama4": "llama4_text", "gemma3": "gemma3_text"}
-"""Types whose ``text_config`` may leave out its type -> that."""
+"""Types whose ``text_config`` may omit its own type -> that type."""
 
 FLAT: Final[Mapping[str, str]] = {"qwen2_vl": "qwen2_5_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
-"""Types whose published files hold the language model's keys beside those of the images -> its type."""
+"""Types whose published files mix the language model's keys with those of images -> type of the language model."""
 
 NOT_DESCRIBED: Final[Mapping[str, str]] = {
     "bloom": "positions by ALiBi and a norm after the embedding",
@@ -152,13 +152,13 @@ NOT_DESCRIBED: Final[Mapping[str, str]] = {
     "deepseek_v32": "an indexer that picks the keys of every query (sparse attention)",
     "glm_moe_dsa": "an indexer that picks the keys of every query (sparse attention)",
 }
-"""Types that are not read -> what in their layers no kind of layer describes."""
+"""Types that are not read -> the part of their layers that no layer kind describes."""
 
 TIED: Final = frozenset((
     "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "starcoder2", "smollm3", "ernie4_5", "ernie4_5_moe",
     "cohere", "cohere2", "falcon", "opt",
 ))  # fmt: skip
-"""Types whose embedding is the output matrix unless the config says otherwise."""
+"""Types whose output matrix is the embedding unless the config states otherwise."""
 
 EPSILON_KEYS: Final = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon")
-"""Keys of the norm's epsilon, whichever the type uses."""
+"""Keys of the norm's epsilon in all types."""

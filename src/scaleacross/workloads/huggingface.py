@@ -1,4 +1,4 @@
-"""``config.json`` of a published model -> workload."""
+"""Turn the ``config.json`` of a published model into a workload."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from scaleacross.workloads.workload import MAX_LAYERS
 
 LAYER_KEYS: Final = ("num_hidden_layers", "n_layer")
 LANGUAGE_HEADS: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-"""Parts of the names of transformers' classes that predict tokens of the vocabulary."""
+"""Substrings of transformers' class names whose models have an output matrix over the vocabulary."""
 INHERITED: Final = ("quantization_config", "tie_word_embeddings")
-"""Keys beside a ``text_config`` that hold for it where it does not state them."""
+"""Keys outside ``text_config`` that also hold for it unless it states them."""
 MAX_SHOWN: Final = 20
-"""Characters of a value that is shown with its key."""
+"""Largest length of a value that is shown with its key, characters."""
 READ_AS: Final = "read_as"
-"""Key of the mapping that names the type whose layers the model has."""
+"""Key that names the type whose layers a model of unknown type has."""
 
 
 def from_hf_config(config: Config, name: str, read_as: str | None = None) -> Decoder:
-    """The workload that a Hugging Face transformers config describes.
+    """Return the workload that a Hugging Face transformers config describes.
 
     Args:
-        config: the mapping of the file; of a multimodal model the language model alone is read (``text_config``).
+        config: mapping of the file; for a multimodal model only the language model is read (``text_config``).
         name: name of the workload.
-        read_as: read a type that is not known as this one; the mapping's own key ``read_as`` says the same.
+        read_as: type to read an unknown type as; the mapping's own key ``read_as`` has the same meaning.
 
     Raises:
         InputError: a model type that is not supported, a missing key, or values that contradict each other.
@@ -50,7 +50,7 @@ def from_hf_config(config: Config, name: str, read_as: str | None = None) -> Dec
     if not (read_as or config.get(READ_AS)):
         _require_language_model(classes, chosen)
     keys = Keys(config, defaults=CLASS_DEFAULTS[chosen])
-    for key in LAYER_KEYS:  # readers list the layers one by one
+    for key in LAYER_KEYS:  # builders list all layers, so limit their number first
         if keys.get(key) is not None and keys.whole(key) > MAX_LAYERS:
             raise keys.fail(f"{key} {keys.whole(key):,}: at most {MAX_LAYERS:,} layers are planned")
     try:
@@ -64,7 +64,7 @@ def from_hf_config(config: Config, name: str, read_as: str | None = None) -> Dec
 
 
 def _require_language_model(classes: object, chosen: str) -> None:
-    """Raise InputError where the file's class has another head than the output matrix over the vocabulary."""
+    """Raise InputError if the file's class has no output matrix over the vocabulary."""
     named = [str(one) for one in classes] if isinstance(classes, list | tuple) else []
     others = [one for one in named if not any(head in one for head in LANGUAGE_HEADS)]
     if others:
@@ -75,7 +75,7 @@ def _require_language_model(classes: object, chosen: str) -> None:
 
 
 def _shared(keys: Keys, name: str) -> dict[str, Any]:
-    """The fields that every type states in the same way."""
+    """Fields that every type states in the same way."""
     known = [key for key in EPSILON_KEYS if keys.get(key) is not None]
     epsilon = next((keys.number(key) for key in sorted(known, key=lambda key: key not in keys.config)), None)
     hidden = {} if keys.get("n_embd") is not None else {"hidden_size": keys.need("hidden_size")}
@@ -90,7 +90,7 @@ def _shared(keys: Keys, name: str) -> dict[str, Any]:
 
 
 def _quantization(stated: Any) -> str | None:
-    """What ``quantization_config`` says, in a few words."""
+    """Short text on ``quantization_config``; None without one."""
     if not isinstance(stated, Mapping):
         return None
     method = str(stated.get("quant_method", "unnamed method"))
@@ -99,13 +99,16 @@ def _quantization(stated: Any) -> str | None:
 
 
 def _shown(key: str, value: object) -> str:
-    """A key with its value, where that is short."""
+    """A key, with its value if that is short."""
     text = str(value)
     return f"{key} {text}" if len(text) <= MAX_SHOWN else key
 
 
 def _unknown(config: Config, chosen: object) -> str:
-    """The message about a type that is not read: which keys no reader knows, and which reader knows most of the others."""
+    """Message for a type that is not read.
+
+    It names the supported type with the fewest unread keys, and those keys.
+    """
     supported = f"supported: {', '.join(TYPES)}"
     if isinstance(chosen, str) and chosen in NOT_DESCRIBED:
         return f"model_type {chosen!r} is not read: its layers have {NOT_DESCRIBED[chosen]}, which no kind of layer describes"
@@ -125,7 +128,7 @@ def _unknown(config: Config, chosen: object) -> str:
 
 
 def _read_as(config: Config, model_type: str) -> Decoder | None:
-    """What reading ``config`` as ``model_type`` gives, or None where it cannot be read so."""
+    """Result of reading ``config`` as ``model_type``; None if that fails."""
     try:
         return from_hf_config(config, "model", read_as=model_type)
     except InputError:

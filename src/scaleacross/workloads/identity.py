@@ -1,7 +1,7 @@
-"""What makes a model this model without changing its cost: rotary embedding, router rule, multipliers.
+"""Properties that identify a model but do not change its step time: rotary embedding, router rule, multipliers.
 
-A target that builds the model needs these values; of all only the router's groups change a cost (``equal_copies``). None
-means: the workload does not state it.
+A target that builds the model needs these values. Only the router's groups change a prediction (``equal_copies``). None
+means that the workload does not state the value.
 """
 
 from __future__ import annotations

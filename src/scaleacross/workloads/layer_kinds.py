@@ -1,6 +1,6 @@
-"""The composable halves of a decoder layer: what mixes tokens, and what works on each token alone.
+"""The halves of a decoder layer: mixers, which combine tokens, and feed-forwards, which work on each token alone.
 
-Every mixer and feed-forward lowers to ``Part``s; ``LayerKind`` puts one of each (or one alone) around the residual stream.
+Each lowers to ``Part``s. ``LayerKind`` joins one of each, or one alone, to the residual stream.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Attention(Spec):
         return self
 
     def lower(self, hidden_size: int) -> Parts:
-        """The parts of the sub-layer."""
+        """Parts of the sub-layer."""
         return parts.grouped_query_attention(
             hidden_size,
             self.num_heads,
@@ -85,7 +85,7 @@ class Latent(Spec):
     rope: Rope | None = Field(default=None, description="rotary embedding; null: not stated")
 
     def lower(self, hidden_size: int) -> Parts:
-        """The parts of the sub-layer."""
+        """Parts of the sub-layer."""
         return parts.latent_attention(
             hidden_size,
             self.num_heads,
@@ -108,7 +108,7 @@ class GatedDeltaNet(Spec):
     conv_kernel: PositiveInt = Field(description="positions of the depthwise convolution on q, k and v")
 
     def lower(self, hidden_size: int) -> Parts:
-        """The parts of the sub-layer."""
+        """Parts of the sub-layer."""
         return recurrent_parts.gated_delta_net(
             hidden_size,
             self.num_key_heads,
@@ -133,7 +133,7 @@ class Mamba2(Spec):
     chunk: PositiveInt = Field(default=128, description="positions that the scan handles as a matrix product")
 
     def lower(self, hidden_size: int) -> Parts:
-        """The parts of the sub-layer."""
+        """Parts of the sub-layer."""
         return recurrent_parts.mamba2(
             hidden_size,
             self.num_heads,
@@ -157,12 +157,12 @@ class Mlp(Spec):
     bias: bool = Field(default=False, description="biases of the projections")
 
     def lower(self, hidden_size: int) -> Parts:
-        """The parts of the sub-layer."""
+        """Parts of the sub-layer."""
         return whole(parts.mlp(hidden_size, self.width, gated=self.gated, bias=self.bias), "mlp")
 
 
 class Experts(Spec):
-    """Routed experts, with or without experts that every token visits."""
+    """Routed experts, with or without shared experts that every token visits."""
 
     kind: Literal["experts"] = "experts"
     num_experts: PositiveInt = Field(description="routed experts")
@@ -194,11 +194,11 @@ class Experts(Spec):
 
     @property
     def groups(self) -> tuple[int, int]:
-        """Groups of experts, and those that a token may choose from."""
+        """(number of groups of experts, number of groups that a token may choose from)."""
         return (self.router.num_groups, self.router.group_top_k) if self.router else (1, 1)
 
     def lower(self, hidden_size: int) -> Parts:
-        """The parts of the sub-layer."""
+        """Parts of the sub-layer."""
         routed = parts.routed_experts(
             hidden_size,
             self.width,
@@ -244,7 +244,7 @@ class LayerKind(Spec):
     def lower(
         self, name: str, hidden_size: int, norm: parts.Norm, *, dropout: bool, before: Parts = ()
     ) -> LayerProfile:
-        """The layer's profile, named ``name``, with parts that run ``before`` its first sub-layer."""
+        """Profile of the layer, called ``name``; ``before`` are parts that run before its first sub-layer."""
         out: list[parts.Part] = []
         halves = [half for half in (self.mixer, self.feed_forward) if half is not None]
         for half in halves:
@@ -259,7 +259,7 @@ class LayerKind(Spec):
 
 
 def _input_norm(half: Mixer | FeedForward, hidden_size: int, kind: parts.Norm) -> parts.Part:
-    """The norm before a sub-layer, with the module that runs it again."""
+    """The norm before a sub-layer, tagged with the module that reruns it."""
     norm = parts.norm(hidden_size, kind)
     if isinstance(half, Latent | Experts):
         return recomputed_by(norm, "layernorm", NORM_OUTPUT)

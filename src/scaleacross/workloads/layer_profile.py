@@ -1,7 +1,8 @@
-"""What one layer asks of the machine, whatever family it comes from. Nothing downstream of this asks which family it was.
+"""Profile of one layer and of a whole model, the same type for every model family.
 
-Symbols: *token* = one position of one sequence on one data-parallel replica; a rank holds sequence/cp of them per sequence.
-Counts are per token and for the whole layer, before any sharding; ``shard`` says which axes divide them.
+Cost models, step graph and search read only this profile and never ask for the family. A *token* is one position of one
+sequence on one data-parallel replica; a rank holds sequence/cp of them per sequence. Counts are per token and for the
+whole layer, before any sharding; ``shard`` names the axes that divide them.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ GemmShard = Literal["column", "row", "none", "expert_column", "expert_row"]
 class Gemm:
     """A matrix product ``tokens × in_features → out_features``.
 
-    ``tokens_per_token`` is 1 for a dense layer and top-k for routed experts (summed over the experts of the layer).
-    ``always_16_bit`` marks products that 8- and 4-bit recipes leave in 16 bit (output projection, router).
-    ``siblings``: products of the same input, this one included, whose gradients for it are added up afterwards.
-    ``trained``: its weights have a gradient. ``modules``: what runs it again if recomputed. ``selective``: share of it that
-    selective recomputation runs again. ``bias``: it adds one.
+    ``tokens_per_token``: 1 for a dense layer, top-k for routed experts (summed over the experts of the layer).
+    ``always_16_bit``: 8- and 4-bit recipes leave it in 16 bit (output projection, router). ``siblings``: products with
+    the same input, itself included, whose input gradients are added up. ``trained``: its weights have a gradient.
+    ``modules``: modules that rerun it. ``selective``: share that selective recomputation reruns. ``bias``: it has a
+    bias.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Gemm:
 
     @property
     def flop_per_token(self) -> float:
-        """Forward FLOP per token: 2 · in · out · tokens_per_token. Either gradient costs the same again."""
+        """Forward FLOP per token: 2 · in · out · tokens_per_token. Each of the two gradients needs the same again."""
         return 2.0 * self.in_features * self.out_features * self.tokens_per_token
 
 
@@ -62,9 +63,9 @@ class Gemm:
 class Attention:
     """Scaled dot-product attention core (the projections are Gemms). Heads are divided by tp, the sequence by cp.
 
-    ``fused`` kernels skip the upper triangle and never store the s × s scores; unfused ones (before FlashAttention) do both,
-    with dropout on the scores. ``rate_ratio``: speed over that of the accelerator's own attention efficiency (an older
-    kernel is slower). ``window``: positions that a query sees; ``chunk``: positions that attention stays among; ``sinks``: a
+    ``fused`` kernels skip the upper triangle and never store the s × s scores. Unfused ones (before FlashAttention) do
+    both, with dropout on the scores. ``rate_ratio``: speed over that of the accelerator's own attention efficiency.
+    ``window``: positions that a query sees. ``chunk``: length of the chunks that attention stays inside. ``sinks``: a
     learned logit per head takes part in the softmax.
     """
 
@@ -79,10 +80,10 @@ class Attention:
     sinks: bool = False
 
     def reach(self, sequence_length: int) -> float:
-        """Length of the causal sequence whose triangle has as many scores per query: s, or less with a window or chunks.
+        """Length of a causal sequence with as many scores per query: s, or less with a window or chunks.
 
-        A window of w < s positions leaves w·(2s − w) / 2 of the s² / 2 scores, chunks of c positions c·s / 2 (c divides s, or
-        the last chunk is taken for whole).
+        A window of w < s positions leaves w·(2s − w) / 2 of the s² / 2 scores. Chunks of c positions leave c·s / 2: c
+        divides s, or the last chunk counts as a whole one.
         """
         if self.window is not None and self.window < sequence_length:
             return self.window * (2.0 - self.window / sequence_length)
@@ -97,7 +98,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The core of a linear-attention or state-space layer: a state per head, updated chunk by chunk. No cost grows with s².
+    """Core of a linear-attention or state-space layer: a state per head, updated by chunks; nothing grows with s².
 
     Attributes:
         heads: numbers of heads and groups that tp must divide.
@@ -116,11 +117,10 @@ class Recurrence:
 class ActivationBytes:
     """Activation bytes per token that one layer holds from its forward to its backward pass, at 2-byte precision.
 
-    ``sharded`` is divided by tp (sequence parallelism divides norms and residuals too, token copies in experts likewise),
-    ``replicated`` is not. ``of_context`` is held, divided by tp, for every further rank of context parallelism: of its tokens.
-    ``of_tp`` is held, divided by tp, where tp is above 1, and ``of_experts`` where experts lie on several ranks: results of
-    collectives that there are only then. ``of_divided`` is held, divided by tp, for every further rank of tp where it divides
-    routed experts: each of them has all token copies.
+    ``sharded`` is divided by tp (sequence parallelism also divides norms, residuals and experts' token copies).
+    ``replicated`` is not divided. The other fields are divided by tp. ``of_context`` is held once for every further
+    rank of cp. ``of_tp`` is held if tp is above 1, ``of_experts`` if experts are spread over ranks: collectives return
+    them only then. ``of_divided`` is held once for every further rank of tp that divides experts: each has all copies.
     """
 
     sharded: float
@@ -133,14 +133,14 @@ class ActivationBytes:
 
 @dataclass(frozen=True)
 class ModuleShare:
-    """What recomputing one module of a layer frees and repeats, beside the products that carry its name.
+    """Bytes freed and work repeated when one module of a layer is recomputed, besides the products that carry its name.
 
     Attributes:
         freed_bytes: activation bytes per token that need not be kept.
         elementwise_bytes: HBM bytes per token that its element-wise kernels move again.
         stream_freed_bytes, stream_elementwise_bytes: parts of both on the tensor between layers.
-        tp_gathers: gathers (= scatters) of the tokens × hidden tensor over tp that run again, without those of routed experts.
-        attention: attention runs again, and what cp exchanges for it.
+        tp_gathers: gathers (= scatters) of the tokens × hidden tensor over tp that run again, without routed experts'.
+        attention: attention runs again, and so does its exchange over cp.
         experts: dispatch and combine run again.
     """
 
@@ -165,25 +165,25 @@ class LayerProfile:
         num_parameters: parameters outside routed experts.
         num_replicated_parameters: those of them that tp does not divide (norms, router, latent projections).
         num_expert_parameters: parameters of all routed experts of the layer.
-        elementwise_bytes: HBM bytes per token read and written by norms, activation, residuals, rotary embedding, loss (forward).
+        elementwise_bytes: HBM bytes per token of norms, activation, residuals, rotary embedding and loss (forward).
         activations: policy -> bytes per token held for the backward pass (keys none, selective, full).
         hidden_size: features of the tensor between layers (tp collectives, pipeline messages).
-        tp_gathers: gathers (= scatters) of the tokens × hidden tensor over tp in one forward pass, without those of routed
-            experts; the backward pass has as many.
-        routed_gathers: those of routed experts that tp divides, in such tensors. Whole experts on the lanes of tp have none:
-            tokens, divided by sequence parallelism already, go straight to them.
-        stream_bytes: part of ``elementwise_bytes`` on the tensor between layers, and
-        stream_activation_bytes: part of the held activations there: both are divided by tp only with sequence parallelism.
+        tp_gathers: gathers (= scatters) of the tokens × hidden tensor over tp in one forward pass, without those of
+            routed experts; the backward pass has as many.
+        routed_gathers: gathers of routed experts that tp divides, in the same unit. Folded experts have none: tokens,
+            already divided by sequence parallelism, go straight to them.
+        stream_bytes: part of ``elementwise_bytes`` on the tensor between layers, divided by sequence parallelism alone.
+        stream_activation_bytes: part of held activations on that tensor, divided by sequence parallelism alone.
         replicated_elementwise_bytes: part of ``elementwise_bytes`` that tp does not divide.
-        autograd_bytes: activation bytes per token held beyond these where operators run one by one.
-        by_operator: selective recomputation keeps results operator by operator (``variants.with_operator_recompute``), and
-        sends_again: none of a scatter over tp or of an all-to-all of experts.
+        autograd_bytes: further activation bytes per token that are held where operators run one by one.
+        by_operator: selective recomputation keeps results operator by operator (``variants.with_operator_recompute``).
+        sends_again: with ``by_operator``, scatters over tp and experts' all-to-alls run again, their results not kept.
         full_recompute_fraction: share of the forward time that full recomputation repeats.
         kv_features: features of key and value together that cp exchanges per token (0 without attention).
-        modules: what recomputing a module of the layer frees and repeats; those that the layer has not do nothing.
+        modules: module -> bytes freed and work repeated when it is recomputed; modules that are left out do nothing.
         routed_tokens: token copies sent to experts per token (top-k; 0 for a dense layer).
-        num_frozen_parameters, num_frozen_replicated_parameters, num_frozen_expert_parameters: parts of the three counts above
-            that are not trained.
+        num_frozen_parameters, num_frozen_replicated_parameters, num_frozen_expert_parameters: parts of the three counts
+            above that are not trained.
     """
 
     name: str
@@ -218,30 +218,32 @@ class LayerProfile:
         return self.total_parameters - self.num_frozen_parameters - self.num_frozen_expert_parameters
 
     def kept(self, policy: str) -> ActivationBytes:
-        """Bytes per token held for the backward pass under a policy of ``RECOMPUTES``."""
+        """Bytes per token held for the backward pass under ``policy``, one of ``RECOMPUTES``."""
         if policy in PLAIN:
             return self.activations[policy]
         whole, shares = self.activations["none"], self.recomputed(policy)
         if policy in PARTS:
             return _blend(whole, self.activations["full"], rerun_share(policy))
         freed = sum(share.freed_bytes for share in shares)
+        # without sequence parallelism the freed tensors between layers are replicated
         stream = sum(share.stream_freed_bytes for share in shares) if self.replicated_elementwise_bytes else 0.0
+        # dispatch runs again, so no token copies are kept
         copies = 0.0 if any(share.experts for share in shares) else whole.of_divided
         changes = {"sharded": whole.sharded - (freed - stream), "replicated": whole.replicated - stream}
         return replace(whole, **changes, of_divided=copies)
 
     @cached_property
     def least_kept(self) -> ActivationBytes:
-        """Every part of ``kept`` at its least under any policy."""
+        """Field by field the least value of ``kept`` over all policies."""
         every = [self.kept(policy) for policy in RECOMPUTES]
         return ActivationBytes(*(min(getattr(one, f.name) for one in every) for f in fields(ActivationBytes)))
 
     def recomputed(self, policy: str) -> tuple[ModuleShare, ...]:
-        """The modules of the layer that a policy recomputes by name."""
+        """Shares of the layer's modules that ``policy`` recomputes by name."""
         return tuple(self.modules[module] for module in modules_of(policy) if module in self.modules)
 
     def gathers_again(self, policy: str) -> float:
-        """Of ``tp_gathers`` those that a policy repeats in the backward pass; a gather alone is half of such a pair."""
+        """Number of ``tp_gathers`` that ``policy`` repeats in the backward pass; a gather alone counts 0.5."""
         if policy == "selective" and self.by_operator:
             return self.tp_gathers * (1.0 if self.sends_again else 0.5)
         if policy in PLAIN or policy in PARTS:
@@ -249,7 +251,7 @@ class LayerProfile:
         return sum(share.tp_gathers for share in self.recomputed(policy))
 
     def routed_again(self, policy: str) -> float:
-        """Share of ``routed_gathers`` that a policy repeats, as ``gathers_again``."""
+        """Share of ``routed_gathers`` that ``policy`` repeats, counted as in ``gathers_again``."""
         if policy == "selective" and self.by_operator:
             return 1.0 if self.sends_again else 0.5
         return tokens_again(policy)
@@ -262,7 +264,7 @@ class LayerProfile:
 
     @property
     def exchanges_over_cp(self) -> bool:
-        """Whether context parallelism moves anything for this layer: keys and values, or a recurrence's inputs and outputs."""
+        """Whether cp exchanges data for this layer: keys and values, or a recurrence's inputs and outputs."""
         return self.attention is not None or self.recurrence is not None
 
     @property
@@ -280,14 +282,14 @@ class LayerProfile:
         return self.num_parameters + self.num_expert_parameters
 
     def forward_flop_per_token(self, sequence_length: int) -> float:
-        """Model FLOP per token of the forward pass (causal half of attention counted)."""
+        """Model FLOP per token of the forward pass; causal attention counts half of the square."""
         gemm = sum(g.flop_per_token for g in self.gemms)
         core = self.recurrence.flop_per_token if self.recurrence else 0.0
         return gemm + core + (self.attention.flop_per_token(sequence_length) if self.attention else 0.0)
 
 
 def _blend(kept: ActivationBytes, rerun: ActivationBytes, share: float) -> ActivationBytes:
-    """The mean layer where a share of them is rerun."""
+    """Mean bytes per layer where ``share`` of the layers are rerun."""
     names = (field.name for field in fields(ActivationBytes))
     return ActivationBytes(*(getattr(kept, n) * (1 - share) + getattr(rerun, n) * share for n in names))
 
@@ -296,9 +298,10 @@ def _blend(kept: ActivationBytes, rerun: ActivationBytes, share: float) -> Activ
 class ModelProfile:
     """A model: embedding, a sequence of runs of equal layers, and a head.
 
-    ``blocks`` lists (profile, how many in a row) in model order. ``embedding`` sits with the first stage, ``head`` (final norm,
-    output projection, loss) with the last. A token's experts lie in ``chosen_groups`` of ``expert_groups`` groups. The last
-    ``num_prediction_layers`` layers look up tokens in an embedding of their own stage: another rank than the first has a copy.
+    ``blocks`` lists (profile, number of layers in a row) in model order. ``embedding`` sits with the first stage,
+    ``head`` (final norm, output projection, loss) with the last. A token's experts lie in ``chosen_groups`` of
+    ``expert_groups`` groups. The last ``num_prediction_layers`` layers need an embedding on their own stage: a copy
+    unless it is the first.
     """
 
     name: str
@@ -313,22 +316,22 @@ class ModelProfile:
 
     @property
     def num_layers(self) -> int:
-        """Transformer layers, those that predict further tokens too, without embedding and head."""
+        """Transformer layers including prediction layers, without embedding and head."""
         return sum(count for _, count in self.blocks)
 
     @cached_property
     def layers(self) -> tuple[LayerProfile, ...]:
-        """The layers of all blocks, each once: blocks of equal layers share theirs."""
+        """Distinct layer profiles of all blocks; blocks of equal layers share one."""
         return tuple({id(layer): layer for layer, _ in self.blocks}.values())
 
     @cached_property
     def of_blocks(self) -> list[int]:
-        """Which of ``layers`` every block has."""
+        """Index into ``layers`` for every block."""
         return [next(i for i, layer in enumerate(self.layers) if layer is of) for of, _ in self.blocks]
 
     @property
     def empty_ends(self) -> int:
-        """Virtual stages that may be without layers. Prediction layers stay with the head: then there are none."""
+        """Number of virtual stages that may have no layers; 0 with prediction layers, which must stay with the head."""
         return 0 if self.num_prediction_layers else EMPTY_ENDS
 
     @property
@@ -343,13 +346,13 @@ class ModelProfile:
         return tuple(module for module in MODULES if any(module in layer.modules for layer, _ in self.blocks))
 
     def acting(self, policy: str) -> str:
-        """The policy without modules that no layer has."""
+        """``policy`` without the modules that no layer has."""
         if policy in PLAIN or policy in PARTS or policy == BY_STAGE:
             return policy
         return "+".join(module for module in modules_of(policy) if module in self.modules) or "none"
 
     def keys_again(self, policy: str) -> float:
-        """Share of the layers that exchange over cp whose exchange a policy repeats: all, or attention's with core_attn."""
+        """Share of the cp exchanges, over layers, that ``policy`` repeats: all, or attention's with core_attn."""
         if policy == "full" or policy in PARTS:
             return rerun_share(policy)
         layers = [(layer, count) for layer, count in self.blocks if layer.exchanges_over_cp]
@@ -357,7 +360,7 @@ class ModelProfile:
         return again / max(1, sum(count for _, count in layers))
 
     def tokens_again(self, policy: str) -> float:
-        """How often experts' dispatch and combine run once more in the backward pass, in the mean over layers."""
+        """Extra runs of experts' dispatch and combine in the backward pass, mean over layers (0 to 1)."""
         return 1.0 if policy == "selective" and self.layers[0].sends_again else tokens_again(policy)
 
     @property
@@ -368,8 +371,9 @@ class ModelProfile:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token is multiplied with: without the routed experts that it is not sent to, and without the
-        embedding tables, of which it reads a row. The output matrix counts, tied or not (table 1 of arXiv 2508.10925).
+        """Parameters that one token is multiplied with (table 1 of arXiv 2508.10925).
+
+        Left out: routed experts that it does not visit, and the embedding table. The output matrix counts, tied or not.
         """
         idle = sum(
             layer.num_expert_parameters * (self.num_experts - layer.routed_tokens) // self.num_experts * count
@@ -380,12 +384,12 @@ class ModelProfile:
 
     @property
     def tied_parameters(self) -> int:
-        """Weights of the output matrix that the embedding holds: the head holds less than its products have."""
+        """Weights of the output matrix if the embedding holds them (the head has fewer than its product needs), else 0."""
         weights = sum(gemm.in_features * gemm.out_features for gemm in self.head.gemms)
         return weights if self.head.num_parameters < weights else 0
 
     def model_flop_per_token(self, sequence_length: int) -> float:
-        """Forward + backward model FLOP per token: 3 × forward less frozen weights' gradients, recompute not counted."""
+        """Forward + backward model FLOP per token: 3 × forward minus frozen weights' gradients, without recompute."""
         forward = self.embedding.forward_flop_per_token(sequence_length) + self.head.forward_flop_per_token(
             sequence_length
         )

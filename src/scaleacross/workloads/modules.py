@@ -1,4 +1,4 @@
-"""Modules of a layer that recompute by name: which parts of it they are, what each frees, repeats and sends again.
+"""Modules of a layer that recompute by name: their parts, the memory they free, and what they repeat or resend.
 
 As Megatron-Core runs them with Transformer Engine (megatron/core/transformer, d98e8a64: transformer_layer.py, mlp.py,
 multi_latent_attention.py, moe/moe_layer.py):
@@ -22,31 +22,31 @@ from typing import TYPE_CHECKING, Final
 from scaleacross.spec.recomputation import MODULES, Module
 from scaleacross.workloads.layer_profile import ModuleShare
 
-if TYPE_CHECKING:  # parts are made there, with what is said here
+if TYPE_CHECKING:  # that module imports this one
     from scaleacross.workloads.transformer_parts import Part
 
 NORM_OUTPUT: Final = "norm output"
 FEED_FORWARDS: Final[frozenset[Module]] = frozenset({"mlp", "shared_experts"})
-"""Modules between a gather over tp and a scatter of their own."""
+"""Modules with a gather before and a scatter after them over tp."""
 
 
 def recomputed_by(part: Part, module: Module, *names: str) -> Part:
-    """The part as one that ``module`` runs again, which frees the held tensors of these names."""
+    """Return the part, marked as rerun by ``module``, which frees its held tensors ``names``."""
     return replace(part, modules=(*part.modules, module), frees={**part.frees, module: names})
 
 
 def whole(parts: Sequence[Part], module: Module) -> tuple[Part, ...]:
-    """Parts that ``module`` runs again and of which it keeps nothing."""
+    """Mark ``parts`` as rerun by ``module``, which frees all of their held tensors."""
     return tuple(recomputed_by(part, module, *(tensor.name for tensor in part.held)) for part in parts)
 
 
 def cheap(part: Part, module: Module) -> Part:
-    """A part that ``module`` runs again for what ``selective`` drops of it."""
+    """Mark a part as rerun by ``module``, which frees only what ``selective`` drops of it."""
     return recomputed_by(part, module, *(tensor.name for tensor in part.held if tensor.recomputed))
 
 
 def module_shares(parts: Sequence[Part], hidden_size: int) -> Mapping[Module, ModuleShare]:
-    """What every module of a layer frees and repeats."""
+    """Memory freed and work repeated for every module of a layer."""
     found = (module for module in MODULES if any(module in part.modules or module in part.frees for part in parts))
     return {module: _share(module, parts, hidden_size) for module in found}
 

@@ -1,4 +1,4 @@
-"""Decoder-only mixture-of-experts transformer: Mixtral, Qwen3-MoE, DeepSeek-V3 and others. A short form of ``Decoder``."""
+"""Decoder-only mixture-of-experts transformer (Mixtral, Qwen3-MoE, DeepSeek-V3); shorthand for ``Decoder``."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class MoeTransformer(Workload):
         )
 
     def decoder(self) -> Decoder:
-        """The model as the dense layers (if any) and the layers with experts."""
+        """The model as layer kinds: dense layers (if any), then layers with experts."""
         kinds = {"moe_block": LayerKind(mixer=self._mixer(), feed_forward=self._experts())}
         if self.dense_intermediate_size is not None:
             mlp = Mlp(width=self.dense_intermediate_size)
@@ -118,9 +118,9 @@ class MoeTransformer(Workload):
         )
 
     def remarks(self) -> tuple[tuple[str, str], ...]:
-        """Those of the decoder."""
+        """Remarks of ``decoder()``."""
         return self.decoder().remarks()
 
     def profile(self) -> ModelProfile:
-        """The model as an embedding, the dense blocks (if any), the expert blocks and a head."""
+        """Profile of the model: an embedding, the dense blocks (if any), the expert blocks and a head."""
         return self.decoder().profile()

@@ -1,4 +1,4 @@
-"""Everything that pricing and solving start from, resolved once."""
+"""The resolved job: the common input of cost models, solvers and verification."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from scaleacross.workloads.workload import Workload
 
 @dataclass(frozen=True)
 class Problem:
-    """A job with what it refers to.
+    """A self-contained job with its model and topology.
 
     Attributes:
-        job: self-contained: ``workload`` and ``topology`` are full mappings.
+        job: ``workload`` and ``topology`` are full mappings.
         workload: the model as described.
-        topology: the fleet without the job's spare hosts.
+        topology: the buildings without the job's spare hosts.
         profile: the model as layers (``profile_of``).
     """
 
@@ -47,11 +47,12 @@ class Problem:
 
 
 def problem_of(job: Job) -> Problem:
-    """The problem of a self-contained job, without reading any file.
+    """Return the problem of a self-contained job; no file is read.
 
     Raises:
-        InputError: the job names its workload or topology instead of holding it, the family is unknown, or ``recompute`` names a
-            module that no layer has, or it allows offloads or the host as a driver and a building states no host.
+        InputError: the job names its workload or topology instead of holding it; the family is unknown; ``recompute``
+            names a module that no layer has; or it allows offloads or the host as a driver and a building states no
+            host.
     """
     if isinstance(job.topology, str):
         raise InputError(
@@ -61,7 +62,11 @@ def problem_of(job: Job) -> Problem:
 
 
 def workload_of(job: Job) -> Workload:
-    """The model that a job holds. Raises InputError: it names its workload instead of holding it, or the family is unknown."""
+    """Return the model that a job holds.
+
+    Raises:
+        InputError: the job names its workload instead of holding it, or the family is unknown.
+    """
     if isinstance(job.workload, str):
         raise InputError(
             f"job '{job.name}' names its workload ('{job.workload}'): resolve it first (catalogue.resolve)"
@@ -73,7 +78,7 @@ def workload_of(job: Job) -> Workload:
 
 
 def assembled(job: Job, workload: Workload, topology: Topology) -> Problem:
-    """The problem of a self-contained job whose model and topology have been read. Raises InputError as ``problem_of`` does."""
+    """Return the problem of a self-contained job, its model and topology. Raises InputError as ``problem_of``."""
     topology, profile = without_spares(topology, job.spare_hosts), profile_of(job, workload)
     job = with_policies(widened(job, profile, topology), profile)
     if "host" in job.network.drivers or any(share > 0 for name in OFFLOADS for share in getattr(job, name)):
@@ -82,10 +87,11 @@ def assembled(job: Job, workload: Workload, topology: Topology) -> Problem:
 
 
 def with_policies(job: Job, profile: ModelProfile) -> Job:
-    """The job with its recompute policies by name: every set of the model's modules where it allows ``modules``.
+    """Return the job with every recompute policy by name: ``modules`` becomes all sets of the model's modules.
 
     Raises:
-        InputError: a policy names a module that no layer has.
+        InputError: a policy names a module that no layer has, or it does not suit the model's layers, ``stages`` or
+            objective.
     """
     named = [policy for policy in job.recompute if policy != EVERY]
     for policy in named:
@@ -111,18 +117,18 @@ def with_policies(job: Job, profile: ModelProfile) -> Job:
 
 
 def as_pytorch_keeps(profile: ModelProfile, how: Kept, *, separate: bool = False) -> ModelProfile:
-    """The profile with what autograd keeps, under every policy that torchtitan has; query, key and value also ``separate``."""
+    """Profile with the tensors that autograd keeps; ``separate``: query, key and value are separate products."""
     profile = with_pytorch_tensors(profile, how)
     profile = with_operator_recompute(with_separate_projections(profile) if separate else profile, how)
     return with_autocast(profile, how) if how.autocast else profile
 
 
 def profile_of(job: Job, workload: Workload) -> ModelProfile:
-    """The model as layers, as the job's framework runs them.
+    """Profile of the model as the job's framework runs it.
 
     Raises:
-        InputError: ``eager_operators`` for a model with other mixers than softmax attention, or ``prediction_layers`` for a
-            family without layer kinds or with what PyTorch keeps.
+        InputError: ``eager_operators`` for a model with other mixers than softmax attention, or ``prediction_layers``
+            for a family without layer kinds or with what PyTorch keeps.
     """
     tuning, predicted = job.fine_tuning, job.prediction_layers
     profile = workload.decoder().profile(predicted) if predicted else workload.profile()
@@ -137,7 +143,7 @@ def profile_of(job: Job, workload: Workload) -> ModelProfile:
     else:
         profile = with_separate_expert_bias(with_lean_activations(profile, narrow=job.recipe is not None))
         profile = with_padded_experts(profile) if job.recipe is not None else profile
-    compiled = "model" in job.kept.compiled or job.recipe is not None  # converters ask for compiled layers
+    compiled = "model" in job.kept.compiled or job.recipe is not None  # 8- and 4-bit converters need compiled layers
     if not job.eager_operators and (job.target != "torchtitan" or compiled):
         return profile
     operators = uncompiled(workload)
@@ -154,9 +160,9 @@ def profile_of(job: Job, workload: Workload) -> ModelProfile:
 
 
 def uncompiled(workload: Workload) -> Uncompiled:
-    """What is several kernels in the model where nothing compiles it: RMSNorm, rotary embedding, and activations with a gate.
+    """Operators of the model that need several kernels uncompiled: RMSNorm, rotary embedding, gated activations.
 
-    A layer kind that has one is enough; a rotary embedding that is not stated is there.
+    One layer kind with such an operator is enough. A rotary embedding that is not stated is assumed.
     """
     decoder = workload.decoder()
     kinds = decoder.kinds.values()

@@ -1,4 +1,7 @@
-"""Recommendation models: embedding tables, two small dense networks, and layers over user histories; nothing to pipeline."""
+"""Recommendation models: embedding tables, two small dense networks, and layers over user histories.
+
+They have no pipeline.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,18 @@ from scaleacross.spec.base import Name, SourcedSpec, Spec, one_is_a_list
 from scaleacross.workloads.sequences import SequenceLayers
 
 ID_BYTES = 8
-"""One row number of a look-up, as TorchRec sends it (int64)."""
+"""Bytes of one row number of a look-up, as TorchRec sends it (int64)."""
 
 
 class ReuseBin(Spec):
-    """Rows that a batch reads about equally often: their share of all rows read, and of all reads."""
+    """Rows that are read about equally often: their share of all rows that a batch reads, and of all its reads."""
 
     row_share: Annotated[float, Field(ge=0, le=1)]
     read_share: Annotated[float, Field(ge=0, le=1)]
 
 
 class Locality(Spec):
-    """How reads fall on rows: alike, by a power law over ranked rows, or by a measured histogram of reuse."""
+    """Distribution of reads over rows: uniform, a power law over ranked rows, or a measured histogram of reuse."""
 
     kind: Literal["uniform", "power_law", "histogram"] = "uniform"
     exponent: PositiveFloat | None = Field(default=None, description="α: the k-th row is read in proportion to k^−α")
@@ -43,10 +46,10 @@ class Locality(Spec):
         return self
 
     def read_share(self, row_share: float, rows: int) -> float:
-        """Share of the reads that the hottest ``row_share`` of ``rows`` rows takes, in [0, 1].
+        """Share of the reads that go to the hottest ``row_share`` of ``rows`` rows, in [0, 1].
 
-        A power law is integrated over ranks, (1 − (1 + k)^(1−α)) / (1 − (1 + H)^(1−α)) for k of H rows; a histogram is a straight
-        line inside a bin.
+        A power law is integrated over ranks: (1 − (1 + k)^(1−α)) / (1 − (1 + H)^(1−α)) for k of H rows. A histogram is
+        linear inside a bin.
         """
         share = min(1.0, max(0.0, row_share))
         if self.kind == "power_law" and self.exponent is not None:
@@ -57,6 +60,7 @@ class Locality(Spec):
 
     def _by_bins(self, share: float) -> float:
         hot = sorted((one for one in self.bins if one.row_share > 0), key=lambda one: -one.read_share / one.row_share)
+        # a bin whose row share rounds to 0 holds the hottest rows: its reads count for any share
         reads = sum(one.read_share for one in self.bins if one.row_share == 0)
         left = share * sum(one.row_share for one in hot)
         for one in hot:
@@ -73,7 +77,7 @@ def _power_law(count: float, exponent: float) -> float:
 
 
 class EmbeddingTable(Spec):
-    """One table, or ``num_tables`` alike. A table that several features read has one pooling per feature."""
+    """One table, or ``num_tables`` equal ones. A table that several features read has one pooling per feature."""
 
     name: Name
     rows: PositiveInt
@@ -97,7 +101,7 @@ class EmbeddingTable(Spec):
 
     @property
     def outputs_per_sample(self) -> float:
-        """Vectors per sample that leave the look-up: at most one per feature where rows are pooled."""
+        """Vectors per sample that the look-up returns: at most one per feature if rows are pooled."""
         return sum(min(1.0, pooling) for pooling in self.pooling) if self.pooled else self.reads_per_sample
 
     @property
@@ -109,8 +113,9 @@ class EmbeddingTable(Spec):
 class Dlrm(SourcedSpec):
     """A deep learning recommendation model: dense features through a bottom MLP, tables, their interaction, a top MLP.
 
-    DLRM (arXiv 1906.00091) with ``dot`` interaction; ``cat`` concatenates, ``dcn`` is MLPerf's low-rank cross network (v2).
-    Family ``sequence_rec`` has layers over histories in place of the interaction; a vector of each goes on to the top MLP.
+    DLRM (arXiv 1906.00091) with ``dot`` interaction; ``cat`` concatenates, ``dcn`` is MLPerf's low-rank cross network
+    (v2). Family ``sequence_rec`` has layers over histories instead of the interaction; one vector per history goes on
+    to the top MLP.
     """
 
     name: Name
@@ -142,7 +147,7 @@ class Dlrm(SourcedSpec):
         return self
 
     def _read(self) -> Iterator[EmbeddingTable]:
-        """Tables with pooling per sample: of sequence_rec, those that are not pooled are read for every token."""
+        """Tables with pooling per sample. In sequence_rec, tables that are not pooled are read once per token."""
         lengths = self.sequence.lengths if self.sequence else None
         tokens = lengths.moment(1) if lengths else 1.0
         for table in self.tables:
@@ -150,7 +155,7 @@ class Dlrm(SourcedSpec):
             yield table if table.pooled or tokens == 1 else table.model_copy(update={"pooling": many})
 
     def expanded(self) -> Iterator[EmbeddingTable]:
-        """Every table by itself, ``num_tables`` 1, with pooling per sample."""
+        """Every table on its own (``num_tables`` 1), with pooling per sample."""
         for table in self._read():
             if table.num_tables == 1:
                 yield table
@@ -161,7 +166,7 @@ class Dlrm(SourcedSpec):
 
     @property
     def num_tables(self) -> int:
-        """Tables, each counted."""
+        """Number of tables, with repeats."""
         return sum(table.num_tables for table in self.tables)
 
     @property
@@ -176,22 +181,22 @@ class Dlrm(SourcedSpec):
 
     @property
     def output_elements(self) -> float:
-        """Elements per sample that leave the look-ups."""
+        """Elements per sample that the look-ups return."""
         return sum(table.num_tables * table.outputs_per_sample * table.dimension for table in self._read())
 
     @property
     def dense_weights(self) -> int:
-        """Weights beside the tables, whose gradients all ranks add up."""
+        """Weights outside the tables, whose gradients all ranks add up."""
         return sum(self.dense_parameters()) + (self.sequence.num_weights if self.sequence else 0)
 
     def dense_parameters(self) -> tuple[int, int]:
-        """Weights (no biases) of the bottom MLP, and of interaction and top MLP: a sample costs 2 FLOP each, forward.
+        """Weights (no biases) of the bottom MLP, and of interaction and top MLP: a sample needs 2 FLOP each, forward.
 
-        Layers over histories are not among them.
+        Layers over histories are left out.
         """
         bottom = _weights((self.num_dense_features, *self.bottom_mlp)) if self.bottom_mlp else 0
         first = self.bottom_mlp[-1] if self.bottom_mlp else self.num_dense_features
-        if self.sequence is not None:  # one vector of a history, the pooled features, and what the bottom MLP leaves
+        if self.sequence is not None:  # input: one vector per history, the pooled features, the bottom MLP's output
             width = (
                 self.sequence.hidden_size
                 + first

@@ -1,9 +1,10 @@
-"""Linear attention and state-space layers as parts: a short convolution, and a state that is carried along the sequence.
+"""Linear attention and state-space layers as parts: a short convolution, and a state carried along the sequence.
 
-Training kernels cut the sequence into chunks: matrix products inside a chunk, and a state per head from chunk to chunk. FLOP
-are those of the chunked forms with whole chunks (masked halves are computed); the triangular inverse of the delta rule (C² per
-head and token) is left out. Held bytes, per token at 2 bytes: convolution input and output, gates, core output, norm output
-(dropped by ``selective``); states of chunks are computed again by the backward kernels (flash-linear-attention, mamba-ssm).
+Training kernels cut the sequence into chunks: matrix products inside a chunk, and a state per head from chunk to chunk.
+FLOP are those of the chunked forms with whole chunks (masked halves are computed). The triangular inverse of the delta
+rule (C² per head and token) is left out. Held bytes, per token at 2 bytes: convolution input and output, gates, core
+output, norm output (dropped by ``selective``). The backward kernels recompute the states of chunks
+(flash-linear-attention, mamba-ssm).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ DELTA_CHUNK: Final = 64
 
 
 def _convolution(features: int, kernel: int, *, bias: bool) -> Part:
-    """Depthwise causal convolution with SiLU: read and written once; input and output are held, the output until recomputed."""
+    """Depthwise causal convolution with SiLU, read and written once; input and output are held."""
     return Part(
         num_parameters=features * (kernel + bias),
         elementwise_bytes=2 * BF16 * features,
@@ -27,7 +28,7 @@ def _convolution(features: int, kernel: int, *, bias: bool) -> Part:
 
 
 def _gated_norm(features: int, weights: int, replicated: int) -> Part:
-    """RMSNorm of the core's output and the product with SiLU(z): both are read, one is written."""
+    """RMSNorm of the core's output, times SiLU(z): two tensors are read and one is written."""
     held = (
         Held("core output", BF16 * features),
         Held("output gate", BF16 * features),
@@ -52,8 +53,8 @@ def gated_delta_net(
 ) -> tuple[Part, ...]:
     """Gated delta rule (arXiv 2412.06464, §3.3), chunks of C = DELTA_CHUNK.
 
-    Per value head and token: q·kᵀ, k·kᵀ and the inverse times k cost 2C·d_k each, the inverse times v and the scores times v
-    2C·d_v each; state times q, state times k and the state's update 2·d_k·d_v each.
+    Per value head and token: q·kᵀ, k·kᵀ and the inverse times k need 2C·d_k each. The inverse times v and the scores
+    times v need 2C·d_v each. State times q, state times k and the state's update need 2·d_k·d_v each.
     """
     q, v = key_heads * key_dim, value_heads * value_dim
     mixed = 2 * q + v
@@ -90,8 +91,9 @@ def mamba2(
 ) -> tuple[Part, ...]:
     """State-space duality (arXiv 2405.21060, §6), chunks of Q = ``chunk``.
 
-    Per token: C·Bᵀ costs 2Q·N per group; scores times x 2Q·P, the state's update 2·N·P and its reading 2·N·P per head.
-    Parameters: projections, convolution, and per head A, D and the bias of Δ; the gated norm has one weight per feature.
+    Per token C·Bᵀ needs 2Q·N per group. Per head scores times x need 2Q·P, the state's update 2·N·P and its reading
+    2·N·P. Parameters: projections, convolution, and per head A, D and the bias of Δ; the gated norm has one weight per
+    feature.
     """
     inner, shared = heads * head_dim, 2 * groups * state_size
     flop = 2.0 * chunk * state_size * groups + heads * (2.0 * chunk * head_dim + 4.0 * state_size * head_dim)

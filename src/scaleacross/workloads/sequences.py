@@ -1,4 +1,4 @@
-"""Layers over user histories of unequal length (HSTU, arXiv 2402.17152), and how lengths are distributed."""
+"""Layers over user histories of unequal length (HSTU, arXiv 2402.17152), and the distribution of the lengths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEEDS: Final = {
 
 
 class Lengths(Spec):
-    """Tokens per sample: a law, or measured values of which samples are drawn."""
+    """Distribution of tokens per sample: a law, or measured values from which samples are drawn."""
 
     kind: Literal["constant", "uniform", "lognormal", "zipf_picks", "measured"] = Field(
         description="uniform: 1 to longest; lognormal: cut at longest; zipf_picks: rank k of 1 to longest in random order is "
@@ -41,7 +41,7 @@ class Lengths(Spec):
         return self
 
     def moment(self, power: Literal[1, 2]) -> float:
-        """E[L] or E[L²]; of ``zipf_picks`` over all orders, which is that of a uniform law."""
+        """E[L] or E[L²]. For ``zipf_picks`` the mean over all orders, which equals that of a uniform law."""
         top = float(self.longest or 0)
         if self.kind == "measured":
             return sum(value**power for value in self.values) / len(self.values)
@@ -50,6 +50,7 @@ class Lengths(Spec):
         if self.kind != "lognormal" or self.mean_log is None or self.deviation_log is None:
             return (top + 1) / 2 if power == 1 else (top + 1) * (2 * top + 1) / 6
         mean, deviation = self.mean_log, self.deviation_log
+        # partial moments of the law below the cut; all mass above it sits at ``longest``
         at = (math.log(top) - mean) / deviation
         inside = math.exp(power * mean + (power * deviation) ** 2 / 2) * _normal(at - power * deviation)
         return inside + top**power * (1 - _normal(at))
@@ -60,7 +61,10 @@ def _normal(value: float) -> float:
 
 
 class SequenceLayers(Spec):
-    """Layers that every token of a history passes: forward 10·h² FLOP per token and 2·h·L² per history of L, causal."""
+    """Layers that every token of a history passes.
+
+    Forward 10·h² FLOP per token, and 2·h·L² per history of length L, causal.
+    """
 
     num_layers: PositiveInt
     hidden_size: PositiveInt
@@ -71,11 +75,11 @@ class SequenceLayers(Spec):
 
     @property
     def num_weights(self) -> int:
-        """Weights of all layers: four projections and the one out."""
+        """Weights of all layers: four input projections and one output projection each."""
         return 5 * self.hidden_size**2 * self.num_layers
 
     def flop(self) -> tuple[float, float]:
-        """(a, b): a·L + b·L² FLOP of a history, forward; b as if attention ran as fast as products."""
+        """(a, b): a history of length L needs a·L + b·L² FLOP forward; b includes ``attention_slowdown``."""
         return (
             10.0 * self.hidden_size**2 * self.num_layers,
             2.0 * self.hidden_size * self.num_layers * self.attention_slowdown,

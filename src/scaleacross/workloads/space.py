@@ -1,4 +1,7 @@
-"""How wide the search is: ``space: quick`` keeps every list that a job does not state at its default, ``full`` opens it."""
+"""Width of the search: lists that the job omits have their defaults (``space: quick``) or more values (``full``).
+
+The module also writes and recognises notes about what a quick search has not tried.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,18 @@ from scaleacross.spec.topology import Topology
 from scaleacross.workloads.layer_profile import ModelProfile
 
 QUARTERS: Final = (0.25, 0.5, 0.75)
-"""Shares of a model's layers whose activations the full space offloads, rounded to whole layers."""
+"""Shares of the layers whose activations the full space may offload, rounded to whole layers."""
 SOME_LAYERS: Final = ("full:1/3", "full:1/2", "full:2/3")
-"""Shares of every chunk's layers that it reruns, where all layers are alike."""
+"""Partial recompute policies of the full space, if all layers are equal."""
 STATES: Final = (0.0, 0.5, 1.0)
-"""Shares of the optimizer states that it offloads."""
+"""Shares of the optimizer states that the full space may offload."""
 
 
 def full_space(job: Job, profile: ModelProfile, topology: Topology) -> dict[str, tuple[Any, ...]]:
-    """Field of a job -> every value that the full space has; without offloads where no host is stated or the target has none."""
+    """Field of a job -> all values that the full space allows.
+
+    Offloads are left out if a building states no host or the target has none.
+    """
     partial = job.fine_tuning is not None and job.fine_tuning.partial
     out: dict[str, tuple[Any, ...]] = {
         "recompute": (
@@ -43,7 +49,7 @@ def full_space(job: Job, profile: ModelProfile, topology: Topology) -> dict[str,
 
 
 def widened(job: Job, profile: ModelProfile, topology: Topology) -> Job:
-    """The job with every list that it does not state opened, where it asks for the full space."""
+    """Return the job; if it asks for the full space, every list that it omits gets all values."""
     if job.space == "quick":
         return job
     wider = full_space(job, profile, topology)
@@ -51,27 +57,28 @@ def widened(job: Job, profile: ModelProfile, topology: Topology) -> Job:
 
 
 QUICK: Final = "not tried, as the space is quick: "
-"""How the note of ``left_out`` begins."""
+"""Prefix of the note of ``left_out``."""
 EQUAL_STAGES: Final = "the bound is one on equal stages"
-"""How the note of a search begins that has not searched all unequal ones."""
+"""Prefix of the note of a search that has not tried all unequal stages."""
 EQUAL_CHUNKS: Final = "the bound is one on layouts whose chunks are as equal as possible"
-"""How the note of a search with several chunks per rank begins."""
+"""Prefix of the note of a search with several chunks per rank."""
 NARROW: Final[dict[str, Within]] = {
     QUICK: "--space quick",
     EQUAL_STAGES: "equal stages",
     EQUAL_CHUNKS: "equal chunks",
 }
-"""Beginnings of notes, and what the proof is about then."""
+"""Prefix of a note -> part of the space to which the proof is limited."""
 
 
 def within(notes: Sequence[str]) -> tuple[Within, ...]:
-    """What alone a search's status and bound are about, by its notes; equal stages have equal chunks."""
+    """Parts of the space to which a search's status and bound are limited, read from its notes."""
     found = [what for begins, what in NARROW.items() if any(note.startswith(begins) for note in notes)]
+    # equal stages include equal chunks
     return tuple(what for what in found if what != "equal chunks" or "equal stages" not in found)
 
 
 def left_out(job: Job, profile: ModelProfile, topology: Topology) -> str | None:
-    """What a quick search has not tried, in words; None where it tried all."""
+    """Sentence on what a quick search has not tried; None if it tried everything."""
     if job.space == "full":
         return None
     wider, missing = full_space(job, profile, topology), list[str]()

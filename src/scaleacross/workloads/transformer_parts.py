@@ -48,14 +48,14 @@ NORM_WEIGHTS: Mapping[Norm, int] = {
     "layernorm_unbiased": 1,
     "layernorm_unweighted": 0,
 }
-"""Parameters per feature."""
+"""Parameters of a norm per feature."""
 QkNorm = Literal["none", "head", "full", "unweighted"]
 """RMSNorm of q and k: none, one weight per feature of a head, one per feature of all heads, or without weights."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor that waits for the backward pass: bytes per token, and whether ``selective`` recomputes it instead."""
+    """A tensor kept for the backward pass: bytes per token, and whether ``selective`` recomputes it instead."""
 
     name: str
     num_bytes: float
@@ -64,11 +64,11 @@ class Held:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a layer; the fields mean what they mean in ``LayerProfile``.
+    """One part of a layer; fields that ``LayerProfile`` also has mean the same.
 
-    ``on_stream``: the part works on the tensor between layers (its norms, dropout and residual additions). ``modules``: what runs
-    the part again if recomputed; ``frees``: names of the held tensors that each of them frees. ``autograd_bytes``: what is held
-    beyond ``held`` where operators run one by one.
+    ``on_stream``: it works on the tensor between layers (norms, dropout, residuals). ``modules``: modules that rerun
+    it. ``frees``: module -> names of the held tensors that it frees. ``autograd_bytes``: further bytes held without
+    fused operators.
     """
 
     gemms: tuple[Gemm, ...] = ()
@@ -88,7 +88,7 @@ class Part:
 
 
 def norm(features: int, kind: Norm, *, on_stream: bool = True) -> Part:
-    """A normalisation over ``features`` with its own weight and bias, where its kind has them."""
+    """A normalisation over ``features``, with weight and bias if its kind has them."""
     weights = features * NORM_WEIGHTS[kind]
     held = (Held("norm input", BF16 * features), Held("norm output", BF16 * features, recomputed=True))
     return Part(
@@ -101,24 +101,24 @@ def norm(features: int, kind: Norm, *, on_stream: bool = True) -> Part:
 
 
 def stream_input(features: int) -> Part:
-    """The tensor between layers as the input of a sub-layer that no norm comes before."""
+    """The tensor between layers as input of a sub-layer that has no norm before it."""
     return Part(held=(Held("sub-layer input", BF16 * features),), on_stream=True)
 
 
 def output_norm(features: int, kind: Norm) -> Part:
-    """A normalisation of what a sub-layer returns; the addition that follows needs no copy of its output."""
+    """A normalisation of a sub-layer's output. The addition that follows needs no copy of the norm's output."""
     whole = norm(features, kind)
     return replace(whole, held=whole.held[:1])
 
 
 def residual(features: int, *, dropout: bool = False) -> Part:
-    """The addition that ends a sub-layer, with the dropout before it."""
+    """The residual addition that ends a sub-layer, with the dropout before it."""
     held = (Held("dropout mask", float(features)),) if dropout else ()
     return Part(elementwise_bytes=3 * BF16 * features, held=held, on_stream=True)
 
 
 def linear(gemm: Gemm, *, bias: bool = False) -> Part:
-    """A projection. The bias of a row-parallel product is added after the reduction, so every tp rank holds it."""
+    """A projection. A row-parallel product adds its bias after the reduction, so every tp rank holds that bias."""
     weights = gemm.in_features * gemm.out_features
     num_bias = gemm.out_features if bias else 0
     replicated = weights + num_bias if gemm.shard == "none" else num_bias if gemm.shard == "row" else 0
@@ -128,7 +128,7 @@ def linear(gemm: Gemm, *, bias: bool = False) -> Part:
 
 
 def _core(attention: Attention) -> Part:
-    """Fused attention with its inputs and output, and the element-wise work on q and k."""
+    """Fused attention: its inputs and output, and the element-wise work on q and k."""
     q = attention.num_heads * attention.qk_head_dim
     k = attention.num_kv_heads * attention.qk_head_dim
     v = attention.num_kv_heads * attention.v_head_dim
@@ -163,8 +163,7 @@ def grouped_query_attention(
 ) -> tuple[Part, ...]:
     """Multi-head (``num_kv_heads == num_heads``) or grouped-query attention with a fused q-k-v projection.
 
-    ``qk_norm`` adds an RMSNorm of q and of k. ``output_gate`` projects a gate as wide as q, whose sigmoid scales the output.
-    ``sinks`` adds a learned logit per head.
+    ``qk_norm``: RMSNorm of q and k. ``output_gate``: a sigmoid gate as wide as q. ``sinks``: a learned logit per head.
     """
     q, kv = num_heads * head_dim, num_kv_heads * head_dim
     projected = q + 2 * kv + (q if output_gate else 0)
@@ -183,18 +182,18 @@ def grouped_query_attention(
 
 
 def _sink_bytes(num_heads: int, head_dim: int) -> float:
-    """Outputs rescaled by the sinks, per head the sigmoid in fp32 and its 16-bit copy (torchtitan, models/gpt_oss/model.py)."""
+    """Bytes of rescaled outputs, and per head of a sigmoid in fp32 and 16 bit (torchtitan, models/gpt_oss/model.py)."""
     return num_heads * (BF16 * head_dim + FP32 + BF16)
 
 
 def clamped(activation: Part) -> Part:
-    """A gated activation whose gate and up are clamped: clamped gate and up and the sigmoid wait too, each as large as the
-    product, which is a quarter of what is held (torchtitan, models/gpt_oss/moe.py: swiglu)."""
+    """Return a gated activation whose gate and up are clamped before the product."""
+    # clamped gate, clamped up and sigmoid, each a quarter of ``held`` (swiglu of torchtitan, models/gpt_oss/moe.py)
     return replace(activation, autograd_bytes=0.75 * sum(tensor.num_bytes for tensor in activation.held))
 
 
 def _qk_norm(q: int, kv: int, head_dim: int, kind: QkNorm) -> Part:
-    """RMSNorm of q and k: weights per head feature are on every tp rank, those over all heads are divided with the heads."""
+    """RMSNorm of q and k: tp replicates weights per head feature, and divides weights over all heads."""
     weights = {"head": 2 * head_dim, "full": q + kv, "unweighted": 0}[kind]
     return Part(
         num_parameters=weights,
@@ -242,7 +241,7 @@ def latent_attention(
 
 
 def _activation(width: int, copies: float, *, gated: bool) -> Part:
-    """SiLU-gated product or GELU over ``width`` features of ``copies`` rows per token."""
+    """SiLU-gated product or GELU over ``width`` features, for ``copies`` rows per token."""
     rows = BF16 * width * copies
     if gated:
         held = (Held("gate, up", 2 * rows), Held("SiLU(gate), product", 2 * rows, recomputed=True))
@@ -272,8 +271,8 @@ def routed_experts(
 ) -> tuple[Part, ...]:
     """Router and experts, dropless and balanced: each token is computed ``top_k`` times.
 
-    The routing weight scales the activation product before the down-projection (as Megatron-Core does), so expert outputs need
-    not be held; the token copies that were sent to the experts are, because bringing them back would be another all-to-all.
+    The routing weight scales the activation product before the down-projection, as in Megatron-Core, so expert outputs
+    are not held. The token copies sent to the experts are held: fetching them again would be another all-to-all.
     Traffic: router softmax 8·experts, copy out 2d + 2·k·d, add up 2·k·d + 2d.
     """
     router = num_experts * hidden_size + (num_experts if router_bias != "none" else 0)
@@ -304,14 +303,13 @@ def routed_experts(
 
 
 def shared_gate(hidden_size: int) -> Part:
-    """One sigmoid per token that scales what the shared experts return."""
+    """One sigmoid per token that scales the output of the shared experts."""
     gate = linear(Gemm("shared_gate", hidden_size, 1, "none", always_16_bit=True))
     return replace(gate, elementwise_bytes=2 * BF16 * hidden_size, held=(Held("shared output", BF16 * hidden_size),))
 
 
 def block(name: str, hidden_size: int, parts: Iterable[Part], sub_layers: int = 2) -> LayerProfile:
-    """The parts as one block: each sub-layer gathers and scatters the hidden tensor over tp once, shared experts too, and routed
-    ones every copy of a token (d98e8a64: megatron/core/transformer/moe, shared_experts.py and MoEAlltoAllTokenDispatcher)."""
+    """Sum up the parts as one block of ``sub_layers`` sub-layers."""
     parts = tuple(parts)
     copies = sum(part.routed_tokens for part in parts)
     held = [tensor for part in parts for tensor in part.held]
@@ -333,6 +331,8 @@ def block(name: str, hidden_size: int, parts: Iterable[Part], sub_layers: int = 
             "full": ActivationBytes(BF16 * hidden_size),
         },
         hidden_size=hidden_size,
+        # routed experts gather every token copy instead, shared ones the hidden tensor once more (d98e8a64:
+        # megatron/core/transformer/moe, shared_experts.py and MoEAlltoAllTokenDispatcher)
         tp_gathers=sub_layers - (copies > 0) + any("shared_experts" in part.modules for part in parts),
         routed_gathers=copies,
         kv_features=sum(part.kv_features for part in parts),
@@ -345,7 +345,7 @@ def block(name: str, hidden_size: int, parts: Iterable[Part], sub_layers: int = 
 def embedding(vocabulary_size: int, hidden_size: int, *, num_positions: int = 0, dropout: bool = False) -> LayerProfile:
     """Token table (divided by tp along the vocabulary) and learned positions, if any (replicated).
 
-    Held: the token index (8 bytes) and the dropout mask. Its scatter over tp pairs with the head's gather and is booked there.
+    Held: the token index (8 bytes) and the dropout mask. Its scatter over tp is counted with the head's gather.
     """
     positions = num_positions * hidden_size
     held = ActivationBytes(8.0 + (hidden_size if dropout else 0))
@@ -364,10 +364,10 @@ def embedding(vocabulary_size: int, hidden_size: int, *, num_positions: int = 0,
 
 
 def prediction_input(hidden_size: int, kind: Norm) -> tuple[Part, ...]:
-    """What a prediction layer has before its transformer layer: a norm of the tensor between layers, one of the embedding of a
-    further token, both side by side, and their projection (megatron/core/transformer/multi_token_prediction.py, d98e8a64).
+    """Parts before a prediction layer's transformer layer: norms of its two inputs, and their projection.
 
-    Traffic beside that of the norms: the embedding read and written 4d, both side by side 8d.
+    Inputs are the tensor between layers and the embedding of a further token
+    (megatron/core/transformer/multi_token_prediction.py, d98e8a64). Further traffic: embedding 4d, both 8d.
     """
     each = norm(hidden_size, kind)
     projection = linear(Gemm("prediction_input", 2 * hidden_size, hidden_size, "column"))
@@ -377,9 +377,9 @@ def prediction_input(hidden_size: int, kind: Norm) -> tuple[Part, ...]:
 def head(
     vocabulary_size: int, hidden_size: int, kind: Norm, *, tied: bool, bias: bool = False, predictions: int = 0
 ) -> LayerProfile:
-    """Final norm, output projection and loss; all of it, but for the projection's weights, again for each of ``predictions``.
+    """Final norm, output projection and loss; each of ``predictions`` repeats all but the projection's weights.
 
-    Held, whatever the policy, because the backward pass of the head follows at once: norm input and output 4d, fp32 softmax 4V.
+    Held under every policy (its backward pass follows at once): norm input and output 4d, fp32 softmax 4V.
     Traffic: norm 4d, logits BF16 in and fp32 out 6V, softmax and loss 8V.
     A tied output matrix counts its FLOP here and its parameters in the embedding.
     """

@@ -1,4 +1,7 @@
-"""The same model as an older or other framework runs it: changes to a profile that leave the mathematics alone."""
+"""Changes to a profile for the same model in an older or other framework; the mathematics stays the same.
+
+``problem.profile_of`` applies them for jobs, ``validation.mapping`` for measured runs.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,23 @@ FUSED_NORM_BYTES: Final = 4.0
 FUSED_ROTARY_BYTES: Final = 4.0
 """Bytes per feature of one kernel that reads its input and writes its output in 16 bit."""
 EAGER_NORM_BYTES: Final = 34.0
-"""2+4 cast, 4+4 square, 4 mean, 4+4 scale, 4+2 cast back, 2+2 weight."""
+"""Bytes per feature: 2+4 cast, 4+4 square, 4 mean, 4+4 scale, 4+2 cast back, 2+2 weight."""
 EAGER_ROTARY_BYTES: Final = 20.0
-"""2+4 cast, 4+4 complex product, 4+2 cast back."""
+"""Bytes per feature: 2+4 cast, 4+4 complex product, 4+2 cast back."""
 EAGER_ACTIVATION_BYTES: Final = 10.0
-"""2+2 SiLU, 4+2 product."""
+"""Bytes per feature: 2+2 SiLU, 4+2 product."""
 PADDING_BYTES: Final = 8.0
 """Bytes per feature of a token copy: read and written in 16 bit, into the padded batch and out of it."""
 EXPERT_BIAS_BYTES: Final = (28.0 + 40.0) / 3.0
-"""Bytes per feature of a token copy that adding biases to experts' results moves in Megatron-Core, forward, in fp32
-(TEGroupedMLP._apply_bias of megatron/core/transformer/moe/experts.py). Backward counts twice as much, so that a third of both
-passes' bytes is stated.
-Forward 28: product with the routing weight 4, sum 2+4+4, joined 4+4, back to 16 bit 4+2. Backward 40: to fp32 2+4, gradient of
-the result 4+2, of the bias 4+4+4, of the weight 4+4+4, and the sum over rows that is the gradient of the first bias, 4."""
+"""HBM bytes per feature of a token copy to add biases to experts' results in Megatron-Core, in fp32.
+
+Source: TEGroupedMLP._apply_bias of megatron/core/transformer/moe/experts.py. The model counts backward traffic as twice
+the forward's, so a third of the bytes of both passes is stated. Forward 28: product with the routing weight 4, sum
+2+4+4, joined 4+4, back to 16 bit 4+2. Backward 40: to fp32 2+4, gradient of the result 4+2, of the bias 4+4+4, of the
+weight 4+4+4, and the sum over rows that is the gradient of the first bias, 4.
+"""
 FUSED_ACTIVATION_BYTES: Final = 6.0
-"""Bytes per feature and row that the gated activation of its own moves (gate and up in, product out)."""
+"""Bytes per feature and row of the fused gated activation kernel (gate and up in, product out)."""
 
 
 def _each_block(profile: ModelProfile, change: Callable[[LayerProfile], LayerProfile]) -> ModelProfile:
@@ -38,7 +43,7 @@ def _each_block(profile: ModelProfile, change: Callable[[LayerProfile], LayerPro
 
 
 def _changed(block: LayerProfile, *names: Module, **by: float) -> Mapping[Module, ModuleShare]:
-    """Modules of a block with fields of those named changed by so much, none of them below nothing."""
+    """Modules of a block; those in ``names`` get ``by`` added to the fields it names, but never less than 0."""
 
     def moved(share: ModuleShare) -> ModuleShare:
         return replace(share, **{key: max(0.0, getattr(share, key) + more) for key, more in by.items()})
@@ -47,9 +52,9 @@ def _changed(block: LayerProfile, *names: Module, **by: float) -> Mapping[Module
 
 
 def without_sequence_parallelism(profile: ModelProfile) -> ModelProfile:
-    """Norms, dropout and residual additions repeated on every tp rank, as before Korthikanti et al. (arXiv 2205.05198).
+    """Repeat norms, dropout and residual additions on every tp rank, as before Korthikanti et al. (arXiv 2205.05198).
 
-    What is held there is replicated too, also the block input that full recomputation keeps.
+    What they hold is replicated too, as is the block input that full recomputation keeps.
     """
 
     def change(block: LayerProfile) -> LayerProfile:
@@ -58,6 +63,7 @@ def without_sequence_parallelism(profile: ModelProfile) -> ModelProfile:
             policy: replace(
                 held,
                 sharded=max(0.0, held.sharded - stream),
+                # ``full`` keeps the block input alone, which is less than the stream's tensors
                 replicated=held.replicated + min(stream, held.sharded),
             )
             for policy, held in block.activations.items()
@@ -77,7 +83,7 @@ def with_unfused_attention(profile: ModelProfile) -> ModelProfile:
 
 
 def with_attention_rate(profile: ModelProfile, ratio: float) -> ModelProfile:
-    """Attention at ``ratio`` times the speed that the accelerator's attention efficiency implies: another kernel."""
+    """Attention at ``ratio`` times the speed of the accelerator's attention efficiency, because another kernel runs."""
 
     def change(block: LayerProfile) -> LayerProfile:
         return replace(block, attention=block.attention and replace(block.attention, rate_ratio=ratio))
@@ -86,7 +92,7 @@ def with_attention_rate(profile: ModelProfile, ratio: float) -> ModelProfile:
 
 
 class Uncompiled(NamedTuple):
-    """Operators of a block that are several kernels where nothing compiles them; LayerNorm, GELU and additions are one anyhow."""
+    """Operators that need several kernels uncompiled. LayerNorm, GELU and additions are one kernel in any case."""
 
     norms: bool = True
     rotary: bool = True
@@ -94,18 +100,19 @@ class Uncompiled(NamedTuple):
 
 
 def with_eager_operators(profile: ModelProfile, operators: Uncompiled) -> ModelProfile:
-    """Element-wise operators of a block one kernel each, as PyTorch runs them without compilation.
+    """Run the element-wise operators of a block kernel by kernel, as PyTorch does without compilation.
 
-    Per feature, forward, in 16 bit unless said: RMSNorm casts to fp32, squares, averages, scales, casts back and multiplies
-    by its weight (EAGER_NORM_BYTES); rotary embedding casts to fp32, multiplies complex numbers and casts back
-    (EAGER_ROTARY_BYTES); SiLU and the product with the other half are two kernels (EAGER_ACTIVATION_BYTES); residual
-    additions stay as they are, and what ``operators`` leaves out.
+    Per feature, forward, in 16 bit unless stated: RMSNorm casts to fp32, squares, averages, scales, casts back and
+    multiplies by its weight (EAGER_NORM_BYTES). Rotary embedding casts to fp32, multiplies complex numbers and casts
+    back (EAGER_ROTARY_BYTES). SiLU and the product with the other half are two kernels (EAGER_ACTIVATION_BYTES).
+    Residual additions stay the same, as do operators that ``operators`` excludes.
     """
 
     def change(block: LayerProfile) -> LayerProfile:
         d, core = block.hidden_size, block.attention
         rotated = 0 if core is None else (core.num_heads + core.num_kv_heads) * core.qk_head_dim
         width = sum(gemm.in_features * gemm.tokens_per_token for gemm in block.gemms if _ends_feed_forward(gemm))
+        # assumed: two norms of the stream per block
         norms = 2 * (EAGER_NORM_BYTES - FUSED_NORM_BYTES) * d * operators.norms
         more = norms + (EAGER_ROTARY_BYTES - FUSED_ROTARY_BYTES) * rotated * operators.rotary
         more += (EAGER_ACTIVATION_BYTES - FUSED_ACTIVATION_BYTES) * width * operators.gates
@@ -115,9 +122,10 @@ def with_eager_operators(profile: ModelProfile, operators: Uncompiled) -> ModelP
 
 
 def with_padded_experts(profile: ModelProfile) -> ModelProfile:
-    """Experts whose products need rows in multiples of 16 or 32: tokens are copied into padded batches and results out of them.
+    """Experts whose products need rows in multiples of 16 or 32: tokens are copied in and out of padded batches.
 
-    Two copies of k·d elements, read and written (Megatron-Core's Fp8Padding and Fp8Unpadding around its grouped products).
+    Two copies of k·d elements, each read and written (Megatron-Core's Fp8Padding and Fp8Unpadding around its grouped
+    products).
     """
 
     def change(block: LayerProfile) -> LayerProfile:
@@ -129,7 +137,7 @@ def with_padded_experts(profile: ModelProfile) -> ModelProfile:
 
 
 def with_separate_expert_bias(profile: ModelProfile) -> ModelProfile:
-    """Biases of experts, where the model has them, added by kernels of their own (EXPERT_BIAS_BYTES)."""
+    """Add the biases of experts, if the model has them, in separate kernels (EXPERT_BIAS_BYTES)."""
 
     def change(block: LayerProfile) -> LayerProfile:
         experts = [gemm for gemm in block.gemms if gemm.shard.startswith("expert")]
@@ -146,8 +154,8 @@ def with_separate_expert_bias(profile: ModelProfile) -> ModelProfile:
 def with_pruned_recompute(profile: ModelProfile) -> ModelProfile:
     """Full recomputation that leaves out a layer's last product, whose result no gradient needs.
 
-    XLA and torch.compile remove dead code, and PyTorch's non-reentrant checkpoint stops at the last tensor that the backward
-    pass asks for. Megatron-LM's checkpoint runs the whole layer again. The share is that of the product's FLOP.
+    XLA and torch.compile remove dead code. PyTorch's non-reentrant checkpoint stops at the last tensor that the
+    backward pass needs. Megatron-LM's checkpoint reruns the whole layer. The share is that of the product's FLOP.
     """
 
     def change(block: LayerProfile) -> LayerProfile:
@@ -159,11 +167,11 @@ def with_pruned_recompute(profile: ModelProfile) -> ModelProfile:
 
 
 def with_lean_activations(profile: ModelProfile, *, narrow: bool) -> ModelProfile:
-    """Without recomputation, as Megatron-Core with Transformer Engine holds a gated block.
+    """Without recomputation, hold what Megatron-Core with Transformer Engine holds of a gated block.
 
-    The fused gated activation recomputes SiLU(gate) and holds its inputs and its product only: 2f bytes less. ``narrow``
-    products (8 bit and less) hold their inputs as they were converted, 1 byte per element: norm outputs d each and the
-    product f less; the attention output, which attention holds in 16 bit, v·h more.
+    The fused gated activation recomputes SiLU(gate) and holds only its inputs and its product: 2f bytes less.
+    ``narrow`` products (8 bit and less) hold their inputs after conversion, 1 byte per element: norm outputs d each and
+    the product f less. The attention output takes v·h more, because attention holds it in 16 bit as well.
     """
 
     def change(block: LayerProfile) -> LayerProfile:
@@ -178,7 +186,7 @@ def with_lean_activations(profile: ModelProfile, *, narrow: bool) -> ModelProfil
             saved += 2.0 * block.hidden_size - block.attention.num_heads * block.attention.v_head_dim
         none = block.activations["none"]
         kept = {**block.activations, "none": replace(none, sharded=none.sharded - saved)}
-        if narrow:  # a norm that such a product follows hands it on in 8 bit
+        if narrow:  # a norm before such a product keeps its output in 8 bit only
             modules = {
                 name: replace(share, freed_bytes=share.freed_bytes - half, stream_freed_bytes=half)
                 for name, share in modules.items()
@@ -190,7 +198,10 @@ def with_lean_activations(profile: ModelProfile, *, narrow: bool) -> ModelProfil
 
 
 def with_separate_projections(profile: ModelProfile) -> ModelProfile:
-    """Query, key and value, and gate and up, as products of their own: each has a gradient for their common input."""
+    """Run query, key and value, and gate and up, as separate products.
+
+    Each has its own gradient for their common input.
+    """
 
     def change(block: LayerProfile) -> LayerProfile:
         gemms = []
@@ -205,14 +216,20 @@ def with_separate_projections(profile: ModelProfile) -> ModelProfile:
 
 
 def with_operator_recompute(profile: ModelProfile, how: Kept) -> ModelProfile:
-    """``selective`` as torchtitan's SelectiveAC, operator by operator (torchtitan/distributed/activation_checkpoint.py, 0.3.0).
+    """``selective`` as torchtitan's SelectiveAC, operator by operator.
 
-    It keeps the block's input and what these return: attention (2 bytes per feature of its output, 4 per head), every second
-    product from the first (q, k, v as the profile has them, output, gate, up, down; gate and up are products of their own), every
-    product with a bias (addmm), and, of functional collectives, scatters over tp and all-to-alls of experts. All else runs
-    again: the other products, those of routed experts, the router, recurrences, element-wise work, gathers over tp and of keys
-    and values over cp. What a row-parallel product returns is a part of the sum over all tokens, and no rank of tp has a share
-    of it.
+    Kept are the block's input and the results of these operators (torchtitan/distributed/activation_checkpoint.py,
+    0.3.0):
+
+    * attention: 2 bytes per feature of its output, 4 per head
+    * every second product from the first (q, k, v as the profile has them, output, gate, up, down; gate and up count
+      separately)
+    * every product with a bias (addmm)
+    * scatters over tp and all-to-alls of experts, if they are functional collectives
+
+    All else runs again: the other products, those of routed experts, the router, recurrences, element-wise work,
+    gathers over tp and of keys and values over cp. The result of a row-parallel product is a partial sum over all
+    tokens, so tp does not divide it.
     """
 
     def change(block: LayerProfile) -> LayerProfile:
@@ -222,6 +239,7 @@ def with_operator_recompute(profile: ModelProfile, how: Kept) -> ModelProfile:
             again = 0.0
             for features in (gemm.out_features,) if gemm.name == "qkv" else _separate(gemm, block):
                 counted = not (gemm.bias or gemm.shard.startswith("expert") or gemm.name == "router")
+                # only counted products alternate: a bias is always kept, experts and a router without bias always rerun
                 index += counted
                 if (
                     gemm.shard.startswith("expert")
@@ -249,7 +267,7 @@ def with_operator_recompute(profile: ModelProfile, how: Kept) -> ModelProfile:
 
 
 def _separate(gemm: Gemm, block: LayerProfile) -> tuple[float, ...]:
-    """Output features of the separate products that a framework without fused projections runs for ``gemm``."""
+    """Output features of the products that replace ``gemm`` in a framework without fused projections."""
     if gemm.name == "qkv":
         half = block.kv_features / 2
         return gemm.out_features - 2 * half, half, half
@@ -260,12 +278,12 @@ def _separate(gemm: Gemm, block: LayerProfile) -> tuple[float, ...]:
 
 
 def _ends_feed_forward(gemm: Gemm) -> bool:
-    """Whether a product is the down-projection of a feed-forward; those of latents are replicated over tp."""
+    """Whether a product is the down-projection of a feed-forward; those to latents are replicated over tp."""
     return gemm.name.endswith("_down") and gemm.shard.endswith("row")
 
 
 def _copies(gemm: Gemm, block: LayerProfile) -> float:
-    """How many more products read its input where what is one product here, or one of several already, is several."""
+    """Number of further products that read the same input once fused products are separate, averaged over siblings."""
     return (gemm.siblings - 1) / gemm.siblings + len(_separate(gemm, block)) - 1
 
 
@@ -274,32 +292,37 @@ def _is_gated_end(gemm: Gemm, block: LayerProfile) -> bool:
 
 
 def _is_gated(down: Gemm, block: LayerProfile) -> bool:
-    """Whether the up-projection of the same feed-forward makes gate and up; a block may have several (experts, a shared one)."""
+    """Whether the up-projection of the same feed-forward computes gate and up; a block may have several of them."""
     up = down.name.removesuffix("_down") + "_up"
     return any(other.name == up and other.out_features == 2 * down.in_features for other in block.gemms)
 
 
 def with_pytorch_tensors(profile: ModelProfile, how: Kept) -> ModelProfile:
-    """What autograd keeps of torchtitan's models, where Megatron-Core with Transformer Engine keeps less or more.
+    """Hold the tensors that autograd keeps of torchtitan's models, instead of those that Megatron-Core keeps.
 
-    * A projection that gathers its input over tp keeps the gathered tensor, and no norm output: 2d undivided, per gather.
-    * Routed experts that tp divides gather tokens, not copies, in common with shared ones if there are any, and scatter results
-      of their own (models/common/moe_sharding.py).
-    * Expert outputs are converted to fp32 before their weighted sum and kept: 4d per copy of a token, on every rank of tp that
-      divides experts.
-    * Operators that nothing fuses keep what they read: those of sinks and of clamped activations (``autograd_bytes``).
-    * A value of latent attention is a view of the up-projection, which stays whole: 2 bytes per feature of k beside it.
+    * A projection that gathers its input over tp keeps the gathered tensor and no norm output: 2d undivided, per
+      gather.
+    * Routed experts that tp divides gather tokens, not copies, in common with shared ones if there are any. They
+      scatter their own results (models/common/moe_sharding.py).
+    * Expert outputs are converted to fp32 before their weighted sum and kept: 4d per copy of a token, on every rank of
+      tp that divides experts.
+    * Operators that are not fused keep their inputs: those of sinks and of clamped activations (``autograd_bytes``).
+    * The value of latent attention is a view of the up-projection, which is kept whole: 2 further bytes per feature of
+      k.
     * Keys and values gathered over cp are kept, 2 bytes per feature and rank, and not gathered again.
-    * A loss in chunks keeps the head's input and its gradient, and no softmax. A compiled one in one piece keeps the 16-bit
-      logits, 2 bytes per entry, instead of the softmax in fp32.
-    * A compiled dense layer makes SiLU(gate) again, as Transformer Engine's does: 2 bytes per feature of the activation less.
+    * A loss in chunks keeps the head's input and its gradient, and no softmax. A compiled loss in one piece keeps the
+      16-bit logits, 2 bytes per entry, instead of the softmax in fp32.
+    * A compiled dense layer recomputes SiLU(gate), as Transformer Engine does: 2 bytes per feature of the activation
+      less.
 
-    Counted with PyTorch itself (tests/oracles/torch_counts.py, compiled_counts.py), as what ``with_operator_recompute`` says of
-    ``selective``.
+    These figures and those of ``with_operator_recompute`` were counted with PyTorch itself
+    (tests/oracles/torch_counts.py, compiled_counts.py).
     """
 
     def change(block: LayerProfile) -> LayerProfile:
+        # shared experts gather the same tokens already, so of the pair only the scatter is added
         routed = (0.5 if "shared_experts" in block.modules else 1.0) * (block.routed_tokens > 0)
+        # a lone scatter (half a pair) gathers nothing, so it keeps nothing
         gathered = 2.0 * block.hidden_size * math.floor(block.tp_gathers + routed)
         results = 4.0 * block.hidden_size * block.routed_tokens
         more = results + block.autograd_bytes
@@ -326,13 +349,13 @@ def with_pytorch_tensors(profile: ModelProfile, how: Kept) -> ModelProfile:
 
 
 def with_autocast(profile: ModelProfile, how: Kept) -> ModelProfile:
-    """The same where autocast converts what products read, and norms and the tensor between layers are in fp32.
+    """Autocast converts the inputs of products; norms and the tensor between layers are in fp32.
 
-    A layer's input takes 4 bytes per feature, not 2, whatever is recomputed, and so does the head's. Where layers are not
-    compiled the input of the second norm does, too, and every product of a norm's output keeps a 16-bit copy of its own: query,
-    key, value, gate, up. A compiled layer keeps one copy of each, and in 16 bit what attention's projection returned. Counted
-    with PyTorch (tests/oracles/compiled_counts.py) for Llama's layers; what selective recomputation keeps beyond the input is
-    taken to be as it was.
+    A layer's input takes 4 bytes per feature, not 2, under every policy, and so does the head's. If layers are not
+    compiled, the input of the second norm does, too, and every product of a norm's output keeps a 16-bit copy of its
+    own: query, key, value, gate, up. A compiled layer keeps one copy of each, and the result of attention's projection
+    in 16 bit. Counted with PyTorch (tests/oracles/compiled_counts.py) for Llama's layers. Assumed: what selective
+    recomputation keeps besides the input is unchanged.
     """
 
     def change(block: LayerProfile) -> LayerProfile:

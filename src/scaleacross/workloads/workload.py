@@ -1,4 +1,4 @@
-"""The base of every model family: what a job's ``workload`` is, whichever family it comes from."""
+"""Base class of the model families; a job's ``workload`` is an instance of one of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from scaleacross.errors import InputError
 from scaleacross.spec.base import Name, Spec
 from scaleacross.workloads.layer_profile import ModelProfile
 
-if TYPE_CHECKING:  # a decoder is a workload itself
+if TYPE_CHECKING:  # that module imports this one
     from scaleacross.workloads.decoder import Decoder
 
 MAX_LAYERS = 10_000
-"""Far beyond any model; what lies above is a misprint, and tables of layers would not fit."""
+"""Far above any model: a larger number is a misprint, and tables of layers would not fit in memory."""
 
 
 class Workload(Spec):
@@ -22,17 +22,17 @@ class Workload(Spec):
     family: str
 
     def decoder(self) -> Decoder:
-        """The model as layer kinds, from which targets are written.
+        """The model as layer kinds, from which targets write their settings.
 
         Raises:
-            InputError: the family says its costs only (``profile``).
+            InputError: the family states only its ``profile``.
         """
         raise InputError(f"workload '{self.name}' of family '{self.family}' does not say its layer kinds")
 
     def remarks(self) -> tuple[tuple[str, str], ...]:
-        """(what, sentence) about the published model that the plan leaves out."""
+        """(topic, sentence) for each property of the published model that the plan ignores."""
         return ()
 
     def profile(self) -> ModelProfile:
-        """The model as layers. Every family implements it."""
+        """Profile of the model. Every family implements it."""
         raise NotImplementedError(f"{type(self).__name__} has no profile()")
