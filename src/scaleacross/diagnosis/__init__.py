@@ -1,1 +1,1 @@
-"""Dumps of a run in, the rank or link at fault out. Pure Python: it runs where no torch is installed, and executes no dump."""
+"""Finds the rank or link at fault in the flight-recorder dumps of a run. It needs no torch and executes no dump."""

@@ -1,7 +1,7 @@
-"""Puts the operations of all ranks side by side: one ``Instance`` per group and sequence number.
+"""Aligns the operations of all ranks: one ``Instance`` per group and sequence number; ``verdict`` calls it.
 
-A ring buffer forgets. An operation that a rank's trace does not hold is *missing* only where the trace reaches back far enough to
-hold it; otherwise the rank may have done it long ago.
+A ring buffer drops old operations. An operation that is not in a rank's trace counts as *absent* only if the trace goes
+back far enough to contain it. Otherwise the rank may have run it long ago.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ Key = tuple[TraceGroup, int, tuple[int, int] | None]
 
 @dataclass(eq=False, slots=True)
 class Instance:
-    """One operation of a group as its members saw it. ``absent``: members whose trace proves that they never issued it."""
+    """One operation of a group, as recorded by its members.
+
+    Attributes:
+        pair: source and target of a send or receive; None for a collective.
+        operations: rank -> its record.
+        absent: members whose trace proves that they never issued it.
+    """
 
     group: TraceGroup
     sequence: int
@@ -27,21 +33,21 @@ class Instance:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Ranks that take part."""
+        """Ranks that take part in the operation."""
         return self.group.ranks if self.pair is None else self.pair
 
     @property
     def pending(self) -> list[int]:
-        """Ranks on which it has not ended."""
+        """Ranks that issued it and on which it has not ended."""
         return [rank for rank, one in self.operations.items() if one.state != "completed"]
 
     @property
     def since_ns(self) -> int:
-        """When the first rank issued it."""
+        """Time at which the first rank issued it, ns."""
         return min(one.created_ns for one in self.operations.values())
 
     def label(self) -> str:
-        """``all_reduce #5 of dp``, with the operation that most ranks issued."""
+        """Return a label like ``all_reduce #5 of dp``, with the operation that most ranks issued."""
         names = [one.op for one in self.operations.values()]
         name = max(sorted(set(names)), key=names.count)
         if self.pair is not None:
@@ -54,7 +60,7 @@ class Instance:
 
 @dataclass(slots=True)
 class Alignment:
-    """All instances, in the order in which they first appear, and what is known of every rank."""
+    """All instances, in the order in which they first appear, and the trace of every rank."""
 
     traces: dict[int, RankTrace]
     instances: list[Instance]
@@ -63,12 +69,12 @@ class Alignment:
     world_size: int
 
     def stuck(self) -> list[Instance]:
-        """Instances that have not ended on every rank that issued them."""
+        """Return the instances that have not ended on every rank that issued them."""
         return [one for one in self.instances if any(op.state != "completed" for op in one.operations.values())]
 
 
 def align(traces: Iterable[RankTrace]) -> Alignment:
-    """Instances of ``traces``. Ranks that a group or a world size names and no trace exists of are missing."""
+    """Align ``traces``. Ranks without a trace that a group or a world size names are listed as missing."""
     by_rank = {trace.rank: trace for trace in traces}
     by_key: dict[Key, Instance] = {}
     for trace in by_rank.values():
@@ -98,7 +104,7 @@ def align(traces: Iterable[RankTrace]) -> Alignment:
 
 
 class _Horizons:
-    """How far back each trace reaches, per group."""
+    """The oldest operation in each trace, per group."""
 
     def __init__(self, traces: dict[int, RankTrace]) -> None:
         self._traces = traces
@@ -109,7 +115,7 @@ class _Horizons:
                     self._first[rank, one.group, one.pair] = one.sequence
 
     def would_hold(self, rank: int, instance: Instance) -> bool:
-        """Whether the trace of ``rank`` would show ``instance`` if the rank had issued it."""
+        """Return whether the trace of ``rank`` would contain ``instance`` if the rank had issued it."""
         trace = self._traces[rank]
         if trace.complete_from_start:
             return True

@@ -1,8 +1,8 @@
-"""From the content of a flight-recorder dump to a ``RankTrace``, with every field checked: dumps come from anywhere.
+"""Converts the content of a flight-recorder dump, which is untrusted, into a ``RankTrace`` and checks every field.
 
-Reads what PyTorch's NCCL and gloo groups write and what our runtime writes. What PyTorch leaves out (gloo: ranks of groups,
-start times) is left open. Nothing is walked deeper than the format goes, and each list is converted once, so a file whose
-parts refer to each other costs no more than its size.
+It reads the dumps of PyTorch's NCCL and gloo groups and of our runtime. Fields that PyTorch omits (gloo: ranks of
+groups, start times) stay open. Nothing is read deeper than the format goes, and each list is converted once. A file
+whose parts refer to each other therefore takes no more work than its size.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NOT_ALIGNABLE: Final = -1
 
 
 class GroupTable:
-    """Groups of all dumps, each once, so that they can be told apart by identity and a long list of ranks is read once."""
+    """Groups of all dumps, each stored once: they compare by identity, and a long list of ranks is parsed once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], TraceGroup] = {}
 
     def get(self, name: str, desc: str, ranks: str) -> TraceGroup:
-        """The group of these ranks, as text ``[0, 1, ...]``; empty text where the dump does not say."""
+        """Return the group of ``ranks``, given as text ``[0, 1, ...]``; empty where the dump does not state them."""
         key = (name, desc, ranks)
         if key not in self._known:
             members = json.loads(ranks) if ranks else []
@@ -41,7 +41,7 @@ class GroupTable:
 
 
 def rank_trace(content: Any, rank: int, source: str, groups: GroupTable) -> RankTrace:
-    """The trace of ``rank``.
+    """Return the trace of ``rank`` from the content of its dump.
 
     Raises:
         ValueError: the content is no flight-recorder dump; the message names the field.
@@ -86,7 +86,7 @@ def _groups(config: dict[Any, Any], groups: GroupTable) -> dict[str, TraceGroup]
 
 
 class _EntryReader:
-    """Turns entries of one rank into operations; remembers what several of them share."""
+    """Converts entries of one rank into operations, and caches values that several entries share."""
 
     def __init__(self, rank: int, stated: dict[str, TraceGroup], groups: GroupTable) -> None:
         self._rank, self._stated, self._groups = rank, stated, groups
@@ -96,12 +96,12 @@ class _EntryReader:
         self._counted: list[Operation] = []
 
     def forget_counted_pairs(self) -> None:
-        """The oldest entries are gone, so counting sends and receives from the first one says nothing."""
+        """Discard counted sequences: the oldest entries are gone, so a count from the first entry has no meaning."""
         for one in self._counted:
             one.sequence = NOT_ALIGNABLE
 
     def operation(self, number: int, entry: Any) -> Operation | None:
-        """One operation; None for the mark that closes a batch of sends and receives."""
+        """Return one operation; None for the entry that closes a batch of sends and receives."""
         if type(entry) is not dict:
             raise ValueError(f"entries[{number}] is of type {type(entry).__name__}, dict is needed")
         name, desc = _pair_of_names(entry.get("process_group"), number)
@@ -137,7 +137,7 @@ class _EntryReader:
         return operation
 
     def _pair(self, op: str, peers: str, group: TraceGroup, number: int) -> tuple[int, int]:
-        """``send 0->1`` and ``recv 1<-0`` count ranks within the group."""
+        """Return (source, target) global ranks of ``send 0->1`` or ``recv 1<-0``, which count within the group."""
         left, arrow, right = peers.partition("->" if op == "send" else "<-")
         if op not in ("send", "recv") or not arrow or not (left.isdecimal() and right.isdecimal()):
             raise ValueError(f"entries[{number}] is called {op[:20]!r} with peers {peers[:40]!r}")
@@ -151,6 +151,7 @@ class _EntryReader:
     def _shapes(self, value: Any, number: int) -> tuple[tuple[int, ...], ...]:
         if value is None:
             return ()
+        # by identity: a file may refer to one list very often
         key = id(value)
         if key not in self._sizes:
             if type(value) is not list or not _LIST.issuperset(map(type, value)):
@@ -172,7 +173,7 @@ class _EntryReader:
 
 
 def _read_extra(operation: Operation, extra: dict[str, Any]) -> None:
-    """What our own recorder adds; a field of the wrong type is as if it were not there."""
+    """Read the fields that our own recorder adds; a field of the wrong type is ignored."""
     op, algorithm, num_bytes = extra.get("op"), extra.get("algorithm"), extra.get("bytes")
     predicted, awaited, cursors = extra.get("predicted_s"), extra.get("awaited"), extra.get("cursors")
     operation.op = op[:64] if type(op) is str and op else operation.op
@@ -189,7 +190,7 @@ def _read_extra(operation: Operation, extra: dict[str, Any]) -> None:
 
 
 def _state(entry: dict[str, Any], number: int) -> State:
-    """As written; an entry that was retired has ended even where nobody noted it, as in gloo's dumps."""
+    """Return the state as written; a retired entry has ended even if its state does not say so, as in gloo's dumps."""
     if entry.get("retired") is True:
         return "completed"
     state = entry.get("state")

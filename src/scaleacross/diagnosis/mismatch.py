@@ -1,7 +1,7 @@
-"""Members of a group that issued different things under the same sequence number.
+"""Finds members of a group that issued different operations under the same sequence number; ``waiting`` calls it.
 
-The majority is taken to be right. (PyTorch's ``fr_trace`` takes the first rank to be, so it blames everybody else when that
-is the culprit.) Only operations that did not end are looked at: unequal sizes that ended well were allowed.
+The majority counts as right. (PyTorch's ``fr_trace`` trusts the first rank, so it blames all others when the first rank
+is the culprit.) Only operations that did not end are compared: unequal sizes of operations that ended were allowed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Signature = tuple[object, ...]
 
 
 def mismatch(alignment: Alignment, instance: Instance) -> Fault | None:
-    """The rank that issued something else in ``instance``, or None where all agree. ``num_victims`` is left at 0."""
+    """Return a fault with the ranks that differ in ``instance``, or None where all agree. ``num_victims`` stays 0."""
     operations = instance.operations
     if instance.pair is not None:
         return _pair_mismatch(instance)
@@ -46,7 +46,7 @@ def _sizes(one: Operation) -> Signature:
 
 
 def _minority(operations: dict[int, Operation], of) -> tuple[list[int], int]:  # type: ignore[no-untyped-def]
-    """Ranks that differ from most others, and one rank of the majority. In a tie the side of the lowest rank counts as right."""
+    """Return the ranks that differ from the majority, and one rank of it. A tie goes to the side of the lowest rank."""
     signatures = {rank: of(one) for rank, one in operations.items()}
     votes = Counter(signatures.values())
     if len(votes) < 2:
@@ -82,7 +82,7 @@ def _fault(alignment: Alignment, instance: Instance, verdict: Verdict, culprits:
 
 
 def _order(alignment: Alignment, instance: Instance, culprit: int, majority: int) -> str:
-    """Words for two operations that changed places, or for one left out; empty where nothing shows it."""
+    """Return words for operations in exchanged order, or for one that was left out; empty without evidence."""
     following = alignment.by_key.get((instance.group, instance.sequence + 1, None))
     if following is None:
         return ""
@@ -96,7 +96,7 @@ def _order(alignment: Alignment, instance: Instance, culprit: int, majority: int
 
 
 def _total_mismatch(instance: Instance) -> Fault | None:
-    """An all-to-all whose inputs and outputs do not add up; no rank can be named from that."""
+    """Return the fault of an all-to-all whose total inputs and outputs differ; this names no single rank."""
     operations = instance.operations
     if (
         len(operations) < len(instance.members)
@@ -121,7 +121,7 @@ def _total_mismatch(instance: Instance) -> Fault | None:
 
 
 def _pair_mismatch(instance: Instance) -> Fault | None:
-    """A send whose receive expects another size or type."""
+    """Return the fault of a send whose receive expects another size or type, or None."""
     source, target = instance.pair or (-1, -1)
     send, receive = instance.operations.get(source), instance.operations.get(target)
     if send is None or receive is None or source == target:

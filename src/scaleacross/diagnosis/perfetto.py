@@ -1,8 +1,9 @@
-"""Traces of a run as Chrome trace JSON, which Perfetto opens: what was measured, and beside it what the plan predicted.
+"""Writes the traces of a run as Chrome trace JSON for Perfetto, with measured and predicted times.
 
-One process per rank, two rows per group: *measured*, from the start of each operation to its end, and *predicted*, from the same
-start as long as the plan says. An operation that never ended reaches to the last event of the job. Times are those of each rank's
-own host, in microseconds from the first event. Format: "Trace Event Format" of the Chromium project.
+Every rank is a process with two rows per group. *Measured* shows each operation from its start to its end. *Predicted*
+shows the time that the plan predicts, from the same start. An operation that never ended is drawn up to the last event
+of the job. Times are those of each rank's own host, in microseconds from the first event. Format: "Trace Event Format"
+of the Chromium project.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from scaleacross.spec.trace import Operation, RankTrace, TraceGroup
 
 
 def perfetto_json(traces: Iterable[RankTrace]) -> Iterator[str]:
-    """The trace in pieces, one event per line, so that thousands of ranks need no second copy in memory."""
+    """Yield the JSON in pieces, one event per line, so that thousands of ranks need no second copy in memory."""
     held = list(traces)
     times = [
         time

@@ -1,9 +1,10 @@
 """Reads pickles of plain values (dict, list, tuple, str, int, float, bool, None) and nothing else.
 
-A pickle is a program for a small stack machine, and a few of its instructions import and call things. This reader has no such
-instruction: what it does not list below is refused by name, so a hostile file can neither run code nor take memory beyond a small
-multiple of its size. (``pickle.Unpickler`` with a forbidding ``find_class`` stops the first, but lets one five-byte instruction
-allocate tens of gigabytes.) Protocols 2 to 5; instruction set: ``pickletools`` of the standard library.
+A pickle is a program for a small stack machine, and a few of its instructions import and call objects. This reader
+lacks these instructions: it refuses every instruction that it does not list below, by name. A hostile file can
+therefore neither run code nor use more memory than a small multiple of its size. (``pickle.Unpickler`` with a
+forbidding ``find_class`` prevents only the former: one five-byte instruction can allocate tens of gigabytes.) It reads
+protocols 2 to 5. Instruction set: ``pickletools`` of the standard library.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class RefusedError(ValueError):
 
 
 def loads(data: bytes) -> Any:
-    """The value that ``data`` holds.
+    """Return the value that the pickle ``data`` contains.
 
     Raises:
         RefusedError: an instruction that could import or call something, or that no dump needs.
@@ -51,7 +52,7 @@ def loads(data: bytes) -> Any:
 
 
 def _run(data: bytes) -> Any:
-    """Instructions in the order of how often they occur; the frequent ones without a call."""
+    """Run the instructions of a pickle. Branches are ordered by frequency, and frequent ones need no call."""
     stack: Items = []
     below_marks: list[Items] = []
     memo: dict[int, Any] = {}
@@ -111,7 +112,7 @@ def _run(data: bytes) -> Any:
 
 
 def _rare(stack: Items, code: int, data: bytes, at: int) -> int:
-    """Every other allowed instruction; returns where the next one stands."""
+    """Run any other allowed instruction; return the index of the next one."""
     if code in _SIZED_STRINGS:
         unpack, size = _SIZED_STRINGS[code]
         end = at + size + int(unpack(data, at)[0])
@@ -179,4 +180,4 @@ _OF_MARK: Final[dict[int, Callable[[Items, Items], None]]] = {
     0x6C: lambda stack, above: stack.append(above),  # LIST
     0x64: _dict,  # DICT
 }
-"""Instructions that take what stands above the last mark."""
+"""Instruction -> function of the stack below the last mark and the items above it."""

@@ -1,4 +1,4 @@
-"""What launch.json adds to a diagnosis: predictions where dumps have none, and where the ranks at fault are."""
+"""Adds to a diagnosis from launch.json: predictions where dumps have none, and the places of the ranks at fault."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES: Final = {
     "reduce_scatter_tensor_coalesced": "reduce_scatter",
     "all_to_allv": "all_to_all",
 }
-"""what PyTorch's groups call some collectives"""
+"""PyTorch's name of a collective -> ours, where they differ"""
 _BYTES: Final = {
     "double": 8, "float64": 8, "long": 8, "int64": 8, "float": 4, "float32": 4, "int": 4, "int32": 4, "half": 2, "float16": 2,
     "bfloat16": 2, "short": 2, "int16": 2, "char": 1, "int8": 1, "byte": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -26,7 +26,7 @@ _BYTES: Final = {
 
 
 def add_predictions(traces: Sequence[RankTrace], config: LaunchConfig) -> int:
-    """Give operations without a prediction that of the plan, by the ranks of their group; returns how many got one.
+    """Add the plan's prediction to operations without one, by the ranks of their group; return how many got one.
 
     Raises:
         InputError: the dumps hold ranks, or groups of an axis, that the launch file does not have.
@@ -51,7 +51,10 @@ def add_predictions(traces: Sequence[RankTrace], config: LaunchConfig) -> int:
 
 
 def _require_groups(traces: Sequence[RankTrace], config: LaunchConfig) -> None:
-    """A job of as many ranks may be another: the runtime's groups are called as their axis, PyTorch's own rarely."""
+    """Refuse dumps of another job with as many ranks: a group that is named after an axis must have the plan's ranks.
+
+    Our runtime names its groups after their axis; PyTorch's own groups rarely have such names.
+    """
     planned = {(groups.axis, tuple(sorted(ranks))) for groups in config.process_groups for ranks in groups.ranks}
     for group in (group for trace in traces for group in trace.groups):
         if group.desc in ALL_AXES and len(group.ranks) > 1 and (group.desc, group.ranks) not in planned:
@@ -62,7 +65,7 @@ def _require_groups(traces: Sequence[RankTrace], config: LaunchConfig) -> None:
 
 
 def in_plan(found: Diagnosis, config: LaunchConfig) -> Diagnosis:
-    """With the hosts of the ranks at fault, and the level that each link at fault crosses."""
+    """Return ``found`` with the hosts of the ranks at fault, and the level that each link at fault crosses."""
     faults = [_placed(fault, config) for fault in (found.root, *found.others) if fault is not None]
     at_fault = sorted({rank for fault in faults[:16] for rank in fault.ranks[:16]})
     hosts = {rank: config.host(rank) for rank in at_fault}
@@ -76,7 +79,10 @@ def _placed(fault: Fault, config: LaunchConfig) -> Fault:
 
 
 def _predicted_s(one: Operation, groups: ProcessGroups) -> float | None:
-    """By the bytes that launch.json counts: all of a reduction, gather or scatter; what leaves of the others."""
+    """Return the predicted seconds for the bytes as launch.json counts them, or None.
+
+    These are all bytes of a reduction, gather or scatter, and the bytes that a rank sends for other operations.
+    """
     op = _NAMES.get(one.op, one.op)
     size = one.num_bytes
     if size is None and len(one.dtypes) == 1 and one.dtypes[0].lower() in _BYTES:

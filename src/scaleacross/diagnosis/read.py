@@ -1,7 +1,7 @@
-"""Finds the dumps of a run and reads them: pickles through ``plain_pickle``, JSON, never more than a stated size.
+"""Finds and reads the dumps of a run: pickles through ``plain_pickle``, or JSON, up to a maximum size.
 
-A file that is cut short, damaged, refused or too large is reported by name and the others are still read: in a crash the broken
-dump is often the one that matters.
+A file that is cut short, damaged, refused or too large is reported by name, and the others are still read. After a
+crash the broken dump is often the one that matters.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _RANK_IN_NAME: Final = re.compile(r"(\d{1,9})(?:\.(?:json|pkl|pickle))?$")
 
 
 def find_dumps(paths: Iterable[str | Path]) -> list[Path]:
-    """Files whose name ends in a rank (``trace_rank_3``, ``trace_rank_3.json``), of the paths and directly inside those that
-    are directories, by rank.
+    """Return files whose name ends in a rank (``trace_rank_3``, ``trace_rank_3.json``), sorted by rank.
+
+    They are ``paths`` that are files, and the files directly inside ``paths`` that are directories.
 
     Raises:
         InputError: a path does not exist, or no file is a dump by its name.
@@ -47,7 +48,7 @@ def find_dumps(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def rank_in_name(path: Path) -> int:
-    """The digits at the end of the name."""
+    """Return the rank at the end of the file's name. Raises InputError if there is none."""
     match = _RANK_IN_NAME.search(path.name)
     if match is None:
         raise InputError(f"{path}: the name does not end in a rank")
@@ -57,7 +58,7 @@ def rank_in_name(path: Path) -> int:
 def read_dumps(
     files: Iterable[Path], progress: Callable[[int], None] = lambda _: None
 ) -> tuple[list[RankTrace], list[UnreadableDump]]:
-    """All readable traces by rank, and the files that are not.
+    """Return all readable traces in order of rank, and the files that cannot be read.
 
     Raises:
         InputError: none is readable; the message gives the reason of the first.
@@ -85,7 +86,7 @@ def read_dumps(
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """For reading dumps and judging them: millions of objects, none of them garbage; looking for it takes a fifth of the time."""
+    """Switch the garbage collector off while dumps are read and judged: it takes a fifth of the time in vain."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -96,6 +97,7 @@ def without_collector() -> Iterator[None]:
 
 
 def _content(path: Path) -> Any:
+    """Return the plain data of a dump. Raises ValueError or EOFError: no regular file, too large, empty or damaged."""
     if not path.is_file():  # a pipe or device planted among the dumps would be read for ever
         raise ValueError("no regular file")
     with path.open("rb") as stream:
@@ -115,7 +117,7 @@ def _content(path: Path) -> Any:
 
 
 def _fill_open_groups(traces: list[RankTrace]) -> None:
-    """Groups whose dumps do not name their ranks (gloo's) get the ranks that have used them."""
+    """Set the ranks of groups whose dumps do not state them (gloo's) to the ranks that used them."""
     users: dict[TraceGroup, set[int]] = {}
     for trace in traces:
         for group in trace.groups:

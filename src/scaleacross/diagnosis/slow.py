@@ -1,14 +1,15 @@
-"""Nothing is stuck, but time is lost: to a rank that comes late, or to a link.
+"""Finds a late rank or a slow link in a run that is not stuck but loses time; ``verdict`` calls it.
 
 Only durations on one host's clock are compared, never times of two hosts.
 
-*Slow rank.* Who comes last to a collective waits least in it. How much less than the next one is the time that all others waited
-for that rank alone; it is the rank's own fault only as far as its program was away from communication longer than theirs before.
-So ranks that are late because they waited elsewhere are not blamed.
+*Slow rank.* The last rank to join a collective waits least in it. The difference to the second shortest wait is the
+time that all others waited for that rank alone. The rank is blamed for it only as far as its program spent longer
+outside of communication before than the others' did. Ranks that are late because they waited elsewhere are therefore
+not blamed.
 
-*Slow link.* The collective as its last rank saw it took no waiting: that is compared with the plan's prediction. A transfer keeps
-both ends busy, a wait for the peer only one of them, so the smaller of both ends' times is that of the link. Its seconds per byte
-are compared with the median link of the same kind of group.
+*Slow link.* The duration on the last rank contains no waiting, and is compared with the plan's prediction. A transfer
+occupies both ends, a wait for the peer only one of them. The smaller of both ends' times is therefore the time of the
+link. Its seconds per byte are compared with those of the median link of the same kind of group.
 """
 
 from __future__ import annotations
@@ -23,28 +24,31 @@ from scaleacross.spec.diagnosis import Fault
 from scaleacross.spec.trace import RankTrace, TraceGroup
 
 MIN_SHARE_OF_TRACE = 0.1
-"""Time lost below this share of what the trace covers is not worth a verdict."""
+"""A loss below this share of the trace's duration gives no verdict."""
 CLEARLY_MORE = 3.0
-"""The culprit must have lost this many times what the next one has."""
+"""The culprit must have lost at least this many times the seconds of the next rank."""
 
 
 @dataclass(slots=True)
 class Loss:
-    """Seconds that a rank or link cost, and where most of it."""
+    """Seconds lost to a rank or link, and the instance with the largest loss."""
 
     seconds: float = 0.0
     worst_s: float = 0.0
     worst: Instance | None = None
 
     def add(self, seconds: float, instance: Instance) -> None:
-        """One more loss."""
+        """Add the loss of one instance."""
         self.seconds += seconds
         if seconds > self.worst_s:
             self.worst_s, self.worst = seconds, instance
 
 
 def slow_faults(alignment: Alignment, slow_ratio: float) -> list[Fault]:
-    """Slow ranks and links, dearest first. ``slow_ratio``: how many times slower than predicted, or than its equals, is slow."""
+    """Return slow ranks and links, largest loss first.
+
+    ``slow_ratio``: a link is slow if it takes this many times the predicted time, or that of the median link.
+    """
     span_s = max((_span_s(trace) for trace in alignment.traces.values()), default=0.0)
     faults = _slow_ranks(alignment, span_s) + _slow_links(alignment, span_s, slow_ratio)
     return sorted(faults, key=lambda fault: -(fault.lost_s or 0.0))
@@ -56,14 +60,14 @@ def _span_s(trace: RankTrace) -> float:
 
 
 def _duration_s(instance: Instance, rank: int) -> float | None:
-    """Seconds from the start (or, where nobody noted it, from the call) to the end; None where it has no end."""
+    """Return the seconds from the start (if unknown, from the call) to the end; None if it has not ended."""
     one = instance.operations[rank]
     begin = one.started_ns or one.created_ns
     return None if one.completed_ns is None else max(one.completed_ns - begin, 0) / 1e9
 
 
 def _gaps(trace: RankTrace) -> dict[int, float]:
-    """record -> seconds between the call and the rank's last event before it: the time that its own program took."""
+    """Return record -> seconds from the rank's last event to the call, in which its own program ran."""
     events: list[int] = sorted(
         time for one in trace.operations for time in (one.created_ns, one.completed_ns) if time is not None
     )
@@ -87,6 +91,7 @@ def _slow_ranks(alignment: Alignment, span_s: float) -> list[Fault]:
             continue
         (least, last), (second, _) = waits[:2]
         own = {rank: gaps[rank].get(one.record_id, 0.0) for rank, one in instance.operations.items()}
+        # blamed time: what the others waited for this rank alone, as far as its own program ran longer than theirs
         away = own.pop(last) - median(own.values())
         if min(second - least, away) > 0:
             losses[last].add(min(second - least, away), instance)
@@ -116,7 +121,7 @@ def _rank_fault(rank: int, loss: Loss, span_s: float) -> Fault:
 
 
 def _slow_links(alignment: Alignment, span_s: float, slow_ratio: float) -> list[Fault]:
-    """Per kind of group: instances slower than predicted, and the link that sticks out."""
+    """Return, per kind of group, the fault of its slowest link, or of instances slower than predicted."""
     kinds: defaultdict[str, list[Instance]] = defaultdict(list)
     for instance in alignment.instances:
         kinds[instance.group.desc or instance.group.name].append(instance)
@@ -136,11 +141,12 @@ def _slow_links(alignment: Alignment, span_s: float, slow_ratio: float) -> list[
 
 @dataclass(slots=True)
 class Against:
-    """Seconds measured, as the last rank saw each operation, and predicted, of those that have a prediction.
+    """Measured and predicted seconds, summed over operations with a prediction.
 
     Attributes:
-        by_group: group -> the same two of it.
-        worst: the operation that lost most, and how much.
+        measured_s: shortest duration on any member, which is that of the last rank.
+        by_group: group -> (measured, predicted) seconds.
+        worst: the operation with the largest loss, and its seconds.
     """
 
     measured_s: float = 0.0
@@ -150,7 +156,10 @@ class Against:
 
 
 def _against_prediction(instances: list[Instance]) -> Against:
-    """Only what all members saw end: without the dump of the last one, what is left is somebody's wait for it."""
+    """Compare measured with predicted times, for instances that ended on all members.
+
+    Without the dump of the last rank, the shortest duration would contain a wait for it.
+    """
     found = Against()
     for instance in instances:
         says = max((one.predicted_s or 0.0 for one in instance.operations.values()), default=0.0)
@@ -166,7 +175,7 @@ def _against_prediction(instances: list[Instance]) -> Against:
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
-    """A link beside the median of its kind."""
+    """A link and the median link of its kind."""
 
     ends: tuple[int, int]
     group: TraceGroup
@@ -176,12 +185,15 @@ class SlowLink:
 
     @property
     def ratio(self) -> float:
-        """Seconds per byte over the median's."""
+        """Seconds per byte over those of the median link."""
         return self.s_per_byte / self.median_s_per_byte
 
 
 def _worst_link(instances: list[Instance], slow_ratio: float) -> SlowLink | None:
-    """The link with most seconds per byte in its median operation, if ``slow_ratio`` times the median of at least three links."""
+    """Return the link with most seconds per byte in its median operation.
+
+    None if there are fewer than three links, or if it takes less than ``slow_ratio`` times the median link.
+    """
     transfers: defaultdict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
     groups: dict[tuple[int, int], TraceGroup] = {}
     for instance in instances:

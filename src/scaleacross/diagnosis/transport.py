@@ -1,8 +1,8 @@
-"""Everybody joined and started, and still it does not end: which link or rank holds the chunks?
+"""Finds the link or rank at which an operation stands still after all members have started it; used by ``waiting``.
 
-The cursors tell. Where a sender has sent more to a peer than the peer has received, chunks are on that link. Where nothing is on
-its way, some rank has been given more than it has passed on. Traces without cursors (PyTorch's own) name the group, and the ranks
-that did not end while others did.
+The cursors of our runtime show it. If a sender has sent more to a peer than the peer has received, chunks are on that
+link. If no chunk is on any link, one rank has received more than it has passed on. Traces without cursors (PyTorch's
+own) only name the group, and the ranks on which it did not end while it ended on others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scaleacross.spec.trace import Cursor
 
 
 def stuck_inside(instance: Instance) -> Fault:
-    """The link or rank at which ``instance`` stands still. ``num_victims`` is left at 0."""
+    """Return a fault with the link or ranks at which ``instance`` stands still. ``num_victims`` stays 0."""
     pending = sorted(instance.pending)
     if instance.pair is not None:
         text = "rank {} sends and rank {} receives, and nothing arrives".format(*instance.pair)
@@ -47,7 +47,7 @@ def stuck_inside(instance: Instance) -> Fault:
 
 
 def _lags(instance: Instance) -> Iterator[tuple[float, int, tuple[int, int], int, int]]:
-    """(share received, chunks under way, link, received, expected) of links that hold chunks."""
+    """Yield (share received, chunks under way, link, received, expected) of links with chunks under way."""
     for source, operation in instance.operations.items():
         for target, cursor in operation.cursors.items():
             other = instance.operations.get(target)

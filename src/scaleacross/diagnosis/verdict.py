@@ -1,4 +1,4 @@
-"""From traces to the answer: what is stuck comes before what is slow."""
+"""Returns the diagnosis of a run's traces: stuck operations if there are any, otherwise slow ranks and links."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DEFAULT_SLOW_RATIO = 2.0
 def diagnosis(
     traces: Sequence[RankTrace], unreadable: Sequence[UnreadableDump] = (), slow_ratio: float = DEFAULT_SLOW_RATIO
 ) -> Diagnosis:
-    """The verdict on ``traces``; see ``spec.diagnosis``.
+    """Return the verdict on ``traces``; see ``spec.diagnosis``.
 
     Args:
         traces: one per rank, at least one.
-        unreadable: files that exist and could not be read; if a rank of them is the root, that is said.
-        slow_ratio: how many times slower than predicted, or than its equals, a link must be to be called slow.
+        unreadable: files that exist but could not be read; mentioned if the rank of one is the root.
+        slow_ratio: a link is slow if it takes this many times the predicted time, or that of the median link.
     """
     alignment = align(traces)
     stuck = alignment.stuck()
@@ -47,14 +47,16 @@ def diagnosis(
 
 
 def _judged(alignment: Alignment, unreadable: Sequence[UnreadableDump]) -> bool:
-    """Whether the evidence is whole: every rank has a dump that can be read, and operations are in them. A rank that was killed
-    while the others computed has none, and nobody waits for it."""
+    """Return whether the evidence is complete: every rank has a readable dump, and the dumps contain operations.
+
+    A rank that was killed while the others computed has no dump, although no rank waits for it.
+    """
     seen = any(instance.operations for instance in alignment.instances)
     return seen and not unreadable and not alignment.missing_ranks
 
 
 def _with_file(fault: Fault, unreadable: Sequence[UnreadableDump]) -> Fault:
-    """A rank without a trace may have a file that cannot be read: then that is what is known."""
+    """Mention the unreadable file of a rank that counts as dead because it has no trace."""
     if fault.verdict != "process_dead":
         return fault
     own = next((one for one in unreadable if one.rank == fault.ranks[0]), None)

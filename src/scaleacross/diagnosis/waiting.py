@@ -1,9 +1,10 @@
-"""Who waits for whom, and what they all wait for.
+"""Builds the graph of waiting ranks and stuck operations, and finds the faults at its roots; ``verdict`` calls it.
 
-Nodes are ranks and stuck instances. A rank points at the instances it waits in, an instance at the members that keep it from
-beginning. Following the arrows from any victim ends in a *root*: a strongly connected component without an arrow out of it. One
-rank there is the culprit; an instance there has a mismatch, or all joined it and it is stuck inside; several ranks there wait for
-each other in a circle. Hundreds of victims so lead to one root, in time linear in the size of the dumps.
+Nodes are ranks and stuck instances. A rank has edges to the instances in which it waits, an instance to the members
+that keep it from starting. A path from any victim ends in a *root*: a strongly connected component without an outgoing
+edge. A root of one rank is the culprit. A root of one instance has a mismatch, or all members joined it and it is stuck
+inside. The ranks of a root of several ranks wait for each other in a cycle. Hundreds of victims thus lead to one root,
+in time linear in the size of the dumps.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ Node = int | Instance
 
 @dataclass(slots=True)
 class WaitGraph:
-    """Arrows of both directions and the mismatches found on the way."""
+    """Edges between ranks and stuck instances, and the instances whose members mismatch."""
 
     graph: nx.DiGraph
     mismatches: dict[Instance, Fault]
 
 
 def waiting_roots(alignment: Alignment) -> list[Fault]:
-    """Faults that everybody waits for, the one with most victims first; then the earliest."""
+    """Return the faults at the roots of the graph: most victims first, then the earliest."""
     waits = wait_graph(alignment)
     condensed = nx.condensation(waits.graph)
     faults: list[Fault] = []
@@ -48,7 +49,7 @@ def waiting_roots(alignment: Alignment) -> list[Fault]:
 
 
 def wait_graph(alignment: Alignment) -> WaitGraph:
-    """The graph of the module docstring."""
+    """Build the graph of the module docstring."""
     graph, mismatches = nx.DiGraph(), {}
     queued: dict[int, list[Instance]] = {}
     for instance in alignment.stuck():
@@ -67,19 +68,19 @@ def wait_graph(alignment: Alignment) -> WaitGraph:
 
 
 def _not_there(alignment: Alignment, instance: Instance) -> list[int]:
-    """Members that never issued it: dead, or their trace proves it."""
+    """Return members that never issued the operation: they have no trace, or their trace proves it."""
     return [*(rank for rank in instance.members if rank not in alignment.traces), *instance.absent]
 
 
 def _awaited(rank: int, instances: list[Instance]) -> list[Instance]:
-    """Stuck instances that the program of ``rank`` stands still for; all of them where its trace does not tell."""
+    """Return the stuck instances that the program of ``rank`` waits for; all of them if its trace does not state it."""
     if any(instance.operations[rank].awaited is None for instance in instances):
         return instances
     return [instance for instance in instances if instance.operations[rank].awaited]
 
 
 def _behind(rank: int, instances: list[Instance], mismatches: dict[Instance, Fault]) -> Iterator[tuple[Instance, Node]]:
-    """What a queued operation of ``rank`` waits for while peers have started theirs: an earlier one, or else the rank itself."""
+    """Yield what a queued operation of ``rank`` waits for although peers started it: an earlier one, else ``rank``."""
     ordered = sorted(instances, key=lambda one: one.operations[rank].record_id)
     earlier: Instance | None = None
     for instance in ordered:
@@ -91,7 +92,7 @@ def _behind(rank: int, instances: list[Instance], mismatches: dict[Instance, Fau
 
 
 def _ranks_behind(graph: nx.DiGraph, nodes: set[Node]) -> set[int]:
-    """Ranks from which an arrow path leads to ``nodes``, and those among them."""
+    """Return the ranks from which a path leads to ``nodes``, and the ranks among ``nodes``."""
     seen: set[Node] = set(nodes)
     queue: deque[Node] = deque(nodes)
     while queue:
@@ -118,9 +119,9 @@ def _root(alignment: Alignment, waits: WaitGraph, nodes: set[Node]) -> Fault | N
 
 
 def _culprit(alignment: Alignment, rank: int, waiting: list[Instance]) -> Fault | None:
-    """A rank that others wait for and that waits for nobody."""
+    """Return the fault of a rank that others wait for and that waits for no other; None without waiting instances."""
     if not waiting:
-        return None  # it waits in vain for something of its own that has another root
+        return None
     instance, trace = waiting[0], alignment.traces.get(rank)
     joined, num_members = len(instance.operations), len(instance.members)
     others = f"{joined} of {num_members} ranks are in {instance.label()}"
@@ -150,7 +151,7 @@ def _started(instance: Instance) -> str:
 
 
 def _went_on(trace: RankTrace, instance: Instance) -> bool:
-    """Whether the rank did something else after the last other member had come."""
+    """Return whether the rank issued another operation after the last other member had joined."""
     last_arrival = max(one.created_ns for one in instance.operations.values())
     return any(one.created_ns > last_arrival for one in reversed(trace.operations))
 
@@ -168,7 +169,7 @@ def _last_words(last: Operation | None, instance: Instance, verdict: str) -> str
 
 
 def _deadlock(graph: nx.DiGraph, ranks: list[int], instances: list[Instance]) -> Fault:
-    """The shortest circle through the lowest rank."""
+    """Return a fault that describes the shortest cycle through the lowest rank."""
     inside = graph.subgraph([*ranks, *instances])
     ways = [nx.shortest_path(inside, ranks[0], before) for before in inside.predecessors(ranks[0])]
     circle: list[Node] = min(ways, key=len)

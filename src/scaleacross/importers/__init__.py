@@ -1,8 +1,9 @@
-"""Cluster descriptions that operators already have -> a topology with real host names.
+"""Converts cluster descriptions that operators have into a topology with real host names (``scaleacross import``).
 
-One small file per source; each returns ``Found``: hosts with their building, zone and rack. ``assemble`` makes a topology of it.
-None of these sources states bandwidth or latency (InfraGraph does, which is not read yet): links inside are those of a standard
-building, links between buildings are stated by the user, and each figure names its origin.
+There is one small file per source. Each returns ``Found``: hosts with their building, zone and rack. ``assemble`` turns
+it into a topology. No source states bandwidth or latency, except InfraGraph, whose figures are not read yet. Links
+within buildings are therefore those of a standard building. The user states links between buildings, and each figure
+names its origin.
 """
 
 from __future__ import annotations

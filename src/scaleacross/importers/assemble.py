@@ -1,4 +1,7 @@
-"""Found hosts -> a topology's mapping: buildings of equal racks and zones, standard links inside, stated ones between."""
+"""Assembles found hosts into a topology: buildings of equal racks and zones, standard links within, stated between.
+
+``cli.imports`` calls ``topology_of``.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ from scaleacross.importers.found import Found, FoundHost
 from scaleacross.spec.base import HOST_PATTERN
 
 NAMED: Final = 20
-"""Hosts of a state that a note names."""
+"""Largest number of hosts that a note names."""
 OTHER_PARTS: Final = frozenset(("pcie", "nvl", "mig", "shared", "40gb"))
-"""Words in names of accelerators that are no standard ones: cards, parts of one, less memory."""
+"""Words in names of accelerators that are not standard types: cards, parts of an accelerator, less memory."""
 
 
 def topology_of(
@@ -36,13 +39,13 @@ def topology_of(
     buildings: Mapping[str, Sequence[str]] | None = None,
     with_down: bool = False,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A topology's mapping with real host names, and notes on what was understood how.
+    """Return a topology's mapping with real host names, and notes on how the source was read.
 
     Args:
-        accelerator, accelerators_per_host: what the source does not state.
+        accelerator, accelerators_per_host: facts that the source does not state.
         trunk, km: the link between every two buildings, as ``--trunk`` and ``--km`` of ``plan``.
-        buildings: name -> hosts, in place of the buildings of the source.
-        with_down: also hosts that take no jobs now.
+        buildings: name -> hosts, instead of the buildings of the source.
+        with_down: include hosts that take no jobs now.
 
     Raises:
         InputError: accelerators or links that neither source nor arguments state, hosts of one building that differ, or no host
@@ -84,7 +87,7 @@ def topology_of(
 
 
 def _distinct(found: Found) -> tuple[FoundHost, ...]:
-    """The hosts of a source, each with a name of its own."""
+    """Return the hosts of a source. Raises InputError if a name is invalid or listed twice."""
     seen: dict[str, FoundHost] = {}
     for host in found.hosts:
         if host.name and re.fullmatch(HOST_PATTERN, host.name) is None:
@@ -101,7 +104,7 @@ def _distinct(found: Found) -> tuple[FoundHost, ...]:
 
 
 def _in_buildings(hosts: Sequence[FoundHost]) -> list[FoundHost]:
-    """``hosts`` with names of buildings that files may have, where all or none of them are in one."""
+    """Return ``hosts`` with building names that files may have. Raises InputError if only some are in a building."""
     without = [host.name for host in hosts if not host.building]
     if without and len(without) < len(hosts):
         raise InputError(
@@ -120,7 +123,7 @@ def _in_buildings(hosts: Sequence[FoundHost]) -> list[FoundHost]:
 
 
 def _beside(found: Sequence[FoundHost], assigned: Sequence[FoundHost]) -> list[str]:
-    """A note on hosts that no --building names."""
+    """Return a note on hosts that no --building names, if there are any."""
     kept = {host.name for host in assigned}
     left = [host.name for host in found if host.name not in kept]
     return [f"{len(left):,} host(s) of the source are in no --building and left out: {_listed(left)}"] if left else []
@@ -131,7 +134,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _down(hosts: Sequence[FoundHost]) -> str:
-    """Which hosts are left out, by why they take no jobs."""
+    """Return a note on hosts that are left out, by the reason why they take no jobs."""
     why: dict[str, list[str]] = {}
     for host in hosts:
         why.setdefault(host.unusable, []).append(host.name)
@@ -148,7 +151,7 @@ def _plain(name: str) -> str:
 
 
 def _assigned(hosts: Iterable[FoundHost], buildings: Mapping[str, Sequence[str]] | None) -> list[FoundHost]:
-    """``hosts`` in the buildings that the user states; those left out are not planned on."""
+    """Return ``hosts`` in the buildings that the user states, without hosts that none of them names."""
     if not buildings:
         return list(hosts)
     known, out = {host.name: host for host in hosts}, list[FoundHost]()
@@ -165,7 +168,7 @@ def _assigned(hosts: Iterable[FoundHost], buildings: Mapping[str, Sequence[str]]
 def _building(
     name: str, hosts: list[FoundHost], accelerator: str | None, per_host: int | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """A building's mapping and notes; hosts sorted so that racks and zones are whole."""
+    """Return a building's mapping and notes; hosts are sorted so that racks and zones are contiguous."""
     base = standard_building(accelerator or _type_of(name, hosts), "--accelerator")
     if not all(host.name for host in hosts):
         raise InputError(f"building '{name}': a host has no name in the source: every host needs one of its own")
@@ -204,7 +207,7 @@ def _number(host: FoundHost) -> int:
 
 
 def _taken_over(name: str, hosts: Sequence[FoundHost], accelerator: str | None) -> Iterator[str]:
-    """Notes on hosts of which the source says less than of others, or something else than the user."""
+    """Yield notes on hosts about which the source states less than about others, or contradicts the user."""
     for what, silent in (
         ("number", [host.name for host in hosts if host.num_accelerators is None]),
         ("type", [host.name for host in hosts if not host.accelerator] if accelerator is None else []),
@@ -219,7 +222,7 @@ def _taken_over(name: str, hosts: Sequence[FoundHost], accelerator: str | None) 
 
 
 def _type_of(building: str, hosts: list[FoundHost]) -> str:
-    """The one standard type that the hosts' own names of it mention."""
+    """Return the standard accelerator type that the hosts' names mention. Raises InputError if not exactly one."""
     kinds = sorted(standard()["accelerators"])
     found = {_kind_of(host.accelerator) or host.accelerator for host in hosts if host.accelerator}
     if len(found) != 1 or not found <= set(kinds):
@@ -233,8 +236,11 @@ def _type_of(building: str, hosts: list[FoundHost]) -> str:
 
 
 def _kind_of(text: str) -> str | None:
-    """The standard type that a source's name of an accelerator mentions: whole modules with links of their own, so no cards,
-    slices or shares of them (``NVIDIA-H100-PCIe``, ``…-MIG-1g.10gb``, ``…-SHARED``)."""
+    """Return the standard type that a source's name of an accelerator mentions, or None.
+
+    Standard types are whole modules with scale-up links. Cards, slices and shares (``NVIDIA-H100-PCIe``,
+    ``…-MIG-1g.10gb``, ``…-SHARED``) give None.
+    """
     words = re.findall(r"[a-z0-9]+", text.lower())
     parts = {kind: set(kind.split("-")) for kind in standard()["accelerators"]}
     named = {kind: own for kind, own in parts.items() if own <= set(words)}
@@ -244,7 +250,7 @@ def _kind_of(text: str) -> str | None:
 
 
 def _grouped(hosts: list[FoundHost], key: Any) -> list[list[FoundHost]]:
-    """Hosts of equal key together, larger groups first: a building's last rack and zone may be part-filled."""
+    """Group hosts of equal key, larger groups first: only a building's last rack and zone may be incomplete."""
     groups: dict[str, list[FoundHost]] = {}
     for host in hosts:
         groups.setdefault(key(host), []).append(host)
@@ -252,9 +258,10 @@ def _grouped(hosts: list[FoundHost], key: Any) -> list[list[FoundHost]]:
 
 
 def _unit(sizes: Sequence[int], multiples: Sequence[int]) -> tuple[int, bool]:
-    """The size that all groups but the last have, else their greatest common divisor; and whether it was the former.
+    """Return the common size of all groups but the last, else their greatest common divisor; and whether it is the
+    former.
 
-    ``multiples``: what the size must divide too, except the last.
+    ``multiples``: further numbers that the size must divide, except the last.
     """
     largest = sizes[0]
     if all(size == largest for size in sizes[:-1]) and all(size % largest == 0 for size in multiples[:-1]):

@@ -1,11 +1,12 @@
-"""Topology listings of the clouds, as their command lines print them in JSON.
+"""Reads topology listings of the clouds, as their command lines print them in JSON.
 
 * aws: ``aws ec2 describe-instance-topology``: Instances[] with InstanceId, ZoneId and NetworkNodes, outermost first.
 * oci: ``oci compute compute-host list``: data.items[] with the ids of HPC island, network block and local block.
 * gcp: ``gcloud compute instances list --format=json``: name, zone, resourceStatus.physicalHostTopology or physicalHost.
 
-Rack = the hosts that NVLink joins, where the listing says so (aws: CapacityBlockId of an UltraServer; oci: GPU memory fabric),
-else the innermost network node. Key names after the vendors' API references; no live account was read.
+A rack is the set of hosts that NVLink joins, where the listing states it (aws: CapacityBlockId of an UltraServer; oci:
+GPU memory fabric), else the innermost network node. Key names follow the vendors' API references; no live account was
+read.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ AWS_TYPES: Final = {
     "p6e-gb200.36xlarge": ("gb200", 4),
     "p6e-gb300.36xlarge": ("gb300", 4),
 }
-"""Instance type -> accelerator and number per host (vendor's product pages). Others (``p5.4xlarge``, with one GPU, those without)
-are not planned on."""
+"""Instance type -> accelerator and number per host (vendor's product pages). Hosts of other types (``p5.4xlarge`` with
+one GPU, or types without) take no jobs."""
 
 
 def read_aws(sources: Sequence[Source]) -> Found:
-    """Instances; building = availability zone. Raises InputError."""
+    """Return the instances; the building is the availability zone. Raises InputError: none, or another format."""
     hosts = [_aws(one) for source in sources for one in records(source, "Instances")]
     return Found(required(hosts, sources[0], "instance"), f"EC2 instance topology of {sources[0].label}")
 
@@ -42,7 +43,7 @@ OCI_SHAPE: Final = re.compile(r"BM\.GPU\.([A-Za-z]+[0-9]+[A-Za-z]*)(?:-v\d+)?\.(
 OCI_OUT: Final = frozenset(
     ("PROVISIONING", "REPAIR", "UNAVAILABLE", "UNHEALTHY", "DELETING", "DELETED", "FAILED", "INACTIVE")
 )
-"""Lifecycle states and healths of an OCI host that takes no jobs."""
+"""Lifecycle states and health values of an OCI host that takes no jobs."""
 
 
 def _aws(one: dict[str, Any]) -> FoundHost:
@@ -63,7 +64,7 @@ def _aws(one: dict[str, Any]) -> FoundHost:
 
 
 def read_oci(sources: Sequence[Source]) -> Found:
-    """Bare-metal hosts; building = HPC island. Raises InputError."""
+    """Return the bare-metal hosts; the building is the HPC island. Raises InputError: none, or another format."""
     hosts = []
     for source in sources:
         inner = source.data.get("data") if isinstance(source.data, dict) else None
@@ -74,7 +75,7 @@ def read_oci(sources: Sequence[Source]) -> Found:
 
 def _oci(one: dict[str, Any]) -> FoundHost:
     def last(*keys: str) -> str:
-        """A resource's own part: OCIDs differ at their end."""
+        """Return the end of a resource's identifier, where OCIDs differ."""
         text = next((value for key in keys if (value := text_at(one, key))), "")
         return text.rpartition(".")[2][-24:]
 
@@ -95,7 +96,7 @@ def _oci(one: dict[str, Any]) -> FoundHost:
 
 
 def read_gcp(sources: Sequence[Source]) -> Found:
-    """Instances; building = zone and cluster. Raises InputError."""
+    """Return the instances; the building is zone and cluster. Raises InputError: none, or another format."""
     hosts = [_gcp(one) for source in sources for one in records(source, "items")]
     kept = [host for host in hosts if host.accelerator] or hosts
     without = [host.name for host in hosts if host not in kept]

@@ -1,4 +1,4 @@
-"""Files of a source: text as it stands, or plain data."""
+"""Reads the files of a source as text or as plain data."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ TEXT_KINDS: Final = ("slurm", "hosts")
 
 
 def read_source(kind: str, path: Path) -> Source:
-    """The file's text (``TEXT_KINDS``) or its YAML or JSON. Raises InputError: unreadable, or not what it is said to be."""
+    """Return the file's text (``TEXT_KINDS``) or its YAML or JSON data. Raises InputError: unreadable or malformed."""
     return Source(str(path.name), read_text(path), folder=path.parent) if kind in TEXT_KINDS else read_file(path)

@@ -1,4 +1,4 @@
-"""What every importer returns."""
+"""Hosts that an importer finds (``Found``), and helpers that read records of a source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaleacross.errors import InputError
 
 @dataclass(frozen=True)
 class FoundHost:
-    """A host and where it stands; "" where the source does not say. ``unusable``: why it takes no jobs now, "" where it does."""
+    """A host and its place; "" where the source is silent. ``unusable``: why the host takes no jobs now, or ""."""
 
     name: str
     building: str = ""
@@ -26,7 +26,7 @@ class FoundHost:
 
 @dataclass(frozen=True)
 class Found:
-    """All hosts of a source, in its order. ``origin``: file and kind, for provenance; ``notes``: how names were understood."""
+    """All hosts of a source, in its order. ``origin``: file and kind; ``notes``: how the source was read."""
 
     hosts: tuple[FoundHost, ...]
     origin: str
@@ -34,10 +34,10 @@ class Found:
 
 
 def records(source: Source, *keys: str) -> Iterator[dict[str, Any]]:
-    """The mappings of a JSON list, or of the list under the first of ``keys`` that is there.
+    """Yield the mappings of a JSON list, or of the list under the first of ``keys`` that exists.
 
     Raises:
-        InputError: neither.
+        InputError: there is no such list, or it contains other values than mappings.
     """
     data = source.data
     if isinstance(data, dict):
@@ -50,7 +50,7 @@ def records(source: Source, *keys: str) -> Iterator[dict[str, Any]]:
 
 
 def text_at(record: dict[str, Any], *path: str) -> str:
-    """The text or number at ``path`` below ``record``, "" where there is none."""
+    """Return the text or number at ``path`` below ``record``, or "" if there is none."""
     here: Any = record
     for key in path:
         here = here.get(key) if isinstance(here, dict) else None
@@ -58,7 +58,7 @@ def text_at(record: dict[str, Any], *path: str) -> str:
 
 
 def required(hosts: Sequence[FoundHost], source: Source, what: str) -> tuple[FoundHost, ...]:
-    """``hosts``; InputError where there is none."""
+    """Return ``hosts``; raise InputError if there are none."""
     if not hosts:
         raise InputError(f"{source.label}: no {what} found")
     return tuple(hosts)

@@ -1,5 +1,8 @@
-"""A plain list of hosts: ``HOSTLIST [BUILDING [RACK]]`` per line, ``#`` for comments, ``slots=8`` or ``HOST:8`` as in MPI's host
-files, whose ``max_slots`` says nothing. Quotes keep a name of several words together."""
+"""Reads a plain list of hosts: ``HOSTLIST [BUILDING [RACK]]`` per line, with ``#`` for comments.
+
+``slots=8`` or ``HOST:8`` state accelerators, as in MPI's host files, whose ``max_slots`` is ignored. Quotes keep a name
+of several words together.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from scaleacross.importers.found import Found, FoundHost, required
 from scaleacross.spec.hostlist import expand_hosts
 
 MPI_WORDS: Final = frozenset(("max_slots", "max-slots"))
-"""What host files of MPI state besides slots."""
+"""Words of MPI's host files that are ignored."""
 
 
 def read(sources: Sequence[Source]) -> Found:
-    """Hosts in the order of the file. Raises InputError."""
+    """Return the hosts in the order of the file. Raises InputError: an invalid line, or no hosts."""
     hosts: list[FoundHost] = []
     for source in sources:
         for number, line in enumerate(source.data.splitlines(), 1):

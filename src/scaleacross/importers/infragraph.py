@@ -1,7 +1,7 @@
-"""InfraGraph (YAML or JSON): instances of devices that have accelerators (components of choice ``xpu``) are hosts.
+"""Reads InfraGraph (YAML or JSON): instances of devices with accelerators (components of choice ``xpu``) are hosts.
 
-An instance group ``{name, device, count}`` is a building's; its hosts are called ``name-0``, ``name-1``, ...
-Link figures are not read.
+An instance group ``{name, device, count}`` is a building with the hosts ``name-0``, ``name-1``, ... Link figures are
+not read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scaleacross.spec.hostlist import MAX_HOSTS
 
 
 def read(sources: Sequence[Source]) -> Found:
-    """Hosts by instance group. Raises InputError: no devices or instances, or none with accelerators."""
+    """Return the hosts by instance group. Raises InputError: no devices or instances, or none with accelerators."""
     hosts: list[FoundHost] = []
     for source in sources:
         if not isinstance(source.data, dict):

@@ -1,9 +1,9 @@
-"""Kubernetes: ``kubectl get nodes -o json``, with the labels of the large clouds and of topograph.
+"""Reads ``kubectl get nodes -o json`` of Kubernetes, with the labels of the large clouds and of topograph.
 
-A node that is cordoned (``spec.unschedulable``), whose condition Ready is not True or that does not offer all of its accelerators
-(``allocatable`` below ``capacity``: some are broken) takes no jobs.
-Building = ``topology.kubernetes.io/zone``. The labels below are the clouds' own names for what lies between a zone and a host.
-Rack = the hosts that NVLink joins, where a label says so (NVIDIA's cluster and clique).
+A node takes no jobs if it is cordoned (``spec.unschedulable``) or if its condition Ready is not True. The same holds if
+it does not offer all of its accelerators (``allocatable`` below ``capacity``: some are broken). A building is a
+``topology.kubernetes.io/zone``. The labels below are the clouds' names of the levels between a zone and a host. A rack
+is the set of hosts that NVLink joins, where a label states it (NVIDIA's cluster and clique).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PRODUCTS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator",
 
 
 def read(sources: Sequence[Source]) -> Found:
-    """Nodes with accelerators. Raises InputError: no list of nodes, or none with accelerators."""
+    """Return the nodes with accelerators. Raises InputError: no list of nodes, or none with accelerators."""
     hosts = [host for source in sources for one in records(source, "items") if (host := _host(one)) is not None]
     return Found(required(hosts, sources[0], "node with nvidia.com/gpu or amd.com/gpu"), f"nodes of {sources[0].label}")
 
@@ -55,7 +55,7 @@ def _host(node: dict[str, Any]) -> FoundHost | None:
 
 
 def _counts(node: dict[str, Any], gpu: str) -> tuple[int, int]:
-    """Accelerators that a node offers, and that it has."""
+    """Return the accelerators that a node offers, and those that it has."""
     texts = [text_at(node, "status", kind, gpu) for kind in ("allocatable", "capacity")]
     offered, has = (int(one) if one.isdecimal() and len(one) < 5 else None for one in texts)
     return (has if offered is None else offered) or 0, max(offered or 0, has or 0)

@@ -1,9 +1,9 @@
-"""SLURM: topology.conf (tree or block), topology.yaml (since 25.05), ``scontrol show topology``, and ``scontrol show node`` for
-accelerators.
+"""Reads SLURM's topology.conf (tree or block), topology.yaml (since 25.05), and ``scontrol show topology`` or ``node``.
 
-Grammar: topology.conf(5), topology.yaml(5). A leaf switch or a block is a rack. Of a tree with three levels of switches or more,
-those below the root are buildings, and those above the leaves are zones. Several roots are buildings. A flatter tree is one
-building. scontrol names with every switch all hosts below it: a host is at the lowest switch that names it.
+Grammar: topology.conf(5), topology.yaml(5). Only ``scontrol show node`` states accelerators. A leaf switch or a block
+is a rack. In a tree of at least three levels of switches, those below the root are buildings, and those above the
+leaves are zones. Several roots are buildings. A flatter tree is one building. scontrol lists all hosts below every
+switch, so a host belongs to the lowest switch that lists it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ OUT_OF_SERVICE: Final = frozenset((
     "DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "INVALID_REG", "MAINT",
     "MAINTENANCE", "NOT_RESPONDING",
 ))  # fmt: skip
-"""States and flags of scontrol(1) in which a node starts no job; "*" behind a state: it does not respond."""
+"""States and flags of scontrol(1) in which a node starts no job; a "*" after a state means that it does not respond."""
 
 
 class Gpus(NamedTuple):
-    """A host's accelerators: type ("" where none is said), number, and why it takes no jobs."""
+    """A host's accelerators: type ("" if it is not stated), number, and why the host takes no jobs ("" if it does)."""
 
     accelerator: str
     number: int | None
@@ -45,7 +45,8 @@ class Switch:
 
 
 def read(sources: Sequence[Source]) -> Found:
-    """Hosts with building, zone and rack of the topology file, accelerators of ``scontrol show node`` where given.
+    """Return hosts with the topology file's building, zone and rack, and accelerators by ``scontrol show node`` if
+    given.
 
     Raises:
         InputError: no topology among the files, or one that contradicts itself.
@@ -78,7 +79,7 @@ def read(sources: Sequence[Source]) -> Found:
 
 
 def _gres(source: Source) -> dict[str, Gpus]:
-    """Host -> its accelerators, of ``Gres=gpu:h100:8(S:0-1)``."""
+    """Return host -> its accelerators, from ``Gres=gpu:h100:8(S:0-1)``."""
     out: dict[str, Gpus] = {}
     for record in re.split(r"(?m)^(?=NodeName=)", source.data):
         name, gres = re.match(r"NodeName=(\S+)", record), re.search(r"\bGres=(\S+)", record)
@@ -90,7 +91,7 @@ def _gres(source: Source) -> dict[str, Gpus]:
 
 
 def _gpus(gres: str, unusable: str) -> Gpus | None:
-    """What a node's generic resources say of GPUs; None: it has none. Parts of GPUs and mixed nodes are no hosts of a plan."""
+    """Return a node's GPUs by its generic resources, or None. Parts of GPUs or several types make it unusable."""
     plain = re.sub(r"\([^)]*\)", "", gres)
     parts = [part.split(":")[1:] or ["1"] for part in plain.split(",") if re.match(r"gpu(:|$)", part)]
     numbers = [int(words[-1]) if re.fullmatch(r"\d{1,4}", words[-1]) else 0 for words in parts]
@@ -102,13 +103,13 @@ def _gpus(gres: str, unusable: str) -> Gpus | None:
 
 
 def _unusable(state: str) -> str:
-    """``state`` (``DOWN*+DRAIN``) where it keeps jobs away, else ""."""
+    """Return ``state`` (``DOWN*+DRAIN``) if a node in it starts no jobs, else ""."""
     words = re.split(r"[+,]", state.upper())
     return state if any(word.endswith("*") or word.rstrip("*~#!%$@^-") in OUT_OF_SERVICE for word in words) else ""
 
 
 def _of_yaml(source: Source) -> tuple[list[FoundHost], list[str]]:
-    """Hosts of the default topology, else of the first one with switches or blocks; and a note that names the others."""
+    """Return the hosts of the default topology, else of the first with switches or blocks, and a note on the others."""
     data = parse_yaml(source.data, source.label).data
     listed = [one for one in (data if isinstance(data, list) else [data]) if isinstance(one, dict)]
     usable = [one for one in listed if isinstance(one.get("tree"), dict) or isinstance(one.get("block"), dict)]
@@ -131,7 +132,10 @@ def _of_yaml(source: Source) -> tuple[list[FoundHost], list[str]]:
 
 
 def _of_conf(source: Source) -> tuple[list[FoundHost], list[str]]:
-    """Hosts of the blocks, else of the switches; and a note where a file has both, of which SLURM reads what its plugin is."""
+    """Return the hosts of the blocks, else of the switches, and a note if a file has both.
+
+    SLURM itself reads the kind that its topology plugin uses.
+    """
     text = re.sub(r"\\\r?\n", " ", source.data)
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     rows = [{key.lower(): value for key, value in re.findall(r"(\w+)\s*=\s*(\S+)", line)} for line in lines if line]
@@ -171,7 +175,7 @@ def _switches(tree: Mapping[str, Any], source: Source) -> dict[str, Switch]:
 
 
 def _listed(rows: Any, key: str, source: Source) -> list[dict[str, Any]]:
-    """The mappings of a list, each with ``key``."""
+    """Return the mappings of a list. Raises InputError if one has no ``key``."""
     listed = rows if isinstance(rows, list) else []
     wrong = next((row for row in listed if not isinstance(row, dict) or not row.get(key)), None)
     if wrong is not None:
@@ -187,7 +191,7 @@ def _names(text: str, source: Source) -> tuple[str, ...]:
 
 
 def _tree(switches: Mapping[str, Switch], source: Source) -> list[FoundHost]:
-    """Hosts below the roots, with the switches above them as building, zone and rack."""
+    """Return the hosts below the roots, with the switches above them as building, zone and rack."""
     below = {child for switch in switches.values() for child in switch.switches}
     if unknown := sorted(below - set(switches)):
         raise InputError(f"{source.label}: switch {unknown[0]} is below another one, but not stated itself")
@@ -223,7 +227,7 @@ def _walk(
 
 
 def _placed(name: str, path: tuple[str, ...], num_roots: int) -> FoundHost:
-    """``path``: switches from the root to the leaf."""
+    """Return the host with its building, zone and rack; ``path``: switches from the root to the leaf."""
     if num_roots > 1:
         building, inner = path[0], path[1:]
     elif len(path) >= 3:

@@ -1,1 +1,1 @@
-"""The referee: plays schedules event by event on links that are shared max-min fairly. Knows nothing of ``cost_models``."""
+"""Simulation of training, event by event, on links shared max-min fairly. It never imports ``cost_models``."""

@@ -1,4 +1,4 @@
-"""Where the time of a class of ranks went, from the story of its step and a timeline."""
+"""Accounts a rank class's time by component, from its part of the step graph and a timeline; used by ``replay``."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ IDLE = "idle"
 
 
 Window = tuple[float, float]
-"""From one moment of a step to another, s."""
+"""(start, end) within a step, s."""
 
 
 def components(course: Course, timeline: Timeline, window: Window = (0.0, math.inf)) -> dict[str, float]:
-    """Seconds by component of what passes in ``window`` up to the end of the step, ``idle`` among them; they add up to it.
+    """Return component -> seconds within ``window``, ``idle`` included; they add up to the window, cut at the end of
+    the step.
 
-    Time before a computation belongs to the gate that opened last; a collective takes what it adds after everything before it.
+    Waiting before a computation belongs to the component of the gate that opened last. A collective counts the time
+    from the end of everything before it to its own arrival.
     """
     names = list(dict.fromkeys([*course.names, IDLE]))
     idle = names.index(IDLE)
     computing = np.array([name in COMPUTING for name in names])[course.component]
     over = np.where(computing, timeline.end_s[course.node], timeline.arrival_s[course.node])
+    # reached[i]: when everything before entry i is over
     reached = np.maximum.accumulate(np.concatenate([[0.0], over]))
     before, after = reached[:-1], reached[1:]
     begun = np.where(computing, np.maximum(before, timeline.start_s[course.node]), before)
@@ -38,7 +41,8 @@ def components(course: Course, timeline: Timeline, window: Window = (0.0, math.i
 
 
 def _waited_for(course: Course, timeline: Timeline, idle: int) -> Ints:
-    """(entries,) component of the gate of each that opened last, of equal ones the first; ``idle`` of what has none."""
+    """Return (entries,) component of each entry's last gate to open (on a tie the first); ``idle`` without gates."""
+    # by entry, then arrival, then reversed index: the last row of an entry is its gate
     order = np.lexsort((-np.arange(len(course.gate)), timeline.arrival_s[course.gate], course.gated))
     gated = course.gated[order]
     last = order[np.append(gated[1:] != gated[:-1], True)] if len(order) else order
@@ -48,19 +52,19 @@ def _waited_for(course: Course, timeline: Timeline, idle: int) -> Ints:
 
 
 def _inside(start: float, end: float, window: Window) -> float:
-    """Seconds from ``start`` to ``end`` that lie in ``window``."""
+    """Return the seconds from ``start`` to ``end`` that lie in ``window``."""
     return max(0.0, min(end, window[1]) - max(start, window[0]))
 
 
 def seconds_of(nodes: Collection[int], timeline: Timeline, window: Window = (0.0, math.inf)) -> float:
-    """Seconds that pass in ``nodes``, from start to arrival, and in ``window``."""
+    """Return the summed seconds of ``nodes``, each from start to arrival, within ``window``."""
     return sum(_inside(float(timeline.start_s[node]), float(timeline.arrival_s[node]), window) for node in nodes)
 
 
 def critical_path(timeline: Timeline, waits_of: Callable[[int], Sequence[int]]) -> list[int]:
-    """The longest chain of waiting: nodes from the one that ends last back to one that waits for nothing.
+    """Return the critical path: nodes from the last arrival back to one that waits for nothing.
 
-    ``waits_of``: what a node waits for, as in a step graph.
+    ``waits_of``: waits of a node, as in ``StepGraph.waits_of``.
     """
 
     def over(one: int) -> float:
@@ -80,12 +84,12 @@ def spans(
     critical: Collection[int] = (),
     messages: Mapping[int, int] | None = None,
 ) -> list[Span]:
-    """What happened when, in the order of the story, then what ran concurrently.
+    """Return the spans of a rank class: its story in order, then its concurrent transfers.
 
     Args:
-        story: what a class of ranks does in order.
-        concurrent: its transfers that run meanwhile.
-        timeline: when every node happened.
+        story: what a rank class does, in order.
+        concurrent: its transfers that run concurrently.
+        timeline: times of every node.
         critical: nodes of the critical path.
         messages: node of a pipeline message -> its number in the step's messages.
     """

@@ -1,15 +1,16 @@
-"""One collective of a class of groups as a short list of flows: phase after phase of its algorithm.
+"""Collectives as flows: ``Calls`` returns the segments of a collective, one per phase of its algorithm.
 
-Algorithms by the names that a plan gives them: ring, tree, hierarchical, pairwise, measured. Symbols: d ranks, S bytes.
+``lowering`` and ``table_step`` call it. Algorithms have the names that a plan gives them: ring, tree, hierarchical,
+pairwise, measured. Symbols: d ranks, S bytes; f children, latency α and overhead o of a message at a level.
 
 * ring          (d−1)/d · S of progress and ``ring_fixed_s``; twice for an all-reduce
 * hierarchical  per level (f−1)/f · S and (f−1)·α, outermost first in a gather, innermost first in a scatter; inside a domain the
-                measured time of the f ranks there; every further chunk (f−1)·o more for its messages
+                measured time of the f ranks there; every further chunk adds (f−1)·o for its messages
 * tree          2·S along the ring's links, pipelined, and 2·Σ⌈log2 f⌉·α
-* pairwise      what every rank sends, and one latency
+* pairwise      the bytes that every rank sends, and one latency
 * measured      the curve of the scale-up technology
 
-Ring, tree and pairwise take what NCCL's protocols take at least (``library``).
+Ring, tree and pairwise take at least the time of NCCL's protocols (``library``).
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 
 @dataclass
 class Calls:
-    """Segments of collectives, each worked out once.
+    """Segments of collectives and messages, each computed once and kept.
 
     Attributes:
-        launch_s: what starting a collective takes.
-        copies: those of a token that are sent once to a place.
-        seed: of where hashed flows fall; None: in the mean.
+        launch_s: time to start a collective, s.
+        copies: copies of a token that an all-to-all of experts sends only once to a place.
+        seed: draws the links onto which flows are hashed; None: mean over draws.
     """
 
     machine: Machine
@@ -61,18 +62,18 @@ class Calls:
 
     @cached_property
     def loads(self) -> Loads:
-        """What groups and messages put on links."""
+        """Link loads of groups and messages."""
         return Loads(self.machine, self.seed)
 
     @cached_property
     def rings(self) -> Rings:
-        """The hops of rings."""
+        """Rates and latencies of the hops of rings."""
         return Rings(self.machine, self.loads)
 
     def of(
         self, shape: str, group: int, ops: tuple[Op, ...], ways: tuple[Way, ...], size_bytes: float
     ) -> tuple[Segment, ...]:
-        """Segments of calls in a row among the groups of class ``group``; neighbours on the same links become one."""
+        """Return the segments of consecutive calls in groups of class ``group``; neighbours on one link are merged."""
         key = (shape, group, ops, ways, size_bytes)
         if key not in self._known:
             out: list[Segment] = []
@@ -84,7 +85,7 @@ class Calls:
         return self._known[key]
 
     def message(self, block_class: int, forward: bool, way: Way, size_bytes: float) -> Segment:
-        """A message to the next (or previous) pipeline rank."""
+        """Return the segment of a message to the next (or previous) pipeline rank."""
         key = (block_class, forward, way, size_bytes)
         if key not in self._known:
             self._known[key] = (self._message(*key),)
@@ -101,6 +102,7 @@ class Calls:
         return Segment(size_bytes, tuple(self.loads.of(("pp", direction), block_class, way)), cap, latency)
 
     def _segments(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
+        """Yield the segments of one collective; none for one rank or no bytes."""
         algorithm = way.algorithm
         degree = self.machine.shapes[shape].degree
         if degree <= 1 or size <= 0:
@@ -115,6 +117,7 @@ class Calls:
             if (pieces := num_pieces(size, way.num_chunks, way.chunk_bytes)) > 1:
                 far = self._far(shape, group, way, levels) if op == "all_reduce" else ALONE
                 phases = [piped(phases, pieces, far, self._messages_s(shape, group, op, way))]
+            # seconds missing up to the least time of the library's protocols are added to the first phase
             least_s = self._over_nodes_alone_s(shape, group, op, way, size, levels[0].cap_bytes_per_s)
             early_s = max(0.0, least_s - sum(phase.fixed_s + phase.moving_s for phase in phases))
             yield phases[0]._replace(fixed_s=phases[0].fixed_s + early_s)
@@ -123,7 +126,7 @@ class Calls:
             yield self._ring(shape, group, op, way, size)
 
     def _over_nodes_alone_s(self, shape: str, group: int, op: Op, way: Way, size: float, rate: float) -> float:
-        """Least seconds of a hierarchical collective whose one phase is over nodes, which is a ring; 0 of several phases."""
+        """Return the least seconds of a hierarchical collective with one phase over nodes, which is a ring; else 0."""
         row = self.machine.row(shape, group)
         library = library_of(self.machine, shape, row, way)
         if not library or sum(f > 1 for _, f in self._levels_of(shape, row)) > 1:
@@ -131,7 +134,7 @@ class Calls:
         return library.ring_s(_curve_of(op), size, rate)
 
     def _codec(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
-        """What a rank encodes and decodes."""
+        """Yield a segment without links for a rank's encoding and decoding, if there is any."""
         row, passes = self.machine.row(shape, group), 2 if op == "all_reduce" else 1
         shares = taken_in(self.machine, shape, row, by_rank=op != "all_reduce")
         seconds = passes * level_codec_s(self.machine, shape, row, way.coding, size, shares)
@@ -141,8 +144,11 @@ class Calls:
     def _inside(
         self, shape: str, group: int, op: Op, num_ranks: int, size: float, launch_s: float, way: Way
     ) -> Segment:
-        """Among ranks of one domain: the port, for as long as was measured, or by bandwidth and latency; by other drivers than
-        kernels for the longer of both."""
+        """Return the segment within one scale-up domain: a load on the port.
+
+        It lasts as long as the measured curve says, or without a curve by bandwidth and latency. Drivers other than
+        kernels take the longer of both.
+        """
         machine, block = self.machine, self._block(shape, group)
         link = machine.fabric.buildings[int(machine.fabric.building[block])].links.scale_up
         moved = (
@@ -160,6 +166,7 @@ class Calls:
         return Segment(size, ((port, seconds / size),), size / seconds, fixed)
 
     def _pairwise(self, shape: str, group: int, way: Way, size: float) -> Segment:
+        """Return the segment of an all-to-all; latency and connections are those of its first and last block."""
         machine, row, key = self.machine, self.machine.row(shape, group), (shape, "pairwise")
         blocks = machine.shapes[shape].members[row]
         cap = min(float(machine.patterns[key].cap[row]), self._peers_rate(shape, row, way))
@@ -170,7 +177,7 @@ class Calls:
         return Segment(size, load, cap, fixed if ours else max(fixed, handshakes_s(machine, shape, row)))
 
     def _peers_rate(self, shape: str, row: int, way: Way) -> float:
-        """What connections leave to an all-to-all: a rank has one to every peer, each for 1/d of its bytes."""
+        """Return the rate at which connections limit an all-to-all, bytes/s: one per peer for 1/d of the bytes."""
         groups, fabric = self.machine.shapes[shape], self.machine.fabric
         if not way.connections:
             return math.inf
@@ -184,6 +191,7 @@ class Calls:
         return out
 
     def _ring(self, shape: str, group: int, op: Op, way: Way, size: float) -> Segment:
+        """Return the segment of a ring, or of a tree over the links of the ring."""
         machine, row = self.machine, self.machine.row(shape, group)
         degree = machine.shapes[shape].degree
         load, cap = tuple(self.loads.of((shape, "ring"), group, way)), float(machine.patterns[shape, "ring"].cap[row])
@@ -196,6 +204,7 @@ class Calls:
                 shortened_links(machine, shape, row, way.coding),
                 ring_codec_s(machine, shape, row, way.coding),
             )
+            # ``connected`` includes the ratio already; the cap of the plain pattern would ignore it
             cap, load = connected, tuple((link, w / way.coding.ratio if link in short else w) for link, w in load)
         if way.algorithm == "tree":
             levels = [(level, f) for level, f in self._levels_of(shape, row) if f > 1]
@@ -215,6 +224,7 @@ class Calls:
         return Segment(moved, load, cap, fixed)
 
     def _levels(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
+        """Yield the phases of a hierarchical collective; an all-reduce scatters, then gathers."""
         row = self.machine.row(shape, group)
         phases = list(self._gather_phases(shape, group, row, op, way, size))
         if op != "all_gather":
@@ -223,19 +233,19 @@ class Calls:
             yield from phases
 
     def _gather_phases(self, shape: str, group: int, row: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
-        """Phases of a gather, outermost first; a scatter runs them backwards."""
+        """Yield the phases of a gather, outermost level first; a scatter runs them in reverse."""
         machine, start = self.machine, self.launch_s + way.drive.start_s
         shares = taken_in(machine, shape, row, by_rank=op != "all_reduce")
         for (level, fanout), (_, share) in zip(outer_levels(machine, shape, row), shares, strict=True):
             phase = self._phase(shape, group, row, way, level, fanout)
             yield phase._replace(amount=share * size, fixed_s=start + phase.fixed_s)
-            start = 0.0
+            start = 0.0  # only the first phase pays for the start of the collective
         inside = self._in_domain(shape, row)
         if inside > 1:
             yield self._inside(shape, group, "all_gather" if op == "all_reduce" else op, inside, size, start, way)
 
     def _phase(self, shape: str, group: int, row: int, way: Way, level: int, fanout: int) -> Segment:
-        """The phase of a level for no bytes: all that does not depend on how many they are."""
+        """Return the phase of one level with amount 0: everything that does not depend on the number of bytes."""
         known = "phase", shape, group, way, level
         if known not in self._known:
             machine, key, latency = self.machine, (shape, str(level)), self._latency_s(shape, row, level)
@@ -247,7 +257,10 @@ class Calls:
         return self._known[known][0]
 
     def _far(self, shape: str, group: int, way: Way, levels: Sequence[Segment]) -> FarMessages:
-        """Of an all-reduce, whose outermost level is in the middle of its ``levels``; none where one level is all."""
+        """Return an all-reduce's messages across its outermost level; ``ALONE`` where it has one level only.
+
+        The phase of the outermost level stands in the middle of ``levels``.
+        """
         row = self.machine.row(shape, group)
         outer = outer_levels(self.machine, shape, row)
         if len(levels) <= 2 or not outer:
@@ -257,7 +270,7 @@ class Calls:
         return FarMessages(2 * steps, self._latency_s(shape, row, level), middle.moving_s / steps)
 
     def _messages_s(self, shape: str, group: int, op: Op, way: Way) -> float:
-        """What the messages of one chunk add."""
+        """Return the overhead of one chunk's messages, s."""
         machine, row = self.machine, self.machine.row(shape, group)
         overhead = machine.fabric.overhead[:, machine.fabric.building[machine.shapes[shape].members[row]]].max(axis=1)
         outer = outer_levels(machine, shape, row)
@@ -265,7 +278,7 @@ class Calls:
         return (2 if op == "all_reduce" else 1) * each
 
     def _slowest(self, shape: str, row: int, level: int, latency: float, way: Way) -> float:
-        """What connections across ``level`` leave to one rank of a group, on its worst way between buildings."""
+        """Return the rate limit of one rank's connections across ``level``, bytes/s; the slowest between buildings."""
         if way.at(level) is None:
             return math.inf
         fabric, blocks = self.machine.fabric, self.machine.shapes[shape].members[row]
@@ -276,10 +289,11 @@ class Calls:
         return min(way.rate(level, latency, line, one) for one in hauls)
 
     def _levels_of(self, shape: str, row: int) -> Sequence[tuple[int, int]]:
+        """Return ``outer_levels``, then the scale-up domain with the ranks in it."""
         return [*outer_levels(self.machine, shape, row), (SCALE_UP, self._in_domain(shape, row))]
 
     def _in_domain(self, shape: str, row: int) -> int:
-        """Most ranks of a group in one scale-up domain."""
+        """Return the largest number of a group's ranks in one scale-up domain."""
         groups = self.machine.shapes[shape]
         units = self.machine.fabric.units[RACK, groups.members[row]]
         return int(np.unique(units, return_counts=True)[1].max()) * groups.each
@@ -295,9 +309,10 @@ class Calls:
 
 
 def _curve_of(op: Op) -> CurveOp:
+    """Return the operation whose measured curve serves ``op``; a send has none of its own."""
     return "all_gather" if op == "send" else op
 
 
 def _steps(fanout: int, halving: bool) -> float:
-    """Messages one after another among ``fanout`` children."""
+    """Return the number of consecutive messages among ``fanout`` children: fanout − 1, or log2 with halving."""
     return math.log2(fanout) if halving and fanout & (fanout - 1) == 0 else fanout - 1

@@ -1,6 +1,6 @@
-"""When every task of a graph starts, ends and arrives. Deterministic: equal tasks give equal times.
+"""Runs a task graph: ``run`` returns when every task starts, ends and arrives. Equal graphs give equal times.
 
-The loop is compiled (``event_loop``); this file makes its arrays, runs it and says why a run could not end.
+The loop itself is compiled (``event_loop``). This file builds its arrays, runs it, and reports why a run could not end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOM: Final = 16  # flows on a link that the first arrays have room for
 
 
 def run(graph: TaskGraph, capacities: Floats, progress: Callable[[int, int], None] | None = None) -> Timeline:
-    """Run to the end; ``progress`` is told now and then how many tasks of how many have ended.
+    """Run all tasks; ``progress`` is called now and then with the number of ended tasks and of all tasks.
 
     Args:
         capacities: (links,) bytes/s.
@@ -38,7 +38,7 @@ def run(graph: TaskGraph, capacities: Floats, progress: Callable[[int, int], Non
     Raises:
         InputError: a flow can never end, because one of its links has no capacity, or tasks wait for one another.
     """
-    from scaleacross.simulation.event_loop import advance  # late: it brings the compiler, which planning does without
+    from scaleacross.simulation.event_loop import advance  # late: it loads the compiler, which planning does not need
 
     world = world_of(graph, capacities)
     while (how := advance(world, EVENTS)) != DONE:
@@ -53,7 +53,7 @@ def run(graph: TaskGraph, capacities: Floats, progress: Callable[[int, int], Non
 
 
 def world_of(graph: TaskGraph, capacities: Floats) -> World:
-    """The arrays of a run before its first moment."""
+    """Return the arrays of a run before its first event."""
     held = sorted({device for task in graph.kinds if task.held_fraction for device in task.holds})
     rows = np.zeros(len(capacities) + len(held), dtype=ROW)
     rows["capacity"][: len(capacities)] = capacities
@@ -69,10 +69,10 @@ def world_of(graph: TaskGraph, capacities: Floats) -> World:
 
 
 def _kinds(tasks: Sequence[Task], capacities: Floats, row_of: Mapping[int, int]) -> tuple[Records, Records, Ints]:
-    """Kinds, their crossings of links, and the rows of the devices that they hold.
+    """Return the kinds of tasks, their crossings of links, and the rows of the devices that they hold.
 
     Args:
-        row_of: row of every device that some flow holds a share of.
+        row_of: device -> row, for every device of which some flow holds a share.
     """
     paths = [task.path or () for task in tasks]
     held = [task.holds if task.held_fraction else () for task in tasks]
@@ -91,18 +91,18 @@ def _kinds(tasks: Sequence[Task], capacities: Floats, row_of: Mapping[int, int])
 
 
 def _alone(task: Task, capacities: Floats) -> float:
-    """Bytes/s that a flow reaches alone; 1 for a computation."""
+    """Return the rate that a flow reaches alone, bytes/s; 1 for a computation."""
     if task.path is None:
         return 1.0
     return min([task.cap_bytes_per_s, *(float(capacities[link]) / weight for link, weight in task.path if weight > 0)])
 
 
 def _tasks(graph: TaskGraph) -> tuple[Records, Ints]:
-    """Tasks, and who waits for whom: of every task first those that wait for its arrival, then those that wait for its end
-    alone."""
+    """Return the tasks and their followers: of every task those that wait for its arrival, then for its end."""
     number = len(graph.of)
     waiting = np.repeat(np.arange(number), np.diff(graph.first_wait))
     ends = graph.waits < 0
+    # 2·t counts waits for the arrival of task t, 2·t + 1 waits for its end
     what = 2 * np.where(ends, ~graph.waits, graph.waits) + ends
     bounds = np.zeros(2 * number + 1, dtype=np.int64)
     np.cumsum(np.bincount(what, minlength=2 * number), out=bounds[1:])
@@ -116,7 +116,7 @@ def _tasks(graph: TaskGraph) -> tuple[Records, Ints]:
 
 
 def _why_not(graph: TaskGraph, world: World) -> str:
-    """Why some tasks have not ended."""
+    """Return why some tasks have not ended, naming one of them."""
     tasks = world.tasks[:-1]
     endless = np.flatnonzero((tasks["waits"] == 0) & np.isnan(tasks["end_s"]))
     if len(endless):

@@ -1,8 +1,8 @@
-"""Messages that travel encoded: fewer bytes on the links of some levels, and time on the accelerators at both ends.
+"""Time and link classes of encoded messages, which carry fewer bytes on some levels; used by ``calls``.
 
-* level by level   the phase of an encoded level loads its links with 1/ratio of its bytes; encoding and decoding are a phase of
-                   their own without links, which chunks pass like any other
-* ring             hops across an encoded level carry 1/ratio; their ends encode and decode every block on its way
+* hierarchical   the phase of an encoded level loads its links with 1/ratio of its bytes; encoding and decoding form a
+                 further phase without links, through which chunks are pipelined like through any other
+* ring           hops across an encoded level carry 1/ratio; their ends encode and decode every block that passes
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scaleacross.simulation.machine import Machine, fewest_members
 def level_codec_s(
     machine: Machine, shape: str, row: int, coding: Coding, size_bytes: float, shares: Sequence[tuple[int, float]]
 ) -> float:
-    """Seconds that a rank encodes and decodes for one pass over all levels, of ``machine.taken_in``."""
+    """Return a rank's seconds of encoding and decoding in one pass; ``shares``: see ``machine.taken_in``."""
     seconds = 0.0
     for level, share in shares:
         if level in coding.levels:
@@ -30,7 +30,7 @@ def level_codec_s(
 
 
 def ring_codec_s(machine: Machine, shape: str, row: int, coding: Coding) -> float:
-    """Seconds per byte of progress that the ends of encoded hops of a ring encode and decode."""
+    """Return the seconds per byte of progress in which the ends of a ring's encoded hops encode and decode."""
     groups, fabric = machine.shapes[shape], machine.fabric
     blocks = groups.members[row]
     level = fabric.hop(blocks, np.roll(blocks, -1))[0]
@@ -40,7 +40,7 @@ def ring_codec_s(machine: Machine, shape: str, row: int, coding: Coding) -> floa
 
 
 def shortened_links(machine: Machine, shape: str, row: int, coding: Coding) -> set[int]:
-    """Link classes that nothing but encoded hops of a ring passes: trunks, and uplinks of an encoded level."""
+    """Return the link classes that only encoded hops use: inter-building links, and uplinks of an encoded level."""
     fabric, blocks = machine.fabric, machine.shapes[shape].members[row]
     ahead, found = np.roll(blocks, -1), set()
     level = fabric.hop(blocks, ahead)[0]

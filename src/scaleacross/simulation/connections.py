@@ -1,15 +1,16 @@
-"""How a collective runs, and what its connections leave of a link: channels, windows, loss, and flows hashed onto a trunk.
+"""How a collective runs (``Way``), and the rate of its connections: channels, windows, loss, hashing onto links.
 
-A rank talks to each peer over one connection. Its bytes pass at
+A rank has one connection to each peer. Its rate is
 
     min(line rate, channels · CHANNEL_BYTES_PER_S, window / round trip) · goodput
 
 where go-back-N sends a whole window W (packets of one queue pair in flight) again for each lost packet: goodput =
 (1−p) / (1−p+p·W) (Bertsekas and Gallager, Data Networks, 1992, section 2.4).
 
-A switch hashes queue pairs onto the parallel links of a trunk; the fullest link sets the pace of all, since a collective ends
-with its slowest flow. Where they fall is drawn from the seed of the simulation, alike on trunks that carry as many. Without a
-seed the load is the mean of ``DRAWS``: what a plan states is no draw.
+A switch hashes queue pairs onto the parallel links of an inter-building link. The fullest of them sets the pace of all,
+since a collective ends with its slowest flow. The seed of the simulation draws the links; equal numbers of flows and
+links give equal draws. Without a seed the load is the mean of ``DRAWS`` draws, so that a plan does not depend on one
+draw.
 """
 
 from __future__ import annotations
@@ -38,17 +39,18 @@ from scaleacross.spec.network_choice import (
 
 IDEAL: Final = math.inf
 DRAWS: Final = 64
-"""Of hashed flows: of 1,024 on 156 links a draw is 10 % off the mean (standard deviation), the mean of so many 1.3 %."""
+"""Draws of hashed flows that are averaged. For 1,024 flows on 156 links one draw is 10 % off the mean (standard
+deviation), the mean of 64 draws 1.3 %."""
 
 
 class Connection(NamedTuple):
     """Settings of the connections across one level.
 
     Attributes:
-        channel_bytes_per_s: what the blocks of threads that drive it copy.
-        window_bytes: most in flight to one peer.
-        queue_pairs: flows that switches tell apart.
-        hashed: each flow stays on the link that it is hashed onto; else packets are sprayed.
+        channel_bytes_per_s: copy rate of the thread blocks that drive the connection.
+        window_bytes: most bytes in flight to one peer.
+        queue_pairs: flows that switches can distinguish.
+        hashed: whether each flow stays on the link that it is hashed onto; else packets are sprayed.
     """
 
     channel_bytes_per_s: float
@@ -61,9 +63,9 @@ class Coding(NamedTuple):
     """A codec as the plan states it.
 
     Attributes:
-        levels: on which messages are encoded.
+        levels: levels on which messages are encoded.
         ratio: bytes of a message over bytes sent.
-        s_per_byte: of the message as it is, to encode and decode it on one accelerator.
+        s_per_byte: seconds per byte before encoding, to encode and decode on one accelerator.
     """
 
     levels: tuple[int, ...] = ()
@@ -71,18 +73,18 @@ class Coding(NamedTuple):
     s_per_byte: float = 0.0
 
     def ratio_on(self, level: int) -> float:
-        """1 where nothing is encoded."""
+        """Return the compression ratio on a level; 1 where messages are not encoded."""
         return self.ratio if level in self.levels else 1.0
 
 
 class Drive(NamedTuple):
-    """What moves the bytes of a collective.
+    """Driver of a collective: kernels, copy engines or the host.
 
     Attributes:
-        held_fraction: multiprocessors that it takes from computation beside it.
-        inside_share: of what kernels reach inside a scale-up domain.
-        port_bytes_per_s: most that an accelerator sends.
-        start_s: beyond the start by kernels.
+        held_fraction: share of multiprocessors that it takes from concurrent computation.
+        inside_share: its rate within a scale-up domain over the rate of kernels.
+        port_bytes_per_s: largest rate at which an accelerator sends.
+        start_s: seconds to start beyond the start of kernels.
     """
 
     held_fraction: float = 0.0
@@ -92,7 +94,7 @@ class Drive(NamedTuple):
 
     @classmethod
     def of(cls, driver: Driver, accelerators: Sequence[Accelerator]) -> Drive:
-        """On accelerators of some types: of every figure the worst.
+        """Return the drive on accelerators of several types, with the worst of every figure.
 
         Raises:
             InputError: the host drives it, and no host is stated.
@@ -109,28 +111,28 @@ class Drive(NamedTuple):
 
     @property
     def by_kernels(self) -> bool:
-        """Whether measured curves hold as they are."""
+        """Whether kernels move the bytes; measured curves hold for them unchanged."""
         return not self.start_s
 
     def inside_bytes_per_s(self, line_bytes_per_s: float) -> float:
-        """Of one accelerator inside a scale-up domain."""
+        """Return the rate of one accelerator within a scale-up domain."""
         return min(self.inside_share * line_bytes_per_s, self.port_bytes_per_s)
 
 
 BY_KERNELS: Final = Drive()
-"""That hold nothing."""
+"""Kernels that take no multiprocessors from computation."""
 
 
 class Way(NamedTuple):
     """How a kind of collective runs.
 
     Attributes:
-        algorithm: as the plan names it.
-        num_chunks, chunk_bytes: pieces that follow one another through the levels, and the size of each.
-        connections: (level, settings) where connections limit it.
+        algorithm: name of the algorithm in the plan.
+        num_chunks, chunk_bytes: number and size of the chunks that are pipelined through the levels.
+        connections: (level, settings) of levels where connections limit the rate.
         halving: levels that run halving and doubling instead of a ring.
-        coding: how messages travel on some levels.
-        drive: what moves the bytes.
+        coding: codec of messages on some levels.
+        drive: driver of the collective.
     """
 
     algorithm: str
@@ -142,16 +144,16 @@ class Way(NamedTuple):
     drive: Drive = BY_KERNELS
 
     def at(self, level: int) -> Connection | None:
-        """The settings of a level, None where nothing limits it."""
+        """Return the connection settings of a level; None where connections do not limit it."""
         return dict(self.connections).get(level)
 
     def rate(self, level: int, latency_s: float, line_bytes_per_s: float = IDEAL, haul: Haul | None = None) -> float:
-        """Bytes/s from one rank to one peer across a level.
+        """Return the rate from one rank to one peer across a level, bytes/s.
 
         Args:
-            latency_s: one way.
-            line_bytes_per_s: of the rank's adapter.
-            haul: what a trunk does to packets.
+            latency_s: one-way latency.
+            line_bytes_per_s: line rate of the rank's adapter.
+            haul: packet loss between the two buildings, if they differ.
         """
         settings, line_bytes_per_s = self.at(level), min(line_bytes_per_s, self.drive.port_bytes_per_s)
         if settings is None:
@@ -166,7 +168,7 @@ class Way(NamedTuple):
 
 
 def library_way(algorithm: str, fabric: Fabric, drive: Drive = BY_KERNELS) -> Way:
-    """The library's defaults: as many channels as fill a port, each with its buffer in flight on a queue pair of its own."""
+    """Return the library's defaults: enough channels to saturate a port, each with its own queue pair and buffer."""
     connections = []
     for level in range(RACK, NUM_LEVELS):
         line = float(fabric.rates[min(level, CAMPUS - 1)].min())
@@ -177,7 +179,7 @@ def library_way(algorithm: str, fabric: Fabric, drive: Drive = BY_KERNELS) -> Wa
 
 
 def stated_way(algorithm: str, choice: CommunicatorChoice, drive: Drive) -> Way:
-    """What the plan's network decision says, moved by its driver."""
+    """Return the way that the plan's network decision states, with its driver."""
     channels = max(1, choice.num_channels) * CHANNEL_BYTES_PER_S
     connections = tuple(
         (
@@ -200,8 +202,10 @@ def _coding(choice: CommunicatorChoice) -> Coding:
 
 @lru_cache(maxsize=4096)
 def fullest_over_mean(num_flows: int, num_links: int, seed: int | None) -> float:
-    """Load of the fullest of ``num_links`` over the mean, where ``num_flows`` equal flows fall on them as drawn from ``seed``, or
-    in the mean of draws (None)."""
+    """Return the fullest link's load over the mean load when ``num_flows`` equal flows are hashed onto ``num_links``.
+
+    ``seed`` draws the links; None returns the mean of ``DRAWS`` draws.
+    """
     if num_links <= 1 or num_flows <= 0:
         return 1.0
     draws, drawn = (DRAWS, 0) if seed is None else (1, seed)

@@ -1,13 +1,15 @@
-"""Measured collectives inside a scale-up domain, read from the network's own entry.
+"""Measured times of collectives within a scale-up domain, from the network's catalogue entry; used by ``calls``.
 
-Between two measured sizes time is a straight line, below the first constant, beyond the last proportional to size (as
-``spec.network.CollectiveCurve`` states). A group size that was not measured lies between its neighbours a < b:
+Time is linear in size between two measured sizes, constant below the first, and proportional to size beyond the last
+(as ``spec.network.CollectiveCurve`` states). A group size n that was not measured is interpolated between its
+neighbours a < b:
 
-* gather, scatter, reduce   on a straight line in n at equal bytes per rank, since a ring takes n − 1 equal steps
-* all-to-all                on a straight line in log n at equal bytes per sender
+* gather, scatter, reduce   linearly in n at equal bytes per rank, since a ring takes n − 1 equal steps
+* all-to-all                linearly in log n at equal bytes per sender
 
-and beyond the largest it takes at least as long as that; below the smallest a gather takes its share of that by n − 1 at least,
-an all-to-all as long. Gather and scatter stand in for one another.
+A group larger than any measured takes at least the time of the largest. A smaller one takes at least (n − 1)/(a − 1) of
+the smallest's time, an all-to-all exactly that time. A missing gather is read from the scatter, and the other way
+round.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _MIRROR: Final[Mapping[CurveOp, CurveOp]] = {"all_gather": "reduce_scatter", "re
 
 
 def measured_s(technology: NetworkTechnology, op: CurveOp, num_ranks: int, size_bytes: float) -> float | None:
-    """Seconds of ``op`` among ``num_ranks`` of one domain, launch included; None where the technology has no such curve."""
+    """Return the seconds of ``op`` among ``num_ranks`` of one domain, launch included; None if it is not measured."""
     if num_ranks <= 1 or size_bytes <= 0:
         return 0.0
     curves = curves_of(technology, op)
@@ -53,7 +55,7 @@ def measured_s(technology: NetworkTechnology, op: CurveOp, num_ranks: int, size_
 
 
 def curves_of(technology: NetworkTechnology, op: CurveOp) -> dict[int, Mapping[int, float]]:
-    """Ranks -> size -> seconds, of the operation that stands in where ``op`` was not measured."""
+    """Return ranks -> size -> seconds of ``op``, or of the operation that replaces it where it was not measured."""
     return _of(technology, op) or _of(technology, _MIRROR.get(op, op))
 
 
@@ -69,6 +71,6 @@ def _at(points: Mapping[int, float], size_bytes: float) -> float:
 
 
 def _scaled(points: Mapping[int, float], measured: int, num_ranks: int, size_bytes: float) -> float:
-    """From one group size alone: as many steps more or fewer at equal bytes per rank."""
+    """Extrapolate from the only measured group size: time per step is constant at equal bytes per rank."""
     time = _at(points, size_bytes * measured / num_ranks) * (num_ranks - 1) / (measured - 1)
     return max(time, _at(points, size_bytes)) if num_ranks > measured else time

@@ -1,10 +1,10 @@
-"""Tasks that wait for one another: computations at a rate, flows that share links.
+"""Builder of task graphs: computations on devices and flows that share links, which wait for one another.
 
 * a *task* starts when all tasks that it waits for have arrived, and, on a lane, when the task before it on that lane has ended
 * a *computation* takes its seconds on its device, longer while running transfers hold a share of that device (SMs)
 * a *flow* sends its bytes at its max-min fair rate; the last byte arrives ``latency_s`` after it was sent
 
-Nothing here knows of training; ``clock`` runs them.
+This module knows nothing of training. ``clock`` runs the tasks; ``table_step`` uses the builder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Simulation:
         holds: Sequence[int] = (),
         held_fraction: float = 0.0,
     ) -> int:
-        """Add a flow; returns its number. ``after`` must have arrived, ``after_end`` only have been sent."""
+        """Add a flow; returns its number. It waits for the arrival of ``after`` and for the end of ``after_end``."""
         task = Task(name, size_bytes, path, None, latency_s, cap_bytes_per_s, holds, held_fraction)
         return self.add(task, after, after_end, lane)
 
@@ -75,7 +75,7 @@ class Simulation:
         return number
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> Timeline:
-        """Run to the end; ``progress`` is told now and then how many tasks of how many have ended.
+        """Run all tasks; ``progress`` is called now and then with the number of ended tasks and of all tasks.
 
         Raises:
             InputError: a flow can never end, because one of its links has no capacity, or tasks wait for one another.

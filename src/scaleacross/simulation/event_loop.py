@@ -1,11 +1,13 @@
-"""The loop of a simulation, compiled: one event after another over the arrays of ``world``, well below a microsecond a task.
+"""The compiled event loop of a simulation, over the arrays of ``world``; ``clock`` calls ``advance``.
 
-At every moment, in this order: what ends or arrives, what starts, and new rates. A start or an end changes rates only on links
-that flows could overload (*over*), so only flows that share such links, directly or through others, are looked at.
+A task takes well below a microsecond. Every moment has three steps, in this order: tasks end or arrive, tasks start,
+rates are recomputed. A link is *over* if its flows would exceed its capacity at the rates that they reach alone. A
+start or an end changes rates only through such links, so only flows that share them, directly or through others, are
+recomputed.
 
-Rates are max-min fair: nobody can be given more without taking from somebody who has no more. Progressive filling: all rise
-together until a flow reaches what it has alone or a link is full. Source: Bertsekas and Gallager, Data Networks (1992), section
-6.5.
+Rates are max-min fair: no flow can get more without taking from a flow that has no more. Progressive filling finds
+them: all rates rise together until a flow reaches its rate alone or a link is full. Source: Bertsekas and Gallager,
+Data Networks (1992), section 6.5.
 """
 
 from __future__ import annotations
@@ -18,16 +20,20 @@ from scaleacross.machine_code import compiled
 from scaleacross.simulation.world import DONE, FULL, PAUSED, World
 
 ROUNDING: Final = 1e-12
-"""Relative: two ends closer than this are one, and so are two limits of a rate."""
+"""Relative tolerance: two moments closer than this are one, and so are two limits of a rate."""
 
 
 @compiled
 def advance(world: World, most: int) -> int:
-    """Run on for ``most`` events: DONE, PAUSED, or FULL where ``world.on`` needs more room; call again after the last two."""
+    """Process up to ``most`` events; return DONE, PAUSED, or FULL if ``world.on`` needs more room.
+
+    After PAUSED or FULL the caller calls again.
+    """
     state, tasks, lists = world.state[0], world.tasks, world.lists
     while True:
         while state.free:
             task = lists[state.free - 1].free
+            # checked before anything changes, so that the call after FULL starts the same task
             if not _has_room(world, tasks[task].kind):
                 return FULL
             state.free -= 1
@@ -46,6 +52,7 @@ def advance(world: World, most: int) -> int:
 
 @compiled
 def _has_room(world: World, kind: int) -> bool:
+    """Return whether ``world.on`` has a place for a task of this kind on its device and on all its links."""
     one, room = world.kinds[kind], world.on.shape[1]
     if one.device >= 0 and world.rows[one.device].count == room:
         return False
@@ -57,7 +64,7 @@ def _has_room(world: World, kind: int) -> bool:
 
 @compiled
 def _begin(world: World, number: int) -> None:
-    """A task starts; one without work ends at once."""
+    """Start a task. One without work ends at once; a flow gets its rate when the moment is settled."""
     task, state = world.tasks[number], world.state[0]
     kind = world.kinds[task.kind]
     task.start_s = task.since_s = state.now
@@ -85,7 +92,7 @@ def _begin(world: World, number: int) -> None:
 
 @compiled
 def _happen(world: World, number: int) -> None:
-    """The first of the heap ends or arrives."""
+    """Process the earliest event of the heap: the end or the arrival of task ``number``."""
     task = world.tasks[number]
     kind = world.kinds[task.kind]
     _take_first(world)
@@ -100,13 +107,14 @@ def _happen(world: World, number: int) -> None:
         if row.load > row.capacity * (1 + ROUNDING):
             _shift(world, crossing.link)
         _leave(world, crossing.link, number)
+        # an empty link is reset to zero, or rounding would add up
         row.load = row.load - crossing.weight * kind.alone_rate if row.count else 0.0
     _end(world, number)
 
 
 @compiled
 def _end(world: World, number: int) -> None:
-    """The last byte leaves, or the computation is over."""
+    """End a task: its last byte has left, or its computation is over. It arrives after its latency."""
     task, state = world.tasks[number], world.state[0]
     latency_s = world.kinds[task.kind].latency_s
     state.ended += 1
@@ -131,7 +139,7 @@ def _arrive(world: World, number: int) -> None:
 
 @compiled
 def _release(world: World, number: int) -> None:
-    """Task ``number`` waits for one task less."""
+    """Count down the tasks that task ``number`` waits for; at zero it may start."""
     task, state = world.tasks[number], world.state[0]
     task.waits -= 1
     if not task.waits:
@@ -141,7 +149,10 @@ def _release(world: World, number: int) -> None:
 
 @compiled
 def _hold(world: World, kind: int, fraction: float) -> None:
-    """A flow takes hold of devices, or lets go of them (negative) with its last arrival: their computations change pace."""
+    """Add ``fraction`` to the held share of a flow's devices and change the pace of their computations.
+
+    The fraction is positive when the flow starts and negative when its last byte arrives.
+    """
     if not fraction:
         return
     for at in range(world.kinds[kind].first_held, world.kinds[kind + 1].first_held):
@@ -156,7 +167,7 @@ def _hold(world: World, kind: int, fraction: float) -> None:
 
 @compiled
 def _settle(world: World) -> None:
-    """New rates for whom the changes of this moment reach: fresh flows, and flows over links that are or were over."""
+    """Set the rates of fresh flows, and of flows connected to a change through links that are or were over."""
     state, lists = world.state[0], world.lists
     if state.shifted:
         flows, links = _reached(world)
@@ -170,7 +181,10 @@ def _settle(world: World) -> None:
 
 @compiled
 def _reached(world: World) -> tuple[int, int]:
-    """How many flows and links a settling reaches, the columns ``met``: from what changed on over links that are over."""
+    """Collect in the columns ``met`` what changes can affect; return the numbers of flows and links.
+
+    The search starts at shifted links and fresh flows. From a flow it goes on only to links that are over.
+    """
     state, tasks, rows, kinds = world.state[0], world.tasks, world.rows, world.kinds
     state.mark += 1
     flows = links = 0
@@ -215,7 +229,10 @@ def _meet_link(world: World, link: int, links: int) -> int:
 
 @compiled
 def _fill(world: World, flows: int, links: int) -> None:
-    """Progressive filling of the flows and links that were reached; no other link limits a flow below what it has alone."""
+    """Set max-min fair rates of the ``met`` flows by progressive filling over the ``met`` links.
+
+    No other link limits these flows below their rates alone.
+    """
     tasks, kinds, rows, crossings, lists = world.tasks, world.kinds, world.rows, world.crossings, world.lists
     mark, rising = world.state[0].mark, flows
     for at in range(links):
@@ -235,6 +252,7 @@ def _fill(world: World, flows: int, links: int) -> None:
                 limit = min(limit, row.share / row.weight)
         for at in range(links):
             row = rows[rows[at].met]
+            # -1 marks a full link; every flow on it stops at this limit
             if row.weight > 0 and row.share <= limit * (1 + ROUNDING) * row.weight:
                 row.weight = -1.0
         still = 0
@@ -260,6 +278,7 @@ def _fill(world: World, flows: int, links: int) -> None:
 
 @compiled
 def _set_rate(world: World, number: int, rate: float) -> None:
+    """Book the progress up to now, then set the rate and the time of the end (inf at rate 0)."""
     task, now = world.tasks[number], world.state[0].now
     if rate == task.rate and task.place >= 0:
         return
@@ -272,8 +291,9 @@ def _set_rate(world: World, number: int, rate: float) -> None:
 
 @compiled
 def _shift(world: World, link: int) -> None:
-    """The flows of a link may get other rates."""
+    """Note that the flows of a link may get other rates."""
     row, state = world.rows[link], world.state[0]
+    # −1 − mark says that it is noted since the last settling; ``_meet_link`` uses +mark in the same field
     if row.mark != -1 - state.mark:
         row.mark = -1 - state.mark
         world.rows[state.shifted].shifted = link
@@ -298,7 +318,7 @@ def _leave(world: World, row: int, number: int) -> None:
 
 @compiled
 def _schedule(world: World, number: int, time_s: float) -> None:
-    """Task ``number`` ends or arrives at ``time_s``."""
+    """Put task ``number``, which ends or arrives at ``time_s``, into the heap or move it there."""
     task, state = world.tasks[number], world.state[0]
     task.due_s = time_s
     if task.place < 0:
@@ -310,7 +330,7 @@ def _schedule(world: World, number: int, time_s: float) -> None:
 
 @compiled
 def _take_first(world: World) -> None:
-    """Take the first task out of the heap."""
+    """Remove the first task from the heap."""
     state, lists = world.state[0], world.lists
     world.tasks[lists[0].heap].place = -1
     state.queued -= 1

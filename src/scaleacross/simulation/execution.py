@@ -1,8 +1,9 @@
-"""A replay as programs: what a rank of each class computes, calls, sends and receives, and what waits for what.
+"""A ``Replay`` as programs for another simulator: what a rank of each class computes, calls, sends and receives.
 
-Collectives keep their place between computations and their bytes, not the times of this replay: another simulator has its own.
-Operations stand in the order in which the replay began them (receives: in which they arrived), which is the same on all ranks
-for whatever they do together; so ranks that run one communication after another never wait for each other in a circle.
+Collectives keep their bytes and their place between computations, but not the times of this simulation. Operations
+stand in the order in which the simulation began them (receives: in which they arrived). Ranks share this order for
+everything that they do together. Ranks that run one communication at a time therefore never wait for each other in a
+circle.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from scaleacross.step.setting import SHAPES
 
 
 def execution_trace(plan: Plan, played: Replay) -> ExecutionTrace:
-    """The programs of all classes of ranks, and which position runs which."""
+    """Return the programs of all rank classes, and the program of every global rank."""
     machine, graph = played.machine, played.graph
     classes = list(graph.ranks)
     number = {who: index for index, who in enumerate(classes)}
@@ -41,7 +42,14 @@ def execution_trace(plan: Plan, played: Replay) -> ExecutionTrace:
 
 
 class _Program:
-    """One class: ``nodes`` -> its operations in a row; ``waits`` -> nodes of its own that it waits for; ``began`` -> seconds."""
+    """The program of one rank class.
+
+    Attributes:
+        messages: node of a pipeline message -> its key and its tag.
+        nodes: node -> its operations, one after another.
+        waits: node -> nodes of this class that it waits for.
+        began: node -> when it started (receives: arrived), s.
+    """
 
     def __init__(self, played: Replay, who: int) -> None:
         self.played, self.graph, self.who = played, played.graph, who
@@ -59,12 +67,13 @@ class _Program:
             self.waits[node] = [one for one in self._waited_for(node) if one in self.nodes or self._receives(one)]
 
     def operations(self) -> tuple[Operation, ...]:
-        """In the order of the replay, nothing before what it waits for."""
+        """Return the operations in the order of the simulation, none before the operations that it waits for."""
         waiting = {node: len(set(waits)) for node, waits in self.waits.items()}
         followers: dict[int, list[int]] = {}
         for node, waits in self.waits.items():
             for one in set(waits):
                 followers.setdefault(one, []).append(node)
+        # a topological order that prefers the earliest start keeps the order of the simulation
         ready = [(self.began[node], node) for node, count in waiting.items() if not count]
         heapq.heapify(ready)
         out: list[Operation] = []
@@ -105,7 +114,7 @@ class _Program:
         return (one if one >= 0 else ~one for one in self.graph.waits_of(node))
 
     def _receives(self, node: int) -> bool:
-        """Whether ``node`` is a message to this class, which is received when first waited for."""
+        """Return whether ``node`` is a message to this class; if so, add its receive."""
         if node not in self.messages or self.messages[node][0][0] == self.who:
             return False
         (sender, down, stage, kind, microbatch), tag = self.messages[node]

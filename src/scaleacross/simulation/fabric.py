@@ -1,18 +1,18 @@
-"""The machine under a plan: where every rank sits, and every link that its bytes can cross, with capacity and latency.
+"""The network under a placement: the unit that holds every rank, and every link with its capacity and latency.
 
-Link levels as in ``spec.network``: 0 scale_up, 1 rack, 2 zone, 3 building, 4 campus, 5 region. The *unit* of level l is what its
-link joins: accelerator, scale-up domain, rack, zone, building, region. Links:
+``machine`` builds it. Link levels are those of ``spec.network``: 0 scale_up, 1 rack, 2 zone, 3 building, 4 campus, 5
+region. The *unit* of level l is what its link joins: accelerator, scale-up domain, rack, zone, building, region. Links:
 
-* port         of an accelerator into its scale-up domain; its capacity is 1, a flow of rate r loads it with r over what it
-               reaches alone
+* port         from an accelerator into its scale-up domain; its capacity is 1, and a flow of rate r loads it with r
+               over the rate that it reaches alone
 * nic          out of and into an accelerator: the fastest of the levels rack, zone and building
-* uplink       out of and into a unit of level 1, 2, 3: rate · accelerators / oversubscription; a unit that is not oversubscribed
-               has none, because its nics cannot fill it
-* trunk        from building to building, in either direction; buildings without a trunk of their own use the path of least
+* uplink       out of and into a unit of level 1, 2, 3: rate · accelerators / oversubscription; none where nics cannot
+               saturate it, which is where the level is neither oversubscribed nor slower than the nics
+* trunk        inter-building link, one per direction; buildings without a trunk of their own use the path of least
                latency
 
-Ranks are held as *blocks* of neighbouring positions that nothing tells apart: the same scale-up domain and the same place on
-every axis but the fastest.
+Ranks are stored as *blocks* of neighbouring global ranks that are equivalent: the same scale-up domain and the same
+place on every axis but the fastest.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ INSIDE = (RACK, ZONE, BUILDING)
 
 @dataclass(frozen=True)
 class Slowdown:
-    """What is slower than stated: shares of their capacity that are left, by link level, and by trunk (pair of buildings)."""
+    """Remaining share of the stated capacity, by link level and by inter-building link (pair of buildings)."""
 
     levels: Mapping[int, float] = field(default_factory=dict)
     trunks: Mapping[frozenset[str], float] = field(default_factory=dict)
 
 
 class Haul(NamedTuple):
-    """What a way between two buildings does to packets.
+    """Packet loss on the path between two buildings.
 
     Attributes:
-        loss_fraction: packets lost on all its trunks.
-        packet_bytes: of one packet; inf where only what was lost is sent again.
+        loss_fraction: share of packets lost over all links of the path.
+        packet_bytes: size of one packet; inf where only lost packets are sent again.
     """
 
     loss_fraction: float
@@ -65,18 +65,20 @@ class Fabric:
     """Blocks, units and links of one placement; n blocks.
 
     Attributes:
-        width: positions of a block.
+        width: global ranks per block.
         units: (NUM_LEVELS, n) unit of each level that holds the block; row 0 numbers the blocks.
         building: (n,) index into ``buildings``.
-        buildings: those of the fill, in its order.
-        rates: (NUM_LEVELS, buildings) what one accelerator sends across a level, bytes/s.
-        latency: (NUM_LEVELS, buildings) one way, s; trunks have their own.
-        overhead: (NUM_LEVELS, buildings) what every message of a further chunk adds, s.
+        buildings: buildings of the allocation, in its order.
+        rates: (NUM_LEVELS, buildings) rate of one accelerator across a level, bytes/s.
+        latency: (NUM_LEVELS, buildings) one-way latency, s; inter-building links have their own.
+        overhead: (NUM_LEVELS, buildings) time that every message of a further chunk adds, s.
         capacity: (links,) bytes/s.
         uplinks: (2, NUM_LEVELS, units) link out of and into a unit, -1 where it has none.
-        trunk_links: (from, to) -> links of the path, and its latency.
-        hauls: (from, to) -> what happens to packets on it.
-        parallel: link of a trunk -> its level, and the links that switches hash flows onto (0: they do not).
+        trunk_links: (from, to) -> links of the path, and its latency, s.
+        hauls: (from, to) -> packet loss on the path.
+        parallel: inter-building link -> its level, and the number of parallel links onto which switches hash flows (0:
+            they do not hash).
+        link_names: link -> name; uplinks and inter-building links only.
     """
 
     width: int
@@ -95,26 +97,26 @@ class Fabric:
 
     @property
     def num_blocks(self) -> int:
-        """n."""
+        """Number of blocks, n."""
         return len(self.building)
 
     def port(self, blocks: Ints) -> Ints:
-        """Links into the scale-up domain."""
+        """Return the links into the scale-up domain: they have the numbers of their blocks."""
         return blocks
 
     def nic(self, blocks: Ints, inward: bool) -> Ints:
-        """Links out of, or into, an accelerator of the block."""
+        """Return the nic links out of, or into, an accelerator of each block."""
         return blocks + self.num_blocks * (2 if inward else 1)
 
     def crossed(self, source: Ints, target: Ints) -> Ints:
-        """Outermost level whose units differ, 0 inside a domain."""
+        """Return the outermost level whose units differ; 0 within a scale-up domain."""
         differ = self.units[:, source] != self.units[:, target]
         differ[SCALE_UP] = True
         last: Ints = NUM_LEVELS - 1 - np.argmax(differ[::-1], axis=0)
         return last
 
     def hop(self, source: Ints, target: Ints) -> tuple[Ints, Floats, Floats]:
-        """Level, rate of one accelerator (bytes/s) and latency (s) from block to block."""
+        """Return level, rate of one accelerator (bytes/s) and latency (s) from each ``source`` to its ``target``."""
         level, here, there = self.crossed(source, target), self.building[source], self.building[target]
         inner = np.minimum(level, BUILDING)
         rate = np.minimum(self.rates[inner, here], self.rates[inner, there])
@@ -125,7 +127,7 @@ class Fabric:
 
 
 def block_width(topology: Topology, placement: Placement, degrees: Degrees) -> int:
-    """Neighbouring positions that are alike: they lie in one domain and differ on the fastest axis only."""
+    """Return the largest number of neighbouring ranks that share a domain and differ on the fastest axis only."""
     stride = strides(degrees, placement.axis_order)
     fastest = next((axis for axis in placement.axis_order if degrees.of(axis) > 1), placement.axis_order[0])
     if fastest == "pp":
@@ -144,7 +146,7 @@ def block_width(topology: Topology, placement: Placement, degrees: Degrees) -> i
 
 
 def build_fabric(topology: Topology, placement: Placement, width: int, slowdown: Slowdown | None = None) -> Fabric:
-    """The fabric under a placement in blocks of ``width`` positions.
+    """Build the fabric of a placement in blocks of ``width`` global ranks.
 
     Raises:
         KeyError: a building of the placement is not in the topology.
@@ -165,6 +167,7 @@ def build_fabric(topology: Topology, placement: Placement, width: int, slowdown:
 
 
 def _units(topology: Topology, placement: Placement, width: int, counts: Sequence[int]) -> Ints:
+    """Return (NUM_LEVELS, n) unit of each block; units are numbered through all buildings."""
     rows: list[Ints] = []
     base = np.zeros(NUM_LEVELS, dtype=np.int64)
     region, seen = -1, ""
@@ -181,6 +184,7 @@ def _units(topology: Topology, placement: Placement, width: int, counts: Sequenc
 
 
 def _figures(buildings: Sequence[Building], slow: Slowdown) -> tuple[Floats, Floats, Floats]:
+    """Return rates (bytes/s), latencies (s) and message overheads (s), each (NUM_LEVELS, buildings)."""
     rates, latency, overhead = np.zeros((3, NUM_LEVELS, len(buildings)))
     for index, building in enumerate(buildings):
         for level in range(CAMPUS):
@@ -197,7 +201,7 @@ def _figures(buildings: Sequence[Building], slow: Slowdown) -> tuple[Floats, Flo
 def _uplinks(
     buildings: Sequence[Building], units: Ints, building: Ints, rates: Floats, capacity: list[Floats]
 ) -> tuple[Ints, dict[int, str]]:
-    """Links of oversubscribed units, appended to ``capacity``."""
+    """Append the uplinks of oversubscribed units to ``capacity``; return their numbers and names."""
     uplinks = np.full((2, NUM_LEVELS, int(units[1:].max(initial=0)) + 1), -1, dtype=np.int64)
     names: dict[int, str] = {}
     number, fastest = sum(map(len, capacity)), rates[RACK : BUILDING + 1].max(axis=0)
@@ -207,6 +211,7 @@ def _uplinks(
             index = int(building[block])
             link, one = getattr(buildings[index].links, LINK_LEVELS[level]), buildings[index]
             rate = rates[level, index]
+            # nics run at the fastest level's rate, so a slower level limits them even without oversubscription
             if link.oversubscription_ratio == 1 and rate >= fastest[index]:
                 continue
             size = one.accelerators_per(LINK_LEVELS[level - 1])
@@ -231,8 +236,11 @@ def _trunks(
     names: dict[int, str],
     slow: Slowdown,
 ) -> Trunks:
-    """Paths between all buildings of the fill, what happens to packets on them, and the parallel links of every trunk; the
-    trunks are appended to ``capacity``."""
+    """Append the inter-building links to ``capacity``.
+
+    Returns:
+        Paths between all buildings of the allocation, packet loss on them, and the parallel links of every trunk.
+    """
     number = sum(map(len, capacity))
     ports = [building.links.building.technology for building in buildings]
     hashes, line = (

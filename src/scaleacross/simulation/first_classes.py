@@ -1,4 +1,4 @@
-"""What tells blocks, groups and links apart before classes are refined, and what they are related to (``folding``)."""
+"""Initial facts and relations of blocks, groups and links, for the refinement in ``folding``; called by ``machine``."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from scaleacross.simulation.patterns import Groups, Pattern, PatternKey
 
 
 def routes(fabric: Fabric, waited: Iterable[Groups], pipeline_rank: Ints, following: Ints) -> Ints:
-    """Number of the kind of each block's pipeline, (blocks,): which of its messages and of its ``waited`` groups leave buildings,
-    and for how long.
+    """Return (blocks,) a number of each block's kind of pipeline.
+
+    The kind says which of the pipeline's messages and ``waited`` groups cross buildings, and with which latency. If one
+    rank waits for another building, all ranks of its pipeline wait in the end. A group that straddles two buildings may
+    be one of thousands and still determine the step time.
 
     Args:
         waited: groups whose collectives computation waits for in every micro-batch.
-
-    Where one rank waits for another building, all ranks of its pipeline do in the end, however far away they are. A group that
-    straddles two buildings may be one among thousands, and makes the step all the same.
     """
     level, _, latency = fabric.hop(np.arange(len(following)), following)
     facts = [np.where(level >= CAMPUS, latency.round(12), 0.0)]
     facts += [_far_s(fabric, groups) for groups in waited]
+    # walk every pipeline from its first rank, so that all its blocks get the facts of all of them
     blocks = [np.flatnonzero(pipeline_rank == 0)]
     for _ in range(int(pipeline_rank.max(initial=0))):
         blocks.append(following[blocks[-1]])
@@ -33,7 +34,7 @@ def routes(fabric: Fabric, waited: Iterable[Groups], pipeline_rank: Ints, follow
 
 
 def _far_s(fabric: Fabric, groups: Groups) -> Floats:
-    """Latency that the group of every block has between buildings, once around, (blocks,)."""
+    """Return (blocks,) the summed latency between buildings once around the ring of each block's group, s."""
     out = np.zeros(fabric.num_blocks)
     members = groups.members
     level, _, latency = fabric.hop(members.reshape(-1), np.roll(members, -1, axis=1).reshape(-1))
@@ -50,7 +51,7 @@ def initial(
     route: Ints,
     block_facts: Floats | None,
 ) -> Ints:
-    """What is known of every block, group and link by itself, as numbers."""
+    """Return (things,) a number of each block's, group's and link's own facts; equal facts have equal numbers."""
     kinds = [
         (tuple(fabric.rates[:, index]), tuple(fabric.latency[:, index]), one.accelerator.name)
         for index, one in enumerate(fabric.buildings)
@@ -80,11 +81,12 @@ def relations(
     offsets: Mapping[str, int],
     following: Ints | None,
 ) -> list[Relation]:
-    """Blocks with their ports, next pipeline ranks and groups, and all streams with the links that they load.
+    """Return the relations of blocks to ports, next pipeline ranks and groups, and of streams to the links that they
+    load.
 
     Args:
-        offsets: number of the first block, group of every shape, and link.
-        following: the next pipeline rank of every block; None where there is one.
+        offsets: ``Machine.offsets``.
+        following: block of the next pipeline rank; None where there is only one rank.
     """
     blocks = np.arange(offsets["blocks"])
     out = [Relation(blocks, offsets["links"] + blocks, np.ones(len(blocks)))]  # every block has its port
@@ -100,7 +102,7 @@ def relations(
 
 
 def _numbered(rows: Floats) -> Ints:
-    """Number of each distinct row, in lexicographic order."""
+    """Return (rows,) the number of each row among the distinct rows, in lexicographic order."""
     number = np.zeros(len(rows), dtype=np.int64)
     for column in rows.T:
         values, place = np.unique(column, return_inverse=True)

@@ -1,14 +1,18 @@
-"""Which parts of a machine do the same: blocks, groups and links in classes, so that one of each class is played for all.
+"""Equivalence classes of blocks, groups and links, so that the simulation runs one of each class for all.
 
-Classes come from colour refinement (Weisfeiler and Leman): things start with what is known of each by itself and are told
-apart by what they are related to, round by round, until nothing new is told apart. Then every block of a class is in as many
-groups of each class, every link of a class carries as many of each, and a run of one per class is the run of all: loads of a
-link class are those of each of its links. Proved against runs that fold nothing (tests).
+``machine`` calls ``refine`` with the facts and relations of ``first_classes``. *Things* are blocks, groups and links
+together.
 
-Where zones and groups are not aligned, refinement goes on to tell things apart by their distance from an irregularity, far beyond
-what matters. It stops at a number of block classes. Groups are then told apart by the classes of their members alone, such that
-all groups of a block class are of one class (what one plays is what all of them load), and links by the classes that load them;
-loads of a link class are the mean over its links.
+Classes come from colour refinement (Weisfeiler and Leman). Things start with a colour for their own facts. Every round
+splits colours by the colours of related things, until a round splits nothing. Then all blocks of a class are in equally
+many groups of each class, and all links of a class carry equally many groups of each. A run of one thing per class
+therefore equals the run of all, and the loads of a link class are those of each of its links. Tests compare with runs
+without folding.
+
+Where zones and groups are not aligned, refinement would go on to separate things by their distance from an
+irregularity, far beyond what matters. It stops at a number of block classes. Groups are then separated by the
+classes of their members alone. All groups of a block class share one class, so that the simulated one represents all.
+Links are separated by the classes that load them, and loads of a link class are the mean over its links.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ Hashes = NDArray[np.uint64]
 
 
 class Relation(NamedTuple):
-    """``source[i]`` is related to ``target[i]`` in the way ``label[i]``; both ends take notice."""
+    """Edges with labels: ``source[i]`` is related to ``target[i]`` by ``label[i]``. Both ends are split by it."""
 
     source: Ints
     target: Ints
@@ -33,12 +37,12 @@ class Relation(NamedTuple):
 
 
 class Classes(NamedTuple):
-    """Classes of all things together.
+    """Classes of all things.
 
     Attributes:
-        of: (things,) class of each.
-        first: (classes,) lowest thing of each class: the one that is played.
-        exact: refinement came to its end.
+        of: (things,) class of each thing.
+        first: (classes,) lowest thing of each class: the one that is simulated.
+        exact: whether refinement ended by itself.
     """
 
     of: Ints
@@ -47,18 +51,18 @@ class Classes(NamedTuple):
 
 
 def unfolded(count: int) -> Classes:
-    """Everything in a class of its own."""
+    """Return classes of one thing each."""
     return Classes(np.arange(count), np.arange(count), True)
 
 
 def refine(initial: Ints, relations: Sequence[Relation], num_blocks: int, max_blocks: int, first_link: int) -> Classes:
-    """The coarsest classes that ``relations`` do not tell apart.
+    """Return the coarsest classes whose things ``relations`` do not distinguish.
 
     Args:
-        initial: (things,) number of what is known of each thing by itself.
-        num_blocks: the first things, whose classes are counted.
-        max_blocks: stop before more classes of blocks than this.
-        first_link: things between the blocks and this one are groups, those from here on links.
+        initial: (things,) number of each thing's own facts.
+        num_blocks: number of blocks, which are the first things.
+        max_blocks: largest number of classes of blocks; refinement stops before it is exceeded.
+        first_link: the first link; things between the blocks and this one are groups.
     """
     colour = _mixed(initial.astype(np.uint64))
     count = len(np.unique(colour))
@@ -66,6 +70,7 @@ def refine(initial: Ints, relations: Sequence[Relation], num_blocks: int, max_bl
     exact = True
     while True:
         heard = np.zeros(len(colour), dtype=np.uint64)
+        # a sum of mixed numbers stands for the multiset of neighbours: it does not depend on their order
         for number, (relation, label) in enumerate(zip(relations, labels, strict=True)):
             way = np.uint64(2 * number + 1)
             np.add.at(heard, relation.source, _mixed(_mixed(colour[relation.target] + label) + way))
@@ -84,7 +89,7 @@ def refine(initial: Ints, relations: Sequence[Relation], num_blocks: int, max_bl
 
 
 def _by_blocks(initial: Ints, relations: Sequence[Relation], blocks: Hashes, first_link: int) -> Hashes:
-    """Colours of all things where refinement has stopped at those of the blocks, see the module."""
+    """Return the colours of all things from those of the blocks, where refinement stopped early (see the module)."""
     _, of = np.unique(blocks, return_inverse=True)
     count = len(initial)
     colour = np.concatenate(
@@ -103,9 +108,10 @@ def _by_blocks(initial: Ints, relations: Sequence[Relation], blocks: Hashes, fir
 
 
 def _connected(of_member: Ints, group: Ints) -> Ints:
-    """Number of each membership's group, the same for groups with a class of members in common."""
+    """Return (memberships,) a number of each membership's group, equal for groups that share a class of members."""
     first = int(group.min())
     label = np.arange(int(of_member.max()) + 1)
+    # the lowest label spreads over connected groups and classes until nothing changes
     while True:
         lowest = np.full(int(group.max()) - first + 1, len(label))
         np.minimum.at(lowest, group - first, label[of_member])
@@ -119,10 +125,10 @@ def _connected(of_member: Ints, group: Ints) -> Ints:
 def mean_loads(
     rows: Ints, links: Ints, loads: Floats, row_class: Ints, link_class: Ints, num_links: Ints
 ) -> dict[int, list[tuple[int, float]]]:
-    """Row class -> (link class, load of all rows of the class on each link of it).
+    """Return row class -> (link class, load of all rows of the class per link of the link class).
 
     Args:
-        rows, links, loads: of a pattern.
+        rows, links, loads: entries of a pattern.
         row_class: (rows,) class of each row; ``link_class``: (links,) of each link; ``num_links``: links of each class.
     """
     width = int(link_class.max(initial=0)) + 1
@@ -136,7 +142,7 @@ def mean_loads(
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """A well-mixed 64-bit number for each (splitmix64, Steele et al. 2014)."""
+    """Return a hash of each 64-bit number (splitmix64, Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         z = values + np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

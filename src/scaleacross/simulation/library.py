@@ -1,8 +1,8 @@
-"""What NCCL's protocols take over nodes (``schedules.collective.protocols``), for one class of groups.
+"""Least times of NCCL's protocols over nodes (``schedules.collective.protocols``); used by ``calls``.
 
-Rings and trees take it at least, all-to-alls its handshakes, wherever their groups lie: over several buildings what they would
-take in one (assumed), without reductions in switches. Nothing where the scale-up technology has no measured curves, and for
-messages that are encoded. No driver is faster than kernels.
+They bound rings and trees, and their handshakes bound all-to-alls, wherever the groups lie. Over several buildings the
+bound is that of one building (assumed), without reductions in switches. There is no bound where the scale-up technology
+has no measured curves, or where messages are encoded. No driver is faster than kernels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scaleacross.spec.network import CurveOp, NetworkTechnology
 
 @dataclass(frozen=True)
 class Library:
-    """d ranks of a class of groups on n nodes, joined inside them by ``technology``; ``crosses``: over several buildings."""
+    """A group of ``degree`` ranks on ``nodes`` nodes, each joined by ``technology``; ``crosses``: spans buildings."""
 
     degree: int
     nodes: int
@@ -39,7 +39,7 @@ class Library:
 
     @property
     def ranks(self) -> float:
-        """Ranks in a node."""
+        """Ranks per node, in the mean."""
         return self.degree / self.nodes
 
     @property
@@ -49,17 +49,17 @@ class Library:
 
     @property
     def share(self) -> float:
-        """Bytes that a node sends in a tree, over those of the tensor."""
+        """Bytes that a node sends in a tree, over the bytes of the tensor."""
         return float(tree_share(self.nodes)) if self.switched else 2.0
 
     def ring_s(self, op: CurveOp, size: float, rate: float) -> float:
-        """A ring by its fastest protocol."""
+        """Return the seconds of a ring with its fastest protocol."""
         turns = 2 if op == "all_reduce" else 1
         ways = ring_ways(turns, self.degree, self.nodes, rate, self._slower(op))
         return float(min(way.fixed_s + size * max(way.s_per_byte) for way in ways))
 
     def tree_s(self, size: float, rate: float) -> float:
-        """A tree's all-reduce by its fastest protocol, or by the switches of the nodes."""
+        """Return the seconds of a tree all-reduce with its fastest protocol, or through the switches of the nodes."""
         slower, doublings = self._slower("all_reduce"), math.log2(self.nodes)
         ways = tree_ways(self.degree, self.nodes, doublings, rate, slower)
         out = float(min(way.fixed_s + size * max(way.s_per_byte) for way in ways))
@@ -72,7 +72,11 @@ class Library:
         return measured_s(self.technology, op, max(1, round(self.ranks)), size) or 0.0
 
     def _slower(self, op: CurveOp) -> float:
-        """By the most ranks up to those of a node whose small messages were measured; some curves start at large ones."""
+        """Return the measured over the assumed seconds of small messages within a node; 1 where none were measured.
+
+        The measurement is that of most ranks, up to the ranks of a node. Some curves start at large messages and are
+        skipped.
+        """
         curves = curves_of(self.technology, op)
         small = [num_ranks for num_ranks, times in curves.items() if min(times) <= SMALL_BYTES]
         known = max((num_ranks for num_ranks in small if num_ranks <= max(2, round(self.ranks))), default=0)
@@ -81,7 +85,7 @@ class Library:
 
 
 def library_of(machine: Machine, shape: str, row: int, way: Way) -> Library | None:
-    """By the technology that is slowest at small messages; None where the constants do not hold."""
+    """Return the library of a row's groups, by the technology slowest at small messages; None where it has no bound."""
     groups = machine.shapes[shape]
     nodes, technologies = _nodes_of(machine, shape, row)
     if nodes < 2 or way.coding.levels or not all(one.curves for one in technologies):
@@ -91,7 +95,7 @@ def library_of(machine: Machine, shape: str, row: int, way: Way) -> Library | No
 
 
 def handshakes_s(machine: Machine, shape: str, row: int) -> float:
-    """An all-to-all of no bytes over the nodes of a class of groups, launch included; 0 inside one node."""
+    """Return seconds of an empty all-to-all over the nodes of a row's groups, launch included; 0 within a node."""
     nodes, technologies = _nodes_of(machine, shape, row)
     if nodes < 2 or not all(one.curves for one in technologies):
         return 0.0
@@ -100,7 +104,7 @@ def handshakes_s(machine: Machine, shape: str, row: int) -> float:
 
 
 def _nodes_of(machine: Machine, shape: str, row: int) -> tuple[int, list[NetworkTechnology]]:
-    """Nodes of a class of groups, and of every building that it lies in what joins accelerators inside a node."""
+    """Return the number of nodes of a row's groups, and the scale-up technology of every building that they use."""
     fabric, blocks = machine.fabric, machine.shapes[shape].members[row]
     buildings = [fabric.buildings[int(one)] for one in np.unique(fabric.building[blocks])]
     nodes = len(np.unique(fabric.units[RACK, blocks]))

@@ -1,4 +1,4 @@
-"""What the flows of a pattern put on every link; those hashed onto the parallel links of a trunk fill one before the others."""
+"""Link loads of groups and messages; flows hashed onto parallel inter-building links load them unevenly."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from scaleacross.simulation.patterns import PatternKey
 
 @dataclass
 class Loads:
-    """Loads of groups and messages; ``seed``: of where hashed flows fall, None: in the mean."""
+    """Loads of groups and messages; ``seed`` draws the links of hashed flows; None: mean over draws."""
 
     machine: Machine
     seed: int | None = None
     _known: dict[tuple[PatternKey, Way], dict[int, float]] = field(default_factory=dict)
 
     def fullest(self, key: PatternKey, way: Way) -> dict[int, float]:
-        """Trunk -> load of its fullest parallel link over the mean, where the flows of a pattern are hashed."""
+        """Return inter-building link -> load of its fullest parallel link over the mean, where flows are hashed."""
         if (key, way) not in self._known:
             parallel, out = self.machine.fabric.parallel, {}
             for link, pairs in self.machine.pairs_across[key].items():
@@ -32,13 +32,16 @@ class Loads:
         return self._known[key, way]
 
     def of(self, key: PatternKey, thing: int, way: Way) -> Load:
-        """Loads of a class of groups (of blocks: messages); a trunk is as full as the fullest of its parallel links."""
+        """Return the loads of a class of groups (messages: of blocks).
+
+        An inter-building link counts with its fullest parallel link.
+        """
         of = self.machine.link_class
         fuller = {int(of[link]): share for link, share in self.fullest(key, way).items()}
         return [(link, weight * fuller.get(link, 1.0)) for link, weight in self.machine.load(key, thing)]
 
     def every(self, key: PatternKey, way: Way) -> Floats:
-        """(links,) what all groups of a pattern together load every link with."""
+        """Return (links,) bytes on every link when each group of a pattern progresses by one byte."""
         loads, fuller = self.machine.link_loads[key], self.fullest(key, way)
         if fuller:
             loads = loads.copy()
@@ -47,7 +50,7 @@ class Loads:
         return loads
 
     def crowd(self, key: PatternKey, row: int, way: Way, ratio: float) -> tuple[tuple[int, float], ...]:
-        """Links of a group with the seconds that they are busy per byte of progress while all groups of its axis send."""
+        """Return (link, busy seconds per byte of progress) of a group's links while all groups of its axis send."""
         pattern = self.machine.patterns[key]
         links = pattern.link[pattern.row == row]
         busy = self.every(key, way)[links] / self.machine.fabric.capacity[links] / ratio

@@ -1,18 +1,19 @@
-"""Weeks of training, failure by failure, for all draws at once.
+"""Weeks of training under failures, for all draws at once; ``long_run`` returns the useful share of the time.
 
-State per draw: when every fault unit is back, until when everybody stalls, until when a host is missing, what is trained but not
-saved. Between two failures the state changes only by time, so the useful part of the interval is summed exactly:
+The state of a draw is: when every fault unit is back, when the common stall ends, when missing hosts are repaired, and
+the seconds not yet saved. Between two failures only time changes it, so an interval's useful part is summed exactly:
 
-    units sorted by the time at which they train: with k of R units the job runs at 1 − ℓ(R − k), or at the sum of their shares
-    where these differ; and that times the pace of a smaller group for k < R
+    Units are sorted by the time at which they begin to train. With k of R units the job runs at 1 − ℓ(R − k), or at the
+    sum of their shares where these differ. For k < R this is multiplied by the pace of a smaller group.
 
-Where spells slow all down (``slow_spells``) seconds at full speed stand for seconds.
+Where spells slow all units down (``slow_spells``), seconds at full speed replace seconds.
 
-A failure takes its units for D and stalls the others for s; where none is left all go back to the last checkpoint. Later failures
-open their windows anew. A failed host takes a spare; the spare of failure k is free again when failure k − S is repaired. Units
-that lack hosts lend theirs to one another, so that the fewest wait: u of R, while more than (u − 1)/R of the job's hosts are
-missing. Failures are drawn as of a job with all its hosts. One that falls on a missing host does not happen; one on a unit that
-waits takes a host and stalls nobody (``idle_hosts_fail``), or does not happen either.
+A failure stops its units for D and stalls the others for s. If no unit is left, the job returns to the last checkpoint.
+A later failure starts both windows anew. A failed host is replaced by a spare. The spare of failure k is free again
+when the host of failure k − S is repaired. Units that lack hosts lend theirs to one another, so that the fewest wait.
+Of R units u wait while more than (u − 1)/R of the job's hosts are missing. Failures are drawn as for a job with all its
+hosts. A failure of a missing host does not happen. A failure in a waiting unit takes a host and stalls no unit
+(``idle_hosts_fail``), or does not happen either.
 """
 
 from __future__ import annotations
@@ -41,14 +42,22 @@ MAX_FAILURES: Final = 20_000_000
 
 @dataclass(frozen=True)
 class Failings:
-    """Failures of all draws by time, (draws, most failures of a draw); times are inf where a draw has fewer."""
+    """Failures of all draws in order of time, arrays of (draws, most failures of a draw).
+
+    Attributes:
+        time_s: when it happens; inf where a draw has fewer failures.
+        strike: index into ``FaultModel.strikes``.
+        first_unit: lowest fault unit that it hits.
+        swap: whether a host has to be replaced.
+    """
 
     time_s: Floats
     strike: Ints
     first_unit: Ints
     swap: Bools
     at: Floats
-    """Which of the job's hosts, from 0 to 1, the missing ones first, then those of units that wait; 1: of a unit that trains."""
+    """Place of the failed host among the job's hosts, 0 to 1: first missing hosts, then those of waiting units, then
+    all others. 1 is always a host of a unit that trains."""
 
 
 def long_run(
@@ -62,12 +71,12 @@ def long_run(
     paces: Sequence[float] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> LongRun:
-    """Useful share of ``days`` over ``draws`` draws of the failures.
+    """Simulate ``draws`` draws of the failures of ``days`` and return the distribution of the useful share.
 
     Args:
-        trace: failures with their times, instead of draws by rate; which unit each hits is drawn where it does not say so.
-        closed_form: the expected share, for the result.
-        paces: useful seconds per second without spells, of one draw after the other and again from the first; none: 1.
+        trace: failures with their times, instead of draws by rate; a failure without a unit hits a drawn one.
+        closed_form: the expected share by formula, copied to the result.
+        paces: useful seconds per second without spells; draws take them in turn. None given: 1.
 
     Raises:
         InputError: no time, no draws, or more failures than fit.
@@ -106,7 +115,7 @@ def long_run(
 
 
 def drawn(model: FaultModel, end_s: float, draws: int, rng: np.random.Generator) -> Failings:
-    """Poisson failures by the rates of the model."""
+    """Draw Poisson failures by the rates of the model."""
     counts = rng.poisson(model.rate_per_s * end_s, draws)
     shape = (draws, int(counts.max(initial=0)))
     times = rng.uniform(0, end_s, shape)
@@ -127,7 +136,10 @@ def drawn(model: FaultModel, end_s: float, draws: int, rng: np.random.Generator)
 def traced(
     model: FaultModel, trace: Sequence[TracedFailure], end_s: float, draws: int, rng: np.random.Generator
 ) -> Failings:
-    """The failures of a trace in every draw; a class that hits different numbers of units hits one of them by its rate.
+    """Repeat the failures of a trace in every draw.
+
+    A class may have several strikes that hit different numbers of units; one of them is drawn in proportion to its
+    rate.
 
     Raises:
         InputError: the trace has a class or a unit that the model does not know.
@@ -160,7 +172,18 @@ def traced(
 
 @dataclass
 class _Run:
-    """The state of all draws; arrays are (draws,) or (draws, units)."""
+    """State of all draws; arrays are (draws,) or (draws, units).
+
+    Attributes:
+        back_s: when each unit is back.
+        stall_s: end of the common stall.
+        unsaved_s: useful seconds that no checkpoint has saved yet.
+        phase_s: running time in the current checkpoint period.
+        waiting_s: until when each unit waits for a host; −inf: it does not wait.
+        taken_s: ring buffer of the times of the last host failures.
+        lost: cause -> seconds lost.
+        first_draw: (time, useful seconds) of draw 0, for the timeline.
+    """
 
     model: FaultModel
     draws: int
@@ -182,6 +205,7 @@ class _Run:
         units, spares, hosts = self.model.num_units, self.model.spares or 0, self.model.num_hosts
         self.back_s = np.zeros((self.draws, units))
         self.waiting_s = np.full((self.draws, units), -np.inf)
+        # the u-th unit waits once all spares and u/R of the job's hosts, which waiting units lend, are used up
         spared = np.arange(units if hosts else 1) * (hosts or 0) // units
         self._awaited: Ints = spares + spared
         self.taken_s = np.full((self.draws, int(self._awaited[-1]) + 1 + (hosts or 0) // units), -np.inf)
@@ -196,8 +220,9 @@ class _Run:
         self._unit_loss = 1.0 if units == 1 else self.model.unit_loss
 
     def advance(self, to_s: Floats) -> None:
-        """Time passes without a failure."""
+        """Advance every draw to its ``to_s`` without a failure, and book the interval as useful or lost by cause."""
         now, first = self.now_s, self.back_s.min(axis=1)
+        # a unit trains from the latest of: it is back, now, the end of the stall
         begins = np.maximum(self.back_s, np.maximum(now, self.stall_s)[:, None])
         begins = np.minimum(begins, to_s[:, None])
         rates = self._rates_of(begins)
@@ -221,20 +246,26 @@ class _Run:
         self.first_draw.append((float(to_s[0]), float(self.useful_s[0])))
 
     def _rates_of(self, begins: Floats) -> Floats:
-        """Useful seconds per second with one, two, … units, in the order in which they begin."""
+        """Return useful seconds per second with one, two, … units, in the order in which they begin to train."""
         if not self.model.unit_shares:
             return self._rates
         shares = np.array(self.model.unit_shares)[np.argsort(begins, axis=1)]
         return np.cumsum(shares, axis=1) * self._paces
 
     def _checkpoints(self, run: Floats, raw: Floats) -> tuple[Floats, Floats]:
-        """What checkpoints block of an interval, and what is useful of it; ``unsaved_s`` and ``phase_s`` move on."""
+        """Return (draws,) useful seconds that checkpoints block and that remain; advance ``unsaved_s`` and ``phase_s``.
+
+        Args:
+            run: seconds of the interval in which at least one unit trains.
+            raw: useful seconds of these without checkpoints.
+        """
         every, writes = self.model.checkpoint_interval_s, self.model.checkpoint_blocking_s
         if every is None:
             return np.zeros(self.draws), raw
         period = every + writes
         rate = np.divide(raw, run, out=np.zeros_like(raw), where=run > 0)
         ends = self.phase_s + run
+        # a period is ``every`` seconds of training, then ``writes`` seconds of blocking
         whole, rest = np.floor(ends / period), np.mod(ends, period)
         stops = whole * writes + np.maximum(0.0, rest - every) - np.maximum(0.0, self.phase_s - every)
         useful = raw - rate * stops
@@ -243,7 +274,7 @@ class _Run:
         return rate * stops, useful
 
     def strike(self, at_s: Floats, strike: Ints, first_unit: Ints, swap: Bools, at: Floats) -> Bools:
-        """A failure in every draw whose time is not over; in which of them it happens."""
+        """Apply the next failure of every draw that has not ended; return (draws,) whether it happens."""
         model, units = self.model, self.model.num_units
         active = at_s < self.end_s
         if not model.idle_hosts_fail and units == 1:
@@ -271,18 +302,19 @@ class _Run:
         return active
 
     def _falls_on(self, at_s: Floats, active: Bools, waits: Bools, at: Floats) -> tuple[Bools, Bools]:
-        """Which failures happen, and which of these take a host of a unit that waits and so stall nobody."""
+        """Return (draws,) whether the failure happens, and whether it only hits a host of a waiting unit."""
         model, units = self.model, self.model.num_units
         if model.spares is None:
             return active, np.zeros_like(active)
         in_repair = (self.taken_s + model.repair_s > at_s[:, None]).sum(axis=1)
+        # shares of the job's hosts: ``at`` is counted from the missing hosts on, then the waiting units
         missing = np.maximum(0, in_repair - model.spares) / (model.num_hosts or np.inf)
         waiting = waits.sum(axis=1) / units
         happens = active & (at >= (missing if model.idle_hosts_fail else waiting))
         return happens, happens & (at < waiting)
 
     def _going(self, unit: Ints, waits: Bools) -> Ints:
-        """The unit, or the next that does not wait."""
+        """Return each draw's ``unit``, or the next one that does not wait for a host."""
         if not waits.any():
             return unit
         order = (unit[:, None] + np.arange(self.model.num_units)) % self.model.num_units
@@ -290,10 +322,14 @@ class _Run:
         return np.take_along_axis(order, first[:, None], axis=1)[:, 0]
 
     def _take_hosts(self, at_s: Floats, taken: Bools, unit: Ints) -> None:
-        """A spare for every failed host; where there is none, units wait for the next repairs: first those that wait already, the
-        longest first, then the unit that is hit."""
+        """Take a spare for every failed host. Where there is none, units wait for the next repairs.
+
+        The units that wait already come first, in order of their waiting ends (latest first), then the unit that is
+        hit.
+        """
         rows, size, units = self._rows[taken], self.taken_s.shape[1], self.model.num_units
         self.taken_s[rows, self.num_swaps[rows] % size] = at_s[rows]
+        # the u-th unit waits for the repair of the host that was replaced ``_awaited[u]`` swaps before this one
         slots = (self.num_swaps[rows, None] - self._awaited) % size
         until_s = self.taken_s[rows[:, None], slots] + self.model.repair_s
         self.num_swaps += taken
@@ -307,7 +343,7 @@ class _Run:
         self.waiting_s[rows[:, None], order] = still_s
 
     def _hold_absent(self, at_s: Floats, active: Bools, after_s: Floats) -> None:
-        """A unit that waits for a host is back no sooner than D after it has one."""
+        """Postpone ``back_s`` of units that wait: a unit is back no sooner than D after it has its host."""
         waits = active[:, None] & (self.waiting_s > at_s[:, None])
         if waits.any():
             least = np.where(waits, self.waiting_s + after_s[:, None], -np.inf)

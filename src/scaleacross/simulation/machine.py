@@ -1,4 +1,8 @@
-"""A plan's ranks and groups in classes, and what each class's collectives ask of the links."""
+"""Blocks, process groups and links of a placement, folded into classes, with the link loads of each class.
+
+``replay`` and ``table_step`` build a ``Machine``; everything after them reads it. One thing of each class is simulated
+for all.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +35,17 @@ from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 
 Load = list[tuple[int, float]]
 WAITED: Final = ("tp", "cp", "cp_inner", "cp_outer", "ep")
-"""Shapes of groups whose collectives the layers of every micro-batch wait for."""
+"""Group shapes whose collectives every micro-batch's layers wait for."""
 
 
 class Children(NamedTuple):
-    """What a group touches of one level: per child its blocks there, and of its parent all blocks and the children touched."""
+    """Children of one level that a group touches.
+
+    Attributes:
+        blocks: (children,) blocks of the group in each child.
+        together: (children,) blocks of the group in the child's parent.
+        siblings: (children,) children of that parent that the group touches, this one included.
+    """
 
     blocks: Ints
     together: Ints
@@ -47,10 +57,12 @@ class Machine:
     """Blocks, groups and links of a placement, and their classes.
 
     Attributes:
-        shapes: groups by axis (``expert``: shard groups of routed experts).
-        patterns: streams by shape and kind; "forward" and "backward" of shape "pp" are messages, one row per block.
-        classes: of blocks, then of the groups of every shape, then of links.
-        offsets: first thing of every shape, and of "links"; "blocks" is their number.
+        shapes: axis -> its groups (``expert``: shard groups of routed experts).
+        patterns: (shape, kind) -> stream; "forward" and "backward" of shape "pp" are messages, one row per block.
+        classes: classes of all *things*: blocks, then the groups of every shape, then links.
+        offsets: number of the first thing of every shape, and of "links"; "blocks" is the number of blocks.
+        following: (blocks,) block of the next pipeline rank; the first after the last.
+        preceding: (blocks,) block of the previous pipeline rank.
     """
 
     fabric: Fabric
@@ -69,12 +81,12 @@ class Machine:
 
     @cached_property
     def capacities(self) -> Floats:
-        """(link classes,) bytes/s of each link."""
+        """(link classes,) capacity of a link of each class, bytes/s."""
         return self.fabric.capacity[np.unique(self.link_class, return_index=True)[1]]
 
     @cached_property
     def block_classes(self) -> tuple[int, ...]:
-        """The classes of blocks."""
+        """Numbers of the classes of blocks."""
         return tuple(np.unique(self.classes.of[: self.fabric.num_blocks]).tolist())
 
     @cached_property
@@ -82,24 +94,25 @@ class Machine:
         return np.bincount(self.classes.of, minlength=len(self.classes.first))
 
     def first(self, thing: int) -> int:
-        """The block that is played for a class of blocks."""
+        """Return the block that is simulated for a class of blocks."""
         return int(self.classes.first[thing])
 
     def num_ranks(self, block_class: int) -> int:
-        """Positions of a class."""
+        """Return the number of ranks in a class of blocks."""
         return int(self._class_sizes[block_class]) * self.fabric.width
 
     def neighbour(self, block_class: int, forward: bool) -> int:
-        """Class of the next (or previous) pipeline rank."""
+        """Return the class of the next (or previous) pipeline rank."""
         there = (self.following if forward else self.preceding)[self.first(block_class)]
         return int(self.classes.of[there])
 
     def group_of(self, shape: str, block_class: int) -> int:
-        """Class of the group of ``shape`` that a class of blocks is in."""
+        """Return the class of the group of ``shape`` that contains a class of blocks."""
         return int(self.classes.of[self.offsets[shape] + self._row_of_block[shape][self.first(block_class)]])
 
     @cached_property
     def _row_of_block(self) -> Mapping[str, Ints]:
+        """Shape -> (blocks,) row of each block's groups."""
         out = {}
         for shape, groups in self.shapes.items():
             row = np.empty(self.fabric.num_blocks, dtype=np.int64)
@@ -108,17 +121,17 @@ class Machine:
         return out
 
     def row(self, shape: str, group_class: int) -> int:
-        """The row of ``shape`` that is played for a class of its groups."""
+        """Return the row of ``shape`` that is simulated for a class of its groups."""
         return int(self.classes.first[group_class]) - self.offsets[shape]
 
     def members(self, shape: str, group_class: int) -> list[int]:
-        """Block classes in a group."""
+        """Return the classes of the blocks in a group."""
         return [
             int(one) for one in np.unique(self.classes.of[self.shapes[shape].members[self.row(shape, group_class)]])
         ]
 
     def children(self, shape: str, row: int, level: int) -> Children:
-        """Children of ``level`` that the group of ``row`` touches."""
+        """Return the children of ``level`` that the group of ``row`` touches."""
         key = shape, row, level
         if key not in self._children:
             units = self.fabric.units[:, self.shapes[shape].members[row]]
@@ -131,7 +144,7 @@ class Machine:
         return self._children[key]
 
     def load(self, key: PatternKey, thing: int) -> Load:
-        """Loads of a class of groups (of blocks: messages) on link classes."""
+        """Return the loads on link classes of a class of groups (for messages: of sending blocks)."""
         return self._loads[key].get(thing, [])
 
     @cached_property
@@ -147,7 +160,7 @@ class Machine:
 
     @cached_property
     def pairs_across(self) -> Mapping[PatternKey, dict[int, int]]:
-        """Trunk -> pairs of ranks that send across it while all groups of a pattern do."""
+        """Pattern -> inter-building link -> pairs of ranks that send across it while all groups of the pattern run."""
         out = {}
         for key, pattern in self.patterns.items():
             there = pattern.pairs > 0
@@ -158,7 +171,7 @@ class Machine:
 
     @cached_property
     def link_loads(self) -> Mapping[PatternKey, Floats]:
-        """(links,) what all groups of a pattern together load every link with, one byte of progress each."""
+        """Pattern -> (links,) bytes on every link when each group of the pattern progresses by one byte."""
         count = len(self.fabric.capacity)
         return {
             key: np.bincount(pattern.link, pattern.load, count).astype(np.float64)
@@ -178,15 +191,15 @@ def build_machine(
     width: int | None = None,
     waited: Collection[str] = WAITED,
 ) -> Machine:
-    """The machine under a plan.
+    """Build the machine of a placement.
 
     Args:
         kinds: shape -> kinds of streams that its collectives need: "ring", "pairwise", "levels".
-        block_facts: (positions / width, any) what else tells blocks apart (micro-batches, speed).
-        copies: those of a token that are sent once to a place.
-        max_blocks: classes of blocks to stop at; None: nothing is folded.
-        width: positions of a block; None: as many as are alike.
-        waited: shapes of groups that computation waits for in every micro-batch.
+        block_facts: (blocks, any) further facts by which blocks differ (micro-batches, speed).
+        copies: copies of a token that an all-to-all of experts sends only once to a place.
+        max_blocks: largest number of classes of blocks; None: nothing is folded.
+        width: global ranks per block; None: as many as are equivalent.
+        waited: group shapes that computation waits for in every micro-batch.
     """
     fabric = build_fabric(topology, placement, width or block_width(topology, placement, degrees), slowdown)
     axes = communicator_axes(degrees, placement.axis_order)
@@ -200,6 +213,7 @@ def build_machine(
     stride = strides(degrees, placement.axis_order)["pp"]
     position = np.arange(fabric.num_blocks) * fabric.width
     at = position // stride % degrees.pp
+    # the last pipeline rank is followed by the first, as chunks of a looped schedule need it
     following, preceding = ((position + ((at + way) % degrees.pp - at) * stride) // fabric.width for way in (1, -1))
     if degrees.pp > 1:
         port_rate = fabric.rates[0, fabric.building]
@@ -223,6 +237,7 @@ def build_machine(
 def _streams(
     fabric: Fabric, shape: str, groups: Groups, kind: str, port_rate: Floats, copies: EqualCopies
 ) -> dict[PatternKey, Pattern]:
+    """Return the streams of one kind; kind levels has one per level crossed. ``port_rate``: (rows,) bytes/s."""
     if kind == "ring":
         return {(shape, "ring"): patterns.ring(fabric, groups, port_rate)}
     if kind == "pairwise":
@@ -232,7 +247,7 @@ def _streams(
 
 
 def outer_levels(machine: Machine, shape: str, row: int) -> list[tuple[int, int]]:
-    """(level, children that the group of ``row`` touches in one parent) where it touches several, outermost first."""
+    """Return (level, most children of one parent that the group of ``row`` touches), if several, outermost first."""
     out = []
     for level in range(NUM_LEVELS - 1, RACK - 1, -1):
         fanout = int(machine.children(shape, row, level).siblings.max())
@@ -242,16 +257,16 @@ def outer_levels(machine: Machine, shape: str, row: int) -> list[tuple[int, int]
 
 
 def fewest_members(machine: Machine, shape: str, row: int, level: int) -> int:
-    """Ranks of the group of ``row`` in one child of ``level``, the fewest of those that have a sibling."""
+    """Return the ranks of the group of ``row`` in the smallest child of ``level`` that has a sibling."""
     children = machine.children(shape, row, level)
     return int(children.blocks[children.siblings > 1].min()) * machine.shapes[shape].each
 
 
 def taken_in(machine: Machine, shape: str, row: int, *, by_rank: bool) -> list[tuple[int, float]]:
-    """(level, share of a tensor that a child takes in) of the levels of ``outer_levels``, in that order.
+    """Return (level, share of a tensor that a child receives) for ``outer_levels``, in their order.
 
-    Parts of equal children are equal. ``by_rank``: they belong to ranks (gather, scatter), and the child with the smallest share
-    of its parent's takes in most.
+    By default all children of a parent hold equal parts. With ``by_rank`` (gather, scatter) every rank holds an equal
+    part; the child with the smallest part of its parent then receives most, and its share is returned.
     """
     levels = outer_levels(machine, shape, row)
     if not by_rank:
@@ -261,7 +276,7 @@ def taken_in(machine: Machine, shape: str, row: int, *, by_rank: bool) -> list[t
 
 
 def depth_latency_s(machine: Machine, shape: str, row: int, level: int) -> float:
-    """Latency over ``level`` inside a group, the largest of its neighbours that are apart there, s."""
+    """Return the largest latency between neighbours in a group whose outermost level is ``level``, s, else NaN."""
     blocks = machine.shapes[shape].members[row]
     reached, _, latency = machine.fabric.hop(blocks, np.roll(blocks, -1))
     here = latency[reached == level]

@@ -1,16 +1,19 @@
-"""What one collective of a group asks of the links: a stream through all of them at once, and time that no bandwidth shortens.
+"""Link loads of one phase of a collective: bytes on every link per byte of progress, and the fixed time of a ring.
 
-A *stream* stands for all messages of one phase of a schedule of ``schedules.collective`` among one group. All ranks of a phase
-advance together, so the phase is one flow: ``load`` bytes on a link for each byte of progress, and a fixed time. What the
-steps of the schedule
-take on links that are not alike is in the fixed time (``ring_fixed_s``, equal to the steps played one by one: tests). Phases:
+``machine`` calls this module for every axis of a plan, ``table_step`` for the exchanges of embedding vectors.
 
-* ring          all ranks in ascending order; a domain is entered and left once, over the nics of all its members of the group
+A *stream* stands for all messages of one phase of a schedule of ``schedules.collective`` within one group. All ranks of
+a phase advance together. The simulation therefore moves the phase as one flow: ``load`` bytes on a link for each byte
+of progress, then a fixed time. Extra time of the schedule's steps on heterogeneous links is part of the fixed time
+(``ring_fixed_s``, which tests compare with a step-by-step simulation). Phases:
+
+* ring          all ranks in ascending order; it enters and leaves a domain once, over the nics of all its members of
+                the group
 * level phases  hierarchical: rings among counterparts of the children of one level, 1/m of a child's bytes per member
 * pairwise      every rank to every other
 * message       a pipeline rank to the next
 
-Loads of nic and port are those of one position, loads of shared links those of all groups of a row.
+Loads of a nic or port are those of one accelerator. Loads of shared links sum over all groups of a row.
 """
 
 from __future__ import annotations
@@ -23,16 +26,16 @@ import numpy as np
 from scaleacross.simulation.fabric import CAMPUS, INSIDE, NUM_LEVELS, RACK, SCALE_UP, Fabric, Floats, Ints
 
 PatternKey = tuple[str, str]
-"""Shape of the group, and kind of stream: ring, pairwise, or the number of a level."""
+"""Shape of the group, and kind of stream: ring, pairwise, the number of a level, or (shape pp) forward and backward."""
 
 
 class Groups(NamedTuple):
-    """Groups of an axis in blocks.
+    """Process groups of an axis. One row stands for ``copies`` groups that use the same blocks.
 
     Attributes:
         members: (rows, k) blocks of each group, ascending.
-        each: members in one block.
-        copies: groups of a row, one for each position of a block; ``each · copies`` is the width of a block.
+        each: ranks of one group in one block.
+        copies: groups per row; ``each · copies`` is the width of a block.
     """
 
     members: Ints
@@ -46,9 +49,15 @@ class Groups(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """Loads (row, link, bytes per byte of progress), and per row what a stream reaches at most, bytes/s.
+    """Sparse loads of a stream, one entry per (row, link).
 
-    ``pairs``: pairs of ranks that send across the link, of one group of a row and its copies; counted on trunks only.
+    Attributes:
+        row: (entries,) row of ``Groups.members``; of messages, the sending block.
+        link: (entries,) number of the link.
+        load: (entries,) bytes on the link per byte of progress.
+        cap: (rows,) largest progress rate of a stream, bytes/s.
+        pairs: (entries,) pairs of ranks of all copies of the row that send across the link; counted on inter-building
+            links only.
     """
 
     row: Ints
@@ -59,7 +68,7 @@ class Pattern(NamedTuple):
 
 
 def groups_of(fabric: Fabric, degree: int, stride: int) -> Groups:
-    """Groups of an axis: positions b + i·stride, i = 0 … degree − 1."""
+    """Return the groups of an axis: global ranks b + i·stride, i = 0 … degree − 1."""
     width, blocks = fabric.width, np.arange(fabric.num_blocks)
     if stride % width == 0:
         step, length, each = stride // width, degree, 1
@@ -70,7 +79,7 @@ def groups_of(fabric: Fabric, degree: int, stride: int) -> Groups:
 
 
 class _Loads:
-    """Collects loads."""
+    """Accumulator of (row, link) loads, from which ``pattern`` builds the result."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
@@ -80,7 +89,7 @@ class _Loads:
         self.pairs: list[Floats] = []
 
     def add(self, row: Ints, link: Ints, load: Floats | float, pairs: Floats | float = 0.0) -> None:
-        """Loads on links; -1 is no link."""
+        """Add loads on links; entries whose link is -1 are dropped."""
         there = link >= 0
         self.rows.append(row[there])
         self.links.append(link[there])
@@ -92,8 +101,11 @@ class _Loads:
         self.add(row, self.fabric.nic(target, inward=True), load)
 
     def shared(self, row: Ints, source: Ints, target: Ints, level: Ints, load: Floats, pairs: Floats) -> None:
-        """Uplinks out of the source's units up to ``level`` and into the target's, and trunks beyond, which ``pairs`` of ranks
-        cross."""
+        """Add loads on the uplinks up to ``level`` (out of the source's units, into the target's) and on inter-building
+        links.
+
+        ``pairs`` of ranks cross the inter-building links.
+        """
         fabric = self.fabric
         for inner in INSIDE:
             at = level >= inner
@@ -107,7 +119,7 @@ class _Loads:
                 self.add(row[here], np.full(len(here), link), load[here], pairs[here])
 
     def pattern(self, cap: Floats) -> Pattern:
-        """Everything, with equal (row, link) pairs added up."""
+        """Return all loads, summed over equal (row, link) pairs."""
         if not self.rows:
             return Pattern(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0), cap, np.zeros(0))
         row, link = (np.concatenate(parts) for parts in (self.rows, self.links))
@@ -120,10 +132,11 @@ class _Loads:
 
 
 def in_unit(fabric: Fabric, groups: Groups, level: int) -> Ints:
-    """Members of a group in the unit of ``level`` that holds each of its blocks, (rows, k)."""
+    """Return (rows, k): ranks of the group in the same unit of ``level`` as each of its blocks."""
     if level == SCALE_UP:
         return np.full(groups.members.shape, groups.each)
     units = fabric.units[level, groups.members]
+    # one key per (row, unit), so that equal units of different groups are counted apart
     key = np.arange(len(units))[:, None] * (int(units.max()) + 1) + units
     _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
     here: Ints = counts[inverse.reshape(units.shape)] * groups.each
@@ -131,7 +144,10 @@ def in_unit(fabric: Fabric, groups: Groups, level: int) -> Ints:
 
 
 def ring(fabric: Fabric, groups: Groups, port_rate: Floats) -> Pattern:
-    """One ring through all ranks; progress is what every rank passes on. ``port_rate`` (rows,): inside a domain, bytes/s."""
+    """Return the loads of one ring through all ranks. Progress is the bytes that each rank passes on.
+
+    ``port_rate``: (rows,) rate inside a scale-up domain, bytes/s.
+    """
     source = groups.members
     rows = np.broadcast_to(np.arange(len(source))[:, None], source.shape)
     inside = in_unit(fabric, groups, RACK)
@@ -143,6 +159,7 @@ def ring(fabric: Fabric, groups: Groups, port_rate: Floats) -> Pattern:
         row, start, end = rows.reshape(-1), source.reshape(-1), np.roll(source, -1, axis=1).reshape(-1)
         level, rate, _ = fabric.hop(start, end)
         leaves = level >= RACK
+        # a ring leaves its domain over the nics of all its members there, each with an equal share
         share = 1.0 / inside
         crossing = np.zeros(len(source), dtype=bool)
         crossing[row[leaves]] = True
@@ -156,7 +173,7 @@ def ring(fabric: Fabric, groups: Groups, port_rate: Floats) -> Pattern:
 
 
 def level_phase(fabric: Fabric, groups: Groups, level: int) -> Pattern:
-    """Rings among the children of ``level`` (from rack outwards); progress is what leaves each child."""
+    """Return the loads of rings among the children of ``level`` (rack or wider). Progress: bytes leaving each child."""
     source = groups.members
     target, fanout = _counterparts(fabric, groups, level)
     moves = fanout > 1
@@ -175,9 +192,14 @@ def level_phase(fabric: Fabric, groups: Groups, level: int) -> Pattern:
 
 
 def _counterparts(fabric: Fabric, groups: Groups, level: int) -> tuple[Ints, Ints]:
-    """Per member block its counterpart in the next child of ``level`` inside the same parent, and that parent's children."""
+    """Return two (rows, k) arrays: each block's counterpart in the next child of its parent, and that parent's number
+    of children.
+
+    Children are units of ``level``, parents units of the next wider level.
+    """
     units = fabric.units[level, groups.members]
     parents = fabric.units[level + 1, groups.members] if level + 1 < NUM_LEVELS else np.zeros_like(units)
+    # groups of equal shape relative to their first block share one solution
     shapes = np.stack([units - units[:, :1], parents - parents[:, :1]], axis=1)
     known: dict[bytes, int] = {}
     alike = np.array([known.setdefault(shape.tobytes(), len(known)) for shape in shapes])
@@ -187,22 +209,25 @@ def _counterparts(fabric: Fabric, groups: Groups, level: int) -> tuple[Ints, Int
 
 
 def _next_child(units: Ints, parents: Ints) -> tuple[Ints, Ints]:
-    """Index of each member's counterpart, and the number of children of its parent that the group touches."""
+    """Return the index of each member's counterpart, and the number of its parent's children in the group."""
     index, fanout = np.arange(len(units)), np.ones(len(units), dtype=np.int64)
     for parent in np.unique(parents):
         children = np.unique(units[parents == parent])
         places = [np.flatnonzero((units == child) & (parents == parent)) for child in children]
         for number, here in enumerate(places):
             there = places[(number + 1) % len(places)]
+            # a smaller next child serves several members with its last one
             index[here] = there[np.minimum(np.arange(len(here)), len(there) - 1)]
             fanout[here] = len(children)
     return index, fanout
 
 
 def pairwise(fabric: Fabric, groups: Groups, port_rate: Floats, distinct: Callable[[Floats], Floats]) -> Pattern:
-    """All to all; progress is what a rank sends in all, itself included.
+    """Return the loads of an all-to-all. Progress is the bytes that a rank addresses to the whole group, itself
+    included.
 
-    ``distinct``: (...) places that a token may be meant for -> share of its copies that are sent to distinct ones.
+    ``distinct``: (...) number of places that a token may be meant for -> share of its copies that go to distinct
+    places.
     """
     source, degree = groups.members, groups.degree
     rows = np.broadcast_to(np.arange(len(source))[:, None], source.shape)
@@ -213,6 +238,7 @@ def pairwise(fabric: Fabric, groups: Groups, port_rate: Floats, distinct: Callab
     np.minimum.at(cap, rows[many], port_rate[rows[many]] / sent)
     for level in range(RACK, NUM_LEVELS):
         inside = in_unit(fabric, groups, level)
+        # bytes that leave this rank's unit; copies of a token for the same unit travel once
         out = (degree - inside) / degree * distinct(degree / inside)
         leaves = out > 0
         if not leaves.any():
@@ -233,15 +259,19 @@ def pairwise(fabric: Fabric, groups: Groups, port_rate: Floats, distinct: Callab
 def spread(
     fabric: Fabric, own: Ints, ratios: Mapping[int, float], backward: bool
 ) -> tuple[list[list[tuple[int, float]]], Floats, Floats]:
-    """Every rank of a group alone, evenly to all of it, itself included; progress is what it sends in all.
+    """Return the loads of an all-to-all with one stream per rank, which sends evenly to the whole group, itself
+    included.
+
+    Progress is all bytes that the rank sends.
 
     Args:
-        own: (ranks,) of the group, in blocks of one position.
-        ratios: level -> how much shorter bytes are between ranks apart by it.
-        backward: the rank receives instead.
+        own: (ranks,) blocks of the group, one accelerator each.
+        ratios: level -> compression ratio of bytes whose outermost level it is; 1 where it is missing.
+        backward: the rank receives from all instead.
 
     Returns:
-        Loads by rank, (ranks,) latency in s, (ranks,) share of its bytes that is shortened.
+        (link, bytes per byte of progress) pairs of each rank; (ranks,) largest latency, s; (ranks,) compressed share of
+        its bytes.
     """
     degree = len(own)
     row, target = np.repeat(np.arange(degree), degree), np.tile(own, degree)
@@ -266,7 +296,7 @@ def spread(
 
 
 def _between_buildings(fabric: Fabric, groups: Groups, loads: _Loads, distinct: Callable[[Floats], Floats]) -> None:
-    """Trunk loads of an all-to-all: members here · members there / d of what a rank sends, for every pair of buildings."""
+    """Add loads of an all-to-all between buildings: members here · members there / d of a rank's bytes per pair."""
     buildings, degree = fabric.building[groups.members], groups.degree
     per = [(buildings == index).sum(axis=1) * groups.each for index in range(len(fabric.buildings))]
     for (a, b), (path, _) in fabric.trunk_links.items():
@@ -280,7 +310,10 @@ def _between_buildings(fabric: Fabric, groups: Groups, loads: _Loads, distinct: 
 
 
 def message(fabric: Fabric, source: Ints, target: Ints, port_rate: Floats) -> Pattern:
-    """From every block of ``source`` to its ``target``; one row per pair, progress is one rank's message."""
+    """Return the loads of a message from every block of ``source`` to its ``target``: one row per pair.
+
+    Progress is the bytes of one rank's message.
+    """
     rows = np.arange(len(source))
     level, rate, _ = fabric.hop(source, target)
     near = level == SCALE_UP
@@ -294,22 +327,25 @@ def message(fabric: Fabric, source: Ints, target: Ints, port_rate: Floats) -> Pa
 
 
 def ring_fixed_s(block_bytes: float, rate: Floats, latency: Floats) -> float:
-    """What a ring of d hops takes beyond d−1 blocks over its slowest hop, s.
+    """Return the seconds of a ring of d hops beyond (d−1)·C, where C is the time of one block over the slowest hop.
 
-    Hop j takes c_j = block / rate_j and then latency α_j. A block goes on when it has arrived and when the block before has
-    left, so the last to arrive has waited at the slowest hop (C) for all but the steps on which it moved along others: each of
-    these gains α_j − (C − c_j). The longest of such walks, at most d−1 hops that contain the slowest one, is what is added to
-    (d−1)·C.
+    Hop j takes c_j = block / rate_j and then latency α_j. A block moves on once it has arrived and the block before it
+    has left. The last block to arrive therefore waits C at the slowest hop, except on the steps that move it over other
+    hops. Each of these steps adds α_j − (C − c_j). The result is the largest sum over walks of at most d−1 hops that
+    contain the slowest hop.
     """
     cost = block_bytes / rate
     slowest = float(cost.max())
     gain = latency - (slowest - cost)
+    # no hop shortens a walk, so the longest walk is the ring without its smallest gain
     if (gain >= 0).all():
         return float(gain.sum() - gain.min())
     best = 0.0
+    # hops equal to the slowest up to rounding are each tried as the slowest; eight of them bound the loop
     for start in np.flatnonzero(cost >= slowest * (1 - 1e-12))[:8]:
         others = np.roll(gain, -int(start))[1:]
         forth = np.concatenate([[0.0], np.cumsum(others)])[:-1]
+        # back[k]: the best extension backwards when k of the d−2 other hops are already walked forwards
         back = np.maximum.accumulate(np.concatenate([[0.0], np.cumsum(others[::-1])]))[:-1][::-1]
         best = max(best, float(gain[start] + (forth + back).max()))
     return best

@@ -1,7 +1,8 @@
-"""The replay of a plan: its ranks in classes, its step as tasks, and where the time went.
+"""Simulation of one step of a plan: ``replay`` builds rank classes, step graph and tasks, and runs them.
 
-Speed: a plan costs what its classes cost; a few thousand tasks per class of ranks and micro-batch round, 1 to 3 µs a task
-(building, lowering, playing), and where groups have thousands of members some 10 ms per kind of collective.
+``steady``, ``result``, ``execution`` and the package ``api`` use the result. CPU time depends on the number of rank
+classes, not ranks: a few thousand tasks per class and micro-batch round, at 1 to 3 µs a task (building, lowering,
+running). Groups of thousands of members add some 10 ms per kind of collective.
 """
 
 from __future__ import annotations
@@ -39,29 +40,31 @@ from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.problem import Problem
 
 TASKS: Final = 120_000
-"""Tasks to aim at: classes of ranks are told apart as far as this allows, and exactly where it does."""
+"""Number of tasks to aim at. It limits the number of rank classes; below the limit the classes are exact."""
 LEAST_CLASSES: Final = 4
-"""Classes per pipeline rank that are told apart however many tasks they take: with half as many, replays of pipelines that
-straddle buildings were up to 10 % off those of all classes."""
+"""Classes per pipeline rank that are allowed however many tasks they take. With half as many, simulations of pipelines
+that straddle buildings were up to 10 % off those of all classes."""
 
 
 HOSTS: Final = 2**31
-"""Tells draws of hosts from those of classes of ranks."""
+"""Second word of the random seed of host paces; jitter uses the number of a rank class there."""
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What differs from the plan.
+    """Deviations of a simulated step from its plan.
 
     Attributes:
         jitter_fraction: standard deviation of the logarithm of every action's seconds.
-        host_jitter_fraction: the same of the pace of every host, one for the whole step. A class of ranks goes at the pace of its
-            slowest host, which is at most slower than playing every rank: replicas wait for each other at the end of a step.
-        seed: of the jitter, and of where hashed flows fall; None: these in the mean, jitter as with 0.
-        stragglers: position -> its seconds over those stated.
+        host_jitter_fraction: the same for the pace of every host, drawn once per step. A class of ranks runs at the
+            pace of its slowest host. This can only make the step slower than simulating every rank: replicas wait for
+            each other at its end.
+        seed: seed of the jitter and of the links onto which flows are hashed. None: hashed flows load links as
+            in the mean of draws, jitter as with 0.
+        stragglers: global rank -> its seconds over those stated.
         slowdown: links that are slower.
-        micro_batches: of every replica, where some take over the work of others; None: the plan's.
-        replicated_share: ``step.Setting.replicated_share``, below 1 where replicas meet in every few steps only.
+        micro_batches: micro-batches of every replica, where some take over the work of others; None: the plan's.
+        replicated_share: ``step.Setting.replicated_share``; below 1 where replicas synchronize only every few steps.
     """
 
     jitter_fraction: float = 0.0
@@ -75,7 +78,7 @@ class Disturbance:
 
 @dataclass(frozen=True)
 class Replay:
-    """A step that was played."""
+    """A simulated step: machine, step graph, tasks, and the times of all tasks."""
 
     machine: Machine
     graph: StepGraph
@@ -89,24 +92,24 @@ class Replay:
 
     @cached_property
     def nodes(self) -> Timeline:
-        """When every node of the graph happened."""
+        """Start, end and arrival of every node of the graph."""
         return self.lowered.by_node(self.timeline)
 
     @cached_property
     def by_class(self) -> dict[int, dict[str, float]]:
-        """Seconds by component of every class, with ``idle``."""
+        """Rank class -> component -> seconds, ``idle`` included."""
         return {who: accounting.components(self.graph.course(who), self.nodes) for who in self.graph.ranks}
 
     @cached_property
     def critical_path(self) -> list[int]:
-        """``accounting.critical_path``: nodes, the last first."""
+        """Nodes of ``accounting.critical_path``, the last first."""
         return accounting.critical_path(self.nodes, self.graph.waits_of)
 
     @cached_property
     def busiest(self) -> int:
-        """The class whose seconds are those of the step: the busiest of those that compute on the critical path.
+        """Rank class whose seconds are reported for the step: the busiest of those that compute on the critical path.
 
-        Another class may compute as much and wait in a collective for a replica that is late. Its seconds would blame the
+        Another class may compute as much and wait in a collective for a late replica. Its seconds would blame the
         collective.
         """
         kinds = (self.graph.node(node) for node in self.critical_path)
@@ -116,11 +119,14 @@ class Replay:
 
     @cached_property
     def components_s(self) -> dict[str, float]:
-        """Seconds of the busiest class by the names of a plan's components."""
+        """Seconds of the busiest class, by the component names of a plan."""
         return self.components_in((0.0, math.inf))
 
     def components_in(self, window: accounting.Window) -> dict[str, float]:
-        """``components_s`` of what passes in a window; waiting is split into what messages cost and the bubble."""
+        """Return ``components_s`` within a window.
+
+        Waiting up to the seconds of messages on the critical path counts as ``pp``, the rest as ``bubble``.
+        """
         spent = accounting.components(self.graph.course(self.busiest), self.nodes, window)
         idle = spent.get(accounting.IDLE, 0.0)
         messages = set(self.graph.messages.values())
@@ -132,7 +138,7 @@ class Replay:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """A hundred thousand small objects that all live: the garbage collector would look through them again and again."""
+    """Switch the garbage collector off: it would scan a hundred thousand small live objects again and again."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -150,12 +156,12 @@ def replay(
     fold: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Replay:
-    """Play one step of ``plan``.
+    """Simulate one step of ``plan``.
 
     Args:
-        problem: the plan's job with what it refers to.
-        fold: play one of each class of equal ranks; False plays every rank.
-        progress: told now and then how many tasks of how many have ended.
+        problem: the plan's job with everything that it refers to.
+        fold: simulate one rank of each class of equal ranks; False simulates every rank.
+        progress: called now and then with the number of ended tasks and of all tasks.
 
     Raises:
         InputError: the plan does not state its computation (older versions), or its schedule cannot run.
@@ -180,7 +186,7 @@ def _accelerators(machine: Machine) -> list[Accelerator]:
 
 
 def _busiest(by_class: Mapping[int, Mapping[str, float]], ranks: Mapping[int, RankWork]) -> int:
-    """The class with most computation and collectives of its layers; of equal ones that which waits least for others."""
+    """Return the class with most seconds of computation and layer collectives; on a tie, the one that waits least."""
 
     def busy(who: int) -> tuple[float, float, int]:
         spent = by_class[who]
@@ -191,10 +197,11 @@ def _busiest(by_class: Mapping[int, Mapping[str, float]], ranks: Mapping[int, Ra
 
 
 def _machine(plan: Plan, problem: Problem, unlike: Disturbance, fold: bool) -> tuple[Machine, Floats, Ints]:
-    """The machine, and per block its pace and its micro-batches."""
+    """Return the machine, (blocks,) pace of each block, and (blocks,) micro-batches of its replica."""
     degrees, placement = plan.degrees, plan.placement
     width = block_width(problem.topology, placement, degrees) if fold else 1
     if unlike.stragglers:
+        # blocks shrink until every straggler starts one; other ranks of its block are slowed with it
         width = math.gcd(width, *unlike.stragglers) if fold else 1
     pace = np.ones(degrees.world_size // width)
     for position, factor in unlike.stragglers.items():
@@ -220,6 +227,7 @@ def _machine(plan: Plan, problem: Problem, unlike: Disturbance, fold: bool) -> t
 
 
 def _most_classes(plan: Plan) -> int:
+    """Return the number of classes of blocks that keeps tasks near ``TASKS``, by an estimate of tasks per class."""
     layers = sum(plan.layers_per_stage[0])
     pieces = layers if plan.decision.shard in REDUCED_EVERY_PASS else plan.decision.pipeline.num_chunks
     each = plan.num_micro_batches * 2 * pieces * 4 + 6 * layers
@@ -227,14 +235,14 @@ def _most_classes(plan: Plan) -> int:
 
 
 def replicas_of(plan: Plan, position: Ints) -> Ints:
-    """Data-parallel replica of every position; dp_shard varies fastest over their numbers."""
+    """Return the data-parallel replica of every global rank; dp_shard varies fastest over the replica numbers."""
     degrees, stride = plan.degrees, strides(plan.degrees, plan.placement.axis_order)
     replicated = position // stride["dp_replicate"] % degrees.dp_replicate
     return replicated * degrees.dp_shard + position // stride["dp_shard"] % degrees.dp_shard
 
 
 def _micro_batches(plan: Plan, width: int) -> Ints:
-    """Micro-batches of the replica of each block."""
+    """Return (blocks,) micro-batches of each block's replica, as stated for the buildings that the replica uses."""
     degrees, placement = plan.degrees, plan.placement
     position = np.arange(0, degrees.world_size, width)
     if plan.decision.batch_shares is None:
@@ -251,7 +259,7 @@ def _micro_batches(plan: Plan, width: int) -> Ints:
 
 
 def _use(plan: Plan, one: PredictedCollective) -> str:
-    """What a collective of a plan is for, in the words of a step graph."""
+    """Return a planned collective's use in a step graph (``step.Setting.size_bytes``)."""
     if one.axis == "cp" and "key" in one.name and plan.degrees.cp_inner > 1:
         return "cp_inner" if one.op == "all_to_all" else "cp_outer"
     if one.axis == "cp" and "key" not in one.name:  # parameters and gradients
@@ -260,12 +268,12 @@ def _use(plan: Plan, one: PredictedCollective) -> str:
 
 
 def _ways(plan: Plan, fabric: Fabric, accelerators: Sequence[Accelerator]) -> dict[tuple[str, Op], Way]:
-    """How every kind of collective runs, by use and operation."""
+    """Return (use, operation) -> how that kind of collective runs."""
     return {(_use(plan, one), one.op): _way(plan, one, fabric, accelerators) for one in plan.collectives}
 
 
 def _way(plan: Plan, one: PredictedCollective, fabric: Fabric, accelerators: Sequence[Accelerator]) -> Way:
-    """How a collective runs: as the plan's network decision says, else on the library's defaults."""
+    """Return how a collective runs: as the plan's network decision says, else with the library's defaults."""
     use = _use(plan, one)
     communicator = SHAPES.get(use, use)
     payload = one.name.partition(" of ")[2]
@@ -276,6 +284,7 @@ def _way(plan: Plan, one: PredictedCollective, fabric: Fabric, accelerators: Seq
 
 
 def _setting(plan: Plan, profile: ModelProfile) -> Setting:
+    """Return the facts of the plan's decision that its step graph needs."""
     sizes: dict[tuple[str, Op], float] = {(_use(plan, one), one.op): one.bytes_per_rank for one in plan.collectives}
     whole = ("tp", "all_reduce") in sizes
     chosen = plan.decision
@@ -286,7 +295,7 @@ def _setting(plan: Plan, profile: ModelProfile) -> Setting:
 
 
 def _kinds(plan: Plan) -> dict[str, list[str]]:
-    """Streams that the plan's collectives need, by shape of the group."""
+    """Return group shape -> kinds of streams that the plan's collectives need."""
     kinds = {"ring": "ring", "tree": "ring", "hierarchical": "levels", "pairwise": "pairwise"}
     out: dict[str, list[str]] = {}
     for one in plan.collectives:
@@ -303,7 +312,7 @@ def _kinds(plan: Plan) -> dict[str, list[str]]:
 def _ranks(
     plan: Plan, work: Mapping[str, PipelineWork], machine: Machine, pace: Floats, counts: Ints, unlike: Disturbance
 ) -> dict[int, RankWork]:
-    """Every class of ranks with its schedule and its chunks."""
+    """Return rank class -> its schedule, chunks and paces."""
     degrees, fabric = plan.degrees, machine.fabric
     stride = strides(degrees, plan.placement.axis_order)["pp"]
     schedules = {m: chosen(plan.decision.pipeline, degrees.pp, m) for m in np.unique(counts).tolist()}
@@ -322,8 +331,9 @@ def _ranks(
 
 
 def _host_paces(machine: Machine, unlike: Disturbance) -> dict[int, float]:
-    """Class of blocks -> seconds of its slowest host over those stated. Positions fill the hosts of a building in their order."""
+    """Return class of blocks -> its slowest host's seconds over those stated. Hosts hold consecutive global ranks."""
     fabric = machine.fabric
+    # place: the first accelerator of each block, counted from the start of its building
     before = np.flatnonzero(np.diff(fabric.building, prepend=-1))[fabric.building]
     place = (np.arange(fabric.num_blocks) - before) * fabric.width
     size = np.array([building.accelerators_per_host for building in fabric.buildings])[fabric.building]
@@ -340,6 +350,7 @@ def _host_paces(machine: Machine, unlike: Disturbance) -> dict[int, float]:
 
 
 def _paces(count: int, pace: float, unlike: Disturbance, who: int) -> tuple[float, ...]:
+    """Return the pace of each of ``count`` actions, with jitter drawn for the rank class ``who``."""
     if not unlike.jitter_fraction:
         return (pace,) * count
     drawn = np.random.default_rng([unlike.seed or 0, who]).normal(0.0, unlike.jitter_fraction, count)

@@ -1,4 +1,4 @@
-"""A replay as the facts that people and machines read: components beside the cost model's, causes, links, rows."""
+"""A ``Replay`` as a ``SimulatedStep`` for reports: components, causes of differences to the estimate, links, rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THRESHOLD: Final = 0.05
 def simulated_step(
     plan: Plan, played: Replay, fold: bool, what_if: tuple[str, ...] = (), timeline: bool = False
 ) -> SimulatedStep:
-    """The facts of a replay; ``timeline`` keeps every span and every change of a link's rate."""
+    """Summarize a simulation; ``timeline`` keeps every span and every change of a link's rate."""
     machine, graph = played.machine, played.graph
     row_of = {who: number for number, who in enumerate(graph.ranks)}
     critical = set(played.critical_path) if timeline else set()
@@ -61,7 +61,7 @@ def simulated_step(
 
 
 def _deliveries(played: Replay, row_of: Mapping[int, int]) -> Iterator[Delivery]:
-    """Every pipeline message, in the order of the graph: who receives it, and when."""
+    """Yield the receiver and the arrival of every pipeline message, in the order of the graph."""
     for (sender, down, *_), node in played.graph.messages.items():
         receiver = played.machine.neighbour(int(str(sender)), forward=bool(down))
         yield Delivery(row=row_of[receiver], arrival_s=float(played.nodes.arrival_s[node]))
@@ -89,7 +89,7 @@ def _differences(plan: Plan, played: Replay, what_if: tuple[str, ...]) -> tuple[
 
 
 def _cause(name: str, played: Replay, longer: bool) -> str:
-    """What the replay can see of why a component differs."""
+    """Return the cause of a component's difference, as far as the simulation shows it."""
     if name == "compute":
         return "computation is slower than stated (stragglers, jitter, or transfers that hold the accelerator)"
     if name == "bubble":
@@ -114,7 +114,7 @@ def _cause(name: str, played: Replay, longer: bool) -> str:
 
 
 def _uneven_chunks(played: Replay) -> float:
-    """Longest chunk over the mean chunk, of the ranks' forward and backward passes."""
+    """Return the longest chunk's seconds over the mean chunk's, forward and backward passes together."""
     passes = [
         chunk.forward_s + chunk.input_gradient_s + chunk.weight_gradient_s
         for rank in played.graph.ranks.values()
@@ -124,7 +124,7 @@ def _uneven_chunks(played: Replay) -> float:
 
 
 def _slowed(played: Replay, component: str) -> float:
-    """Time of the flows of a component over what they take alone on their links, all of them together."""
+    """Return the total seconds of a component's flows over their seconds alone on their links."""
     timeline, last = played.timeline, played.lowered.last
     numbers = {
         int(last[entry.node])
@@ -143,7 +143,7 @@ def _slowed(played: Replay, component: str) -> float:
 
 
 def _links(played: Replay, timeline: bool) -> tuple[LinkUse, ...]:
-    """Every class of trunks and oversubscribed uplinks that carried something, most used first."""
+    """Return every class of inter-building links and uplinks that carried bytes, most used first."""
     machine = played.machine
     names: dict[int, str] = {}
     for number, name in machine.fabric.link_names.items():
@@ -169,7 +169,7 @@ def _links(played: Replay, timeline: bool) -> tuple[LinkUse, ...]:
 
 
 def _rate_changes(played: Replay, names: Mapping[int, str]) -> dict[int, tuple[Floats, Floats]]:
-    """Link class -> (moments, rate from each on); a flow counts with its mean rate."""
+    """Return link class -> (moments, s; rate from each moment on, bytes/s). A flow counts with its mean rate."""
     timeline = played.timeline
     lasting = timeline.end_s > timeline.start_s
     on: dict[int, list[tuple[float, int]]] = {}  # by kind
@@ -187,6 +187,7 @@ def _rate_changes(played: Replay, names: Mapping[int, str]) -> dict[int, tuple[F
         if numbers:
             start, end = timeline.start_s[numbers], timeline.end_s[numbers]
             rate = np.array(carried) / (end - start)
+            # the rate rises at every start and falls at every end; the cumulative sum is the rate
             at, inverse = np.unique(np.concatenate([start, end]), return_inverse=True)
             change = np.bincount(inverse, np.concatenate([rate, -rate]), len(at))
             out[link] = (at, np.maximum(0.0, np.cumsum(change)))

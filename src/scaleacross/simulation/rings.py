@@ -1,4 +1,4 @@
-"""Rings from block to block: what every hop reaches, over links that all groups share and over its connections."""
+"""Rate and latency of every hop of a ring, limited by shared links and by connections; used by ``calls``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaleacross.simulation.machine import Machine
 
 @dataclass
 class Rings:
-    """Hops of the rings of a machine, each worked out once."""
+    """Hops of the rings of a machine, each computed once and kept."""
 
     machine: Machine
     loads: Loads
@@ -23,7 +23,7 @@ class Rings:
     _reached: dict[tuple[str, int, Way], Floats] = field(default_factory=dict)
 
     def hops(self, shape: str, row: int, way: Way) -> tuple[Floats, Floats]:
-        """Rate (bytes/s, when all groups of the axis send) and latency of every hop of a ring."""
+        """Return (ranks,) rate while all groups of the axis send (bytes/s) and latency (s) of every hop of a ring."""
         if (shape, row, way) not in self._known:
             self._known[shape, row, way] = self._hops(shape, row, way)
         return self._known[shape, row, way]
@@ -47,6 +47,7 @@ class Rings:
         )
         loaded = self.loads.every((shape, "ring"), way)
         for index, (here, there, reached) in enumerate(zip(blocks, ahead, level, strict=True)):
+            # 1e-300: a link that no group loads does not limit the hop
             for link in shared_links(machine, int(here), int(there), int(reached)):
                 share[index] = min(share[index], ratios[index] * fabric.capacity[link] / max(loaded[link], 1e-300))
         rates, latencies = (
@@ -57,7 +58,10 @@ class Rings:
         return rates.reshape(-1), latencies.reshape(-1)
 
     def connected(self, shape: str, row: int, way: Way) -> Floats:
-        """What connections leave to each hop between the blocks of a ring: every member of a domain has one of its own."""
+        """Return (blocks,) the rate at which connections limit each hop between blocks, bytes/s.
+
+        Every member of a domain has its own connection.
+        """
         if (shape, row, way) not in self._reached:
             self._reached[shape, row, way] = self._connections(shape, row, way)
         return self._reached[shape, row, way]
@@ -83,13 +87,13 @@ class Rings:
 
 
 def haul(fabric: Fabric, source: int, target: int, level: int) -> Haul | None:
-    """What happens to packets from block to block, where they cross trunks."""
+    """Return the packet loss from block to block; None within a building."""
     ends = int(fabric.building[source]), int(fabric.building[target])
     return fabric.hauls[ends] if level >= CAMPUS else None
 
 
 def shared_links(machine: Machine, source: int, target: int, level: int) -> list[int]:
-    """Uplinks and trunks from block to block."""
+    """Return the uplinks and inter-building links from block to block."""
     fabric, out = machine.fabric, []
     for inner in range(RACK, min(level, 3) + 1):
         for way, block in enumerate((source, target)):

@@ -1,4 +1,4 @@
-"""Flows of a collective, one after another or chunk by chunk through several phases."""
+"""Segments: the flows of a collective, consecutive or merged into one flow of pipelined chunks; used by ``calls``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ class Segment(NamedTuple):
     """One flow: bytes of progress along loaded links, then a fixed time.
 
     Attributes:
+        amount: bytes of progress.
         load: (link class, bytes per byte of progress) of the groups of a class.
-        cap_bytes_per_s: progress at most.
-        crowd: (link, seconds that it is busy per byte of progress) while all groups of the axis do the same.
+        cap_bytes_per_s: largest rate of progress.
+        fixed_s: seconds from the last byte to the arrival.
+        crowd: (link, busy seconds per byte of progress) while all groups of the axis run the same flow.
     """
 
     amount: float
@@ -22,13 +24,18 @@ class Segment(NamedTuple):
 
     @property
     def moving_s(self) -> float:
-        """Seconds of its progress while all groups of the axis do the same."""
+        """Seconds of its progress while all groups of the axis run the same flow."""
         return self.amount * max(1 / self.cap_bytes_per_s, *(busy for _, busy in self.crowd), 0.0)
 
 
 class FarMessages(NamedTuple):
-    """Messages of a chunk over the outermost level, one after another: how many, the latency of each, and what the bytes of all
-    chunks take in one of their places."""
+    """Consecutive messages of a chunk across the outermost level.
+
+    Attributes:
+        number: messages of one chunk.
+        latency_s: latency of each.
+        sending_s: seconds that the bytes of all chunks take in one message's place.
+    """
 
     number: float = 1
     latency_s: float = 0.0
@@ -39,13 +46,15 @@ ALONE: Final = FarMessages()
 
 
 def piped(phases: list[Segment], num_chunks: int, far: FarMessages = ALONE, messages_s: float = 0.0) -> Segment:
-    """Phases whose chunks follow one another: all links at once, and the first chunk through what is not the busiest resource.
+    """Return ``phases`` as one flow of pipelined chunks.
 
-    A link that several phases pass is busy for all of them: their chunks take turns on it.
+    The flow loads all links at once, so the busiest resource determines its time. The first chunk adds its time on all
+    other resources. A link that several phases use is busy for all of them: their chunks take turns on it.
 
     Args:
-        far: all but the last of a chunk travel while other chunks send theirs, as long as these have bytes.
-        messages_s: what the messages of every further chunk add.
+        far: messages across the outermost level. All but one latency overlap with other chunks, as far as these have
+            bytes.
+        messages_s: overhead of the messages of every further chunk.
     """
     whole = sum(phase.amount for phase in phases)
     shares = [phase.amount / whole for phase in phases]
@@ -67,7 +76,10 @@ def _added(parts: list[tuple[tuple[int, float], ...]], shares: list[float]) -> t
 
 
 def in_a_row(first: Segment, second: Segment) -> Segment | None:
-    """Two flows over the same single link, one after the other, as one: measured collectives of a domain."""
+    """Return two consecutive flows over the same single link as one; None where they cannot be merged.
+
+    It serves measured collectives of a domain, which load one port and have no fixed time.
+    """
     if len(first.load) != 1 or len(second.load) != 1 or first.load[0][0] != second.load[0][0]:
         return None
     if first.fixed_s or second.fixed_s:

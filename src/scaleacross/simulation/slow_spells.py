@@ -1,6 +1,6 @@
-"""Time in which all train more slowly: spells that come and go, and a pace of every draw.
+"""Slow spells of a long run, in which the whole job is slower, and the pace of every draw; used by ``long_run``.
 
-A synchronous job goes at the pace of its slowest part, so at an instant the least speed of all spells under way counts.
+A synchronous job runs at the pace of its slowest part, so the least speed of all current spells counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Speeds:
-    """Seconds at full speed since the start, over time, of every draw: pieces one draw after the other, ``span_s`` apart."""
+    """Equivalent seconds at full speed as a piecewise linear function of time, for every draw.
+
+    All draws share one time axis, ``span_s`` apart, so that one interpolation serves all.
+
+    Attributes:
+        at_s: (points,) times at which the speed changes.
+        full_s: (points,) seconds at full speed from the start of the draw to each of them.
+    """
 
     at_s: Floats
     full_s: Floats
@@ -28,7 +35,7 @@ class Speeds:
     def drawn(
         cls, spells: Sequence[SlowSpell], paces: Sequence[float], end_s: float, draws: int, rng: np.random.Generator
     ) -> Speeds:
-        """Spells by their rates; draw d goes at ``paces[d % len(paces)]`` (none: 1)."""
+        """Draw the spells by their rates; draw d runs at ``paces[d % len(paces)]`` (none given: 1)."""
         pieces = [_pieces(spells, end_s, rng) for _ in range(draws)]
         span_s = 2 * end_s
         at = np.concatenate([when + draw * span_s for draw, (when, _) in enumerate(pieces)])
@@ -36,16 +43,17 @@ class Speeds:
         return cls(at, np.concatenate(full), span_s)
 
     def between(self, begins_s: Floats, to_s: Floats) -> Floats:
-        """Seconds at full speed from each moment to the next, the last one to ``to_s``: (draws, n) and (draws,) -> (draws, n)."""
+        """(draws, n) full-speed seconds from each of ``begins_s`` (draws, n) to the next, or ``to_s`` (draws,)."""
         edges = np.concatenate([begins_s, to_s[:, None]], axis=1)
         base = np.arange(len(edges))[:, None] * self.span_s
         return np.diff(np.interp(edges + base, self.at_s, self.full_s), axis=1)
 
 
 def _pieces(spells: Sequence[SlowSpell], end_s: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Moments of one draw at which the speed changes, and the seconds at full speed up to each."""
+    """Return the times of one draw at which the speed changes, and the seconds at full speed up to each."""
     starts = []
     for one in spells:
+        # a spell may have begun before the run, so starts are drawn from −lasts_s on
         count = rng.poisson(one.rate_per_s * (end_s + one.lasts_s))
         starts.append(np.sort(rng.uniform(-one.lasts_s, end_s, count)))
     ends = [begun + one.lasts_s for begun, one in zip(starts, spells, strict=True)]

@@ -1,17 +1,17 @@
-"""Seconds of a step of many micro-batches from the replay of fewer: equal micro-batches in a steady state repeat.
+"""Step time of many micro-batches from a simulation of fewer, since equal micro-batches repeat in the steady state.
 
-A replay has no memory but its state: where in its row of actions every class of ranks is, and what is in flight since
-when. If the state at a moment t is that of a moment Λ earlier with every micro-batch P further on, all classes having gone
-A_r actions on, and the rows repeat with these A_r from there, then so does the run: j·P more micro-batches take j·Λ more
-seconds.
+A simulation's only memory is its state: each rank class's place in its row of actions, and the tasks in flight with
+their start times. Suppose that the state at a moment t equals the state Λ seconds earlier with every micro-batch P
+further on. Suppose also that class r went A_r actions on, and that its row repeats these A_r actions from there. Then
+the run repeats, too: j·P more micro-batches take j·Λ more seconds.
 
-Shown on the short replay, to rounding, before anything is carried over:
+The short simulation must show all of this, to rounding, before anything is extrapolated:
 
 * starts, ends and arrivals of all tasks since before the oldest in flight at t − Λ or t were the same Λ seconds earlier
 * every class began as many actions in [t − 2Λ, t − Λ) as in [t − Λ, t)
-* the rows of all micro-batches are those of the few up to t, go on with the period, and end as those of the few do
+* the rows of all micro-batches equal those of the few up to t, go on with the period, and end as those of the few do
 
-Where no period is found (replicas of unlike pace have none in common) the replay is that of all micro-batches.
+Where no period is found, all micro-batches are simulated. Replicas of different pace have no common period.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ from scaleacross.spec.plan import Plan
 from scaleacross.workloads.problem import Problem
 
 FEW: Final = ((3, 2.0), (6, 4.0))
-"""Micro-batches that are played, over pipeline ranks, one after the other until a period shows; each where all micro-batches are
-so many times as many. The second has to be cheap: of 56 plans of ``scale_across`` with four micro-batches a rank and more two got
-one, and showed no period then either."""
+"""Attempts until a period shows: (micro-batches simulated per pipeline rank, least ratio of all micro-batches to
+these).
+
+The second attempt must save more time. Of 56 plans of ``scale_across`` with at least four micro-batches a rank, two got
+a second attempt, and it showed no period either."""
 FEW_ROUNDS: Final = ((5, 1.5), (10, 4.0))
-"""The same where rows go through as many micro-batches as ranks at a time: two of these periods fit between fill and drain, and
-showed one in all of seven replays of 8 rounds."""
+"""The same for schedules that run in rounds (``ROUNDS``), per round of micro-batches. Two rounds fit between warm-up
+and cool-down; in all of seven simulations of 8 rounds a period showed."""
 LEAST: Final = 8
-"""Micro-batches that are played at least."""
+"""Fewest micro-batches that are simulated."""
 ROUNDING: Final = 1e-11
-"""Of the seconds of a replay: moments closer than this are one."""
+"""Moments closer than this share of the simulated step time count as one."""
 KINDS: Final = {kind: number for number, kind in enumerate(Kind)}
 """Number of every kind of action."""
 
 
 class Period(NamedTuple):
-    """So many micro-batches more take so many seconds more, as the last seconds before ``moment`` passed."""
+    """``micro_batches`` more take ``seconds`` more, as observed in the short simulation up to ``moment``, s."""
 
     micro_batches: int
     seconds: float
@@ -52,7 +54,7 @@ class Period(NamedTuple):
 
 
 class SteadyStep(NamedTuple):
-    """A step of which a part was played: ``played``, and ``times`` more what passed in the window before."""
+    """A step that was simulated in part: ``played``, plus ``times`` repetitions of its ``window`` (start, end), s."""
 
     played: Replay
     times: int = 0
@@ -75,7 +77,7 @@ class SteadyStep(NamedTuple):
 
 @no_collection()
 def steady_step(plan: Plan, problem: Problem) -> SteadyStep:
-    """``replay(plan, problem)``, of which as few micro-batches are played as show that they repeat.
+    """Simulate only as many micro-batches of ``replay(plan, problem)`` as show that they repeat.
 
     Raises:
         InputError: as ``replay``.
@@ -98,7 +100,7 @@ def steady_step(plan: Plan, problem: Problem) -> SteadyStep:
 
 
 def period_of(played: Replay, few: int, whole: PipelineSchedule) -> Period | None:
-    """The period with which a replay of ``few`` micro-batches goes on in the schedule of all; None where it shows none."""
+    """Return the period that extends a simulation of ``few`` micro-batches to the ``whole`` schedule, or None."""
     rows = [_coded(row) for row in whole.actions]
     short = {who: _coded(rank.schedule.actions[rank.pipeline_rank]) for who, rank in played.graph.ranks.items()}
     begun = {who: played.nodes.start_s[played.graph.begins[who]] for who in short}
@@ -109,6 +111,7 @@ def period_of(played: Replay, few: int, whole: PipelineSchedule) -> Period | Non
     limit = min((float(begun[who][at]) for who, at in common.items() if at < len(begun[who])), default=np.inf)
     line = played.timeline
     events = np.unique(np.concatenate([line.start_s, line.end_s, line.arrival_s]))
+    # only before the first action that differs between the two schedules is the short run a run of the whole one
     events = events[events < limit]
     more = whole.num_microbatches - few
     for micro_batches in (one for one in range(1, few // 3 + 1) if more % one == 0):
@@ -124,13 +127,13 @@ def period_of(played: Replay, few: int, whole: PipelineSchedule) -> Period | Non
 
 
 def _coded(row: Sequence[Action]) -> Ints:
-    """(actions, 2): kind with chunk as a number, and micro-batch."""
+    """Return (actions, 2): one number for kind and chunk, and the micro-batch."""
     cells = [(KINDS[action.kind] + len(KINDS) * action.chunk, action.microbatch) for action in row]
     return np.array(cells, dtype=np.int64).reshape(-1, 2)
 
 
 def _common(row: Ints, other: Ints) -> int:
-    """Actions with which both rows begin."""
+    """Return the length of the longest common beginning of two rows."""
     length = min(len(row), len(other))
     differ = (row[:length] != other[:length]).any(axis=1)
     return int(differ.argmax()) if differ.any() else length
@@ -139,8 +142,12 @@ def _common(row: Ints, other: Ints) -> int:
 def _moment(
     events: Floats, begun: Mapping[int, Floats], short: Mapping[int, Ints], micro_batches: int
 ) -> tuple[float, float]:
-    """A moment in the widest gap between two of the last events, and the seconds of a period by the first class's last action;
-    (0, 0) where its micro-batch has no predecessor."""
+    """Return a candidate (moment, period length), s; (0, 0) if the last micro-batch has no predecessor
+    ``micro_batches`` before.
+
+    The length is the time between the first class's last action and its equal ``micro_batches`` earlier. The moment
+    lies in the widest gap between events of the last period, where rounding moves no event across it.
+    """
     who = min(short)
     last = int(np.searchsorted(begun[who], events[-1], "right")) - 1
     kind, micro_batch = short[who][last]
@@ -154,7 +161,7 @@ def _moment(
 
 
 def _recurs(played: Replay, moment: float, seconds: float) -> bool:
-    """Whether everything since before the oldest task in flight happened one period earlier too."""
+    """Return whether all events since before the oldest task in flight also happened one period earlier."""
     line, close = played.timeline, ROUNDING * played.step_s
     oldest = seconds
     for at in (moment - seconds, moment):
@@ -167,18 +174,17 @@ def _recurs(played: Replay, moment: float, seconds: float) -> bool:
 
 
 def _shifted(times: Floats, first: float, last: float, seconds: float, close: float) -> bool:
-    """Whether what happened in [first, last) happened again ``seconds`` later."""
+    """Return whether the events in [first, last) happened again ``seconds`` later, to within ``close`` seconds."""
     once = np.sort(times[(times >= first) & (times < last)])
     again = np.sort(times[(times >= first + seconds) & (times < last + seconds)])
     return len(once) == len(again) and bool((np.abs(again - once - seconds) <= close).all())
 
 
 def _goes_on(row: Ints, whole: Ints, at: tuple[int, int, int], few: int, many: int, micro_batches: int) -> bool:
-    """Whether a row of all micro-batches goes through the actions between the last two positions again and again, and ends as the
-    row of the few does.
+    """Return whether the ``whole`` row repeats the actions of the last period and then ends as the short ``row`` does.
 
     Args:
-        at: positions at t − 2Λ, t − Λ and t.
+        at: actions begun at t − 2Λ, t − Λ and t.
     """
     actions, times = at[2] - at[1], (many - few) // micro_batches
     if actions != at[1] - at[0] or len(whole) != len(row) + times * actions:

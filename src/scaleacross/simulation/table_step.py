@@ -1,17 +1,19 @@
-"""One step of a recommendation plan, event by event, on the links of its topology.
+"""Simulation of one step of a recommendation plan on the links of its topology; called by ``api.recommendation_study``.
 
-Every rank of every replica group is played. On its device: look-ups forward, bottom MLP, interaction and top MLP both ways,
-bottom MLP back, row updates. On the links:
+Every rank of every replica group is simulated. Its device runs look-ups forward, bottom MLP, interaction and top MLP
+both ways, bottom MLP back, and row updates. The links carry:
 
 * vectors of whole, column- and host-wise tables, and rows that are not pooled: one flow per holder to all ranks of its
-  group, when its look-ups are done; their gradients the same way back, when every top MLP is done. Pooled tables split over
-  a host reduce inside it before.
+  group, after its look-ups. Their gradients return the same way once every top MLP is done. A host that shares a pooled
+  table reduces its partial sums first.
 * pooled tables split by rows over all ranks: reduce-scatter of partial sums forward, all-gather of gradients back
-* all-reduce of data-parallel tables and of dense gradients beside the way back; average over replica groups at the end
+* all-reduce of data-parallel tables and of dense gradients, concurrent with these gradients; average over replica
+  groups at the end
 
-What moves vectors and gradients takes multiprocessors from the bottom MLP meanwhile. Flows share links max-min fairly. Look-ups
-spend the seconds that the plan states for a rank, a third of them forward (rows are read once forward, read and written back).
-Bytes are counted here from the model. Row numbers travel ahead of the step and are left out, as in the estimate.
+Flows of vectors and gradients hold multiprocessors while the bottom MLP runs. Flows share links max-min fairly.
+Look-ups take the seconds that the plan states for a rank, a third of them forward (rows are read once forward, read and
+written back). Bytes are counted here from the model. Row numbers travel ahead of the step and are left out, as in the
+estimate.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from scaleacross.step.setting import Op
 from scaleacross.workloads.recommendation import Dlrm
 
 MOST_RANKS: Final = 2048
-"""A flow per rank passes links of all others: beyond this a step takes minutes and gigabytes."""
+"""Largest number of ranks. Each rank's flow loads links of all others: more ranks take minutes and gigabytes."""
 FORWARD: Final = 1 / 3
 _GRADIENT_BYTES: Final = 4
 _WAY: Final = Way("hierarchical")
@@ -50,8 +52,16 @@ _WAY: Final = Way("hierarchical")
 
 @dataclass
 class _Sent:
-    """Bytes of a step: per rank of a group (ranks,) of vectors by codec (None: as they are), of their gradients, of sums in a
-    host, and stored; in all of row-wise tables and of gradients of data-parallel ones."""
+    """Bytes of a step in one replica group.
+
+    Attributes:
+        vectors: codec (None: not encoded) -> (ranks,) bytes of vectors that each rank sends forward.
+        back: (ranks,) gradients of vectors that each rank receives.
+        inside: (ranks,) partial sums that each rank reduces within its host.
+        stored: (ranks,) table bytes that each rank stores.
+        row_wise: vectors of all pooled row-wise tables.
+        copies: gradients of all data-parallel tables.
+    """
 
     vectors: dict[TableCodec | None, Floats]
     back: Floats
@@ -62,7 +72,7 @@ class _Sent:
 
 
 def sent_bytes(plan: RecommendationPlan, model: Dlrm) -> _Sent:
-    """What the ranks of one group send, counted from tables and placements."""
+    """Count the bytes that the ranks of one group send, from the tables and their placement."""
     job, size = plan.job, len(plan.ranks)
     batch = job.global_batch_samples / plan.decision.num_groups
     placed = {one.table: one for one in plan.decision.tables}
@@ -91,7 +101,10 @@ def sent_bytes(plan: RecommendationPlan, model: Dlrm) -> _Sent:
 
 @dataclass
 class _Played:
-    """The step under construction: the task that ends each rank's look-ups, …; tasks of every phase by name."""
+    """The step under construction.
+
+    ``groups``: replica group -> its ranks; ``phases``: name of a phase -> tasks that end it, in the order of the step.
+    """
 
     machine: Machine
     calls: Calls
@@ -101,15 +114,15 @@ class _Played:
     phases: dict[str, list[int]] = field(default_factory=dict)
 
     def all_done(self, name: str, after: Sequence[int]) -> int:
-        """A task that ends when all of ``after`` have arrived."""
+        """End the phase ``name`` with all of ``after``; return a task that ends when they have arrived."""
         self.phases[name] = list(after)
         return self.simulation.compute(name, 0.0, after=after)
 
     def collective(self, shape: str, op: Op, sizes: ArrayLike, after: Sequence[int]) -> list[int]:
-        """A collective of all groups of ``shape``; the last task of each, or nothing where there is nothing to send.
+        """Add a collective of all groups of ``shape``; return the last task of every group that has something to send.
 
         Args:
-            sizes: bytes of every group, in the order of the machine's rows, or of each.
+            sizes: bytes of every group in the order of the machine's rows, or one figure for all.
         """
         members, out = self.machine.shapes[shape].members, []
         for row, size in enumerate(np.broadcast_to(sizes, len(members)).tolist()):
@@ -126,8 +139,13 @@ class _Played:
     def moved(
         self, name: str, size: float, path: Path, latency_s: float, after: Sequence[int], rank: int, crossing: float
     ) -> int:
-        """What a rank sends in an all-to-all (or gets back), of which the share ``crossing`` leaves it, by its driver."""
+        """Add the flow of one rank's bytes in an all-to-all, sent or received; return its task.
+
+        Args:
+            crossing: share of ``size`` that leaves the rank, and so is limited by the driver's port.
+        """
         drive, port = self.drive, int(self.machine.fabric.port(np.array([rank]))[0])
+        # a slower driver loads the port for longer; other links see the same bytes
         path = tuple((link, load / drive.inside_share if link == port else load) for link, load in path)
         cap = drive.port_bytes_per_s / crossing if crossing else np.inf
         held, fixed_s = drive.held_fraction, latency_s + drive.start_s
@@ -145,10 +163,10 @@ def simulated_tables(
     stragglers: Mapping[int, float] | None = None,
     what_if: Sequence[str] = (),
 ) -> SimulatedTables:
-    """Play one step of ``plan``.
+    """Simulate one step of ``plan``.
 
     Args:
-        fill: accelerators of every building that the plan uses.
+        fill: the allocation, accelerators of every building that the plan uses.
         stragglers: rank -> its seconds of computation over those stated.
 
     Raises:
@@ -186,6 +204,7 @@ def simulated_tables(
 def _machine(
     plan: RecommendationPlan, topology: Topology, fill: Sequence[BuildingShare], slowdown: Slowdown | None
 ) -> Machine:
+    """Build the machine: replica groups are ``dp_shard`` groups, their equal ranks ``dp_replicate`` groups."""
     degrees = Degrees(dp_shard=len(plan.ranks), dp_replicate=plan.decision.num_groups)
     near: tuple[GridAxis, GridAxis] = ("dp_shard", "dp_replicate")
     axes = near if plan.decision.replicas == "outer" else (near[1], near[0])
@@ -228,7 +247,7 @@ def _play(played: _Played, plan: RecommendationPlan, model: Dlrm, pace: Floats, 
 
 
 def _vectors(played: _Played, sent: _Sent, read: Mapping[int, int]) -> list[int]:
-    """Vectors forward: reduced inside hosts, encoded, sent."""
+    """Add the vectors forward: reduced inside hosts, encoded, sent. Return the flows."""
     run, fabric, out = played.simulation, played.machine.fabric, []
     for own in played.groups.values():
         start = {rank: _inside(played, rank, float(sent.inside[place]), [read[rank]]) for place, rank in enumerate(own)}
@@ -248,7 +267,7 @@ def _vectors(played: _Played, sent: _Sent, read: Mapping[int, int]) -> list[int]
 
 
 def _gradients(played: _Played, sent: _Sent, done: int) -> dict[int, list[int]]:
-    """Gradients of vectors to the holders, by rank."""
+    """Add the gradients of vectors to their holders; return rank -> the tasks that it waits for."""
     out: dict[int, list[int]] = {}
     for own in played.groups.values():
         paths, fixed, _ = _spread(played.machine.fabric, own, None, backward=True)
@@ -262,7 +281,7 @@ def _gradients(played: _Played, sent: _Sent, done: int) -> dict[int, list[int]]:
 
 
 def _inside(played: _Played, rank: int, size: float, before: list[int]) -> list[int]:
-    """Partial sums of tables split over the rows of a host: over the port of the rank."""
+    """Add the reduction of partial sums within a host, over the port of the rank; return the tasks to wait for."""
     if size <= 0:
         return before
     fabric = played.machine.fabric
@@ -271,7 +290,7 @@ def _inside(played: _Played, rank: int, size: float, before: list[int]) -> list[
 
 
 def _dense_gradients(played: _Played, size: float, after: list[int]) -> list[int]:
-    """All-reduce over all ranks: scattered in a group, added over the groups, gathered."""
+    """Add an all-reduce over all ranks: scatter within a group, all-reduce over the groups, gather within a group."""
     parts: list[int] = after
     degree = played.machine.shapes["dp_shard"].degree
     turns: tuple[tuple[str, Op, float], ...] = (
@@ -285,7 +304,7 @@ def _dense_gradients(played: _Played, size: float, after: list[int]) -> list[int
 
 
 def _decoding_s(played: _Played, sent: _Sent) -> float:
-    """What a rank decodes of coded vectors: as much from every holder."""
+    """Return the seconds in which one rank decodes its vectors; every holder sends all ranks the same share."""
     own, seconds = played.groups[0], 0.0
     for codec, sizes in sent.vectors.items():
         if codec is not None:
@@ -297,14 +316,14 @@ def _decoding_s(played: _Played, sent: _Sent) -> float:
 def _spread(
     fabric: Fabric, own: Sequence[int], codec: TableCodec | None, backward: bool
 ) -> tuple[list[Path], Floats, Floats]:
-    """Of every rank of a group: loads of what it sends evenly to all (or gets back), latency, and share on coded levels."""
+    """Return per rank: loads of bytes sent evenly to its group (or received), latency (s), share on encoded levels."""
     ratios = {LINK_LEVELS.index(one): codec.ratio for one in codec.levels} if codec else {}
     loads, latency, coded = patterns.spread(fabric, np.array(own), ratios, backward)
     return [*loads], latency, coded
 
 
 def _facts(plan: RecommendationPlan, played: _Played, timeline: Timeline, what_if: tuple[str, ...]) -> SimulatedTables:
-    """Phases in order, each from the end of the one before, and what links carried."""
+    """Return the simulated step: phases in order, each from the end of the one before, and the use of links."""
     phases, now = [], 0.0
     for name, tasks in played.phases.items():
         over = float(timeline.arrival_s[tasks].max())

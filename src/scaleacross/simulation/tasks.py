@@ -1,4 +1,4 @@
-"""What a simulation is made of: computations at a rate and flows along links, and when each of them happened."""
+"""Data types of a simulation: tasks (computations on devices, flows along links), their graph, and their times."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 Path = Sequence[tuple[int, float]]
-"""(link, how many like this flow cross it together) pairs."""
+"""(link, bytes on the link per byte of the flow) pairs."""
 
 
 class Task(NamedTuple):
-    """One computation (``seconds`` on ``device``) or one flow (``size_bytes`` along ``path``).
+    """One computation on ``device`` or one flow along ``path``.
 
     Attributes:
-        name: for people.
+        name: name in messages.
         amount: seconds of computation at full speed, or bytes.
         path: links of a flow; None for a computation.
-        device: where a computation runs.
-        latency_s: from end to arrival.
-        cap_bytes_per_s: what the flow reaches alone.
+        device: device of a computation.
+        latency_s: time from end to arrival.
+        cap_bytes_per_s: largest rate of the flow, however free its links are.
         holds: devices of which the flow keeps ``held_fraction`` from computations.
     """
 
@@ -40,7 +40,7 @@ class Task(NamedTuple):
 
 
 def computation(name: str, seconds: float, device: int | None = None) -> Task:
-    """A task without a path."""
+    """Return a task without a path."""
     return Task(name, seconds, None, device, 0.0, np.inf, (), 0.0)
 
 
@@ -49,10 +49,10 @@ class TaskGraph:
     """Tasks and what they wait for.
 
     Attributes:
-        kinds: equal tasks are one of these.
-        of: (tasks,) kind of each.
-        waits: (waits,) n for the arrival of task n, ~n for its end alone; task after task.
-        first_wait: (tasks + 1,) where the waits of each begin.
+        kinds: the distinct tasks.
+        of: (tasks,) index in ``kinds`` of each task.
+        waits: (waits,) n for the arrival of task n, ~n for its end alone; the waits of task 0 first, then of task 1, …
+        first_wait: (tasks + 1,) index in ``waits`` at which those of each task begin.
     """
 
     kinds: Sequence[Task]
@@ -63,11 +63,11 @@ class TaskGraph:
 
 @dataclass(frozen=True)
 class Timeline:
-    """When everything happened, s: arrays over tasks in the order in which they were added. ``arrival_s`` = end + latency.
+    """Start, end and arrival of every task, s: (tasks,) arrays. ``arrival_s`` = end + latency.
 
     Attributes:
-        kinds: equal tasks are one of these.
-        of: (tasks,) kind of each.
+        kinds: the distinct tasks.
+        of: (tasks,) index in ``kinds`` of each task.
     """
 
     kinds: Sequence[Task]
@@ -77,10 +77,10 @@ class Timeline:
     arrival_s: Floats
 
     def task(self, number: int) -> Task:
-        """The task of a number."""
+        """Return the task of a number."""
         return self.kinds[int(self.of[number])]
 
     @property
     def total_s(self) -> float:
-        """Last arrival."""
+        """Time of the last arrival, s."""
         return float(self.arrival_s.max(initial=0.0))

@@ -1,17 +1,21 @@
-"""What-if options of a replay, as words: what is slower or lost.
+"""What-if options of ``simulate``, parsed into a ``Disturbance``: what is slower or lost than the plan states.
 
 * ``jitter=0.02``                   every action's seconds vary, standard deviation 2 % (of the logarithm); ``seed=1`` draws
-                                    others, and where hashed flows fall
-* ``host-jitter=0.03``              every host has a pace of its own for the step, standard deviation 3 % (of the logarithm)
-* ``straggler=POSITION:1.3``        the accelerator at a position computes 1.3 times as long (with the neighbours that are alike)
-* ``slow=zone:0.5``                 a link level is left with half of its capacity; ``slow=building-a/building-b:0.5`` a trunk
+                                    others, and other links for hashed flows
+* ``host-jitter=0.03``              every host has its own pace for the step, standard deviation 3 % (of the logarithm)
+* ``straggler=POSITION:1.3``        the accelerator of this global rank computes 1.3 times as long (with its equivalent
+                                    neighbours)
+* ``slow=zone:0.5``                 a link level keeps half of its capacity; ``slow=building-a/building-b:0.5`` an
+                                    inter-building link
 * ``lost-plane=building``           one of the planes that the topology states for a level is lost
 * ``lost-rack=building-a:3``        fault units with an accelerator in the rack (from 0) stop, the others take over their
-                                    micro-batches; of several racks, all of their units
+                                    micro-batches; with several racks, all of their units stop
 * ``sync-every=50:4``               replicas average their parameters once in 50 steps, a part in each step, in 4 bits a
-                                    parameter (without ``:4`` in as many as gradients take): DiLoCo, not synchronous training
+                                    parameter (without ``:4`` in as many bits as gradients): DiLoCo, not synchronous
+                                    training
 
-Options add up: a level that is slow and lacks a plane has the product of both shares. The same one stated twice is refused.
+Options combine: a level that is slow and lacks a plane gets the product of both shares. An option stated twice is
+refused.
 """
 
 from __future__ import annotations
@@ -38,15 +42,15 @@ Ints = npt.NDArray[np.int_]
 SYNC: Final = "sync-every"
 OPTIONS: Final = ("jitter", "host-jitter", "seed", "straggler", "slow", "lost-plane", "lost-rack", SYNC)
 OUTER_BYTES: Final = 8
-"""Per parameter, beside the optimizer's: its value at the last synchronization and the momentum of the outer step, in fp32."""
+"""Bytes per parameter beyond the optimizer's: last synchronized value and momentum of the outer step, in fp32."""
 OF_TABLES: Final = ("straggler", "slow", "lost-plane")
 
 
 def disturbance_of(options: Sequence[str], plan: Plan | None, topology: Topology) -> Disturbance:
-    """What ``options`` say; ``plan``: None for a recommendation plan, which knows those of ``OF_TABLES``.
+    """Parse ``options``; ``plan`` is None for a recommendation plan, which accepts those of ``OF_TABLES`` only.
 
     Raises:
-        InputError: an option that is none, or that the plan or its topology does not have.
+        InputError: an unknown option, or one that the plan or its topology does not have.
     """
     jitter, by_host, stragglers = 0.0, 0.0, {}
     seed: int | None = None
@@ -91,7 +95,7 @@ def disturbance_of(options: Sequence[str], plan: Plan | None, topology: Topology
 
 
 def notes_on(options: Sequence[str], plan: Plan) -> tuple[str, ...]:
-    """What somebody who reads the step with these options has to know."""
+    """Return notes for a reader of a step that was simulated with these options."""
     if not any(option.startswith(SYNC) for option in options):
         return ()
     note = (
@@ -122,7 +126,7 @@ def _whole(option: str, text: str, most: float = 1e9) -> int:
 
 
 def _refuse_repeated(options: Sequence[str]) -> None:
-    """Of two figures for the same thing one would be dropped."""
+    """Refuse two options for the same thing, of which one would be dropped."""
     seen: dict[tuple[str, str], str] = {}
     for option in options:
         name, _, value = option.partition("=")
@@ -160,7 +164,7 @@ def _lost_plane(level: str, topology: Topology) -> tuple[int, float]:
 
 
 def _units_of_rack(option: str, value: str, plan: Plan, topology: Topology) -> Ints:
-    """Fault units (``dp_replicate`` groups) with an accelerator in a rack."""
+    """Return the fault unit (``dp_replicate`` group) of every accelerator in a rack."""
     name, _, number = value.partition(":")
     base, rack = 0, _whole(option, number)
     for share in plan.placement.fill:
@@ -185,8 +189,10 @@ def _units_of_rack(option: str, value: str, plan: Plan, topology: Topology) -> I
 
 
 def _replicated_share(option: str, value: str, plan: Plan) -> float:
-    """Bytes that replicas send per step over those of their gradients: all parameters in so many steps, a part in each of them
-    (Streaming DiLoCo, arXiv 2501.18512)."""
+    """Return the bytes that replicas send per step over those of their gradients.
+
+    All parameters travel once per period, a part in each step (Streaming DiLoCo, arXiv 2501.18512).
+    """
     if plan.degrees.dp_replicate == 1:
         raise InputError(
             f"what-if '{option}': the plan has one replica, and shards of one replica cannot drift apart; plan with "
@@ -201,7 +207,7 @@ def _replicated_share(option: str, value: str, plan: Plan) -> float:
 
 
 def _left_with(lost: Sequence[Ints], plan: Plan) -> int:
-    """Micro-batches of the fault units that are left: states are complete only in whole groups.
+    """Return the micro-batches of each remaining fault unit; states are complete only in whole units.
 
     Raises:
         InputError: none is left.

@@ -1,1 +1,1 @@
-"""What a training step means: which computation, collective and message waits for which, written once."""
+"""The step graph: which computation, collective and message of a training step waits for which."""

@@ -1,8 +1,8 @@
-"""Recorded actions, repeated for all micro-batches, as one graph: a few operations on arrays for all nodes at once.
+"""Assembles recorded actions, repeated for all micro-batches, into one step graph; called by ``program``.
 
-An *occurrence* is one action of one class of ranks (``repeats``): what was recorded, and its micro-batch. A reference and an
-occurrence make a *thing*: computations of all occurrences one after another, then keys, each as often as there are micro-batches
-it stands for. Things become nodes in the order in which they are first asked for.
+An *occurrence* is one action of one rank class (``repeats``): a record and a micro-batch. A *thing* is the meaning of a
+reference in an occurrence. Things are numbered: computations of all occurrences first, then keys, each once for every
+micro-batch that it stands for. Things become nodes in the order in which they are first asked for.
 """
 
 from __future__ import annotations
@@ -19,36 +19,39 @@ from scaleacross.step.repeats import Repeats
 
 
 class Row(NamedTuple):
-    """What a class does: a record of every sort of occurrence, and which occurrence is of which sort."""
+    """Actions of a rank class: one record per sort of occurrence, and the sort of every occurrence."""
 
     records: Sequence[Recorded]
     repeats: Repeats
 
 
 def assemble(recorder: Recorder, rows: Mapping[int, Row]) -> StepGraph:
-    """The graph of all classes of ranks.
+    """Return the graph of all rank classes.
 
     Args:
-        rows: class -> what it does.
+        rows: rank class -> its actions.
 
     Raises:
-        InputError: a message is waited for that nobody sends.
+        InputError: a rank waits for a message that no rank sends.
     """
     things = _Things(recorder, rows)
     columns = _Columns(rows)
     asking, (refs, kinds) = columns.all(columns.asks)
     asked = things.of(refs, asking)
+    # whoever asks for a thing first makes it a node; later askers refer to the same node
     is_first = things.first_of(asked) == np.arange(len(asked))
     things.node[asked[is_first]] = np.arange(int(is_first.sum()))
     of, ref = kinds[is_first], refs[is_first]
     key = np.where(ref >= KEYED, ref - KEYED, -1)
 
     waiting, (waits, others, back) = columns.all(columns.waits)
+    # ``back`` is 1 where the awaited node belongs to the previous occurrence
     target, other = things.node[things.of(waits, waiting)], things.node[things.of(others, waiting - back)]
     sending, (sends,) = columns.all(columns.sends)
     sent = things.node[things.of(sends, sending)]
     called, call_before = _followed(np.flatnonzero(things.lane[key] >= 0), things.lane[key])
     follows, sent_before = _followed(sent, of)
+    # a call waits for the arrival of the previous call on its lane, a message only for the end of the previous one
     targets = np.concatenate([called, target, follows])
     order = np.argsort(targets, kind="stable")
     graph = StepGraph(
@@ -70,6 +73,7 @@ def assemble(recorder: Recorder, rows: Mapping[int, Row]) -> StepGraph:
 
 
 def _refuse_unsent(graph: StepGraph, sent: Ints) -> None:
+    """Raise if a message of the graph is not among those ``sent``."""
     unsent = graph.is_message.copy()
     unsent[sent] = False
     if unsent.any():
@@ -78,7 +82,7 @@ def _refuse_unsent(graph: StepGraph, sent: Ints) -> None:
 
 
 def _followed(nodes: Ints, lanes: Ints) -> tuple[Ints, Ints]:
-    """Of ``nodes`` in order those that have one before them on the same lane, and that one; ``lanes``: of every node."""
+    """Return the ``nodes`` that follow another on the same lane, and that other; ``lanes``: (nodes of the graph,)."""
     order = np.argsort(lanes[nodes], kind="stable")
     ordered = nodes[order]
     same = lanes[ordered[1:]] == lanes[ordered[:-1]]
@@ -86,13 +90,16 @@ def _followed(nodes: Ints, lanes: Ints) -> tuple[Ints, Ints]:
 
 
 class _Things:
-    """What references mean in every occurrence.
+    """Numbers of things, and their nodes.
 
     Attributes:
-        node: (things,) number of the node.
-        lane: (keys + 1,) communicator of calls that follow one another, else -1; the last is for what has no key.
-        computed: (occurrences,) first computation, a thing.
-        span: class -> its first occurrence, and the first of the next class.
+        node: (things,) node of each thing; -1 until it is asked for.
+        lane: (keys + 1,) communicator of calls that follow one another, else -1; the last entry is for nodes without a
+            key.
+        computed: (occurrences,) thing of the first computation.
+        key: (keys,) thing of each key's first micro-batch.
+        repeats: (keys,) 1 if the key stands for another node in every micro-batch, else 0.
+        span: rank class -> its first occurrence, and the first of the next class.
     """
 
     def __init__(self, recorder: Recorder, rows: Mapping[int, Row]) -> None:
@@ -114,7 +121,7 @@ class _Things:
             self.lane[key] = numbers[lane]
 
     def of(self, ref: Ints, occurrence: Ints) -> Ints:
-        """The thing that each reference means in its occurrence."""
+        """Return the thing of each reference in its occurrence."""
         out: Ints = self.computed[occurrence] + ref
         keyed = ref >= KEYED
         key = ref[keyed] - KEYED
@@ -122,20 +129,22 @@ class _Things:
         return out
 
     def first_of(self, things: Ints) -> Ints:
-        """Where each of ``things`` stands first."""
+        """Return the index in ``things`` at which each of them stands first."""
         at = np.empty(len(self.node), dtype=np.int64)
-        at[things[::-1]] = np.arange(len(things))[::-1]  # of equal ones the last assignment holds
+        at[things[::-1]] = np.arange(len(things))[::-1]  # the last assignment wins, so the lowest index remains
         first: Ints = at[things]
         return first
 
 
 class _Columns:
-    """Columns of every recorded action, told apart by the action before it.
+    """Columns of every pair of sorts (an action and the action before it), since ``BEFORE`` means the ends of the
+    latter.
 
     Attributes:
-        asks: reference, kind.
-        waits: who waits, for whom, and 1 where that one is of the occurrence before.
-        sends: reference.
+        asks: per pair, (2, asks) reference and kind.
+        waits: per pair, (3, waits) who waits, for whom, and 1 where the latter belongs to the occurrence before.
+        sends: per pair, (1, sends) reference.
+        kinds: (occurrences,) pair of each occurrence.
     """
 
     def __init__(self, rows: Mapping[int, Row]) -> None:
@@ -160,12 +169,12 @@ class _Columns:
         self.waits.append(np.stack([np.repeat(waits, times), others, back]))
 
     def all(self, table: Sequence[Ints]) -> tuple[Ints, Ints]:
-        """The columns of ``table`` for all occurrences one after another: which occurrence, and (columns, all) values."""
+        """Return the columns of ``table`` for all occurrences in order: occurrence of each, and (rows, all) values."""
         return _repeated(table, self.kinds)
 
 
 def _repeated(table: Sequence[Ints], kinds: Ints) -> tuple[Ints, Ints]:
-    """The columns of ``table[kind]`` for all ``kinds`` one after another: which of ``kinds``, and (columns, all) values."""
+    """Return the columns of ``table[kind]`` for all ``kinds`` in order: index in ``kinds``, and (rows, all) values."""
     lengths = np.array([columns.shape[1] for columns in table], dtype=np.int64)
     firsts, times = np.cumsum(lengths) - lengths, lengths[kinds]
     which = np.repeat(np.arange(len(kinds)), times)
@@ -174,7 +183,7 @@ def _repeated(table: Sequence[Ints], kinds: Ints) -> tuple[Ints, Ints]:
 
 
 def _told(things: _Things, who: int, row: Row) -> tuple[list[Entry], list[Side]]:
-    """What a class does in order, and the transfers that run meanwhile, with the numbers of their nodes."""
+    """Return what a rank class does in order, and its concurrent transfers, with their nodes."""
     refs: list[int] = []
     occurrences: list[int] = []
     done = [row.records[sort] for sort in row.repeats.sort.tolist()]
@@ -197,11 +206,11 @@ def _told(things: _Things, who: int, row: Row) -> tuple[list[Entry], list[Side]]
 
 
 def _course(things: _Things, who: int, row: Row) -> Course:
-    """What a class does in order, as arrays."""
+    """Return what a rank class does in order, as arrays."""
     numbers: dict[str, int] = {}
 
     def columns(values: Iterable[tuple[int, int, str]]) -> Ints:
-        """Entry, reference and component of each."""
+        """Return (3, n) entry, reference, and number of the component."""
         kept = [(entry, ref, numbers.setdefault(component, len(numbers))) for entry, ref, component in values]
         return np.array(kept, dtype=np.int64).reshape(-1, 3).T
 

@@ -1,7 +1,8 @@
-"""A training step as a graph: computations, collective calls and messages, and what each of them waits for.
+"""Data types of the step graph: computations, collective calls and messages, and what each of them waits for.
 
-Ranks that do the same are one class (``setting.RankClasses``); a call has one node for all classes of its group. A node states an
-amount and a lane, never a duration: seconds of a collective are a matter of the reading (simulation, step time).
+Equal ranks are one class (``setting.RankClasses``). A call has one node for all classes of its group. A node of
+communication states bytes and a lane, never a duration: the reader of the graph determines seconds
+(``simulation.lowering``).
 
     lane of a computation   its class of ranks: one at a time, in order
     lane of a call          its communicator (class of groups), where calls follow one another; none otherwise
@@ -25,7 +26,7 @@ Key = tuple[object, ...]
 
 
 class Computation(NamedTuple):
-    """``seconds`` of work of one class of ranks, without what concurrent transfers take from it."""
+    """``seconds`` of work of one rank class at full speed; concurrent transfers may slow it down."""
 
     component: str
     pipeline_rank: int
@@ -34,9 +35,9 @@ class Computation(NamedTuple):
 
 
 class Call(NamedTuple):
-    """``num_calls`` (real) calls of each of ``ops`` in a row in one class of groups.
+    """``num_calls`` (a real number) consecutive calls of each of ``ops`` in one class of groups.
 
-    ``holds_ranks``: it runs concurrently with computation, from which it takes multiprocessors.
+    ``holds_ranks``: it is concurrent with computation, from which it takes multiprocessors.
     """
 
     use: str
@@ -58,9 +59,10 @@ Node = Computation | Call | Message
 
 
 class Entry(NamedTuple):
-    """What a class of ranks does next: a node of a component, over when it ends (computation) or arrives (all others).
+    """One entry in the story of a rank class: a node of a component, done when it ends (computation) or arrives (all
+    others).
 
-    ``gates`` are nodes that it may have waited for, with the component that their waiting belongs to.
+    ``gates`` are nodes that it may wait for, each with the component to which that waiting is accounted.
     """
 
     component: str
@@ -70,12 +72,13 @@ class Entry(NamedTuple):
 
 
 class Course(NamedTuple):
-    """The entries of a class of ranks as arrays.
+    """The story of a rank class as arrays.
 
     Attributes:
-        names: of components.
-        component, node: (entries,) number in ``names``, and node.
-        gated, gate, waited: (gates,) which entry it is a gate of, its node, and the component that waiting for it belongs to.
+        names: names of components.
+        component, node: (entries,) index in ``names``, and node.
+        gated, gate, waited: (gates,) entry that has the gate, node of the gate, and component to which waiting is
+            accounted.
     """
 
     names: Sequence[str]
@@ -87,7 +90,7 @@ class Course(NamedTuple):
 
 
 class Side(NamedTuple):
-    """A transfer that runs concurrently with the story of its ranks: for the timeline."""
+    """A transfer that runs concurrently with the story of its ranks; only the timeline uses it."""
 
     component: str
     node: int
@@ -96,18 +99,20 @@ class Side(NamedTuple):
 
 @dataclass
 class StepGraph:
-    """The nodes of a step in the order in which somebody first asked for them.
+    """The nodes of a step, in the order in which they were first asked for.
 
     Attributes:
-        kinds: equal nodes are one of these.
-        of: (nodes,) kind of each.
-        waits: (waits,) n for the arrival of node n, ~n for its end alone (its last byte has left); node after node.
-        first_wait: (nodes + 1,) where the waits of each begin.
-        begins: class of ranks -> (actions,) first computation of each of its actions.
-        keys: what tells calls and messages apart (``recording``): of a message sender, down, virtual stage, letter.
+        ranks: rank class -> its schedule and work.
+        kinds: the distinct nodes.
+        of: (nodes,) index in ``kinds`` of each node.
+        waits: (waits,) n for the arrival of node n, ~n for its end alone (its last byte has left).
+        first_wait: (nodes + 1,) index in ``waits`` at which those of each node begin.
+        begins: rank class -> (actions,) first computation of each of its actions.
+        keys: keys of calls and messages (``recording``); that of a message is sender, down, virtual stage, letter,
+            micro-batch.
         key, micro_batch: (nodes,) number of each node's key, -1 for a computation, and its micro-batch.
-        tell: class of ranks -> what it does in order, and the transfers that run meanwhile.
-        course: the former as arrays, without labels.
+        tell: rank class -> what it does in order, and its concurrent transfers.
+        course: rank class -> what it does in order, as arrays without labels.
     """
 
     setting: Setting
@@ -126,7 +131,7 @@ class StepGraph:
 
     @cached_property
     def is_message(self) -> NDArray[np.bool_]:
-        """(nodes,)"""
+        """(nodes,) whether each node is a message."""
         return np.array([isinstance(kind, Message) for kind in self.kinds], dtype=np.bool_)[self.of]
 
     @cached_property
@@ -138,20 +143,20 @@ class StepGraph:
         return {(*self.keys[key][:-1], micro_batch): number for key, micro_batch, number in found}
 
     def node(self, number: int) -> Node:
-        """The node of a number."""
+        """Return the node of a number."""
         return self.kinds[int(self.of[number])]
 
     def waits_of(self, number: int) -> list[int]:
-        """What a node waits for."""
+        """Return what a node waits for: n for the arrival of node n, ~n for its end alone."""
         found: list[int] = self.waits[self.first_wait[number] : self.first_wait[number + 1]].tolist()
         return found
 
     def story(self, who: int) -> list[Entry]:
-        """What a class of ranks does in order."""
+        """Return what a rank class does, in order."""
         return self._tale(who)[0]
 
     def concurrent(self, who: int) -> list[Side]:
-        """Transfers that run meanwhile."""
+        """Return the transfers that run concurrently with the story of a rank class."""
         return self._tale(who)[1]
 
     def _tale(self, who: int) -> tuple[list[Entry], list[Side]]:

@@ -1,7 +1,7 @@
-"""The program of a training step: what every class of ranks computes and sends, and what waits for what.
+"""Builds the step graph: work and messages of every rank class, and all waits. ``simulation.replay`` calls it.
 
-A class of ranks runs its pipeline actions in the order of the plan. An action computes its layers, layer by layer or, where
-nothing else falls between, all at once (``layers``). Concurrently travel:
+A rank class runs its pipeline actions in the order of the plan. An action computes its layers one by one or, where
+nothing happens between them, all at once (``layers``). Concurrent with computation are:
 
 * messages  to the next or previous stage, in the order of the sender; computation goes on unless the job says otherwise
 * gradients after the last backward pass of each layer, parameters before its first forward pass: layer after layer, one
@@ -29,19 +29,20 @@ from scaleacross.step.setting import STATES, RankClasses, RankWork, Setting
 
 
 def build(classes: RankClasses, setting: Setting, ranks: Mapping[int, RankWork]) -> StepGraph:
-    """The graph of one step.
+    """Build the graph of one step.
 
     Args:
-        ranks: class of ranks -> its schedule and work.
+        ranks: rank class -> its schedule and work.
 
     Raises:
-        InputError: a message is waited for that nobody sends.
+        InputError: a rank waits for a message that no rank sends.
     """
     recorder = Recorder(classes, setting, ranks)
     known: dict[tuple[object, ...], Repeats] = {}
     rows = {}
     for who, work in ranks.items():
         program = Program(recorder, who)
+        # classes of one pipeline rank with equal pace share the analysis of their row
         same = id(work.schedule), work.pipeline_rank, work.pace
         if same not in known:
             known[same] = repeats(program.row, program.special(), work.pace)
@@ -50,8 +51,10 @@ def build(classes: RankClasses, setting: Setting, ranks: Mapping[int, RankWork])
 
 
 class Neighbour(NamedTuple):
-    """Who holds the virtual stage ``stage``: class ``who``, of the next rank (``down``; the first after the last) or the one
-    before."""
+    """The rank class ``who`` that holds virtual stage ``stage``.
+
+    ``down``: it is of the next pipeline rank (the first after the last), else of the previous one.
+    """
 
     stage: int
     down: bool
@@ -59,14 +62,22 @@ class Neighbour(NamedTuple):
 
 
 GATHERING: Final[tuple[tuple[Kind, ...], ...]] = ((), (Kind.F,), (Kind.F, Kind.B, Kind.I))
-"""Passes that gather the parameters of their layers, by ``PASS_GATHERS``. Input gradients need them as whole backward passes do;
-weight gradients need activations alone."""
+"""Kinds of actions that gather the parameters of their layers, by ``PASS_GATHERS``. Input gradients need parameters, as
+whole backward passes do; weight gradients need activations only."""
 HAVING_GRADIENTS: Final = (Kind.B, Kind.W)
-"""Passes at whose end their layers have gradients of the weights."""
+"""Kinds of actions after which their layers have weight gradients."""
 
 
 class Program(Layers):
-    """One class of ranks on its way through its actions."""
+    """Records all actions of one rank class.
+
+    Attributes:
+        row: its actions in order.
+        parameters: (chunk, part) -> gather that the first forward pass of the part waits for.
+        gradients: reductions that the optimizer waits for.
+        first, last: chunk -> index of its first forward pass, and of its last action with weight gradients.
+        scatters, gathers: kinds of actions that scatter gradients, and that gather parameters.
+    """
 
     def __init__(self, graph: Recorder, who: int) -> None:
         super().__init__(graph, who)
@@ -80,14 +91,17 @@ class Program(Layers):
         self.gathers = GATHERING[PASS_GATHERS.get(self.setting.shard, 0)]
 
     def records(self, examples: Iterable[int]) -> list[Recorded]:
-        """What is done before the first action, in each of ``examples`` (indices in the row) and after the last one."""
+        """Record the work before all actions, each of ``examples`` (indices in the row), and the work after all."""
         before = self._recorded([], self._gather_parameters)
         actions = [self._recorded([BEFORE], partial(self._act, index, self.row[index])) for index in examples]
         return [before, *actions, self._recorded([BEFORE], self._finish)]
 
     def special(self) -> set[int]:
-        """Actions that are like no other: the first, and of every chunk those that gather parameters or reduce gradients; where
-        all-to-alls overlap with another micro-batch, also those that have none to overlap with."""
+        """Return indices of actions that are recorded each by itself.
+
+        These are the first action, and in every chunk the actions that gather parameters or reduce gradients. Where
+        all-to-alls overlap with another micro-batch, actions without one to overlap with are special too.
+        """
         alone = {i for i, a in enumerate(self.row) if self._alone(a)} if self.job.experts.overlap_fraction else set()
         return {0, *self.first.values(), *self.last.values(), *alone}
 
@@ -107,7 +121,7 @@ class Program(Layers):
         self._send(action)
 
     def _finish(self) -> None:
-        """Reduce what no action reduced, and update."""
+        """Record the reductions that no action started, and the optimizer."""
         if not self.job.overlap.gradient_reduce:
             for chunk in self.last:
                 parts = self._parts(chunk)
@@ -129,7 +143,7 @@ class Program(Layers):
         return self.graph.buckets(self.work.pipeline_rank, chunk)
 
     def _plain(self, index: int, action: Action) -> None:
-        """An action in one piece, or part by part where gradients leave or parameters arrive."""
+        """Record an action in one piece, or part by part where it gathers parameters or reduces gradients."""
         chunk = action.chunk
         gathers = self.first.get(chunk) == index and any(at == chunk for at, _ in self.parameters)
         reduces = self.last.get(chunk) == index and self.job.overlap.gradient_reduce and self._has_gradients()
@@ -148,6 +162,7 @@ class Program(Layers):
     # --- messages --------------------------------------------------------------------------------------------------------
 
     def _receive(self, action: Action) -> None:
+        """Let the action wait, idle, for its message: forward from the previous stage, backward from the next one."""
         forward = action.kind is Kind.F
         source = self._neighbour(action, not forward)
         if source is not None:
@@ -155,6 +170,7 @@ class Program(Layers):
             self._gate(self.graph.message(source.who, not source.down, cell), "idle")
 
     def _send(self, action: Action) -> None:
+        """Send the result: forward to the next stage, backward to the previous one; wait unless messages overlap."""
         forward = action.kind is Kind.F
         target = self._neighbour(action, forward)
         if target is None:
@@ -166,8 +182,7 @@ class Program(Layers):
             self._wait("pp", number, cell)
 
     def _neighbour(self, action: Action, ahead: bool) -> Neighbour | None:
-        """Who holds the next virtual stage (``ahead``) or the one before, as a message of ``action`` goes or comes from there;
-        None where none does."""
+        """Return the holder of the next (``ahead``) or previous virtual stage; None if no message is needed."""
         if action.kind is Kind.W:
             return None
         key = action.chunk, ahead
@@ -176,20 +191,25 @@ class Program(Layers):
         return self.neighbours[key]
 
     def _adjacent(self, stage: int, ahead: bool) -> Neighbour | None:
+        """Return the holder of the stage after or before ``stage``; None at the ends and on the own rank."""
         if self.schedule.is_last(stage) if ahead else self.schedule.is_first(stage):
             return None
         there = stage + 1 if ahead else stage - 1
         rank, mine, ranks = self.schedule.locate(there)[0], self.work.pipeline_rank, self.schedule.num_ranks
         if rank == mine:
             return None
+        # with two ranks each is both next and previous, so the higher one counts as next
         down = rank == (mine + 1) % ranks if ranks > 2 else rank > mine
         return Neighbour(there, down, self.graph.classes.neighbour(self.who, forward=down))
 
     # --- gradients and parameters ----------------------------------------------------------------------------------------
 
     def _states(self, chunk: int, part: int, parts: int, gather: bool, key: Key, after: list[int]) -> int | None:
-        """Reduce (or gather) one of ``parts`` of a chunk over all communicators, one after another; shards are not replicated
-        with every micro-batch."""
+        """Reduce (or gather) one of ``parts`` of a chunk over all communicators, one after another; return the last
+        call.
+
+        With shards (``key``), ``dp_replicate`` is left out: replicas reduce once per step, not with every micro-batch.
+        """
         work, last = self.work.chunks[chunk], None
         for use in STATES[-2::-1] if gather else STATES:
             if use == "dp_replicate" and key[0] == "shard":
@@ -201,13 +221,13 @@ class Program(Layers):
         return last
 
     def _reduce(self, chunk: int, part: int, parts: int) -> None:
-        """Gradients of a part of a chunk, once its last micro-batch has run backward."""
+        """Reduce the gradients of a part of a chunk, after the backward pass of its last micro-batch."""
         done = self._states(chunk, part, parts, False, ("gradients",), self.after)
         if done is not None:
             self.gradients.append(done)
 
     def _gather_parameters(self) -> None:
-        """Updated parameters, in the order in which forward passes need them."""
+        """Gather updated parameters at the start of the step, in the order in which forward passes need them."""
         if self.setting.shard == "none" or self.gathers:
             return
         order = sorted(self.first, key=lambda chunk: self.first[chunk])
@@ -223,7 +243,7 @@ class Program(Layers):
             self._gate(last, "dp")
 
     def _sharded(self, index: int, action: Action) -> None:
-        """An action whose parameters are gathered layer by layer, or whose gradients are scattered, or both."""
+        """Record an action layer by layer, with gathers of its parameters, scatters of its gradients, or both."""
         chunk, pieces = action.chunk, self._layers_of(action.chunk)
         ahead = self.job.overlap.shard_prefetch
         gathers, reduced = action.kind in self.gathers, None
@@ -233,6 +253,7 @@ class Program(Layers):
             following, start = None, [*self.after, *([] if gathered is None else [gathered])]
             if gathered is not None:
                 self._gate(gathered, "dp")
+            # the gather of the next layer starts before this layer's computation, with ``shard_prefetch``
             if gathers and ahead and piece + 1 < pieces:
                 following = self._states(chunk, piece + 1, pieces, True, ("shard", *at), start)
             self._layers(index, action, piece, pieces)
@@ -249,7 +270,7 @@ class Program(Layers):
             self._wait("dp", reduced, cell)
 
     def _replicate(self, chunk: int, piece: int, pieces: int, reduced: int | None) -> None:
-        """The all-reduce of the shard over replicas, once per step."""
+        """All-reduce the shard of a piece over replicas, once per step."""
         size = self.setting.state_bytes(self.work.chunks[chunk], "dp_replicate", False) / pieces
         after = self.after if reduced is None else [reduced]
         key = ("gradients", chunk, piece)

@@ -1,12 +1,13 @@
-"""What an action adds to a graph, written down once and repeated for every micro-batch (``assembly``).
+"""Records what an action adds to a step graph; ``assembly`` repeats the record for every micro-batch.
 
-Nodes have *references* here, numbers only in the graph:
+``program`` and ``layers`` write the records. Nodes have *references* here, and numbers only in the graph:
 
     0, 1, ...       computations of the action
-    KEYED + n       a call or message by its key: whoever asks with the same key means the same node
-    BEFORE          all that the action before it ended with
+    KEYED + n       a call or message by its key: all who ask with the same key mean the same node
+    BEFORE          everything that the previous action ended with
 
-A key with ``MICRO_BATCH`` in it stands for another node in every micro-batch; a label may name the micro-batch in the same way.
+A key that contains ``MICRO_BATCH`` stands for another node in every micro-batch. A label may contain it in the same
+way.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ MICRO_BATCH: Final = "\0"
 
 @dataclass
 class Recorded:
-    """What one action adds.
+    """Record of one action.
 
     Attributes:
-        asks, kinds: somebody asks for a node by its reference; the first to ask says of which kind it is.
-        waits, others: who waits, and for whom.
-        sends: messages that leave, in order.
-        ends: what the next action waits for.
+        asks, kinds: reference of each node asked for, and its kind; the first to ask defines the kind.
+        waits, others: reference of a node that waits, and of the node that it waits for.
+        sends: messages that it sends, in order.
+        story, concurrent: its entries in order, and its concurrent transfers.
+        ends: references that the next action waits for.
     """
 
     asks: list[int] = field(default_factory=list)
@@ -48,11 +50,12 @@ class Recorded:
 
 @dataclass
 class Recorder:
-    """Keys and kinds of nodes of all classes of ranks, and the action that is being recorded.
+    """Keys and kinds of nodes of all rank classes, and the action that is being recorded.
 
     Attributes:
         keys: key -> number, in the order in which they were first recorded.
-        lanes: number of a key -> the communicator in which it follows the call before; only calls that do.
+        lanes: number of a key -> (use, group) of the communicator on which the call waits for the previous one.
+        kinds: distinct node -> number.
     """
 
     classes: RankClasses
@@ -66,7 +69,7 @@ class Recorder:
     _buckets: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def begin(self) -> Recorded:
-        """Record a new action."""
+        """Start the record of a new action and return it."""
         self.action = Recorded()
         return self.action
 
@@ -79,13 +82,13 @@ class Recorder:
         return ref
 
     def message(self, sender: int, down: bool, cell: Key) -> int:
-        """The message that ``sender`` sends to the next rank (``down``) or the previous one after ``cell``."""
+        """Ask for the message that ``sender`` sends to the next rank (``down``) or the previous one after ``cell``."""
         ref = self._keyed((sender, down, *cell))
         self._ask(ref, Message(sender, down))
         return ref
 
     def sends(self, sender: int, down: bool, cell: Key, after: Iterable[int]) -> int:
-        """``sender`` sends: after the computation, and after its message before in the same direction."""
+        """Send a message after ``after`` and after the sender's previous message in the same direction."""
         ref = self.message(sender, down, cell)
         self._wait(ref, after)
         self.action.sends.append(ref)
@@ -103,11 +106,11 @@ class Recorder:
         lane: bool = False,
         holds: bool = False,
     ) -> int | None:
-        """``count`` calls of each of ``ops`` in a row in the group of ``who``; their node, or None where nothing is sent.
+        """Ask for ``count`` consecutive calls of each of ``ops`` in the group of ``who``; None if nothing is sent.
 
-        Classes that ask with the same key are members of the same call: it starts when the last of them has come, and all leave
-        it together. ``lane``: after the call before on this communicator. ``lane`` and ``holds``: concurrent with computation,
-        from which it takes multiprocessors.
+        Classes that ask with the same key are members of one call, which starts when its last member is ready. With
+        ``lane`` it also waits for the previous call on its communicator. With ``lane`` or ``holds`` it is concurrent
+        with computation, from which it takes multiprocessors.
         """
         if (use, ops[0]) not in self.setting.size_bytes or size <= 0 or count <= 0:
             return None
@@ -122,15 +125,15 @@ class Recorder:
         return ref
 
     def tell(self, entry: Entry) -> None:
-        """The class does this next."""
+        """Append an entry to the story of the action."""
         self.action.story.append(entry)
 
     def aside(self, side: Side) -> None:
-        """This runs meanwhile."""
+        """Append a transfer that runs concurrently."""
         self.action.concurrent.append(side)
 
     def buckets(self, rank: int, chunk: int) -> int:
-        """Parts in which the gradients and parameters of a chunk of a pipeline rank travel, the same on all its classes."""
+        """Return the parts in which a chunk's gradients and parameters travel, equal for all classes of a rank."""
         if (rank, chunk) not in self._buckets:
             here = [one.chunks[chunk] for one in self.ranks.values() if one.pipeline_rank == rank]
             self._buckets[rank, chunk] = self.setting.buckets(here)

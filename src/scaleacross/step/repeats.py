@@ -1,4 +1,4 @@
-"""Which actions of a row are of one sort, so that one record stands for all of them."""
+"""Groups the actions of a row into sorts, so that one record serves all actions of a sort; called by ``program``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from scaleacross.step.graph import Ints
 
 
 class Repeats(NamedTuple):
-    """A row in *occurrences*: before its first action, its actions, after its last one.
+    """A row as *occurrences*: one before its first action, its actions, and one after its last action.
 
     Attributes:
-        example: sort -> one of its actions (index in the row); not for the first and the last sort, which are no actions.
-        sort: (occurrences,) of each.
-        pairs: (sort of the occurrence before, or -1, and own sort), each once.
-        pair: (occurrences,) which of ``pairs``.
-        micro_batch: (occurrences,) of each, 0 for what is no action.
+        example: index in the row of one action per sort, without the first and the last sort, which are no actions.
+        sort: (occurrences,) sort of each.
+        pairs: the distinct pairs (sort of the occurrence before, or -1; own sort).
+        pair: (occurrences,) index in ``pairs`` of each.
+        micro_batch: (occurrences,) micro-batch of each; 0 for the two that are no actions.
     """
 
     example: Sequence[int]
@@ -30,17 +30,17 @@ class Repeats(NamedTuple):
 
 
 def repeats(row: Sequence[Action], special: Collection[int], pace: Sequence[float]) -> Repeats:
-    """The sorts of a row: same kind, chunk and pace.
+    """Group a row's actions by kind, chunk and pace.
 
     Args:
-        special: indices of actions that are like no other.
-        pace: of every action.
+        special: indices of actions that form a sort of their own.
+        pace: pace of every action.
     """
     alike: dict[tuple[object, ...], int] = {}
     example: list[int] = []
     sort = [0]
     for index, action in enumerate(row):
-        # a kind by its identity: hashing a member of an enum runs Python
+        # the identity of a kind is faster than its hash, which runs Python code
         key = (index,) if index in special else (id(action.kind), action.chunk, pace[index])
         number = alike.setdefault(key, len(alike) + 1)
         if number > len(example):

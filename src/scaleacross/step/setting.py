@@ -1,4 +1,4 @@
-"""What a step graph is built from: the facts of a decision, and one class of equal ranks."""
+"""Inputs of a step graph: the facts of a decision (``Setting``), and the work of each rank class (``RankWork``)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from scaleacross.spec.step_work import ChunkWork
 
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
 STATES: Final = ("cp_states", "dp_shard", "expert", "dp_replicate")
-"""Uses of the groups that gradients and parameters travel in, in the order of a reduction."""
+"""Uses of the groups that reduce gradients and gather parameters, in the order of a reduction."""
 SHAPES: Final[Mapping[str, str]] = {"cp_states": "cp"}
-"""Group shapes of the uses that are not named after them."""
+"""Use -> shape of its groups, where the names differ."""
 
 
 class RankClasses(Protocol):
     """Classes of equal ranks and of their process groups; ``simulation.machine`` derives them from a placement."""
 
     def neighbour(self, block_class: int, forward: bool) -> int:
-        """Class of the next (``forward``) or previous pipeline rank."""
+        """Return the class of the next (``forward``) or previous pipeline rank."""
 
     def group_of(self, shape: str, block_class: int) -> int:
-        """Class of the process group of ``shape`` that the ranks of a class belong to."""
+        """Return the class of the process group of ``shape`` that contains the ranks of a class."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Setting:
     Attributes:
         size_bytes: (use, op) -> bytes of one call where they do not depend on the chunk; uses are tp, cp (keys and values;
             cp_inner and cp_outer where it has two levels), ep, pp and STATES. A use that is missing communicates nothing.
-        reduce_whole: tp collectives are all-reduces (no sequence parallelism).
+        reduce_whole: whether tp collectives are all-reduces (no sequence parallelism).
         keys_again, tokens_again: share of the exchanges of keys and values, and of tokens, that a backward pass repeats, by
             pipeline rank.
-        regathers: whether it gathers keys and values for its own attention, by pipeline rank.
-        replicated_share: bytes that replicas reduce between them, over those of all their gradients.
+        regathers: whether a backward pass gathers keys and values for its own attention, by pipeline rank.
+        replicated_share: bytes that replicas reduce among each other, over those of all their gradients.
     """
 
     job: Job
@@ -57,17 +57,17 @@ class Setting:
 
     @property
     def bucket_parameters(self) -> int:
-        """Parameters of a gradient bucket, as the job states it or as Megatron-Core takes it by default."""
+        """Parameters of a gradient bucket: the job's figure, or Megatron-Core's default."""
         return self.job.overlap.bucket_parameters or default_bucket(self.degrees.dp * self.degrees.cp)
 
     def state_op(self, use: str, gather: bool) -> Op:
-        """What gradients (or parameters, ``gather``) do in the groups of a use."""
+        """Return the operation of gradients (or parameters, ``gather``) in the groups of a use."""
         if gather:
             return "all_gather"
         return "all_reduce" if self.shard == "none" or use == "dp_replicate" else "reduce_scatter"
 
     def state_bytes(self, work: ChunkWork, use: str, gather: bool) -> float:
-        """Bytes of a chunk that one rank reduces (or gathers) in its group of a use."""
+        """Return the bytes of a chunk that one rank reduces (or gathers) in its group of a use."""
         each = self.job.gathered_bytes if gather else self.job.optimizer.reduce_bytes
         folded = self.degrees.expert_lanes > 1
         if use == "cp_states":
@@ -76,13 +76,14 @@ class Setting:
             return work.expert_parameters / (1 if folded else self.degrees.cp) * each
         if use == "dp_shard":
             return work.dense_parameters / self.degrees.cp * each
+        # replicas reduce only the shard of a rank: its part of dense parameters, and of the experts that it holds
         group = 1 if self.shard == "none" else self.degrees.dp_shard * self.degrees.cp
         over = self.degrees.ep * (self.degrees.cp if folded else 1)
         held = work.dense_parameters / group + work.expert_parameters / max(1.0, group / over)
         return held * each * self.replicated_share
 
     def buckets(self, chunks: Sequence[ChunkWork]) -> int:
-        """Parts in which the gradients and parameters of a chunk travel: the fewest of ``chunks``, one per class of ranks."""
+        """Return the parts in which gradients and parameters of a chunk travel: the fewest of any rank class."""
         return min(map(self._buckets, chunks))
 
     def _buckets(self, work: ChunkWork) -> int:
@@ -100,8 +101,8 @@ class RankWork:
     """One class of ranks: its schedule, its chunks, its pace.
 
     Attributes:
-        pipeline_rank: which row of the schedule it runs.
-        pace: seconds of an action over those stated, one per action: stragglers and jitter.
+        pipeline_rank: row of the schedule that it runs.
+        pace: seconds of every action over those stated: stragglers and jitter.
     """
 
     pipeline_rank: int

@@ -1,24 +1,22 @@
-"""Is a plan legal, does it fit, do its figures recompute? Solver-free: nothing here knows how the plan was found.
+"""Checks whether a plan is legal, fits in memory and recomputes, without knowledge of how the solver found it.
 
-Counted, with code that shares no formula with the solver and takes no part of ``plan_cost``:
+Counted, by code that shares no formula with the solver and uses no part of ``plan_cost``:
 
-V1 devices    every building exists, holds its share, and no host is cut in two; the shares add up to the degrees'
-              product
+V1 devices    every building exists and holds its share; no host is cut in two; shares add up to the degrees' product
 V2 rules      heads, sequence, layers, experts and batch divide; the schedule accepts its micro-batches; shard level and
-              degrees agree; stated layers fill every stage and add up; batch shares name the replicas there are and add up
-V3 memory     bytes of every pipeline rank are those counted layer by layer and action by action, and fit its accelerator
-V4 placement  group shapes and replica classes, rank by rank from the device list (not by the arithmetic that the solver uses)
+              degrees agree; stated layers add up and fill every stage; batch shares match the replicas and add up
+V3 memory     bytes of every pipeline rank equal the count by layer and action, and fit its accelerator
+V4 placement  group shapes and replica classes, rank by rank from the device list (not by the solver's arithmetic)
 V8 failures   no zone (building) holds more data-parallel replicas than the job allows to lose
 
-Recomputed with the cost model, on the groups and replica classes of V4: an error of the cost model itself is not found here. For
-that there are the simulation (``scaleacross verify --deep``) and the measured runs of ``docs/accuracy.md``.
+Recomputed with the cost model, on the groups and replica classes of V4. Errors of the cost model itself are left to the
+simulation (``scaleacross verify --deep``) and to the measured runs of ``docs/accuracy.md``.
 
 V5 figures    step time, its interval, components, traffic and collectives recompute from the decision alone
-V6 proof      the objective is the step time or what a step spends, no bound exceeds it, and the gap follows from both
-V7 spending   joules or currency units per step recompute, with the groups that cross buildings counted rank by rank, and the
-              limits are met
+V6 proof      the objective is step time or spending of a step, no bound exceeds it, and the gap follows from both
+V7 spending   joules or currency units per step recompute, with groups across buildings counted; limits are met
 V9 network    every choice is possible on the groups counted, budgets are kept, its stated figures recompute
-V10 target    the job's target expresses the decision; which targets do is as the plan states
+V10 target    the job's target expresses the decision; the targets that do are those that the plan states
 V11 goodput   the useful share of the time recomputes, and failures of hosts hit as many fault units as are counted
 """
 
@@ -95,11 +93,12 @@ __all__ = [
 
 Places = NDArray[np.int64]
 STATE_ANEW: Final = " (of an older version? 'scaleacross evaluate PLAN -o DIR' states its decision by today's laws)"
-"""Way out where the decision is legal and figures beside it are not those of the laws."""
+"""Advice where the decision is legal, but its stated figures do not recompute."""
 
 
 def verify(plan: Plan, errors: StepErrors | None = None) -> None:
-    """Check V1–V11; with the constants of intervals, that of the step time too.
+    """Run the checks V1–V11 on ``plan``; with the constants of intervals (``errors``), also check the interval of its
+    step time.
 
     Raises:
         VerificationError: everything that is wrong, one line each.
@@ -114,7 +113,7 @@ def verify(plan: Plan, errors: StepErrors | None = None) -> None:
         work = replayed_work(problem.job, problem.profile, problem.topology, plan.decision)
         memory = counted_memory(problem, plan.decision, layout)
         wrong = list(v3_memory(plan.memory, memory, TOLERANCE))
-        # settings that a user brings may fill the memory: ``evaluate`` notes it
+        # settings that a user supplies may use the headroom: ``evaluate`` notes it
         wrong += takes_headroom(memory) if plan.report.status != "evaluated" else ()
         wrong += [*v5_figures(plan, cost, recomputed_states(problem, plan), work), *v6_proof(plan)]
         wrong += () if errors is None else v5_interval(plan, problem, errors)
@@ -134,7 +133,7 @@ def verify(plan: Plan, errors: StepErrors | None = None) -> None:
 
 
 def recompute(problem: Problem, decision: Decision) -> PlanCost:
-    """The cost of a decision from group shapes that are counted rank by rank (V4)."""
+    """Return the ``PlanCost`` of a decision from group shapes that are counted rank by rank (V4)."""
     shapes, layout = counted_shapes(problem.topology, decision), counted_layout(problem.topology, decision)
     return _priced(problem, decision, shapes, layout)
 
@@ -144,7 +143,7 @@ def _priced(problem: Problem, decision: Decision, shapes: Mapping[str, GroupShap
 
 
 def illegal(problem: Problem, decision: Decision) -> Iterator[str]:
-    """V1 and V2: what is wrong with a decision, with the numbers; nothing when it is legal."""
+    """Yield every violation of V1, V2, V8 and V10 by a decision, with its numbers; nothing if it is legal."""
     if decision.placement is None:
         yield "V1: there is no placement"
         return
@@ -233,7 +232,7 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
 
 
 def _v2_some_layers(problem: Problem, decision: Decision) -> Iterator[str]:
-    """Recomputation of some layers: a whole number in every chunk, of layers that are alike and wait in no host."""
+    """V2 of partial recomputation: a whole number of layers in every chunk, of one kind, without offload."""
     profile, policies, pp = problem.profile, decision.stage_recompute, decision.degrees.pp
     by_stage = decision.recompute == BY_STAGE
     if (
@@ -259,7 +258,7 @@ def _v2_some_layers(problem: Problem, decision: Decision) -> Iterator[str]:
 
 
 def _v2_pins(job: Job, decision: Decision, has_experts: bool) -> Iterator[str]:
-    """What the job leaves open: degrees, number of accelerators, schedule, recompute policy, shard level."""
+    """V2 of settings that the job pins: degrees, number of accelerators, schedule, recompute policy, shard level."""
     for axis in DegreeRequest.model_fields:
         value = decision.degrees.model_dump()[axis]
         if not job.degrees.allows(axis, value):
@@ -281,7 +280,7 @@ def _v2_pins(job: Job, decision: Decision, has_experts: bool) -> Iterator[str]:
 
 
 def v10_target(problem: Problem, decision: Decision) -> Iterator[str]:
-    """V10: what the job's target cannot express; nothing while the batch does not divide, which V2 says."""
+    """V10: yield what the job's target cannot express; nothing if the batch does not divide, which V2 reports."""
     per_round = decision.degrees.dp * decision.pipeline.micro_batch_sequences
     if problem.job.global_batch_sequences % per_round == 0:
         for line in refused_by_own(problem.job, problem.profile, decision):
@@ -289,7 +288,7 @@ def v10_target(problem: Problem, decision: Decision) -> Iterator[str]:
 
 
 def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, GroupShape]:
-    """Group shapes of every axis, ``ep`` and ``expert``, by looking at every group rank by rank.
+    """Return the group shapes of every axis, ``ep`` and ``expert``, by inspection of every group rank by rank.
 
     Raises:
         ValueError: the decision has no placement.
@@ -307,9 +306,9 @@ def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, Group
 
 
 def places_of(topology: Topology, placement: Placement) -> Places:
-    """Per position, its child of every level: accelerator, scale-up domain, rack, zone, building, run of a region.
+    """Return (ranks, NUM_LEVELS) the child of every level that holds each global rank.
 
-    Children of a level have numbers of their own, in no particular order. Shape (positions, NUM_LEVELS).
+    Children are accelerator, scale-up domain, rack, zone, building and run of a region, numbered per level in no order.
     """
     rows = []
     names = [share.building for share in placement.fill]
@@ -322,16 +321,17 @@ def places_of(topology: Topology, placement: Placement) -> Places:
         domain = device.host if building.scale_up_domain == "host" else rack
         rows.append((position, domain, rack, device.zone, 0, runs[number], number))
     ids = np.array(rows, dtype=np.int64)
-    ids[:, 1:5] = ids[:, 1:5] * len(names) + ids[:, 6:]
+    ids[:, 1:5] = ids[:, 1:5] * len(names) + ids[:, 6:]  # distinct numbers in different buildings
     return ids[:, :NUM_LEVELS]
 
 
 def count_groups(places: Places, degree: int, stride: int, routes: Routes) -> GroupShape:
-    """Shape of the groups of an axis: the definition of ``GroupShape``, literally, from the set of children of each group."""
+    """Return the shape of an axis' groups by the definition of ``GroupShape``, from the children that groups touch."""
     ranks = np.arange(len(places)).reshape(-1, degree, stride).transpose(0, 2, 1).reshape(-1, degree)
     members, leaving, fanout = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
     exchanged, farthest, taken = np.zeros(NUM_LEVELS), np.ones((2, NUM_LEVELS)), np.zeros((2, NUM_LEVELS))
-    apart = (places[ranks] != places[ranks[:, :1]]).any(axis=1).T  # which groups touch two children, (levels, groups)
+    apart = (places[ranks] != places[ranks[:, :1]]).any(axis=1).T  # (levels, groups): the group touches two children
+    # outer: groups that cross the widest level that any group crosses; all groups if none crosses one
     outer = apart[np.flatnonzero(apart.any(axis=1)).max(initial=-1)] | ~apart.any()
     for level in range(NUM_LEVELS):
         inside = places[ranks, level + 1] if level + 1 < NUM_LEVELS else np.zeros_like(ranks)
@@ -374,7 +374,7 @@ def count_groups(places: Places, degree: int, stride: int, routes: Routes) -> Gr
 
 
 def _touched(children: Places, parents: Places) -> tuple[Places, Places, Places, Places]:
-    """Group, child, the child's parent and the group's ranks in it, one row for each child that a group touches."""
+    """Return group, child, the child's parent and the group's ranks in it, per child that a group touches."""
     group = np.repeat(np.arange(len(children)), children.shape[1])
     _, first, sizes = np.unique(
         group * (children.max() + 1) + children.reshape(-1), return_index=True, return_counts=True
@@ -383,12 +383,12 @@ def _touched(children: Places, parents: Places) -> tuple[Places, Places, Places,
 
 
 def _changes(children: Places) -> NDArray[np.bool_]:
-    """Where neighbours of a group, (groups, ranks), sit in different children."""
+    """Return (groups, ranks − 1) whether neighbours in a group lie in different children."""
     return np.asarray(children[:, 1:] != children[:, :-1])
 
 
 def _pairs(places: Places) -> NDArray[np.float64]:
-    """Neighbour pairs per outermost level on which they differ, (groups, ranks, levels) -> of the group reaching farthest."""
+    """Return (levels,) neighbour pairs by their outermost level, of the group with most pairs at the widest level."""
     differ = places[:, 1:] != places[:, :-1]
     outermost = NUM_LEVELS - 1 - np.argmax(differ[:, :, ::-1], axis=2)
     counts = np.stack([(outermost == level).sum(axis=1) for level in range(NUM_LEVELS)], axis=1)
@@ -396,5 +396,5 @@ def _pairs(places: Places) -> NDArray[np.float64]:
 
 
 def refused_rules(problem: Problem, decision: Decision) -> list[str]:
-    """V2 alone, for a decision whose placement is still to be chosen."""
+    """Return the violations of V2 and V10, for a decision whose placement is still open."""
     return list(_v2_rules(problem, decision))

@@ -1,4 +1,4 @@
-"""A recommendation plan recomputed from its job and decision alone: rules, memory, seconds, and every element stored once."""
+"""Verifies a recommendation plan from its job and decision alone: rules, memory, seconds, elements stored once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaleacross.workloads.recommendation import Dlrm
 
 
 def verify_recommendation(plan: RecommendationPlan) -> None:
-    """Recompute a plan.
+    """Recompute a plan and compare.
 
     Raises:
         VerificationError: a rule is broken, a memory overflows, rows or columns are missing, or a figure does not recompute.
@@ -57,7 +57,7 @@ def verify_recommendation(plan: RecommendationPlan) -> None:
 
 
 def _require_codecs(plan: RecommendationPlan, model: Dlrm) -> None:
-    """Codecs are measured ones of tables of the model, allowed there, and within the accuracy budget together."""
+    """Require measured codecs that the job allows for their tables and that keep the accuracy budget in total."""
     request, codecs = plan.job.compression, plan.decision.codecs
     if not codecs:
         return
@@ -89,7 +89,7 @@ def _rates(one: CodecFigures) -> tuple[float, float]:
 
 
 def _require_elements(plan: RecommendationPlan, model: Dlrm) -> None:
-    """Shards of every table cover it once (a copy on every rank: so often), and their weights fit what ranks say they hold."""
+    """Require shards that cover every table once (data-parallel: once per rank) and fit the ranks' stated memory."""
     placed = {placement.table: placement for placement in plan.decision.tables}
     weights = dict.fromkeys(range(len(plan.ranks)), 0.0)
     for table in model.expanded():

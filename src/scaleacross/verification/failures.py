@@ -1,4 +1,4 @@
-"""What failures take, counted rank by rank.
+"""Checks of a plan's figures about failures, with units and hosts counted rank by rank.
 
 V8   no zone (building) holds more data-parallel replicas than the job allows to lose
 V11  the goodput recomputes, and failures of hosts hit as many fault units as ranks of different units share hosts
@@ -20,7 +20,7 @@ from scaleacross.workloads.problem import Problem
 
 
 def v8_failures(problem: Problem, decision: Decision) -> Iterator[str]:
-    """Units of the job's failure domains that hold too many replicas of a placed decision."""
+    """Yield zones or buildings (the job's failure domains) that hold too many replicas of a placed decision."""
     wanted = problem.job.failure_domains
     if wanted is None:
         return
@@ -31,7 +31,7 @@ def v8_failures(problem: Problem, decision: Decision) -> Iterator[str]:
 
 
 def replicas_by_unit(topology: Topology, decision: Decision, level: str) -> dict[tuple[str, int], set[int]]:
-    """(building, zone) -> data-parallel replicas with an accelerator there, rank by rank; zone 0 for whole buildings."""
+    """Return (building, zone) -> data-parallel replicas with an accelerator there; zone 0 for whole buildings."""
     degrees, out = decision.degrees, defaultdict(set)
     if decision.placement is not None:
         for position, device in enumerate(devices(topology, decision.placement)):
@@ -42,7 +42,7 @@ def replicas_by_unit(topology: Topology, decision: Decision, level: str) -> dict
 
 
 def v11_goodput(problem: Problem, plan: Plan, step_s: float, tolerance: float) -> Iterator[str]:
-    """What is wrong with the stated goodput; nothing where the plan states none. ``tolerance`` is relative."""
+    """Yield what is wrong with the stated goodput; nothing if the plan states none. ``tolerance`` is relative."""
     stated = plan.goodput
     if stated is None:
         return
@@ -63,7 +63,7 @@ def v11_goodput(problem: Problem, plan: Plan, step_s: float, tolerance: float) -
 
 
 def _host_strikes(problem: Problem, decision: Decision, stated: Goodput, tolerance: float) -> Iterator[str]:
-    """Shares of host failures by units hit, against hosts counted rank by rank."""
+    """Yield wrong shares of host failures by the number of fault units hit, with hosts counted rank by rank."""
     on_host = defaultdict(set)
     placement = decision.placement
     if placement is None or stated.policy != "shrink":
@@ -84,7 +84,7 @@ def _host_strikes(problem: Problem, decision: Decision, stated: Goodput, toleran
 
 
 def recomputed_states(problem: Problem, plan: Plan) -> tuple[DegradedState, ...]:
-    """Degraded states, where the plan states any; those of an older version counted other failures and stay as they are."""
+    """Recompute the degraded states of a plan; those of an older version counted other failures and are kept."""
     if not any(state.what == "one host" for state in plan.degraded):
         return plan.degraded
     return degraded_states(problem.job, problem.profile, problem.topology, plan.decision)

@@ -1,4 +1,4 @@
-"""V5 and V6: what a plan states against what its decision costs, and what it calls proved against its own bounds."""
+"""V5 and V6: a plan's figures against those recomputed from its decision, and its proof against its own bounds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from scaleacross.spec.step_work import PipelineWork
 from scaleacross.workloads.problem import Problem
 
 TOLERANCE: Final = 1e-6
-"""Relative: far above floating-point noise, far below anything a model can claim."""
+"""Relative tolerance: far above floating-point noise, far below the accuracy of any model."""
 
 
 def v5_figures(
     plan: Plan, cost: PlanCost, degraded: Sequence[DegradedState], work: Mapping[str, PipelineWork]
 ) -> Iterator[str]:
-    """Every figure of the plan that does not recompute, and components that do not add up to the step."""
+    """Yield every figure of the plan that does not recompute, and components that do not add up to the step time."""
     stated = _figures(plan, plan.estimated, plan.placement, plan.degraded)
     computed = _figures(cost, cost.cost, cost.placement, degraded)
     if plan.work is not None:  # a plan of an older version states less
@@ -36,7 +36,7 @@ def v5_figures(
 
 
 def v5_interval(plan: Plan, problem: Problem, errors: StepErrors) -> Iterator[str]:
-    """Where measured step times are expected, and what that rests on, from the stated step time."""
+    """Yield wrong figures of the interval in which measured step times are expected, given the stated step time."""
     if plan.interval is None:  # a plan of an older version
         return
     follows = interval_of(errors, problem, plan.placement, plan.cost.step_s)
@@ -46,7 +46,7 @@ def v5_interval(plan: Plan, problem: Problem, errors: StepErrors) -> Iterator[st
 
 
 def _v5_simulated(plan: Plan, estimate: CostBreakdown) -> Iterator[str]:
-    """A simulated step in place of the estimate (simulating it again is not V5's): its rates follow from the estimate's."""
+    """Yield contradictions of the simulated step time and its rates with the estimate, without a new simulation."""
     if plan.simulated_s is None or not math.isclose(plan.simulated_s, plan.cost.step_s, rel_tol=TOLERANCE):
         yield f"V5: the step is stated as {plan.cost.step_s} s, its simulation as {plan.simulated_s} s"
     for name in ("tokens_per_s", "model_flop_per_s", "mfu"):
@@ -58,7 +58,7 @@ def _v5_simulated(plan: Plan, estimate: CostBreakdown) -> Iterator[str]:
 def _figures(
     source: Plan | PlanCost, step: CostBreakdown, placement: Placement, degraded: Sequence[DegradedState]
 ) -> dict[str, object]:
-    """What a plan and its cost state alike, as plain data."""
+    """Return the figures that a plan and its recomputed cost have in common, as plain data."""
     return {
         "step": step.model_dump(),
         "traffic": [level.model_dump() for level in source.traffic],
@@ -71,6 +71,7 @@ def _figures(
 
 
 def _unequal(where: str, left: object, right: object) -> Iterator[tuple[str, object, object]]:
+    """Yield (path, left, right) of every difference between nested values; floats are compared with ``TOLERANCE``."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in {**left, **right}:
             yield from _unequal(f"{where}.{key}".lstrip("."), left.get(key), right.get(key))
@@ -85,7 +86,7 @@ def _unequal(where: str, left: object, right: object) -> Iterator[tuple[str, obj
 
 
 def v6_proof(plan: Plan) -> Iterator[str]:
-    """Objective, bounds, gap and status that contradict one another."""
+    """Yield contradictions between objective, bounds, gap and status."""
     report = plan.report
     step_s = (plan.cost if report.status == "evaluated" else plan.estimated).step_s
     if not math.isclose(report.objective_s, step_s, rel_tol=TOLERANCE):

@@ -1,4 +1,4 @@
-"""Degree and stride of every process group of a decision, worked out without the cost model's own."""
+"""Degree and stride of every process group of a decision, computed independently of the cost model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Group = tuple[int, int]
 
 
 def counted_groups(degrees: Degrees, placement: Placement) -> dict[str, Group]:
-    """Of every axis, both levels of cp, ranks that share the experts (``ep``) and ranks that hold equal ones (``expert``)."""
+    """Return name -> (degree, stride) of every axis, both levels of cp, ``ep`` and ``expert``.
+
+    ``ep`` groups the ranks that share a model's experts, ``expert`` the ranks that hold equal experts.
+    """
     stride = strides(degrees, placement.axis_order)
     axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
     axes |= _context_levels(degrees, stride)
@@ -24,7 +27,7 @@ def counted_groups(degrees: Degrees, placement: Placement) -> dict[str, Group]:
 
 
 def _context_levels(degrees: Degrees, stride: Mapping[GridAxis, int]) -> dict[str, Group]:
-    """The groups of cp that exchange heads, and the rings between these; single ranks where cp has one level."""
+    """Return the groups of cp that exchange heads, and the rings between these; single ranks where cp has one level."""
     if degrees.cp_inner == 1:
         return {"cp_inner": (1, 1), "cp_outer": (1, 1)}
     inner = degrees.cp_inner
@@ -32,14 +35,18 @@ def _context_levels(degrees: Degrees, stride: Mapping[GridAxis, int]) -> dict[st
 
 
 def _expert_group(degrees: Degrees, stride: Mapping[GridAxis, int]) -> Group:
-    """The ranks that share a model's experts: ep of dp_shard, or with the lanes of tp and cp before them."""
+    """Return the group that shares a model's experts: ep of dp_shard, with the lanes of tp and cp if folded."""
     if degrees.expert_lanes == 1:
         return degrees.ep, stride["dp_shard"]
     return degrees.tp * degrees.cp * degrees.ep, min(stride[axis] for axis in ("tp", "cp") if degrees.of(axis) > 1)
 
 
 def busiest_ways(building: NDArray[np.int64], region: NDArray[np.int64]) -> list[float]:
-    """Most rings (groups, ranks) that step from one building to the same other one: of its own region, and of another."""
+    """Return the most rings that step from one building to the same other one: [within a region, between regions].
+
+    Args:
+        building, region: (groups, ranks) of the ranks of every ring, in order.
+    """
     ahead, beyond = np.roll(building, -1, axis=1), np.roll(region, -1, axis=1) != region
     out = []
     for steps in ((building != ahead) & ~beyond, beyond):

@@ -1,4 +1,4 @@
-"""An inference plan recounted: memory of every card, rate, latency."""
+"""Verifies an inference plan: memory of every card, rate, latency."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TOLERANCE = 1e-6
 
 
 def verify_inference(plan: InferencePlan) -> None:
-    """Nothing, if the plan holds every table once, fits, keeps the latency bound and states its own figures.
+    """Check that the plan stores every table once, fits, keeps the latency bound, and that its figures recompute.
 
     Raises:
-        VerificationError: what does not.
+        VerificationError: the first of these that fails.
     """
     own, job = plan.decision, plan.job
     kinds = (own.table_precision, own.transfers, own.dense_layout)

@@ -1,15 +1,17 @@
 """V3: bytes of every pipeline rank, counted layer by layer and action by action, without the cost model's memory formula.
 
-A rank's layers are dealt out in model order; its activations in flight are those of the schedule's own actions, not of a closed
-form. Shared with the cost model: the layer profile (parameters and kept bytes per token of a layer) and the accelerators.
+Layers are assigned to ranks in model order. The activations in flight are counted in the schedule's own actions, not by
+a closed form. Only the layer profile (parameters and kept bytes per token of a layer) and the accelerators are shared
+with the cost model.
 
-What is held, after ZeRO (arXiv 1910.02054) and Korthikanti et al. (2205.05198):
+A rank stores, after ZeRO (arXiv 1910.02054) and Korthikanti et al. (2205.05198):
 
 * a layer's parameters, their gradients and optimizer states: divided by tp, replicated ones whole, experts by tp · ep (folded:
-  tp · cp · ep); what the shard level names also by dp_shard · cp (experts, on ep of these ranks already, by the rest);
+  tp · cp · ep); tensors that the shard level names are also divided by dp_shard · cp (experts by dp_shard · cp / ep,
+  folded ones by dp_shard / ep);
 * kept bytes per token of every layer of a chunk in flight, where chunks of a rank count as equal; the head's for one micro-batch;
 * two gathered layers where parameters are sharded (all of the rank's where they stay until the backward pass), the gradients of
-  two where gradients alone are, and what one layer keeps beyond its policy while it is recomputed.
+  two layers where only gradients are sharded, and the bytes beyond its policy of one layer that is recomputed.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from scaleacross.workloads.problem import Problem
 
 
 def counted_memory(problem: Problem, decision: Decision, layout: Layout) -> tuple[StageMemory, ...]:
-    """Every pipeline rank's bytes, with the micro-batches of the replicas that have most, on its type with least memory.
+    """Count the bytes of every pipeline rank, for the replicas with most micro-batches and the accelerator type with
+    least memory.
 
     Args:
         layout: replica classes, counted rank by rank (``shares.counted_layout``).
@@ -42,7 +45,7 @@ def counted_memory(problem: Problem, decision: Decision, layout: Layout) -> tupl
     flights = peak_in_flight(chosen(decision.pipeline, decision.degrees.pp, micro_batches))
     if (
         problem.job.experts.overlap_fraction > 0 and decision.degrees.expert_ranks > 1
-    ):  # a forward beside every backward
+    ):  # a forward of another micro-batch is concurrent with every backward
         flights = tuple(min(flight + 1, micro_batches * decision.pipeline.num_chunks) for flight in flights)
     types = {
         accelerator.name: accelerator
@@ -71,7 +74,7 @@ def counted_memory(problem: Problem, decision: Decision, layout: Layout) -> tupl
 
 
 def v3_memory(stated: Sequence[StageMemory], counted: Sequence[StageMemory], tolerance: float) -> Iterator[str]:
-    """Stages whose stated bytes are not those counted, and stages that need more than their accelerator has."""
+    """Yield stages whose stated bytes are not those counted, and stages that do not fit."""
     if len(stated) != len(counted):
         yield f"V3: memory is stated of {len(stated)} stages, there are {len(counted)}"
     for left, right in zip(stated, counted, strict=False):
@@ -83,7 +86,7 @@ def v3_memory(stated: Sequence[StageMemory], counted: Sequence[StageMemory], tol
 
 
 def takes_headroom(memory: Sequence[StageMemory]) -> Iterator[str]:
-    """V3: stages that fit, and leave less of their accelerator free than the job asks for."""
+    """V3: yield stages that fit, but leave less memory of their accelerator free than the job asks for."""
     for stage in memory:
         if stage.total_bytes <= stage.capacity_bytes and not stage.fits:
             free, wanted = (
@@ -96,7 +99,7 @@ def takes_headroom(memory: Sequence[StageMemory]) -> Iterator[str]:
 
 
 def does_not_fit(memory: Sequence[StageMemory]) -> Iterator[str]:
-    """V3: stages that need more than their accelerator has."""
+    """V3: yield stages that need more memory than their accelerator, or its share of the host, has."""
     for stage in memory:
         if stage.total_bytes > stage.capacity_bytes:
             short = f"{human_bytes(stage.total_bytes)} of {human_bytes(stage.capacity_bytes)}"
@@ -107,7 +110,7 @@ def does_not_fit(memory: Sequence[StageMemory]) -> Iterator[str]:
 
 
 def _dealt(problem: Problem, decision: Decision) -> list[list[LayerProfile]]:
-    """[pipeline rank] -> its layers, embedding and head included, dealt out in model order."""
+    """Return [pipeline rank] -> its layers, with embedding and head, assigned in model order."""
     profile, pp, pipeline = problem.profile, decision.degrees.pp, decision.pipeline
     layers = iter([layer for layer, count in profile.blocks for _ in range(count)])
     places = [locate(SCHEDULES[pipeline.schedule].placement, pp, stage) for stage in range(pp * pipeline.num_chunks)]
@@ -126,14 +129,14 @@ def _dealt(problem: Problem, decision: Decision) -> list[list[LayerProfile]]:
 
 
 def _most_micro_batches(problem: Problem, decision: Decision) -> int:
-    """Micro-batches of a replica, of those that have most."""
+    """Return the micro-batches of the replicas that have most."""
     if decision.batch_shares is not None:
         return max(share.num_micro_batches for share in decision.batch_shares)
     return problem.job.global_batch_sequences // (decision.degrees.dp * decision.pipeline.micro_batch_sequences)
 
 
 def _parts(problem: Problem, decision: Decision, layers: Sequence[LayerProfile], flight: int) -> Mapping[str, float]:
-    """Bytes of one rank with ``layers`` and at most ``flight`` chunks in flight, by the names of StageMemory."""
+    """Return the bytes of one rank with ``layers`` and ``flight`` chunks in flight, by field of ``StageMemory``."""
     job, degrees = problem.job, decision.degrees
     tp, group, over = degrees.tp, degrees.dp_shard * degrees.cp, _experts_over(degrees)
     dense = sum(_dense_parameters(layer, tp) for layer in layers)
@@ -169,7 +172,7 @@ def _parts(problem: Problem, decision: Decision, layers: Sequence[LayerProfile],
     )
     master = 4.0 if job.optimizer.gathered_from_master and decision.shard.startswith("parameters") else 0.0
     converted = 0.0
-    if job.kept.autocast:  # what it made of weights; a compiled layer that runs again keeps none
+    if job.kept.autocast:  # 16-bit copies of weights; a compiled layer that is recomputed keeps none
         rerun = rerun_share(decision.recompute) if "model" in job.kept.compiled else 0.0
         converted = 2.0 * narrow * (1.0 - rerun)
         converted += 2.0 * _output_weights(problem, tp) if any(layer is head for layer in layers) else 0.0
@@ -197,20 +200,20 @@ def _parts(problem: Problem, decision: Decision, layers: Sequence[LayerProfile],
 
 
 def _embedding_copy(profile: ModelProfile, layers: Sequence[LayerProfile]) -> LayerProfile | None:
-    """The embedding, where a rank with ``layers`` has prediction layers beside the head and not the first layers."""
+    """Return the embedding if a rank with ``layers`` needs a copy: for prediction layers without the first layers."""
     ends = [any(layer is end for layer in layers) for end in (profile.embedding, profile.head)]
     return profile.embedding if profile.num_prediction_layers and ends == [False, True] else None
 
 
 def _experts_over(degrees: Degrees) -> int:
-    """Ranks of dp_shard · cp among which experts are divided: ep, or the cp lanes too where each holds its own."""
+    """Return the ranks of dp_shard · cp among which experts are divided: ep, or ep · cp if folded over tp and cp."""
     return degrees.ep if degrees.expert_lanes == 1 else degrees.ep * degrees.cp
 
 
 def _on_host(
     problem: Problem, decision: Decision, layers: Sequence[LayerProfile], flight: int, types: Sequence[Accelerator]
 ) -> Mapping[str, float]:
-    """Bytes of the host that one accelerator of a rank with ``layers`` fills, and those that it may."""
+    """Return the host bytes that one accelerator of a rank with ``layers`` uses, and those that it may use."""
     if not decision.activation_offload and not decision.optimizer_offload:
         return {}
     profile, degrees, optimizer = problem.profile, decision.degrees, problem.job.optimizer
@@ -234,7 +237,7 @@ def _on_host(
 
 
 def _pytorch_buffers(problem: Problem, decision: Decision, layers: Sequence[LayerProfile], tokens: float) -> float:
-    """Bytes that PyTorch allocates for a while: in a layer's backward pass or in the loss, and to receive into."""
+    """Return the peak of PyTorch's temporary allocations: a layer's backward pass or the loss, and receive buffers."""
     job, profile, degrees = problem.job, problem.profile, decision.degrees
     pieces = job.kept.loss_chunks
     widest = max((layer for layer, _ in profile.blocks), key=lambda layer: layer.total_parameters)
@@ -281,7 +284,7 @@ def _frozen_dense_parameters(layer: LayerProfile, tp: int) -> float:
 
 
 def _kept(layer: LayerProfile, policy: str, degrees: Degrees) -> float:
-    """Bytes per token from a layer's forward to its backward pass."""
+    """Return the bytes per token that a layer keeps from its forward to its backward pass."""
     kept = layer.kept(policy)
     divided = kept.sharded + kept.of_context * (degrees.cp - 1)
     divided += kept.of_tp if degrees.tp > 1 else 0.0

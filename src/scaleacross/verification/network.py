@@ -1,4 +1,4 @@
-"""V9: is the network of a decision possible on its groups and within the job's budgets, and do its stated figures recompute?"""
+"""V9: a decision's network is possible on its groups, within the job's budgets, and its stated figures recompute."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.network_choice import MOVES, Algorithm, CollectiveOp, CommunicatorChoice
 from scaleacross.spec.plan import Decision, Plan
 
+# operation -> algorithms that can run it
 RUNS: Final[Mapping[CollectiveOp, tuple[Algorithm, ...]]] = {
     "all_reduce": ("library", "ring", "tree", "hierarchical"),
     "all_gather": ("library", "ring", "hierarchical"),
@@ -35,7 +36,13 @@ def v9_network(
     shapes: Mapping[str, GroupShape],
     accelerators: Sequence[Accelerator],
 ) -> Iterator[str]:
-    """What is wrong with the network of a decision; ``shapes`` are its groups, ``cost`` its price, on these accelerators."""
+    """Yield what is wrong with the network of a decision.
+
+    Args:
+        cost: the decision's traffic and collectives, recomputed.
+        shapes: its groups.
+        accelerators: the types that it uses.
+    """
     if decision.network is None:
         return
     if job.network.settings == "library":
@@ -65,7 +72,7 @@ def v9_network(
 def v9_trunks(
     job: Job, decision: Decision, cost: PlanCost, shapes: Mapping[str, GroupShape], levels: Levels
 ) -> Iterator[str]:
-    """Trunks that carry more in an overlap window than the job lets them, where the plan chose its network."""
+    """Yield overlap windows in which inter-building links carry more than the job allows, if a network is chosen."""
     fraction = job.network.max_trunk_fraction
     if fraction is None or decision.network is None:
         return
@@ -75,6 +82,7 @@ def v9_trunks(
 
 
 def _impossible(choice: CommunicatorChoice, flow: Flow, shape: GroupShape) -> Iterator[str]:
+    """Yield what is impossible in a choice: algorithm, connections, channels, chunks, or steps of its groups."""
     beyond = [LINK_LEVELS[level] for level in crossed_beyond(shape)]
     if choice.algorithm not in RUNS[choice.op]:
         yield f"{choice.algorithm} does not run it; there are {', '.join(RUNS[choice.op])}"
@@ -98,7 +106,7 @@ def _impossible(choice: CommunicatorChoice, flow: Flow, shape: GroupShape) -> It
 
 
 def _driven(job: Job, choice: CommunicatorChoice, accelerators: Sequence[Accelerator]) -> Iterator[str]:
-    """What is wrong with the driver of a choice."""
+    """Yield what is wrong with the driver of a choice."""
     if choice.driver == "multiprocessors":
         return
     if choice.driver not in job.network.drivers:
@@ -112,7 +120,7 @@ def _driven(job: Job, choice: CommunicatorChoice, accelerators: Sequence[Acceler
 def _miscoded(
     job: Job, choice: CommunicatorChoice, shape: GroupShape, accelerators: Sequence[Accelerator]
 ) -> Iterator[str]:
-    """What is wrong with the codec of a choice: not allowed, not possible, or other figures than it has."""
+    """Yield what is wrong with the codec of a choice: not allowed, not possible, or with wrong figures."""
     own, asked = choice.compression, job.network.compression
     if own is None:
         return
@@ -150,7 +158,7 @@ def _miscoded(
 
 
 def v9_report(plan: Plan, cost: PlanCost, library: PlanCost, shapes: Mapping[str, GroupShape]) -> Iterator[str]:
-    """What the plan says about its network against what recomputes; ``library`` is the price under the library's defaults."""
+    """Yield figures of the plan's network that do not recompute; ``library``: cost under the library's defaults."""
     if plan.network is None:
         return
     held = held_together(plan.decision.network or (), shapes)

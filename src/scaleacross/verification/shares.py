@@ -1,4 +1,4 @@
-"""V2 of uneven plans: layers per stage and batch shares, held against replica classes that are counted rank by rank (V4)."""
+"""V2 of heterogeneous plans: layers per stage and batch shares, against replica classes counted rank by rank (V4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scaleacross.workloads.problem import Problem
 
 
 def refused(pipeline: PipelineChoice, pp: int, m: int) -> str | None:
-    """Why the schedule's name has no such shape, or the order that the plan carries is not legal; None if nothing is wrong."""
+    """Return why the named schedule has no such shape, or why the plan's own order is illegal; None if it is fine."""
     if pipeline.order is None:
         return refusal(pipeline.schedule, pp, m, pipeline.num_chunks)
     try:
@@ -31,7 +31,7 @@ def refused(pipeline: PipelineChoice, pp: int, m: int) -> str | None:
 
 
 def v2_layers(problem: Problem, decision: Decision) -> Iterator[str]:
-    """Stated layers against the stages and the model."""
+    """Yield contradictions of stated layers with the stages and the model."""
     split, pp, num_chunks = decision.layers_per_stage, decision.degrees.pp, decision.pipeline.num_chunks
     if split is None:
         return
@@ -50,7 +50,7 @@ def v2_layers(problem: Problem, decision: Decision) -> Iterator[str]:
 
 
 def v2_batch_shares(problem: Problem, decision: Decision) -> Iterator[str]:
-    """Shares against the replicas of a legal placement, the batch, and the schedule."""
+    """Yield contradictions of batch shares with the replicas of a legal placement, the batch, and the schedule."""
     pipeline, pp = decision.pipeline, decision.degrees.pp
     shares = decision.batch_shares or ()
     stated = Counter({share.buildings: share.num_replicas for share in shares})
@@ -68,7 +68,7 @@ def v2_batch_shares(problem: Problem, decision: Decision) -> Iterator[str]:
 
 
 def counted_layout(topology: Topology, decision: Decision) -> Layout:
-    """Replica classes and the accelerator types of their stages, rank by rank, in the order of their first replica.
+    """Return replica classes and the accelerator types of their stages, counted rank by rank, by their first replica.
 
     Raises:
         ValueError: the decision has no placement.
@@ -81,6 +81,7 @@ def counted_layout(topology: Topology, decision: Decision) -> Layout:
     at = {axis: np.arange(len(building)) // stride[axis] % degrees.of(axis) for axis in GRID_AXES}
     replica = at["dp_replicate"] * degrees.dp_shard + at["dp_shard"]
     seen = [[set[str]() for _ in range(degrees.pp)] for _ in range(degrees.dp)]
+    # distinct (replica, stage, building) triples, packed into one number each
     for place in np.unique((replica * degrees.pp + at["pp"]) * len(order) + building).tolist():
         seen[place // len(order) // degrees.pp][place // len(order) % degrees.pp].add(order[place % len(order)])
     classes: dict[tuple[str, ...], list[list[set[str]]]] = {}

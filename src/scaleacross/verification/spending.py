@@ -1,4 +1,4 @@
-"""V7: what a step spends recomputes, with the groups that cross buildings counted rank by rank, and the limits are met."""
+"""V7: the spending of a step recomputes, with groups across buildings counted rank by rank, and limits are met."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaleacross.workloads.problem import problem_of
 
 
 def v7_spending(plan: Plan, topology: Topology, cost: PlanCost, tolerance: float) -> Iterator[str]:
-    """What is wrong with the objective's value or a limit, with the numbers; ``tolerance`` is relative."""
+    """Yield what is wrong with the objective's value or a limit, with the numbers; ``tolerance`` is relative."""
     stated, wanted = plan.report.objective, plan.job.objective
     if wanted != (stated.name if stated else "step_time"):
         yield f"V7: the job asks for {wanted}, the report is about {stated.name if stated else 'step_time'}"
@@ -67,7 +67,8 @@ def _value(stated: ObjectiveValue, value_of: Callable[[float], float], spent: fl
 
 
 def counted_patterns(decision: Decision) -> Mapping[str, Mapping[tuple[int, ...], int]]:
-    """Members per building of every group of every axis, ``ep`` and ``expert``, walked through rank by rank.
+    """Return name -> (members per building) -> number of groups, for every axis, ``ep`` and ``expert``, counted rank by
+    rank.
 
     Raises:
         ValueError: the decision has no placement.

@@ -1,7 +1,7 @@
-"""V10: which targets run a plan: by their laws, and in the memory that each of them counts.
+"""V10: which targets can run a plan, by their rules and by the memory that each of them needs.
 
-A target fixes what it keeps beside parameters (``Target.behaviour``), so a plan that fits as its own job counts may not fit under
-another target: torchtitan keeps and allocates more for a layer and for the loss than Megatron-LM.
+A target determines what is kept besides parameters (``Target.behaviour``). A plan that fits under its own job may not
+fit under another target: torchtitan keeps and allocates more for a layer and for the loss than Megatron-LM.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from scaleacross.workloads.problem import Problem, profile_of
 
 
 def target_fits(problem: Problem, decision: Decision) -> tuple[TargetFit, ...]:
-    """Every target with what it cannot express of a placed decision, or with the memory that it lacks.
+    """Return every target with what it cannot express of a placed decision, or with the memory that it lacks.
 
-    Of settings that do not fit as their own job counts (``evaluate``), V3 says so and the targets do not say it again.
+    If a decision does not fit under its own job (``evaluate``), V3 reports it, and memory of targets is not checked.
     """
     fits = not _short_of_memory(problem, decision, problem.job)
     out = []
@@ -37,7 +37,7 @@ def target_fits(problem: Problem, decision: Decision) -> tuple[TargetFit, ...]:
 
 
 def _short_of_memory(problem: Problem, decision: Decision, job: Job) -> list[str]:
-    """Stages that need more than their accelerator has, as ``job`` counts, in words."""
+    """Return messages about stages that need more memory than their accelerator has under ``job``."""
     placement, topology = decision.placement, problem.topology
     if placement is None:
         return []

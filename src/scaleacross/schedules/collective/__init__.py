@@ -1,4 +1,4 @@
-"""Collective schedules as data: phases of algorithms in one file each, assembled here; ``check`` proves what comes out."""
+"""Builds collective schedules from the phases of algorithms, one file each; ``check`` proves the results."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def _accept(plugin: Plugin, phases: Any) -> Phases:
 
 
 PHASES: Final = Registry[str, Phases]("collectives", _BUNDLED, _accept)
-"""Algorithms that a level can run, bundled ones first. Those known for their all-gather only are named after it."""
+"""Name -> algorithm that a level can run, bundled ones first. Some are named after their all-gather alone."""
 
 
 def flat(
     operation: Operation, algorithm: str, num_ranks: int, num_channels: int = 1, order: Sequence[int] | None = None
 ) -> CollectiveSchedule:
-    """All-reduce, reduce-scatter or all-gather among n equal ranks.
+    """Return the schedule of an all-reduce, reduce-scatter or all-gather among n equal ranks.
 
     Args:
         operation: one of the three.
         algorithm: a name of ``PHASES``.
         num_ranks: n.
-        num_channels: chunks that follow one another.
+        num_channels: chunks that are pipelined.
         order: ring order of the ranks; rank order if None.
 
     Raises:
@@ -79,13 +79,13 @@ def flat(
 def layered(
     operation: Operation, layout: Layout, algorithms: Sequence[str], num_channels: int = 1
 ) -> CollectiveSchedule:
-    """All-reduce, reduce-scatter or all-gather level by level.
+    """Return the schedule of an all-reduce, reduce-scatter or all-gather that runs level by level.
 
     Args:
         operation: one of the three.
         layout: ranks 0 … n−1, nested as the network is, e.g. ``((0, 1), (2, 3, 4))``.
         algorithms: a name of ``PHASES`` per level, outermost first.
-        num_channels: chunks that follow one another through the levels.
+        num_channels: chunks that are pipelined through the levels.
 
     Raises:
         InputError: unknown algorithm or operation, a layout that misses ranks, or not one algorithm per level.
@@ -108,7 +108,7 @@ def layered(
 
 
 def tree_all_reduce(num_ranks: int, num_chunks: int = 1) -> CollectiveSchedule:
-    """Double binary tree: channels 2c and 2c + 1 run chunk c of either half up and down their tree."""
+    """Return an all-reduce by a double binary tree; channels 2c and 2c + 1 run chunk c of its two halves."""
     team = everybody(num_ranks)
 
     def program(rank: int, channel: int) -> Steps:
@@ -118,7 +118,7 @@ def tree_all_reduce(num_ranks: int, num_chunks: int = 1) -> CollectiveSchedule:
 
 
 def broadcast(num_ranks: int, algorithm: str = "tree", num_channels: int = 1) -> CollectiveSchedule:
-    """From rank 0 to all: ``tree`` (binomial) or ``chain`` (for many chunks). Raises InputError on another name."""
+    """Return a broadcast from rank 0: ``tree`` (binomial) or ``chain`` (for many chunks); InputError on other names."""
     programs = {"tree": tree.broadcast, "chain": tree.chain_broadcast}
     if algorithm not in programs:
         raise InputError(f"no broadcast '{algorithm}': choose from {', '.join(programs)}")
@@ -134,7 +134,7 @@ def broadcast(num_ranks: int, algorithm: str = "tree", num_channels: int = 1) ->
 
 
 def all_to_all(buildings: Sequence[Sequence[int]], algorithm: str, num_channels: int = 1) -> CollectiveSchedule:
-    """All-to-all among the ranks of all ``buildings``: ``direct``, ``pairwise`` or ``two_level``.
+    """Return an all-to-all among the ranks of all ``buildings``: ``direct``, ``pairwise`` or ``two_level``.
 
     Raises:
         InputError: unknown algorithm, or buildings that do not hold every rank once.
@@ -179,5 +179,5 @@ def _require_permutation(ranks: Sequence[int], num_ranks: int) -> None:
 
 
 def _without_empty(steps: Steps) -> Steps:
-    """Carriers without blocks of their own leave empty messages behind."""
+    """Drop empty messages, which carriers without own blocks would send."""
     return (tuple(transfer for transfer in step if transfer.blocks) for step in steps)

@@ -1,10 +1,9 @@
-"""All-to-all: block s·n + d travels from rank s to rank d. Blocks may differ in size (all-to-all-v): the order is the
-same.
+"""All-to-all algorithms: block s·n + d is sent from rank s to rank d. Block sizes may differ (all-to-all-v).
 
 * direct     every pair at once
 * pairwise   n−1 steps, in step k rank i sends to i + k and receives from i − k: one message in flight per rank
-* two-level  inside a building, rank j collects what goes to rank j of the other buildings; then one message per pair of
-             counterparts crosses: K−1 far messages per rank instead of (K−1)·g, the same bytes
+* two-level  within a building, rank j collects the blocks for rank j of the other buildings; then one message per pair
+             of counterparts crosses: K−1 messages between buildings per rank instead of (K−1)·g, with the same bytes
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from scaleacross.schedules.collective.transfer import Steps, Transfer, recv, sen
 
 
 def direct(num_ranks: int, rank: int) -> Steps:
-    """One step with every message."""
+    """Yield one step with every message of a rank."""
     others = [(rank + distance) % num_ranks for distance in range(1, num_ranks)]
     yield (
         *(send(other, (rank * num_ranks + other,)) for other in others),
@@ -24,22 +23,22 @@ def direct(num_ranks: int, rank: int) -> Steps:
 
 
 def direct_sends(num_ranks: int, source: int, destination: int) -> Iterable[Transfer]:
-    """The one message from ``source`` to ``destination``, of the direct and of the pairwise order."""
+    """Return the only message from ``source`` to ``destination``, the same in the direct and the pairwise algorithm."""
     return (send(destination, (source * num_ranks + destination,)),) if source != destination else ()
 
 
 def pairwise(num_ranks: int, rank: int) -> Steps:
-    """A permutation per step."""
+    """Yield the steps of a rank, one permutation of all ranks each."""
     for distance in range(1, num_ranks):
         to, source = (rank + distance) % num_ranks, (rank - distance) % num_ranks
         yield send(to, (rank * num_ranks + to,)), recv(source, (source * num_ranks + rank,))
 
 
 def two_level(buildings: Sequence[Sequence[int]], rank: int) -> Steps:
-    """First among the ranks of a building, then among counterparts.
+    """Yield the steps of a rank: first among the ranks of its building, then among counterparts.
 
-    Rank j of a building serves the ranks j, j + g, … of every other building, g its own building's size; what it gathered for
-    a rank goes there in one message.
+    Rank j of a building of g ranks serves the ranks j, j + g, … of every other building. It sends all blocks that it
+    collected for a rank in one message.
     """
     num_ranks = sum(map(len, buildings))
     home = next(building for building in buildings if rank in building)
@@ -58,5 +57,5 @@ def two_level(buildings: Sequence[Sequence[int]], rank: int) -> Steps:
 
 
 def _near(home: Sequence[int], others: Sequence[Sequence[int]], near: int) -> list[int]:
-    """``near`` itself and the far ranks that it serves for its building."""
+    """Return ``near`` and the ranks of other buildings that it serves for its own."""
     return [near, *(d for building in others for d in building[home.index(near) :: len(home)])]

@@ -1,4 +1,4 @@
-"""Bruck's all-gather: ⌈log2 n⌉ steps for any n; member i fetches from i + 2^k what that member holds, as far as it is missing.
+"""Bruck's all-gather: ⌈log2 n⌉ steps for any n. In step k member i receives from i + 2^k the blocks that it lacks.
 
 Source: Bruck et al. (1997).
 """
@@ -10,7 +10,7 @@ from scaleacross.schedules.collective.transfer import Steps, recv, send
 
 
 def all_gather(team: Team, me: int, parts: Parts) -> Steps:
-    """Parts me … me + held − 1 are there; the next ``moved`` come from the member that is ``held`` further on."""
+    """Yield one member's steps: it holds parts me … me + held − 1 and receives ``moved`` more from member me + held."""
     n, held = team.size, 1
     while held < n:
         moved = min(held, n - held)

@@ -1,11 +1,11 @@
-"""Proof that a collective schedule is right: everything contributes exactly once, nothing is read before it is there, nobody
-waits for ever. Knows nothing of how the schedule was made.
+"""Proves a collective schedule correct, without knowledge of how it was made.
 
-``check`` runs all ranks against one another. ``check_rank`` proves one rank, for schedules too large for that: it trusts what
-the messages of others *say* they carry, and proves that this rank may say what it says. Where every rank passes and the waiting
-has no cycle, induction over the messages gives the same conclusion as ``check``.
+Every rank contributes exactly once, no block is read before it is there, and no rank waits for ever. ``check`` runs all
+ranks against one another. ``check_rank`` proves one rank of a schedule that is too large for that. It trusts what the
+messages of other ranks *say* they carry, and proves that the messages of this rank are true. If every rank passes and
+the waiting has no cycle, induction over the messages gives the same conclusion as ``check``.
 
-Chunks that follow one another run the same program (``transfer``), so every program is proved once, however many there are.
+Pipelined chunks run the same program (``transfer``), so every program is proved once, however many chunks there are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_STUCK_SHOWN = 8
 
 
 class _Held:
-    """What one rank holds on one channel: block -> contributors as bits, or FINISHED; absent is nothing."""
+    """Blocks that one rank holds on one channel: block -> contributors as bits, or FINISHED; no entry: not held."""
 
     def __init__(self, schedule: CollectiveSchedule, rank: int, channel: int) -> None:
         self.schedule, self.rank, self.channel = schedule, rank, channel
@@ -35,7 +35,7 @@ class _Held:
                 self.blocks[block] = own
 
     def may_send(self, transfer: Transfer) -> None:
-        """Everything in the message is there, and is what the message says."""
+        """Require that this rank holds every block of the message, with the contributors that the message states."""
         for block in transfer.blocks:
             if block not in self.blocks:
                 self.fail(transfer, f"reads block {block} before it is there")
@@ -46,7 +46,11 @@ class _Held:
                 )
 
     def take(self, transfer: Transfer) -> None:
-        """Apply what arrives: a sum that lacks nobody who is in what is held, or one to add that has nobody in common with it."""
+        """Apply an arriving message.
+
+        A value that replaces a held one must contain all its contributors. A value that is added must share none with
+        it.
+        """
         arrived = self.said(transfer)
         for block in transfer.blocks:
             if not 0 <= block < self.schedule.num_blocks:
@@ -62,11 +66,11 @@ class _Held:
                 self.blocks[block] = FINISHED if held | arrived == self.everybody else held | arrived
 
     def said(self, transfer: Transfer) -> int | None:
-        """Contributors of a message; the sum of everybody's contribution is finished."""
+        """Return the contributors that a message states; the sum over all ranks is FINISHED."""
         return FINISHED if transfer.contributors == self.everybody else transfer.contributors
 
     def must_be_done(self) -> None:
-        """Every block that the operation promises to this rank is finished."""
+        """Require that every block that the operation owes this rank is finished."""
         for block in range(self.schedule.num_blocks):
             if self.schedule.ends_with(self.rank, block) and self.blocks.get(block, 0) is not FINISHED:
                 held = _names(self.blocks.get(block, 0))
@@ -80,24 +84,24 @@ class _Held:
 
 
 def check(schedule: CollectiveSchedule) -> None:
-    """Prove ``schedule`` right by running all ranks.
+    """Prove ``schedule`` correct by running all ranks.
 
     Raises:
         VerificationError: a contribution is missing or counted twice, a block is read before it is there, the two ends of a
-            message differ, a message is left over, or ranks wait for one another in a circle.
+            message differ, a message is left over, or ranks wait for one another in a cycle.
     """
     for channel in range(schedule.num_parallel):
         _Run(schedule, channel).run()
 
 
 def check_rank(schedule: CollectiveSchedule, rank: int) -> int:
-    """Prove one rank, given that the others hold what they say; their side of every message to ``rank`` is read and compared.
+    """Prove one rank, given that the messages of others are true; both ends of every message to ``rank`` are compared.
 
     Returns:
-        Largest number of blocks of one channel that arrive in one step: what must be buffered.
+        Largest number of blocks of one channel that arrive in one step, which must be buffered.
 
     Raises:
-        VerificationError: as ``check``, but for circles of waiting, which one rank cannot show.
+        VerificationError: the errors of ``check``, except cycles of waiting, which one rank cannot show.
     """
     buffered = 0
     for channel in range(schedule.num_parallel):
@@ -122,7 +126,7 @@ def check_rank(schedule: CollectiveSchedule, rank: int) -> int:
 
 
 class _Run:
-    """All ranks of one channel, each as far as it comes."""
+    """Execution of all ranks of one channel; every rank runs until it waits for a message."""
 
     def __init__(self, schedule: CollectiveSchedule, channel: int) -> None:
         ranks = range(schedule.num_ranks)
@@ -152,7 +156,7 @@ class _Run:
             held.must_be_done()
 
     def _advance(self, rank: int) -> tuple[list[int], bool]:
-        """Run ``rank`` until it waits or ends: the ranks that were sent something, and whether it ended."""
+        """Run ``rank`` until it waits or ends; return the ranks to which it sent messages, and whether it ended."""
         woken: list[int] = []
         while True:
             waiting = self.waiting[rank]
@@ -180,7 +184,7 @@ class _Run:
 
 
 def _same_message(held: _Held, expected: Transfer, found: Transfer | None) -> None:
-    """The two ends agree on blocks and on what they hold."""
+    """Require that the two ends of a message agree on its blocks and contributors."""
     if found is None:
         held.fail(expected, "no such message is sent")
     elif tuple(found.blocks) != tuple(expected.blocks) or found.contributors != expected.contributors:

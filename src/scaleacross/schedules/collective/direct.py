@@ -1,6 +1,6 @@
-"""Direct: every member talks to every other, all at once. One step of latency, n−1 messages per member.
+"""Direct algorithms: every member sends to every other at once. One step of latency, n−1 messages per member.
 
-Peers are listed from the next member onwards, so that no member is everybody's first target.
+Peers are listed from the next member onwards, so that members have different first targets.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from scaleacross.schedules.collective.transfer import Operation, Steps, Transfer
 
 
 def reduce_scatter(team: Team, me: int, parts: Parts) -> Steps:
-    """Every part goes straight to its owner, which adds what arrives in the order of the members after it."""
+    """Yield one member's step: it sends every part to its owner and adds arrivals in the order of members after it."""
     others = [(me + distance) % team.size for distance in range(1, team.size)]
     mine = team.contributors[me]
     yield (
@@ -20,7 +20,7 @@ def reduce_scatter(team: Team, me: int, parts: Parts) -> Steps:
 
 
 def all_gather(team: Team, me: int, parts: Parts) -> Steps:
-    """Every owner sends its part to everybody."""
+    """Yield one member's step: it sends its part to all others."""
     others = [(me + distance) % team.size for distance in range(1, team.size)]
     yield (
         *(send(team.members[other], parts[me]) for other in others),
@@ -29,7 +29,7 @@ def all_gather(team: Team, me: int, parts: Parts) -> Steps:
 
 
 def sends(operation: Operation, source: int, destination: int) -> list[Transfer]:
-    """What one rank of a flat group sends to another, in order, without walking through all steps. Ranks, not members."""
+    """Return the messages from one rank of a flat group to another, in order. Arguments are ranks, not members."""
     reduced = [send(destination, (destination,), 1 << source)] if operation is not Operation.ALL_GATHER else []
     gathered = [send(destination, (source,))] if operation is not Operation.REDUCE_SCATTER else []
     return reduced + gathered if source != destination else []

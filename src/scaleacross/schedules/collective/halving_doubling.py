@@ -14,7 +14,7 @@ from scaleacross.schedules.collective.transfer import Steps, recv, recv_reduce, 
 
 
 def reduce_scatter(team: Team, me: int, parts: Parts) -> Steps:
-    """Halves of the blocks are exchanged over shrinking distances, and added."""
+    """Yield the steps of one member: halves of the blocks are exchanged over shrinking distances, and added."""
     fold = _Fold(team.size)
     if fold.is_guest(me):
         host, everything = team.members[me - 1], blocks_of(parts)
@@ -28,7 +28,7 @@ def reduce_scatter(team: Team, me: int, parts: Parts) -> Steps:
         peer_seat = seat ^ half
         peer = team.members[fold.member(peer_seat)]
         kept, given = first + (seat & half), first + (peer_seat & half)
-        # A seat has summed those seats whose bits agree with its own in what has not been exchanged yet.
+        # a seat has summed the seats that agree with it in all bits not yet exchanged, those below 2·half
         mine, theirs = (
             team.sum_of(m for s in range(one % (2 * half), fold.seats, 2 * half) for m in fold.members(s))
             for one in (seat, peer_seat)
@@ -42,7 +42,7 @@ def reduce_scatter(team: Team, me: int, parts: Parts) -> Steps:
 
 
 def all_gather(team: Team, me: int, parts: Parts) -> Steps:
-    """The mirror image: what is held doubles over growing distances."""
+    """Yield the steps of one member: the mirror image, in which held blocks double over growing distances."""
     fold = _Fold(team.size)
     if fold.is_guest(me):
         host = team.members[me - 1]
@@ -71,28 +71,28 @@ class _Fold:
         self.pairs = num_members - self.seats
 
     def is_guest(self, member: int) -> bool:
-        """Second of a pair."""
+        """Return whether ``member`` is the second of a pair."""
         return member < 2 * self.pairs and member % 2 == 1
 
     def is_host(self, member: int) -> bool:
-        """First of a pair."""
+        """Return whether ``member`` is the first of a pair."""
         return member < 2 * self.pairs and member % 2 == 0
 
     def seat(self, member: int) -> int:
-        """Seat of a member."""
+        """Return the seat of a member."""
         return member // 2 if member < 2 * self.pairs else member - self.pairs
 
     def member(self, seat: int) -> int:
-        """Member that acts for a seat."""
+        """Return the member that acts for a seat."""
         return 2 * seat if seat < self.pairs else seat + self.pairs
 
     def members(self, seat: int) -> range:
-        """Members whose parts a seat stands for."""
+        """Return the members whose parts a seat handles."""
         first = self.member(seat)
         return range(first, first + (2 if seat < self.pairs else 1))
 
     def halves(self, seat: int) -> Iterator[tuple[int, int]]:
-        """(first seat of the range that ``seat`` shares, half of its length), from everything down to pairs."""
+        """Yield (first seat of the range that contains ``seat``, half of its length), from all seats down to pairs."""
         half = self.seats // 2
         while half:
             yield seat - seat % (2 * half), half

@@ -1,11 +1,12 @@
-"""Hierarchical: reduce-scatter inside, the thin level in between with 1/g of the data per accelerator, all-gather inside.
+"""Hierarchical collectives: reduce-scatter within, 1/g of the data per accelerator across, all-gather within.
 
 A layout nests ranks as the network does: ``((0, 1), (2, 3, 4))`` are two buildings, ``(((0, 1), (2, 3)), ((4, 5), (6, 7)))`` two
 buildings of two hosts. Each level has its own algorithm. At the outermost level, carrier r of every child forms a team with its
-counterparts; with children of unequal size there are as many carriers as the smallest child has ranks, and the others hand their
-parts to carrier (index mod carriers) of their own child and get them back from it.
+counterparts. With children of unequal size there are as many carriers as the smallest child has ranks. Every other rank
+hands its parts to carrier (index mod carriers) of its own child and gets them back from it.
 
-On equal children every byte that must cross a level crosses it once: (K−1)/K·S enter each of K children in an all-gather.
+With equal children every byte that must cross a level crosses it once: (K−1)/K·S enter each of K children in an
+all-gather.
 Source: Cho et al., BlueConnect (2019).
 """
 
@@ -19,18 +20,18 @@ from scaleacross.schedules.collective.team import Phases, Team, blocks_of, every
 from scaleacross.schedules.collective.transfer import Steps, recv, send
 
 Layout: TypeAlias = "int | tuple[Layout, ...]"
-"""A rank, or a level of the network with what is below it."""
+"""A rank, or a level of the network with its children."""
 
 
 def ranks_of(layout: Layout) -> list[int]:
-    """All ranks of a layout, in order."""
+    """Return all ranks of a layout, in order."""
     if isinstance(layout, int):
         return [layout]
     return [rank for child in layout for rank in ranks_of(child)]
 
 
 def depth_of(layout: Layout) -> int:
-    """Levels of a layout: 1 for a flat group. Raises InputError if branches differ."""
+    """Return the number of levels of a layout: 1 for a flat group. Raises InputError if branches differ."""
     if isinstance(layout, int):
         return 0
     depths = {depth_of(child) for child in layout}
@@ -40,11 +41,12 @@ def depth_of(layout: Layout) -> int:
 
 
 def all_gather(layout: Layout, rank: int, blocks: Mapping[int, Sequence[int]], phases: Sequence[Phases]) -> Steps:
-    """Outermost level first, with the own part only; then inwards with all that arrived.
+    """Yield the steps of one rank: the outermost level first with its own part, then inner levels with all that
+    arrived.
 
     Args:
-        layout: who is near whom.
-        rank: whose steps.
+        layout: all ranks, nested by network level.
+        rank: the rank whose steps are returned.
         blocks: [rank] -> blocks that it holds at the start.
         phases: algorithm of each level, outermost first.
     """
@@ -63,10 +65,12 @@ def all_gather(layout: Layout, rank: int, blocks: Mapping[int, Sequence[int]], p
 
 
 def reduce_scatter(layout: Layout, rank: int, blocks: Mapping[int, Sequence[int]], phases: Sequence[Phases]) -> Steps:
-    """Innermost level first, with everything; then outwards with what is left. The mirror image of ``all_gather``.
+    """Yield the steps of one rank: the innermost level first with all blocks, then outer levels with fewer.
+
+    It is the mirror image of ``all_gather``.
 
     Args:
-        layout, rank, phases: as there.
+        layout, rank, phases: as in ``all_gather``.
         blocks: [rank] -> blocks whose sum it holds at the end.
     """
     level = _Level.of(layout, rank, blocks)
@@ -89,14 +93,15 @@ def _flat(layout: Layout, rank: int, blocks: Mapping[int, Sequence[int]]) -> tup
 
 
 class _Level(NamedTuple):
-    """One level as a rank sees it.
+    """The outermost level of a layout from the view of one rank.
 
     Attributes:
-        inside: the child that holds the rank; ``child`` its index, ``ranks`` what is in it, ``mine`` the index of the rank there.
-        carriers: ranks per child that talk to other children.
-        guests: ranks of the child whose parts this rank carries besides its own.
-        team, parts: its counterparts, one per child, and the blocks that each of them stands for.
-        inner_blocks: [rank of the child] -> blocks that it stands for inside the child.
+        inside: the child that contains the rank; ``child``: its index, ``ranks``: its ranks, ``mine``: index of the
+            rank in them.
+        carriers: ranks per child that exchange messages with other children.
+        guests: ranks of the child whose parts this rank carries in addition to its own.
+        team, parts: its counterparts, one per child, and the blocks that each of them carries.
+        inner_blocks: [rank of the child] -> blocks that it carries within the child.
     """
 
     inside: Layout
@@ -111,7 +116,7 @@ class _Level(NamedTuple):
 
     @classmethod
     def of(cls, layout: Layout, rank: int, blocks: Mapping[int, Sequence[int]]) -> _Level | None:
-        """None where a layout has no children but ranks."""
+        """Return the level; None where the children of the layout are ranks."""
         if isinstance(layout, int) or isinstance(layout[0], int):
             return None
         children = [ranks_of(child) for child in layout]

@@ -1,4 +1,4 @@
-"""Ring: every member sends to the next and receives from the one before.
+"""Ring algorithms: every member sends to the next and receives from the previous one.
 
 n members, S bytes: n−1 steps and (n−1)/n·S bytes per member for reduce-scatter and for all-gather. Source: Patarasuk and
 Yuan (2009). Both directions at once halve the steps of an all-gather: ⌈(n−1)/2⌉.
@@ -11,7 +11,7 @@ from scaleacross.schedules.collective.transfer import Steps, recv, recv_reduce, 
 
 
 def reduce_scatter(team: Team, me: int, parts: Parts) -> Steps:
-    """Part me−1 leaves first; what arrives is added and passed on, until part ``me`` has been everywhere else."""
+    """Yield one member's steps: it sends part me−1, then adds to each arriving part and passes it on, up to its own."""
     n = team.size
     after, before = team.members[(me + 1) % n], team.members[me - 1]
     held = team.contributors[me]
@@ -26,7 +26,7 @@ def reduce_scatter(team: Team, me: int, parts: Parts) -> Steps:
 
 
 def all_gather(team: Team, me: int, parts: Parts) -> Steps:
-    """The own part leaves first; what arrives is passed on."""
+    """Yield one member's steps: it sends its own part first, then passes on each part that arrives."""
     n = team.size
     after, before = team.members[(me + 1) % n], team.members[me - 1]
     for step in range(n - 1):
@@ -34,7 +34,7 @@ def all_gather(team: Team, me: int, parts: Parts) -> Steps:
 
 
 def bidirectional_all_gather(team: Team, me: int, parts: Parts) -> Steps:
-    """Both directions at once: the part of a member travels half of the way round on each side."""
+    """Yield one member's steps in both directions at once: each part is sent half of the way round on either side."""
     n = team.size
     after, before = team.members[(me + 1) % n], team.members[me - 1]
     for step in range(n // 2):

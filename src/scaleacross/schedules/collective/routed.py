@@ -1,8 +1,9 @@
-"""A collective given message by message: what a synthesis finds, as steps of every rank.
+"""Turns a collective given message by message, such as a synthesis finds, into the steps of every rank.
 
-An all-gather is a list of messages, each one block from one rank to another between two ticks. Backwards in time, on the same
-links the other way round, it is a reduce-scatter: a rank adds up what its receivers of the gather send it, then passes the sum
-on to whom it had the block from. An all-reduce is one of each. Ticks order the messages; they are no promise of duration.
+An all-gather is a list of messages, each with one block from one rank to another between two ticks. Reversed in time,
+over the same links in the other direction, it is a reduce-scatter. A rank then adds the values from its receivers of
+the gather, and passes the sum to the rank from which it received the block. An all-reduce is one of each. Ticks order
+the messages; they are not durations.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from scaleacross.schedules.collective.transfer import (
 
 
 class Message(NamedTuple):
-    """One block from ``source``, sent at tick ``start``, at ``destination`` at tick ``end``."""
+    """One block from ``source``, sent at tick ``start``, which arrives at ``destination`` at tick ``end``."""
 
     start: int
     end: int
@@ -36,7 +37,7 @@ class Message(NamedTuple):
 
 
 def backwards(gather: Sequence[Message]) -> list[Message]:
-    """The messages of a reduce-scatter whose mirror image in time is ``gather``."""
+    """Return the messages of a reduce-scatter whose mirror image in time is ``gather``."""
     last = max((message.end for message in gather), default=0)
     return [Message(last - m.end, last - m.start, m.destination, m.source, m.block) for m in gather]
 
@@ -44,12 +45,13 @@ def backwards(gather: Sequence[Message]) -> list[Message]:
 def routed(
     name: str, operation: Operation, num_ranks: int, num_blocks: int, phases: Sequence[Sequence[Message]]
 ) -> CollectiveSchedule:
-    """The schedule of one phase (all-gather, or reduce-scatter made by ``backwards``), or of both (all-reduce, scatter first).
+    """Return the schedule of one phase (all-gather, or reduce-scatter by ``backwards``) or of both (all-reduce, scatter
+    first).
 
     Args:
         operation: all_gather, reduce_scatter or all_reduce.
         num_blocks: a multiple of ``num_ranks``; rank r owns the r-th run of num_blocks / num_ranks blocks.
-        phases: their messages, with ticks of their own. Proved by ``check``, not here.
+        phases: messages of each phase; every phase has its own ticks. ``check`` proves them, not this function.
     """
     steps: list[list[Step]] = [[] for _ in range(num_ranks)]
     for number, messages in enumerate(phases):
@@ -70,7 +72,10 @@ def routed(
 
 
 def _in_order(messages: Sequence[Message], reduces: bool) -> list[tuple[Message, int | None]]:
-    """Messages by start, with the contributors that they carry; between two ranks none arrives before one sent earlier."""
+    """Return the messages by start, each with the contributors that it carries.
+
+    Ends are postponed so that between two ranks no message arrives before one that was sent earlier.
+    """
     summed: defaultdict[tuple[int, int], int] = defaultdict(int)  # (rank, block) -> contributors that have arrived
     latest: defaultdict[tuple[int, int], int] = defaultdict(int)
     out: list[tuple[Message, int | None]] = []
@@ -86,7 +91,7 @@ def _in_order(messages: Sequence[Message], reduces: bool) -> list[tuple[Message,
 
 
 def _steps(events: list[tuple[int, int, Transfer]]) -> list[Step]:
-    """A rank's transfers as steps: what is sent after something has arrived begins a new one."""
+    """Return a rank's transfers as steps: a send after a receive begins a new step."""
     steps: list[Step] = []
     ordered = [transfer for _, _, transfer in sorted(events, key=lambda event: event[:2])]
     for is_send, run in groupby(ordered, key=lambda transfer: transfer.kind is Kind.SEND):

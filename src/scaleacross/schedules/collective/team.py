@@ -1,8 +1,9 @@
-"""Who takes part in one phase of a collective, in which order, and what each has already summed.
+"""Team of one phase of a collective: its members in order, and the contributions that each has already summed.
 
-A phase (reduce-scatter, all-gather, all-reduce or exchange among a team) is a generator of the steps of one member. Phases are
-written once and serve flat collectives (the team is everybody) and hierarchical ones (a host, or one accelerator per building).
-``parts[k]`` are the blocks that member k owns: what it ends with after a reduce-scatter, and begins with before an all-gather.
+A phase (reduce-scatter, all-gather, all-reduce or exchange among a team) is a generator of the steps of one member. The
+same phases serve flat collectives (a team of all ranks) and hierarchical ones (a host, or one accelerator per
+building). ``parts[k]`` are the blocks that member k owns: it ends a reduce-scatter with them, and begins an all-gather
+with them.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ Parts = Sequence[Sequence[int]]
 
 
 class Team(NamedTuple):
-    """Ranks that talk to one another.
+    """Ranks that exchange messages in one phase.
 
     Attributes:
-        members: ranks; their order is the ring order, and the distance for algorithms that double or halve it.
-        contributors: [member] -> whose contributions it has summed when the phase begins, as bits.
+        members: ranks; their order is the ring order, and defines distances for algorithms that double or halve them.
+        contributors: [member] -> ranks whose contributions it has summed when the phase begins, as bits.
     """
 
     members: Sequence[int]
@@ -34,11 +35,11 @@ class Team(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Contributors of all members together."""
+        """Union of the contributors of all members, as bits."""
         return self.sum_of(range(self.size))
 
     def sum_of(self, members: Iterable[int]) -> int:
-        """Contributors of several members together."""
+        """Return the union of the contributors of several members, as bits."""
         total = 0
         for member in members:
             total |= self.contributors[member]
@@ -53,11 +54,11 @@ class Phases(NamedTuple):
 
 
 def everybody(num_ranks: int, order: Sequence[int] | None = None) -> Team:
-    """All ranks, each with its own contribution, in rank order or in ``order``."""
+    """Return a team of all ranks, each with its own contribution, in rank order or in ``order``."""
     members = range(num_ranks) if order is None else order
     return Team(members, [1 << rank for rank in members])
 
 
 def blocks_of(parts: Iterable[Sequence[int]]) -> Sequence[int]:
-    """The blocks of several parts, in order."""
+    """Return the blocks of several parts, in order."""
     return tuple(chain.from_iterable(parts))

@@ -1,15 +1,15 @@
-"""What a collective schedule is: for each rank, which blocks it sends to whom and receives from whom, in order. No seconds.
+"""Data types of a collective schedule: the blocks that each rank sends and receives, in order and without times.
 
-The tensor is cut into blocks (equal ones, except in an all-to-all) and a collective into channels, each with its own share of
-every block: ``num_parallel`` programs side by side (several rings, two trees), and each of them as chunks that follow one another
-through the network: a rank sends a step of a chunk when it has sent the same step of the chunk before. Chunks of a program run
-the same steps, so what is proved of one holds for all.
+The tensor is cut into blocks (equal ones, except in an all-to-all). A collective is cut into channels, each with its
+own share of every block. ``num_parallel`` programs run in parallel (several rings, two trees), each for several
+pipelined chunks: a rank sends a step of a chunk once it has sent the same step of the previous chunk. Chunks of a
+program run the same steps, so a proof for one holds for all.
 
-A rank runs the steps of a channel in order. The sends of a step read what the rank holds when the step begins; the step ends
-when its receives have arrived. Sends never wait for their receiver. Messages from one rank to another on one channel arrive in
-the order in which they were sent.
+A rank runs the steps of a channel in order. The sends of a step read the blocks that the rank holds when the step
+begins. The step ends when its receives have arrived. Sends never wait for their receiver. Messages from one rank to
+another on one channel arrive in the order in which they were sent.
 
-Every send says whose contributions it carries, so that ``check`` can prove a rank right without running the others.
+Every send states whose contributions it carries, so that ``check`` can prove a rank correct without running the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 
 class Operation(Enum):
-    """What a collective computes, by the name PyTorch gives it. n ranks; blocks as numbered inside one channel."""
+    """Operation of a collective among n ranks, with PyTorch's name; blocks are numbered within one channel."""
 
     ALL_REDUCE = "all_reduce"
     """every rank begins with its contribution to every block and ends with the sum of all"""
@@ -36,7 +36,7 @@ class Operation(Enum):
 
 
 class Kind(Enum):
-    """What a transfer does at the rank that lists it."""
+    """Effect of a transfer at the rank that lists it."""
 
     SEND = "send"
     RECV = "recv"
@@ -75,10 +75,10 @@ class CollectiveSchedule:
         num_ranks: n.
         num_blocks: blocks of the tensor; a block of a channel is 1/``num_channels`` of it.
         num_channels: shares of every block; channel c runs program c mod num_parallel.
-        num_parallel: programs that run side by side; channel c follows channel c − num_parallel.
-        program: (rank, which of the num_parallel programs) -> steps.
-        sends: (source, destination, which program) -> the sends from one to the other, where that is cheaper than to filter the
-            steps of the source. ``sent`` uses it.
+        num_parallel: programs that run in parallel; channel c follows channel c − num_parallel.
+        program: (rank, number of the program) -> steps.
+        sends: (source, destination, number of the program) -> the sends from one to the other, where that is faster
+            than to filter the steps of the source. ``sent`` uses it.
     """
 
     name: str
@@ -91,14 +91,15 @@ class CollectiveSchedule:
     sends: Callable[[int, int, int], Iterable[Transfer]] | None = None
 
     def __hash__(self) -> int:
-        return hash((self.name, self.num_ranks, self.num_channels))  # every collective looks its programs up by it
+        # three fields make a fast hash: every collective looks its programs up by it
+        return hash((self.name, self.num_ranks, self.num_channels))
 
     def steps(self, rank: int, channel: int = 0) -> Steps:
-        """Steps of ``rank`` on ``channel``, in order; steps without a transfer are left out."""
+        """Return the steps of ``rank`` on ``channel``, in order; steps without a transfer are left out."""
         return (step for step in self.program(rank, channel % self.num_parallel) if step)
 
     def sent(self, source: int, destination: int, channel: int = 0) -> Iterable[Transfer]:
-        """The sends of ``source`` to ``destination`` on ``channel``, in order."""
+        """Return the sends of ``source`` to ``destination`` on ``channel``, in order."""
         if self.sends is not None:
             return self.sends(source, destination, channel % self.num_parallel)
         return (
@@ -109,7 +110,7 @@ class CollectiveSchedule:
         )
 
     def begins_with(self, rank: int, block: int) -> bool:
-        """Whether ``rank`` holds ``block`` (finished, or its own contribution) before the first step."""
+        """Return whether ``rank`` holds ``block`` (finished, or its own contribution) before the first step."""
         if self.operation is Operation.ALL_GATHER:
             return self._owner(block) == rank
         if self.operation is Operation.ALL_TO_ALL:
@@ -117,7 +118,7 @@ class CollectiveSchedule:
         return not (self.operation is Operation.BROADCAST and rank)
 
     def ends_with(self, rank: int, block: int) -> bool:
-        """Whether ``rank`` must hold the finished ``block`` after the last step."""
+        """Return whether ``rank`` must hold the finished ``block`` after the last step."""
         if self.operation is Operation.REDUCE_SCATTER:
             return self._owner(block) == rank
         if self.operation is Operation.ALL_TO_ALL:
@@ -125,7 +126,7 @@ class CollectiveSchedule:
         return True
 
     def _owner(self, block: int) -> int:
-        """Rank whose run of num_blocks / n blocks holds ``block``."""
+        """Return the rank whose run of num_blocks / n blocks contains ``block``."""
         return block * self.num_ranks // self.num_blocks
 
     @property
@@ -135,15 +136,15 @@ class CollectiveSchedule:
 
 
 def send(peer: int, blocks: Sequence[int], contributors: int | None = None) -> Transfer:
-    """A message to ``peer``."""
+    """Return a message to ``peer``."""
     return Transfer(Kind.SEND, peer, blocks, contributors)
 
 
 def recv(peer: int, blocks: Sequence[int], contributors: int | None = None) -> Transfer:
-    """A message from ``peer`` that is kept as it is."""
+    """Return a message from ``peer`` that replaces the held value."""
     return Transfer(Kind.RECV, peer, blocks, contributors)
 
 
 def recv_reduce(peer: int, blocks: Sequence[int], contributors: int) -> Transfer:
-    """A message from ``peer`` that is added to what is held."""
+    """Return a message from ``peer`` that is added to the held value."""
     return Transfer(Kind.RECV_REDUCE, peer, blocks, contributors)

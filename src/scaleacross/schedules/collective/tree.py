@@ -1,8 +1,9 @@
 """Trees: binomial broadcast, and the double binary tree all-reduce.
 
-Binomial broadcast: ⌈log2 n⌉ steps, S bytes per message. Double tree: two binary trees over the same members, each for half of
-the message, such that (almost) every member is a leaf of one of them; a member sends and receives about 2·S bytes whatever n is,
-after at most 2·⌈log2 n⌉ + 1 latencies. Chunks (channels) follow one another up and down. Source: Sanders, Speck and Träff (2009).
+Binomial broadcast: ⌈log2 n⌉ steps, S bytes per message. A double tree consists of two binary trees over the same
+members, each for half of the message. (Almost) every member is a leaf of one of them. A member sends and receives about
+2·S bytes whatever n is, after at most 2·⌈log2 n⌉ + 1 latencies. Chunks (channels) are pipelined up and down. Source:
+Sanders, Speck and Träff (2009).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from scaleacross.schedules.collective.transfer import Steps, recv, recv_reduce, 
 
 
 def broadcast(team: Team, me: int, blocks: Sequence[int]) -> Steps:
-    """Binomial tree from member 0: at distance 2^k every member that has the blocks serves one that lacks them."""
+    """Yield one member's steps of a binomial tree from member 0: at distance 2^k each holder serves one other."""
     distance = 1 << (team.size - 1).bit_length()
     while distance := distance // 2:
         if me % (2 * distance) == 0 and me + distance < team.size:
@@ -25,7 +26,7 @@ def broadcast(team: Team, me: int, blocks: Sequence[int]) -> Steps:
 
 
 def chain_broadcast(team: Team, me: int, blocks: Sequence[int]) -> Steps:
-    """Each member passes the blocks on to the next: S bytes per member, and with chunks no waiting for the whole."""
+    """Yield one member's steps of a chain: each passes S bytes to the next, chunk by chunk on several channels."""
     if me:
         yield (recv(team.members[me - 1], blocks),)
     if me + 1 < team.size:
@@ -33,7 +34,7 @@ def chain_broadcast(team: Team, me: int, blocks: Sequence[int]) -> Steps:
 
 
 def tree_all_reduce(team: Team, me: int, blocks: Sequence[int], shifted: bool) -> Steps:
-    """Up one of the two trees and down again. A double tree runs both, on channels of their own."""
+    """Yield one member's steps up one of the two trees and down again. A double tree runs one per channel."""
     place = _place(me, team.size, shifted)
     yield tuple(recv_reduce(team.members[c.member], blocks, team.sum_of(c.subtree)) for c in place.children)
     if place.parent is not None:
@@ -48,7 +49,7 @@ class _Child(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a member stands in one tree."""
+    """Place of a member in one tree: parent, children, and the members of its subtree."""
 
     parent: int | None
     children: tuple[_Child, ...]
@@ -56,9 +57,10 @@ class _Place(NamedTuple):
 
 
 def _place(member: int, size: int, shifted: bool) -> _Place:
-    """Descend from the root of the in-order binary tree over the labels 0 … size−1; its leaves are the even ones.
+    """Find a member's place by descent from the root of the in-order binary tree over the labels 0 … size−1.
 
-    The shifted tree gives member i the label i+1 (mod size): with an even size the leaves of one tree are inner in the other.
+    Its leaves are the even labels. The shifted tree gives member i the label i+1 (mod size): with an even size the
+    leaves of one tree are inner nodes of the other.
     """
     label = (member + shifted) % size
     first, end, parent = 0, size, None
@@ -78,5 +80,5 @@ def _place(member: int, size: int, shifted: bool) -> _Place:
 
 
 def _root(first: int, end: int) -> int:
-    """Root of the labels first … end−1: 2^k − 1 further on, 2^k the largest power of two that fits."""
+    """Return the root of the labels first … end−1: first + 2^k − 1, with 2^k the largest power of two that fits."""
     return first + (1 << ((end - first).bit_length() - 1)) - 1

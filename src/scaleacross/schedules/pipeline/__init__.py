@@ -1,4 +1,4 @@
-"""Pipeline schedules as data: one family per file, one line per schedule in ``SCHEDULES``; ``check`` proves what they produce."""
+"""Pipeline schedules by name: one family per file, one line per schedule in ``SCHEDULES``; proofs in ``check``."""
 
 from __future__ import annotations
 
@@ -43,10 +43,14 @@ __all__ = [
 
 
 class ScheduleFamily(NamedTuple):
-    """A family of schedules: ``generate(p, m, v)``, ``refusal(p, m, v)`` with the reason why a shape has none, and where its
-    stages sit (as in ``PipelineSchedule``).
+    """A family of schedules.
 
-    Neither is called without ranks, micro-batches or chunks, nor ``generate`` for a shape that is refused.
+    Neither function is called without ranks, micro-batches or chunks, nor ``generate`` for a shape that is refused.
+
+    Attributes:
+        generate: (p, m, v) -> the schedule.
+        refusal: (p, m, v) -> why the shape has no schedule, or None.
+        placement, num_copies: as in ``PipelineSchedule``.
     """
 
     generate: Callable[[int, int, int], PipelineSchedule]
@@ -73,7 +77,7 @@ _BUNDLED: Final[Mapping[ScheduleName, ScheduleFamily]] = {
 
 
 def _accept(plugin: Plugin, family: Any) -> ScheduleFamily:
-    """A package's family: its refusals guarded, each order that it generates proved legal, once per shape."""
+    """Return a package's family with guarded refusals; every schedule that it generates is proved legal once."""
     stated = expect(family, ScheduleFamily)
     if stated.placement not in ("loop", "v") or stated.num_copies != 1:
         raise ValueError(
@@ -101,7 +105,7 @@ ROUNDS: Final[tuple[ScheduleName, ...]] = ("Interleaved1F1B", "InterleavedZeroBu
 
 
 def refusal(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
-    """Why schedule ``name`` cannot run p ranks, m micro-batches and v chunks per rank; None when it can.
+    """Return why schedule ``name`` cannot run p ranks, m micro-batches and v chunks per rank; None if it can.
 
     Raises:
         InputError: no schedule of that name.
@@ -111,21 +115,21 @@ def refusal(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chunk
 
 
 def is_legal(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chunks: int) -> bool:
-    """Whether ``refusal`` has no reason."""
+    """Return whether schedule ``name`` can run p ranks, m micro-batches and v chunks per rank."""
     return refusal(name, num_ranks, num_microbatches, num_chunks) is None
 
 
 @lru_cache(maxsize=4096)
 def legal_micro_batches(name: ScheduleName, num_ranks: int, num_chunks: int, most: int) -> tuple[int, ...]:
-    """All m ≤ ``most``, ascending, with which schedule ``name`` runs on p ranks of v chunks."""
+    """Return all m ≤ ``most``, ascending, with which schedule ``name`` runs on p ranks of v chunks."""
     return tuple(m for m in range(1, most + 1) if is_legal(name, num_ranks, m, num_chunks))
 
 
 def generate(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chunks: int) -> PipelineSchedule:
-    """The schedule ``name`` for p ranks, m micro-batches and v chunks per rank.
+    """Return the schedule ``name`` for p ranks, m micro-batches and v chunks per rank.
 
     Raises:
-        InputError: no schedule of that name, or ``refusal`` has a reason.
+        InputError: no schedule of that name, or one that cannot run this shape (``refusal``).
     """
     if reason := refusal(name, num_ranks, num_microbatches, num_chunks):
         raise InputError(reason)
@@ -133,10 +137,10 @@ def generate(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chun
 
 
 def chosen(choice: PipelineChoice, num_ranks: int, num_microbatches: int) -> PipelineSchedule:
-    """The schedule of a plan: its own order if it carries one, otherwise the one that its name generates.
+    """Return the schedule of a plan: its own order if it states one, otherwise the one that its name generates.
 
     Raises:
-        InputError: a carried order with the wrong number of rows or a cell that is none, or a shape that the name refuses.
+        InputError: a stated order with the wrong number of rows or an invalid cell, or a shape that the name refuses.
     """
     if choice.order is None:
         return generate(choice.schedule, num_ranks, num_microbatches, choice.num_chunks)

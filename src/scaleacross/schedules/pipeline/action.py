@@ -1,12 +1,12 @@
-"""What a pipeline schedule is: for each rank, the order of its computations. No seconds, no messages.
+"""Data types of a pipeline schedule: for each rank, the order of its computations, without times and messages.
 
-Symbols: p pipeline ranks, v model chunks per rank, m micro-batches. A model is cut into p·v virtual stages, put on the
-ranks by the schedule's ``placement`` (``stage_placement``). Messages follow from the order: an F sends its activations to the
-next virtual stage, a B or an I sends its input gradient to the previous one, a W sends nothing.
+Symbols: p pipeline ranks, v model chunks per rank, m micro-batches. A model is cut into p·v virtual stages, which the
+schedule's ``placement`` assigns to ranks (``stage_placement``). Messages follow from the order: an F sends its
+activations to the next virtual stage, a B or an I sends its input gradient to the previous one, a W sends nothing.
 
-A *bidirectional* schedule (DualPipe) holds ``num_copies`` = 2 copies of the model: each is cut into p·v/2 virtual stages, copy 0
-has the first half of the chunks and of the micro-batches, copy 1 the second half, and no message passes between them. With the
-``v`` placement copy 1 runs up the ranks while copy 0 runs down.
+A *bidirectional* schedule (DualPipe) holds ``num_copies`` = 2 copies of the model, each cut into p·v/2 virtual stages.
+Copy 0 has the first half of the chunks and of the micro-batches, copy 1 the second half. No message passes between
+them. With the ``v`` placement copy 1 runs up the ranks while copy 0 runs down.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class PipelineSchedule:
 
     @property
     def num_virtual_stages(self) -> int:
-        """p·v, those of all copies of the model."""
+        """Virtual stages of all copies of the model, p·v."""
         return self.num_ranks * self.num_chunks
 
     @cached_property
     def num_actions(self) -> int:
-        """Actions of all ranks together."""
+        """Number of actions of all ranks."""
         return sum(len(row) for row in self.actions)
 
     @property
@@ -84,28 +84,28 @@ class PipelineSchedule:
         return self.num_virtual_stages // self.num_copies
 
     def virtual_stage(self, rank: int, chunk: int) -> int:
-        """Position, 0 … p·v−1, of ``chunk`` on ``rank``."""
+        """Return the virtual stage, 0 … p·v−1, of ``chunk`` on ``rank``."""
         return stage_placement.virtual_stage(self.placement, self.num_ranks, rank, chunk)
 
     def locate(self, virtual_stage: int) -> tuple[int, int]:
-        """(rank, chunk) that holds ``virtual_stage``; the inverse of ``virtual_stage``."""
+        """Return the (rank, chunk) that holds ``virtual_stage``; the inverse of the method ``virtual_stage``."""
         return stage_placement.locate(self.placement, self.num_ranks, virtual_stage)
 
     def is_first(self, virtual_stage: int) -> bool:
-        """Whether forwards begin at ``virtual_stage``."""
+        """Return whether forwards begin at ``virtual_stage``."""
         return virtual_stage % self.stages_per_copy == 0
 
     def is_last(self, virtual_stage: int) -> bool:
-        """Whether backwards begin at ``virtual_stage``."""
+        """Return whether backwards begin at ``virtual_stage``."""
         return (virtual_stage + 1) % self.stages_per_copy == 0
 
     def microbatches(self, chunk: int) -> range:
-        """Micro-batches that run through ``chunk``: all of them, or those of the copy that the chunk belongs to."""
+        """Return the micro-batches that run through ``chunk``: those of the copy of the model to which it belongs."""
         copy, each = chunk * self.num_copies // self.num_chunks, self.num_microbatches // self.num_copies
         return range(copy * each, (copy + 1) * each)
 
     def predecessors(self, rank: int, action: Action) -> tuple[tuple[int, tuple[Action, ...]], ...]:
-        """What must have ended before ``action`` of ``rank`` may start, the order on its own rank apart.
+        """Return the dependencies of ``action`` on ``rank``, apart from the order of that rank.
 
         Returns:
             (rank, alternatives) pairs: one of the alternatives on that rank satisfies the dependency. A gradient from the next

@@ -1,10 +1,12 @@
 """VHalf and VMin: two chunks in a V at half and a third of the activations of 1F1B (Qi et al., arXiv 2405.15362).
 
-A *building block* says when each rank runs the forwards and input gradients of one micro-batch, in slots of one action; the
-next micro-batch follows 6 slots later, and weight gradients take the slots that are left. Its life times set the memory. The
-offsets are those of the paper's two blocks. Repeating a block leaves bubbles while the pipeline fills and drains, so it is
-*squeezed*: slot by slot every rank takes the first of its actions that is ready, weight gradients last, as long as the rest,
-in the order of the block, still fits in the block's memory. That rest is always a way to go on, so nothing deadlocks.
+A *building block* states when each rank runs the forwards and input gradients of one micro-batch, in slots of one
+action. The next micro-batch follows 6 slots later, and weight gradients use free slots. The life times of a block's
+activations determine the memory. The offsets are those of the paper's two blocks.
+
+A repeated block has bubbles in warm-up and cool-down, so it is *squeezed*. In every slot each rank runs its first ready
+action, weight gradients last. The rest, in the order of the block, must still fit in the block's memory. That rest can
+always be run, so nothing deadlocks.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ Offsets = tuple[int, int, int, int]
 
 
 def generate_half(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:
-    """The VHalf schedule."""
+    """Return the VHalf schedule."""
     p = num_ranks
-    turn = 3 * p - 1 + (3 if p % 2 == 0 else 0)  # slots of the turn are moved so that no two actions fall into one
+    turn = 3 * p - 1 + (3 if p % 2 == 0 else 0)  # the turn is moved so that no two actions need the same slot
     return _generate(HALF, p, num_microbatches, lambda s: (2 * s, 3 * p - 2 - s, turn + 2 * s, turn + 3 * p - 1 - s))
 
 
 def generate_min(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:
-    """The VMin schedule."""
+    """Return the VMin schedule."""
     p = num_ranks
     turn = 2 * p + (2 if p % 3 == 0 else 0)
     return _generate(MIN, p, num_microbatches, lambda s: (s, 2 * p - 1 - s, turn + s, turn + 2 * p - 1 - s))
@@ -46,7 +48,7 @@ def _generate(name: str, num_ranks: int, num_microbatches: int, offsets: Callabl
 
 
 def _repeat(offsets: Offsets, num_microbatches: int) -> list[Action]:
-    """The block of one rank, once per micro-batch, with weight gradients in the first free slots after their input gradients."""
+    """Repeat one rank's block per micro-batch; weight gradients use the next free slots after their input gradients."""
     taken = {
         offset + _PERIOD * i: Action(kind, i, chunk)
         for (kind, chunk), offset in zip(_ORDER, offsets, strict=True)
@@ -65,7 +67,7 @@ def _repeat(offsets: Offsets, num_microbatches: int) -> list[Action]:
 
 
 class _Squeeze:
-    """Actions of every rank taken as early as they are ready, one slot each; see the module."""
+    """Moves every rank's actions to the earliest slots in which they are ready; see the module."""
 
     def __init__(self, blocks: list[list[Action]]) -> None:
         self._left = blocks  # [rank] -> what is left, in the order of the block
@@ -75,7 +77,7 @@ class _Squeeze:
         self._rows: list[list[Action]] = [[] for _ in blocks]
 
     def run(self) -> tuple[tuple[Action, ...], ...]:
-        """The rows of all ranks."""
+        """Return the rows of all ranks."""
         while any(self._left):
             taken = [(rank, at) for rank in range(len(self._left)) if (at := self._next(rank)) is not None]
             for rank, at in taken:
@@ -86,7 +88,7 @@ class _Squeeze:
         return tuple(tuple(row) for row in self._rows)
 
     def _next(self, rank: int) -> int | None:
-        """Where the action that ``rank`` takes now stands in what is left; None if none is ready."""
+        """Return the index in ``_left`` of the action that ``rank`` runs in this slot; None if none is ready."""
         highest = held = self._held[rank]  # most that is held on the way to the action
         weight, seen = None, set()
         for at, action in enumerate(self._left[rank]):
@@ -105,7 +107,7 @@ class _Squeeze:
         return weight
 
     def _is_ready(self, rank: int, action: Action) -> bool:
-        """Whether what ``action`` waits for was done in an earlier slot."""
+        """Return whether everything that ``action`` waits for was done in an earlier slot."""
         i, last = action.microbatch, len(self._left) - 1
         if action.kind is Kind.W:
             return (rank, Action(Kind.I, i, action.chunk)) in self._done
@@ -119,5 +121,5 @@ class _Squeeze:
 
 
 def _change(action: Action) -> int:
-    """What ``action`` adds to the activations that its rank holds."""
+    """Return the change that ``action`` makes to the number of activations that its rank holds."""
     return {Kind.F: 1, Kind.W: -1}.get(action.kind, 0)

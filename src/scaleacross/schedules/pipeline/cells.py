@@ -1,7 +1,7 @@
 """A schedule as text in the grammar of PyTorch's pipelining: a row per rank, cells ``<virtual stage><kind><micro-batch>``.
 
-So ``2F0,0B1`` runs the forward of micro-batch 0 on virtual stage 2, then the backward of 1 on stage 0. Which rank holds a stage
-follows from the rows themselves, the chunk from the schedule's placement.
+For example, ``2F0,0B1`` runs the forward of micro-batch 0 on virtual stage 2, then the backward of 1 on stage 0. The
+row gives the rank of a stage, the schedule's placement its chunk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CELL: Final = re.compile(r"(\d+)([FBIW])(\d+)")
 
 
 def to_rows(schedule: PipelineSchedule) -> tuple[str, ...]:
-    """One line of cells per rank, separated by commas."""
+    """Return one line of cells per rank, separated by commas."""
     return tuple(
         ",".join(f"{schedule.virtual_stage(rank, a.chunk)}{a.kind.value}{a.microbatch}" for a in actions)
         for rank, actions in enumerate(schedule.actions)
@@ -33,10 +33,10 @@ def from_rows(
     placement: StagePlacement = "loop",
     num_copies: int = 1,
 ) -> PipelineSchedule:
-    """The schedule that ``rows`` spell; the inverse of ``to_rows``. ``check.check`` proves it legal.
+    """Parse ``rows`` into a schedule; the inverse of ``to_rows``. Legality is left to ``check.check``.
 
     Raises:
-        InputError: a cell that is none, or a stage that its rank does not hold.
+        InputError: an invalid cell, or a stage that its rank does not hold.
     """
     shape = PipelineSchedule(name, len(rows), num_microbatches, num_chunks, (), placement, num_copies)
     actions = tuple(

@@ -1,9 +1,9 @@
-"""Proof that a schedule is legal: complete, ordered, within memory, free of deadlock. Knows nothing of how it was generated.
+"""Proves a pipeline schedule legal (complete, ordered, within memory, free of deadlock), whatever generated it.
 
-A legal schedule runs, for each micro-batch and each virtual stage, on the rank that holds the stage, exactly one F and then
-either one B, or one I and after it one W (a bidirectional schedule: for each micro-batch and each stage of its own copy of the
-model); and the orders of all ranks together, with the messages between virtual stages, have no cycle. Receives are posted ahead
-and sends never block, so a cycle is the only way to deadlock.
+For each micro-batch and virtual stage, the rank that holds the stage must run exactly one F and then either one B, or
+one I and after it one W. In a bidirectional schedule this holds for each micro-batch and the stages of its own copy of
+the model. The orders of all ranks, together with the messages between virtual stages, must have no cycle. Receives are
+posted ahead and sends never block, so a cycle is the only way to deadlock.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ def check(schedule: PipelineSchedule, max_in_flight: int | Sequence[int] | None 
 
 
 def execution_order(schedule: PipelineSchedule) -> list[int]:
-    """Ranks in an order in which all actions can run one after the other: the k-th entry runs the next action of that rank.
+    """Return the ranks in an order in which all actions can run one after another: each entry runs its rank's next
+    action.
 
-    Takes O(actions); expects each rank to be complete and ordered, which ``check`` proves first.
+    It takes O(actions) and expects each rank to be complete and ordered, which ``check`` proves first.
 
     Raises:
         VerificationError: deadlock.
@@ -65,6 +66,7 @@ def execution_order(schedule: PipelineSchedule) -> list[int]:
     position = [0] * schedule.num_ranks
     order: list[int] = []
     queue, queued = deque(range(schedule.num_ranks)), [True] * schedule.num_ranks
+    # a rank runs until its next action is not ready; it is queued again when a message reaches it
     while queue:
         rank = queue.popleft()
         queued[rank] = False
@@ -98,12 +100,12 @@ def execution_order(schedule: PipelineSchedule) -> list[int]:
 
 
 def peak_in_flight(schedule: PipelineSchedule) -> tuple[int, ...]:
-    """Largest number of chunk activations that each rank holds at once: from F until B, or until W in a split backward."""
+    """Return the most chunk activations that each rank holds at once: from F to B, or to W in a split backward."""
     return tuple(max(held_after(row), default=0) for row in schedule.actions)
 
 
 def held_after(row: Iterable[Action]) -> Iterator[int]:
-    """Chunk activations that a rank holds after each action of ``row``."""
+    """Yield the number of chunk activations that a rank holds after each action of ``row``."""
     held = 0
     for action in row:
         held += (action.kind is Kind.F) - (action.kind in (Kind.B, Kind.W))
@@ -111,7 +113,8 @@ def held_after(row: Iterable[Action]) -> Iterator[int]:
 
 
 def grid(schedule: PipelineSchedule, rank: int, position: int) -> str:
-    """The cells of ``schedule`` around ``position`` of ``rank``, a row per rank, in execution order; the cell itself in brackets.
+    """Return the cells around ``position`` of ``rank``, a row per rank, in execution order; the cell itself is in
+    brackets.
 
     A cell is ``<chunk><kind><micro-batch>``.
     """
@@ -128,7 +131,7 @@ def grid(schedule: PipelineSchedule, rank: int, position: int) -> str:
 
 
 def _check_rank(schedule: PipelineSchedule, rank: int) -> None:
-    """Exactly one F then B, or F then I then W, of every micro-batch and chunk, on this rank."""
+    """Require exactly one F then B, or F then I then W, of every micro-batch and chunk on this rank."""
     m, v = schedule.num_microbatches, schedule.num_chunks
     allowed = [schedule.microbatches(chunk) for chunk in range(v)]
     expected = sum(len(microbatches) for microbatches in allowed)
@@ -165,7 +168,7 @@ def _check_rank(schedule: PipelineSchedule, rank: int) -> None:
 
 
 def _check_memory(schedule: PipelineSchedule, rank: int, limit: int) -> None:
-    """At most ``limit`` chunk activations at any time on this rank."""
+    """Require at most ``limit`` chunk activations at any time on this rank."""
     for position, held in enumerate(held_after(schedule.actions[rank])):
         if held > limit:
             raise VerificationError(
@@ -175,7 +178,7 @@ def _check_memory(schedule: PipelineSchedule, rank: int, limit: int) -> None:
 
 
 def _first_missing(seen: set[Action], microbatches: list[range]) -> Action:
-    """First computation that a rank lacks, in the order of chunks and of the micro-batches of each (``microbatches``)."""
+    """Return the first computation that a rank lacks, by chunk and then by the chunk's ``microbatches``."""
     for chunk, of_chunk in enumerate(microbatches):
         for i in of_chunk:
             if Action(Kind.F, i, chunk) not in seen:
@@ -187,7 +190,7 @@ def _first_missing(seen: set[Action], microbatches: list[range]) -> Action:
 
 
 def _deadlock_message(schedule: PipelineSchedule, position: list[int]) -> str:
-    """Who waits for whom, and the grid around the first rank that is stuck."""
+    """Return a message with the waits of stuck ranks and the grid around the first of them."""
     stuck = [rank for rank, row in enumerate(schedule.actions) if position[rank] < len(row)]
     waits = []
     for rank in stuck[:_MAX_STUCK_SHOWN]:

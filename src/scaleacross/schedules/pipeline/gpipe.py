@@ -9,6 +9,6 @@ refusal = one_chunk("GPipe", instead="LoopedBFS")
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
-    """The GPipe schedule."""
+    """Return the GPipe schedule."""
     row = tuple(Action(kind, i, 0) for kind in (Kind.F, Kind.B) for i in range(num_microbatches))
     return PipelineSchedule("GPipe", num_ranks, num_microbatches, 1, (row,) * num_ranks)

@@ -11,7 +11,7 @@ NAME = "1F1B"
 
 
 def refusal_of(name: str) -> Refusal:
-    """Why 1F1B, or its relative ``name``, cannot run a shape. PyTorch's Schedule1F1B also demands m ≥ p."""
+    """Return the refusal of 1F1B, or of its variant ``name``. Like PyTorch's Schedule1F1B it demands m ≥ p."""
     return one_chunk(name, instead="Interleaved1F1B", least=lambda num_ranks: num_ranks)
 
 
@@ -19,12 +19,12 @@ refusal = refusal_of(NAME)
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
-    """The 1F1B schedule."""
+    """Return the 1F1B schedule."""
     return with_ahead(NAME, num_microbatches, [num_ranks - rank for rank in range(num_ranks)])
 
 
 def with_ahead(name: str, num_microbatches: int, ahead: Sequence[int]) -> PipelineSchedule:
-    """Rank s runs ``ahead[s]`` forwards, then alternates one backward and one forward."""
+    """Return a schedule whose rank s runs ``ahead[s]`` forwards, then alternates one backward and one forward."""
     forwards = [Action(Kind.F, i, 0) for i in range(num_microbatches)]
     backwards = [Action(Kind.B, i, 0) for i in range(num_microbatches)]
     rows = []

@@ -1,4 +1,4 @@
-"""What families of schedules have in common: refusals of p ranks, m micro-batches and v chunks, and rows built cell by cell."""
+"""Helpers of schedule families: refusals of p ranks, m micro-batches and v chunks, and rows built cell by cell."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Refusal = Callable[[int, int, int], str | None]
 
 
 def too_small(name: str, num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
-    """The reason to refuse a shape with nothing in it, or None."""
+    """Return the reason to refuse a shape without ranks, micro-batches or chunks, or None."""
     if min(num_ranks, num_microbatches, num_chunks) < 1:
         return f"{name} needs at least 1 rank, micro-batch and chunk, got {num_ranks}, {num_microbatches}, {num_chunks}"
     return None
 
 
 def needs_microbatches(name: str, least: int, num_ranks: int, num_microbatches: int) -> str | None:
-    """The reason to refuse fewer than ``least`` micro-batches, or None."""
+    """Return the reason to refuse fewer than ``least`` micro-batches, or None."""
     if num_microbatches >= least:
         return None
     rule = "at least as many micro-batches as ranks" if least == num_ranks else f"at least {least} micro-batches"
@@ -31,7 +31,7 @@ def needs_microbatches(name: str, least: int, num_ranks: int, num_microbatches: 
 
 
 def one_chunk(name: str, instead: str, least: Callable[[int], int] = lambda num_ranks: 1) -> Refusal:
-    """Refuses any number of chunks but 1, for which there is schedule ``instead``, and fewer micro-batches than ``least``."""
+    """Return a refusal of several chunks (``instead`` runs them) and of fewer micro-batches than ``least``."""
 
     def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
         if num_chunks != 1:
@@ -42,14 +42,14 @@ def one_chunk(name: str, instead: str, least: Callable[[int], int] = lambda num_
 
 
 def needs_several_chunks(name: str, num_chunks: int, instead: str) -> str | None:
-    """The reason to refuse a single chunk, which schedule ``instead`` has, or None."""
+    """Return the reason to refuse a single chunk, which schedule ``instead`` runs, or None."""
     if num_chunks >= 2:
         return None
     return f"{name} holds at least 2 model chunks per rank, got {num_chunks}: use {instead} for one"
 
 
 def two_chunks(name: str, least: Callable[[int], int] = lambda num_ranks: 1) -> Refusal:
-    """Refuses any number of chunks but 2, and fewer micro-batches than ``least``."""
+    """Return a refusal of any number of chunks but 2, and of fewer micro-batches than ``least``."""
 
     def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
         if num_chunks != 2:
@@ -60,7 +60,7 @@ def two_chunks(name: str, least: Callable[[int], int] = lambda num_ranks: 1) -> 
 
 
 class Row:
-    """The actions of one rank in the making. Every call takes the next micro-batch of its kind and chunk."""
+    """Builder of one rank's actions. Every call appends the next micro-batch of its kind and chunk."""
 
     def __init__(self) -> None:
         self.actions: list[Action] = []
@@ -68,7 +68,7 @@ class Row:
         self._pending: dict[tuple[int, int], None] = {}  # chunk and micro-batch, oldest first
 
     def done(self, kind: Kind, chunk: int) -> int:
-        """How many micro-batches of ``chunk`` have run ``kind``; a B counts as I and as W."""
+        """Return how many micro-batches of ``chunk`` have run ``kind``; a B counts as I and as W."""
         return self._done[kind, chunk]
 
     def run(self, cells: str, times: int = 1) -> None:
@@ -77,7 +77,7 @@ class Row:
             self._append(kind, chunk)
 
     def run_oldest_weight(self) -> None:
-        """Append the W of the input gradient that waits longest for it, if any."""
+        """Append the W that belongs to the oldest I without one, if any."""
         if self._pending:
             chunk, microbatch = oldest = next(iter(self._pending))
             del self._pending[oldest]

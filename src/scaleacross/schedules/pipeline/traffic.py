@@ -1,4 +1,4 @@
-"""How often a pipeline schedule sends a message over the cut between two ranks."""
+"""Counts the messages of a pipeline schedule that cross the cut between two ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from scaleacross.schedules.pipeline.action import PipelineSchedule
 
 
 def messages_over_cut(schedule: PipelineSchedule, rank: int) -> int:
-    """Messages per step and direction between the ranks below ``rank`` and the others.
+    """Return the messages per step and direction between the ranks below ``rank`` and the others.
 
     Every micro-batch sends one forward from each virtual stage to the next and one gradient back, so both directions are equal.
     """

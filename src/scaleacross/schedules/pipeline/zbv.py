@@ -1,8 +1,8 @@
 """ZB-V: two chunks in a V, nearly no bubble at the memory of 1F1B if F = I = W (Qi et al., arXiv 2401.10241, section 6).
 
-The order is that of PyTorch's ScheduleZBVZeroBubble. Rank s fills the pipeline with forwards of chunk 0, alternates them with
-forwards of chunk 1 as these come back, and from its first backward on runs one F, I, W of each chunk in turn. While the
-pipeline drains, input gradients go first and weight gradients fill.
+The order is that of PyTorch's ScheduleZBVZeroBubble. In warm-up rank s runs forwards of chunk 0, then alternates them
+with forwards of chunk 1 as these come back. From its first backward on it runs one F, I, W of each chunk in turn. In
+cool-down input gradients run first and weight gradients use the bubbles.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ refusal = two_chunks(NAME)
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:
-    """The ZB-V schedule."""
+    """Return the ZB-V schedule."""
     rows = tuple(_row(rank, num_ranks, num_microbatches) for rank in range(num_ranks))
     return PipelineSchedule(NAME, num_ranks, num_microbatches, 2, rows, "v")
 

@@ -1,7 +1,7 @@
-"""Zero-bubble schedules in a line: weight gradients fill what would be bubble (Qi et al., arXiv 2401.10241).
+"""Zero-bubble schedules in a line: weight gradients run where 1F1B has bubbles (Qi et al., arXiv 2401.10241).
 
-Rank s runs ``ahead`` forwards, then alternates one input gradient and one forward; weight gradients follow ``lag`` input
-gradients behind, so that a rank always holds ahead + lag activations:
+Rank s runs ``ahead`` forwards, then alternates one input gradient and one forward. Weight gradients follow their input
+gradients with a lag of ``lag`` input gradients, so that a rank always holds ahead + lag activations:
 
 * ZBH1: p−s ahead, lag s: p activations on every rank, a bubble of (p−1)(F+I−W).
 * ZBH2: 2(p−s)−1 ahead, lag 2s: 2p−1 activations, (p−1)(F+I−2W), nothing if F = I = W. Ranks start and end one after
@@ -23,22 +23,22 @@ h2_refusal = one_chunk(H2, instead=INTERLEAVED, least=lambda num_ranks: 2 * num_
 
 
 def interleaved_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
-    """Why InterleavedZeroBubble cannot run this shape, or None: as Interleaved1F1B."""
+    """Return why InterleavedZeroBubble cannot run this shape, or None; the rules are those of Interleaved1F1B."""
     return interleaved_1f1b.refusal(num_ranks, num_microbatches, num_chunks, INTERLEAVED, flat=H1)
 
 
 def generate_h1(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
-    """The ZBH1 schedule."""
+    """Return the ZBH1 schedule."""
     return _in_a_line(H1, num_ranks, num_microbatches, lambda rank: num_ranks - rank, lambda rank: rank)
 
 
 def generate_h2(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
-    """The ZBH2 schedule."""
+    """Return the ZBH2 schedule."""
     return _in_a_line(H2, num_ranks, num_microbatches, lambda rank: 2 * (num_ranks - rank) - 1, lambda rank: 2 * rank)
 
 
 def generate_interleaved(num_ranks: int, num_microbatches: int, num_chunks: int) -> PipelineSchedule:
-    """The interleaved zero-bubble schedule, in the order of PyTorch."""
+    """Return the interleaved zero-bubble schedule, in the order of PyTorch."""
     p, m, v = num_ranks, num_microbatches, num_chunks
     visits = interleaved_1f1b.visits(p, m, v)
     per_round = interleaved_1f1b.microbatches_per_round(p, m)
@@ -52,14 +52,14 @@ def generate_interleaved(num_ranks: int, num_microbatches: int, num_chunks: int)
 def _in_a_line(
     name: str, num_ranks: int, num_microbatches: int, ahead: Callable[[int], int], lag: Callable[[int], int]
 ) -> PipelineSchedule:
-    """One chunk per rank."""
+    """Return a schedule of one chunk per rank from each rank's ``ahead`` and ``lag``."""
     visits = [(i, 0) for i in range(num_microbatches)]
     rows = tuple(_row(visits, visits, ahead(rank), lag(rank)) for rank in range(num_ranks))
     return PipelineSchedule(name, num_ranks, num_microbatches, 1, rows)
 
 
 def _row(forwards: list[tuple[int, int]], backwards: list[tuple[int, int]], ahead: int, lag: int) -> tuple[Action, ...]:
-    """``ahead`` forwards, then an input gradient, a weight gradient ``lag`` behind it, and a forward, until all are done."""
+    """Return ``ahead`` forwards, then in turn an input gradient, the weight gradient ``lag`` before it, a forward."""
     row = [Action(Kind.F, *visit) for visit in forwards[:ahead]]
     for at, visit in enumerate(backwards):
         row.append(Action(Kind.I, *visit))
