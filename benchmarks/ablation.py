@@ -43,24 +43,24 @@ def _all_fullest(pipelines: Any) -> Any:
 
 COSTS = "scaleacross.cost_models."
 MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
-    "inter-building queue of pipeline ranks": ((f"{COSTS}replica_kinds.is_far", lambda *_: False),),
+    "inter-building queue of pipeline ranks": ((f"{COSTS}replica_kinds.gradients_cross", lambda *_: False),),
     "HBM lost to traffic": ((f"{COSTS}step.hbm_lost_s", lambda volumes: np.zeros(len(volumes.candidates))),),
-    "links shared with passes' calls": ((f"{COSTS}beside_layers._sharing_links", _nothing_shared),),
+    "links shared with passes' calls": ((f"{COSTS}layer_overlap._sharing_links", _nothing_shared),),
     "waiting groups": ((f"{COSTS}replica_kinds.waiting_groups", lambda *_: {}),),
     "calls that wait for messages": ((f"{COSTS}pipeline.unplaced.message_waits", lambda *_: None),),
-    "weight gradients apart": ((f"{COSTS}beside_layers.BesideLayers.behind_chunks", lambda beside, _: beside),),
+    "weight gradients apart": ((f"{COSTS}layer_overlap.LayerOverlap.behind_chunks", lambda beside, _: beside),),
     "groups that cross farthest": ((f"{COSTS}groups.GroupShape.farthest", property(lambda shape: shape)),),
     "crowded inter-building links": ((f"{COSTS}pipeline.placed.is_crowded", lambda *_: False),),
     "pipeline ranks' turns on them": ((f"{COSTS}replica_kinds.slowest_apart", lambda *_: {}),),
-    "gradients' turns on them": ((f"{COSTS}far_gradients.FarTraffic.states", None),),
+    "gradients' turns on them": ((f"{COSTS}crossing_gradients.CrossingTraffic.states", None),),
     "passes that gradients delay": (
         (f"{COSTS}replica_kinds.later_s", lambda of, *_: np.zeros((2, len(of.volumes.candidates)))),
     ),
     "messages that queue on one trunk": ((f"{COSTS}pipeline.timing._queued", lambda *given: given[-2:]),),
     "shards of every stage": ((f"{COSTS}pipeline.unplaced.UnplacedPipelines.stage_volumes", property(_all_fullest)),),
     "multiprocessors held by collectives": (
-        (f"{COSTS}work.taken_fraction", lambda _: 0.0),
-        (f"{COSTS}uneven.taken_fraction", lambda _: 0.0),
+        (f"{COSTS}work.contention_fraction", lambda _: 0.0),
+        (f"{COSTS}uneven.contention_fraction", lambda _: 0.0),
     ),
 }
 

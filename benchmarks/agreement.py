@@ -25,10 +25,10 @@ import numpy as np
 
 from scaleacross.api import evaluation
 from scaleacross.api.problems import problem_of
-from scaleacross.api.simulating import replayed_step_s
+from scaleacross.api.simulating import simulated_step_s
 from scaleacross.api.stated import AGREEMENT
 from scaleacross.catalogue import design_points, load_design_space
-from scaleacross.cost_models.plan_cost import plan_cost, replayed_work
+from scaleacross.cost_models.plan_cost import plan_cost, simulated_work
 from scaleacross.simulation import clock
 from scaleacross.simulation.steady import steady_step
 from scaleacross.simulation.tasks import TaskGraph
@@ -99,7 +99,7 @@ def rows(kind: str | None, simulated: Path | None, first: int | None = None) -> 
         step_cpu_s = time.process_time() - began
         if str(number) not in known:
             began = time.process_time()
-            step_s = replayed_step_s(plan)
+            step_s = simulated_step_s(plan)
             known[str(number)] = step_s, time.process_time() - began
             if simulated:
                 simulated.write_text(json.dumps(known))
@@ -151,7 +151,7 @@ def measured(path: Path) -> Iterator[Measured]:
     for case in cases:
         found = predict(case)
         cost = plan_cost(case.job, case.profile, case.topology, found.decision)
-        work = replayed_work(case.job, case.profile, case.topology, found.decision)
+        work = simulated_work(case.job, case.profile, case.topology, found.decision)
         decision = found.decision.model_copy(update={"placement": cost.placement})
         plan = SimpleNamespace(  # what a simulation reads of a plan
             job=case.job,

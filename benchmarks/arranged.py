@@ -13,7 +13,7 @@ from scaleacross.cost_models.overlap import Window, windows
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.solvers.arcs import Arc, added_s, kinds_of
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.candidates import Bounder
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GridAxis
 
@@ -41,13 +41,13 @@ class Arranged:
         return windows(self.volumes.candidates, self.volumes.work)
 
 
-def arranged(pricing: Pricing, candidates: Candidates, axis_order: Sequence[GridAxis]) -> Arranged:
+def arranged(bounder: Bounder, candidates: Candidates, axis_order: Sequence[GridAxis]) -> Arranged:
     """Candidates with all axes placed in one order, fastest first."""
     kinds = kinds_of(candidates)
-    volumes = pricing.volumes(candidates, pricing.work(candidates, kinds))
+    volumes = bounder.volumes(candidates, bounder.work(candidates, kinds))
     arcs = (
-        pricing._arc(axis, stride_behind(candidates, axis_order[:position]), volumes, kinds)
+        bounder._arc(axis, stride_behind(candidates, axis_order[:position]), volumes, kinds)
         for position, axis in enumerate(axis_order)
         if (getattr(candidates, axis) > 1).any()
     )
-    return Arranged(volumes, tuple(arcs), pricing.many_buildings)
+    return Arranged(volumes, tuple(arcs), bounder.many_buildings)

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from agreement import Row, decisions, evaluated, farthest, summary
 
-from scaleacross.api.simulating import replayed_step_s
+from scaleacross.api.simulating import simulated_step_s
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
 
@@ -112,7 +112,7 @@ def _row(number: int, row: dict[str, Any], job: Job) -> Row:
         plan.decision,
         plan.cost.step_s,
         plan.cost.compute_s,
-        replayed_step_s(plan),
+        simulated_step_s(plan),
         0.0,
         0.0,
     )

@@ -21,7 +21,7 @@ from arranged import arranged
 from scaleacross import catalogue
 from scaleacross.cost_models.candidates import concatenate
 from scaleacross.solvers.fixed_placement import FixedPlacement
-from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
 from scaleacross.spec.framework import Overlap
 
@@ -43,10 +43,10 @@ def main() -> None:
     changes += [f"micro_batch_sequences={[b for b in divisors(options.batch) if b <= 96]}"]
     changes += [f"num_chunks={list(divisors(96))}"]
     problem = catalogue.resolve(catalogue.load_job("llama3_8b_one_building", changes))
-    [fleet] = fleets(problem.topology)
-    fill = fleet.fills(options.accelerators, [8])[0]
+    [pool] = pools(problem.topology)
+    fill = pool.fills(options.accelerators, [8])[0]
     began = time.process_time()
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     rows = concatenate(list(space.batches(Refusals())))
     enumerated_s = time.process_time() - began
     overlaps = [
@@ -54,21 +54,21 @@ def main() -> None:
         for reduce, gather, messages, share in product((True, False), (True, False), (True, False), SHARES)
     ]
     jobs = [problem.job.model_copy(update={"overlap": overlap}) for overlap in overlaps]
-    pricing = FixedPlacement.of(fleet, fill, problem.job, problem.profile)
+    bounder = FixedPlacement.of(pool, fill, problem.job, problem.profile)
     rejected = priced = 0
     memory_s = arrange_s = price_s = 0.0
     best = (np.inf, 0, 0)
     for start in range(0, len(rows), options.block):
         began = time.process_time()
         block = rows.take(np.arange(start, min(start + options.block, len(rows))))
-        fits = pricing.needed_bytes(block) <= pricing.capacity_bytes
+        fits = bounder.needed_bytes(block) <= bounder.capacity_bytes
         fitting = block.take(fits)
         memory_s += time.process_time() - began
         rejected += (len(block) - len(fitting)) * len(overlaps)
         if not len(fitting):
             continue
         began = time.process_time()
-        placed = arranged(pricing, fitting, ORDER)
+        placed = arranged(bounder, fitting, ORDER)
         first_s = placed.step_s(jobs[0])
         arrange_s += time.process_time() - began
         best = min(best, (float(first_s.min()), start + int(np.flatnonzero(fits)[first_s.argmin()]), 0))

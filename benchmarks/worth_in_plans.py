@@ -18,7 +18,7 @@ from ablation import MECHANISMS, switched_off
 from drawn_jobs import drawn
 
 import scaleacross as sa
-from scaleacross.api.simulating import replayed_step_s
+from scaleacross.api.simulating import simulated_step_s
 from scaleacross.catalogue import load_job, quick_job
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.spec.job import Job
@@ -34,7 +34,7 @@ def simulated_s(job: Job, off: Sequence[str]) -> float:
     """Simulated step of the plan that a search without the corrections ``off`` finds, s."""
     with switched_off(*off):
         plan = sa.plan(job, work_limit=WORK, alternatives=False)
-    return replayed_step_s(plan)
+    return simulated_step_s(plan)
 
 
 def main() -> None:

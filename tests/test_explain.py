@@ -15,8 +15,8 @@ from instances import instance, plain_job
 from oracles.exhaustive import candidates, exhaustive, placements
 from scaleacross.cli import app
 from scaleacross.report.explanation import _runner_up, explanation_summary
-from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.network_of_plan import with_network
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.runner_up import SEARCH_GAP, without
 from scaleacross.spec.explanation import Explanation, RunnerUp
 from scaleacross.workloads.problem import Problem
@@ -56,11 +56,11 @@ def test_placements_are_compared_with_all_placements(seed: int) -> None:
     rows = {row.decision: row for row in sa.explain(plan, time_limit_s=0).runner_ups}
     chosen = plan.placement
     types = {problem.topology.building(share.building).accelerator.name for share in chosen.fill}
-    [fleet] = [fleet for fleet in fleets(problem.topology) if {a.name for a in fleet.accelerators} == types]
-    assert any(c.degrees == plan.degrees for c in candidates(problem, fleet))
+    [pool] = [pool for pool in pools(problem.topology) if {a.name for a in pool.accelerators} == types]
+    assert any(c.degrees == plan.degrees for c in candidates(problem, pool))
     costs = [
         with_network(problem, plan.decision.model_copy(update={"placement": other})).cost
-        for other in placements(fleet, plan.degrees)
+        for other in placements(pool, plan.degrees)
     ]
     fills = [cost.cost.step_s for cost in costs if cost.placement.fill != chosen.fill]
     assert rows["fill"].step_s == (pytest.approx(min(fills), rel=1e-9) if fills else None)

@@ -245,7 +245,7 @@ def test_a_plan_that_the_simulator_refuses_has_no_time_and_says_why(
     def refuse(plan: sa.Plan) -> None:
         raise sa.InputError("not this one")
 
-    monkeypatch.setattr(design_replay, "replayed_step_s", refuse)
+    monkeypatch.setattr(design_replay, "simulated_step_s", refuse)
     [line, _] = (json.loads(text) for text in (folder / "points.jsonl").read_text().splitlines())
     contest = design_replay.contest_of(design_points(load_design_space(SMALL)[0])[0].job, line)
     assert contest is not None

@@ -8,7 +8,13 @@ from machines import accelerator
 from pydantic import ValidationError
 
 from scaleacross.cost_models.links import Links
-from scaleacross.cost_models.network.drivers import Drives, driven, least_taken_fraction, slowdown, taken_fraction
+from scaleacross.cost_models.network.drivers import (
+    Drives,
+    contention_fraction,
+    driven,
+    least_contention_fraction,
+    slowdown,
+)
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import HostShare
 from scaleacross.spec.network_choice import ENGINE_SHARE
@@ -28,8 +34,10 @@ def test_published_bound_on_contention() -> None:
 def test_copy_engines_never_hold_more_than_kernels() -> None:
     for kernels in (0, 1, 16):
         one = [accelerator(num_multiprocessors=132, collective_multiprocessors=kernels)]
-        assert taken_fraction(one, "copy_engines") == min(kernels, 1) / 132 <= taken_fraction(one)
-    assert least_taken_fraction([accelerator(**H100)], ("multiprocessors", "copy_engines")) == pytest.approx(1 / 132)
+        assert contention_fraction(one, "copy_engines") == min(kernels, 1) / 132 <= contention_fraction(one)
+    assert least_contention_fraction([accelerator(**H100)], ("multiprocessors", "copy_engines")) == pytest.approx(
+        1 / 132
+    )
     assert Drives.of([accelerator(**H100)]).held_share("copy_engines") == pytest.approx(1 / 16)
 
 

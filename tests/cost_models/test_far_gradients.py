@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from machines import building, fill, flat, topology, trunk
 
-from scaleacross.cost_models.far_gradients import queue
-from scaleacross.cost_models.far_shapes import shapes_of_ranks
+from scaleacross.cost_models.crossing_gradients import queue
+from scaleacross.cost_models.crossing_shapes import shapes_of_ranks
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels, build_levels
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, chained_ends

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import accelerator, candidates
 
-from scaleacross.cost_models.network.drivers import taken_fraction
+from scaleacross.cost_models.network.drivers import contention_fraction
 from scaleacross.cost_models.overlap import (
     NO_CHUNKS,
     WINDOW_NAMES,
@@ -133,9 +133,9 @@ def test_a_single_bucket_hides_nothing() -> None:
 
 def test_what_runs_beside_computation_takes_multiprocessors_from_it() -> None:
     """16 of 132 multiprocessors: computation falls behind by 16/132 of a hidden collective."""
-    taken = taken_fraction([accelerator(num_multiprocessors=132, collective_multiprocessors=16)])
+    taken = contention_fraction([accelerator(num_multiprocessors=132, collective_multiprocessors=16)])
     assert taken == pytest.approx(16 / 132)
-    busy = replace(work(), taken_fraction=np.array([taken]))
+    busy = replace(work(), contention_fraction=np.array([taken]))
     gradient, *_ = windows(candidates(), busy)
     assert exposed(0.4, one_row(gradient)) == pytest.approx(0.1 + 0.3 * 16 / 132)
     mixed, *_ = windows(candidates(), replace(busy, elementwise_fraction=np.array([0.25])))

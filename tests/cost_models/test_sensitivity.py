@@ -11,17 +11,17 @@ import scaleacross as sa
 from cases import each
 from instances import instance, mixed_instance, plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models import sensitivity
-from scaleacross.cost_models.sensitivity import Repricer, figures, sensitivities
+from scaleacross.cost_models.sensitivity import Estimator, figures, sensitivities
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.search_state import decision_of
 from scaleacross.spec.explanation import Phase, Sensitivity
 from scaleacross.workloads.problem import Problem, problem_of
 
 
-def repricer(problem: Problem) -> Repricer:
+def repricer(problem: Problem) -> Estimator:
     best = search(problem, time_limit_s=60).best
     assert best is not None
-    return Repricer.of(problem.job, problem.profile, problem.topology, decision_of(best))
+    return Estimator.of(problem.job, problem.profile, problem.topology, decision_of(best))
 
 
 PINNED: dict[str, Any] = {"schedules": "1F1B", "recompute": "none", "micro_batch_sequences": 1}
@@ -85,14 +85,14 @@ def test_elasticities_add_up_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_original_is_untouched_and_the_step_is_the_plans() -> None:
     plan = sa.plan(plain_job(2, 2), alternatives=False)
     problem = problem_of(plan.job)
-    pricer = Repricer.of(problem.job, problem.profile, problem.topology, plan.decision)
+    pricer = Estimator.of(problem.job, problem.profile, problem.topology, plan.decision)
     before = [array.copy() for array in (pricer.levels.bandwidth, pricer.levels.capacity, pricer.levels.latency)]
     sensitivities(pricer)
     after = (pricer.levels.bandwidth, pricer.levels.capacity, pricer.levels.latency)
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     assert pricer.cost().cost == plan.estimated
     with pytest.raises(ValueError, match="no placement"):
-        Repricer.of(
+        Estimator.of(
             problem.job, problem.profile, problem.topology, plan.decision.model_copy(update={"placement": None})
         )
 
@@ -132,7 +132,7 @@ def test_memory_says_when_the_decision_would_not_fit() -> None:
     for building in job["topology"]["regions"][0]["buildings"]:
         building["accelerator"] |= {"memory_bytes": used * 1.05}
     problem = problem_of(sa.Job.model_validate(job))
-    rows, phases = sensitivities(Repricer.of(problem.job, problem.profile, problem.topology, plan.decision))
+    rows, phases = sensitivities(Estimator.of(problem.job, problem.profile, problem.topology, plan.decision))
     assert (rows[-1].figure, rows[-1].less_s, rows[-1].elasticity) == ("memory capacity", None, None)
     assert "does not fit into" in rows[-1].note
     assert phases[-1].resource == "memory"

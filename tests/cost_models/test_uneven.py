@@ -18,7 +18,7 @@ from scaleacross.cost_models.layout import layout_of
 from scaleacross.cost_models.plan_cost import plan_cost, stage_memory
 from scaleacross.cost_models.stages import block_counts, equal_stages, layers_of_ranks
 from scaleacross.cost_models.uneven import layer_costs, uneven_rows
-from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.pools import pools
 from scaleacross.spec.parallelism import Degrees, PipelineChoice, split_layers
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import BatchShare, Decision
@@ -152,14 +152,14 @@ def test_layer_costs_are_those_of_the_rows_and_of_the_memory(seed: int) -> None:
     """What ``partition_stages`` adds up is what the plan is priced with, and classes are counted alike."""
     problem = mixed_instance(seed)
     job, profile = problem.job, problem.profile
-    for fleet in (fleet for fleet in fleets(problem.topology) if len(fleet.accelerators) == 2):
-        for candidate in list(candidates(problem, fleet))[:4]:
+    for pool in (pool for pool in pools(problem.topology) if len(pool.accelerators) == 2):
+        for candidate in list(candidates(problem, pool))[:4]:
             settings = candidate_of(candidate, job.global_batch_sequences)
-            timed = TimedLayers.of(profile, job, fleet.accelerators, settings)
+            timed = TimedLayers.of(profile, job, pool.accelerators, settings)
             costs = layer_costs(timed)
             split = equal_stages(profile.num_layers, candidate.degrees.pp, candidate.pipeline.num_chunks)
             table = layers_of_ranks(block_counts(profile), split)
-            for placement in list(placements(fleet, candidate.degrees))[:6]:
+            for placement in list(placements(pool, candidate.degrees))[:6]:
                 layout = layout_of(problem.topology, placement.fill, candidate.degrees, placement.axis_order)
                 decision = candidate.model_copy(update={"placement": placement})
                 assert layout == counted_layout(problem.topology, decision)
@@ -167,7 +167,7 @@ def test_layer_costs_are_those_of_the_rows_and_of_the_memory(seed: int) -> None:
                 _, work, _ = uneven_rows(timed, layout, split, same)
                 slowest = max(costs.slowest_pass_s(table, one.types).max() for one in layout)
                 assert (work.forward_s + work.backward_s).max() == pytest.approx(slowest)
-                stages = stage_memory(job, profile, fleet.accelerators, decision, settings, layout)
+                stages = stage_memory(job, profile, pool.accelerators, decision, settings, layout)
                 assert np.array([stage.total_bytes - stage.reserved_bytes for stage in stages]) == pytest.approx(
                     costs.bytes(table)
                 )

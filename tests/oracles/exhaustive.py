@@ -2,7 +2,7 @@
 
 Nothing is pruned, bounded or vectorised, and neither ``search_space`` nor ``candidates`` nor ``place_parallelism`` takes
 part. The rules R1–R9 (docstring of ``search_space``) are written again as plain loops; every candidate meets every axis
-order and every fill (S1–S3, docstring of ``fleets``), on several accelerator types every balance (B1–B4, docstring of
+order and every fill (S1–S3, docstring of ``pools``), on several accelerator types every balance (B1–B4, docstring of
 ``balance``), and each plan is priced as ``verification.recompute`` prices it, from groups counted rank by rank.
 """
 
@@ -22,7 +22,7 @@ from scaleacross.cost_models.levels import accelerator_types, build_levels
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.errors import InputError
-from scaleacross.solvers.fleets import Fleet, fleets, shares
+from scaleacross.solvers.pools import AcceleratorPool, pools, shares
 from scaleacross.solvers.search_space import MIN_TOKENS_PER_RANK
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, ContextExchange, Degrees, GridAxis, PipelineChoice, ScheduleName
@@ -70,13 +70,13 @@ def exhaustive(problem: Problem, score: Score = _step_s) -> ExhaustiveResult:
         raise InputError(f"{size} accelerators are too many to try every plan: at most {MAX_ACCELERATORS}")
     best: tuple[float, Decision | None] = (float("inf"), None)
     num_plans, pricer = 0, _Pricer(problem)
-    for fleet in fleets(problem.topology):
-        one_type = len(fleet.accelerators) == 1
+    for pool in pools(problem.topology):
+        one_type = len(pool.accelerators) == 1
         # the search decides layers per stage on one accelerator type for the step time only
         equal = one_type and (problem.job.objective != "step_time" or problem.job.stages == "equal")
-        for candidate in candidates(problem, fleet):
-            balancer = BruteBalancer(problem, fleet, candidate)
-            for placement in placements(fleet, candidate.degrees):
+        for candidate in candidates(problem, pool):
+            balancer = BruteBalancer(problem, pool, candidate)
+            for placement in placements(pool, candidate.degrees):
                 placed = candidate.model_copy(update={"placement": placement})
                 if not pricer.may_fail(placed):
                     continue
@@ -156,13 +156,13 @@ class _Pricer:
         return self._shapes[key]
 
 
-def placements(fleet: Fleet, degrees: Degrees) -> Iterator[Placement]:
+def placements(pool: AcceleratorPool, degrees: Degrees) -> Iterator[Placement]:
     """Every order of the axes of degree > 1, on every fill whose granule is a product of some but not all of their degrees."""
     active = [axis for axis in GRID_AXES if degrees.of(axis) > 1]
     idle = tuple(axis for axis in GRID_AXES if axis not in active)
     sizes = [degrees.of(axis) for axis in active]
     granules = {prod(some) for count in range(max(1, len(sizes))) for some in combinations(sizes, count)}
-    for fill in fleet.fills(degrees.world_size, sorted(granules)):
+    for fill in pool.fills(degrees.world_size, sorted(granules)):
         for order in permutations(active):
             lanes = {axis for axis in ("tp", "cp") if axis in active} if degrees.expert_lanes > 1 else set()
             at = order.index("dp_shard") if lanes else 0
@@ -171,10 +171,10 @@ def placements(fleet: Fleet, degrees: Degrees) -> Iterator[Placement]:
             yield Placement(axis_order=(*idle, *order), fill=shares(fill))
 
 
-def candidates(problem: Problem, fleet: Fleet) -> Iterator[Decision]:
+def candidates(problem: Problem, pool: AcceleratorPool) -> Iterator[Decision]:
     """Every decision without placement that R1–R11 allow on a fleet."""
     job, batch = problem.job, problem.job.global_batch_sequences
-    for degrees in _all_degrees(problem, fleet):
+    for degrees in _all_degrees(problem, pool):
         for micro_batch in job.micro_batch_sequences:
             if batch % (degrees.dp * micro_batch):  # R4
                 continue
@@ -215,10 +215,10 @@ def _period(decision: Decision) -> int:
     return int(decision.recompute.partition("/")[2] or 1)
 
 
-def _all_degrees(problem: Problem, fleet: Fleet) -> Iterator[Degrees]:
+def _all_degrees(problem: Problem, pool: AcceleratorPool) -> Iterator[Degrees]:
     """R1–R6 and R9, as far as degrees alone decide."""
-    job, profile, most = problem.job, problem.profile, fleet.num_accelerators
-    whole_host = lcm(*(building.accelerators_per_host for building in fleet.buildings))
+    job, profile, most = problem.job, problem.profile, pool.num_accelerators
+    whole_host = lcm(*(building.accelerators_per_host for building in pool.buildings))
     for tp in _allowed(job, "tp", most):
         if any(width % tp for width in _tensor_widths(problem)):  # R1
             continue

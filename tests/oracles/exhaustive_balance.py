@@ -20,7 +20,7 @@ from scaleacross.cost_models.stages import equal_stages, head_rank, layers_of_ra
 from scaleacross.cost_models.uneven import LayerCosts, Split, layer_costs
 from scaleacross.schedules.pipeline import SCHEDULES, refusal
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
-from scaleacross.solvers.fleets import Fleet
+from scaleacross.solvers.pools import AcceleratorPool
 from scaleacross.spec.parallelism import ScheduleName, split_layers
 from scaleacross.spec.plan import BatchShare, Decision
 from scaleacross.workloads.problem import Problem
@@ -34,7 +34,7 @@ class BruteBalancer:
     """Every balance of one decision (its placement left out) on a fleet of several accelerator types."""
 
     problem: Problem
-    fleet: Fleet
+    pool: AcceleratorPool
     decision: Decision
     _splits: dict[object, list[Split]] = field(default_factory=dict)
     _costs: dict[str, LayerCosts] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class BruteBalancer:
         if types not in self._splits:
             self._splits[types] = self._both_splits(types)
         for split in self._splits[types]:
-            several = len(self.fleet.accelerators) > 1
+            several = len(self.pool.accelerators) > 1
             for shares in (None, self._best_shares(layout, split)) if several else (None,):
                 if shares is None or len({share.num_micro_batches for share in shares}) > 1:
                     yield self.decision.model_copy(update={"layers_per_stage": split, "batch_shares": shares})
@@ -73,7 +73,7 @@ class BruteBalancer:
             job, profile = self.problem.job, self.problem.profile
             decision = self.decision.model_copy(update={"recompute": policy})
             settings = candidate_of(decision, job.global_batch_sequences)
-            self._costs[policy] = layer_costs(TimedLayers.of(profile, job, self.fleet.accelerators, settings))
+            self._costs[policy] = layer_costs(TimedLayers.of(profile, job, self.pool.accelerators, settings))
         return self._costs[policy]
 
     @property
@@ -84,7 +84,7 @@ class BruteBalancer:
     def _both_splits(self, types: tuple[frozenset[str], ...]) -> list[Split]:
         num_layers, num_chunks = self.problem.profile.num_layers, self.decision.pipeline.num_chunks
         equal = equal_stages(num_layers, len(types), num_chunks, self.placement)
-        if len(set(types)) == 1 and len(self.fleet.accelerators) > 1:
+        if len(set(types)) == 1 and len(self.pool.accelerators) > 1:
             return [equal]
         other = self._fastest_split(types, equal, self._paces_s)
         return [equal] if other is None or other == equal else [equal, other]

@@ -20,7 +20,7 @@ from scaleacross.simulation import replay
 from scaleacross.simulation.connections import Connection, Way
 from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.patterns import ring_fixed_s
-from scaleacross.simulation.segments import FarMessages, Segment, piped
+from scaleacross.simulation.segments import CrossingMessages, Segment, piped
 from scaleacross.spec.parallelism import PipelineChoice
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import COMPONENTS, Decision, Plan
@@ -277,7 +277,7 @@ def test_messages_of_further_chunks_add_up_and_far_ones_travel_while_others_are_
     plain = piped(phases, 4).fixed_s
     assert piped(phases, 4, messages_s=0.25).fixed_s == pytest.approx(plain + 3 * 0.25)
     for latency_s, hidden in ((0.3, 0.3), (3.0, 2.0 * 3 / 4)):
-        assert piped(phases, 4, FarMessages(2, latency_s, 2.0)).fixed_s == pytest.approx(plain - hidden)
+        assert piped(phases, 4, CrossingMessages(2, latency_s, 2.0)).fixed_s == pytest.approx(plain - hidden)
 
 
 def test_a_window_over_the_round_trip_caps_a_message() -> None:

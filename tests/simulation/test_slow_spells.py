@@ -13,8 +13,8 @@ from scaleacross.api.weeks import simulate_weeks, slow_spells
 from scaleacross.cost_models.goodput.share import mean_speed, useful_share
 from scaleacross.errors import InputError
 from scaleacross.simulation.long_run import long_run
-from scaleacross.simulation.replay import HOSTS, Disturbance, replay
 from scaleacross.simulation.slow_spells import Speeds
+from scaleacross.simulation.step_run import HOSTS, Disturbance, simulate_step
 from scaleacross.spec.goodput import SlowSpell
 from scaleacross.spec.placement import devices
 from scaleacross.spec.plan import Plan
@@ -64,10 +64,10 @@ def test_a_host_slows_all_its_ranks_alike(plan: Plan) -> None:
     hosts = [(fill.index(one.building), one.host) for one in devices(problem.topology, plan.placement)]
     drawn = np.random.default_rng([3, HOSTS]).normal(0.0, sigma, (len(fill), max(host for _, host in hosts) + 1))
     paces = {position: float(np.exp(drawn[where])) for position, where in enumerate(hosts)}
-    by_hand = replay(plan, problem, Disturbance(stragglers=paces), fold=False).step_s
+    by_hand = simulate_step(plan, problem, Disturbance(stragglers=paces), fold=False).step_s
     wanted = Disturbance(seed=3, host_jitter_fraction=sigma)
-    assert replay(plan, problem, wanted, fold=False).step_s == pytest.approx(by_hand)
-    folded = replay(plan, problem, wanted).step_s
+    assert simulate_step(plan, problem, wanted, fold=False).step_s == pytest.approx(by_hand)
+    folded = simulate_step(plan, problem, wanted).step_s
     assert by_hand <= folded * (1 + 1e-12)
     assert folded == pytest.approx(by_hand, rel=0.05)
 

@@ -12,7 +12,7 @@ import instances
 import scaleacross as sa
 from scaleacross.schedules.pipeline import chosen
 from scaleacross.simulation import steady
-from scaleacross.simulation.replay import Disturbance, Replay, replay
+from scaleacross.simulation.step_run import Disturbance, StepRun, simulate_step
 from scaleacross.spec.parallelism import Degrees, PipelineChoice, ScheduleName, ShardLevel
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision, Plan
@@ -52,8 +52,8 @@ def plan_of(
     return plan
 
 
-def played_few(plan: Plan, few: int) -> Replay:
-    return replay(plan, problem_of(plan.job), Disturbance(micro_batches=few))
+def played_few(plan: Plan, few: int) -> StepRun:
+    return simulate_step(plan, problem_of(plan.job), Disturbance(micro_batches=few))
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """Micro-batches of every replay; None: all."""
     out: list[int | None] = []
 
-    def counted(plan: Plan, problem: Any, unlike: Disturbance | None = None) -> Replay:
+    def counted(plan: Plan, problem: Any, unlike: Disturbance | None = None) -> StepRun:
         out.append(unlike.micro_batches if unlike else None)
-        return replay(plan, problem, unlike)
+        return simulate_step(plan, problem, unlike)
 
     monkeypatch.setattr(steady, "replay", counted)
     return out
@@ -80,7 +80,7 @@ def test_few_micro_batches_say_what_all_take(
     count = 240 if schedule.startswith("Interleaved") else 242
     plan = plan_of(schedule, num_chunks, shard, count=count, sequence_length=4096)
     problem = problem_of(plan.job)
-    found, whole = steady.steady_step(plan, problem), replay(plan, problem)
+    found, whole = steady.steady_step(plan, problem), simulate_step(plan, problem)
     assert found.step_s == pytest.approx(whole.step_s, rel=1e-9)
     assert found.components_s == pytest.approx(whole.components_s, rel=1e-6, abs=1e-9 * whole.step_s)
     assert sum(found.components_s.values()) == pytest.approx(found.step_s, rel=1e-9)
@@ -91,14 +91,14 @@ def test_few_micro_batches_say_what_all_take(
 def test_what_does_not_repeat_is_played_whole(schedule: ScheduleName, counts: list[int | None]) -> None:
     """GPipe's rows hold all forward passes, then all backward passes; the replicas of this 1F1B keep paces of their own."""
     plan = plan_of(schedule, 1, "optimizer")
-    assert steady.steady_step(plan, problem_of(plan.job)).step_s == replay(plan, problem_of(plan.job)).step_s
+    assert steady.steady_step(plan, problem_of(plan.job)).step_s == simulate_step(plan, problem_of(plan.job)).step_s
     assert counts[-1] is None
 
 
 def test_few_micro_batches_are_played_at_once(counts: list[int | None]) -> None:
     plan = plan_of("1F1B", 1, "optimizer", count=10)
     counts.clear()  # it was simulated when it was evaluated
-    assert steady.steady_step(plan, problem_of(plan.job)).step_s == replay(plan, problem_of(plan.job)).step_s
+    assert steady.steady_step(plan, problem_of(plan.job)).step_s == simulate_step(plan, problem_of(plan.job)).step_s
     assert counts == [None]
 
 

@@ -17,7 +17,7 @@ from oracles.clock import Clock
 from scaleacross.api.problems import problem_of
 from scaleacross.schedules.pipeline import Action
 from scaleacross.simulation import accounting
-from scaleacross.simulation.replay import Disturbance, Replay, replay
+from scaleacross.simulation.step_run import Disturbance, StepRun, simulate_step
 from scaleacross.simulation.tasks import Timeline
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
@@ -33,14 +33,14 @@ SAMPLED = [pytest.param(number, marks=() if number in QUICK else pytest.mark.hea
 
 
 @pytest.fixture
-def step(number: int) -> tuple[Plan, Replay]:
+def step(number: int) -> tuple[Plan, StepRun]:
     return step_of(number)
 
 
 @cache
-def step_of(number: int) -> tuple[Plan, Replay]:
+def step_of(number: int) -> tuple[Plan, StepRun]:
     plan = evaluated(*table()[number])
-    return plan, replay(plan, problem_of(plan.job, ()))
+    return plan, simulate_step(plan, problem_of(plan.job, ()))
 
 
 @cache
@@ -60,11 +60,11 @@ def waits(graph: StepGraph) -> list[list[int]]:
 @pytest.mark.heavy
 @pytest.mark.parametrize("number", ROWS)
 def test_records_that_are_repeated_make_the_graph_of_every_action(
-    step: tuple[Plan, Replay], monkeypatch: pytest.MonkeyPatch
+    step: tuple[Plan, StepRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, found = step
     monkeypatch.setattr(program, "repeats", every_action)
-    alone = replay(plan, problem_of(plan.job, ()))
+    alone = simulate_step(plan, problem_of(plan.job, ()))
     assert [found.graph.node(n) for n in range(len(found.graph.of))] == [
         alone.graph.node(n) for n in range(len(alone.graph.of))
     ]
@@ -78,7 +78,7 @@ def test_records_that_are_repeated_make_the_graph_of_every_action(
 
 
 @pytest.mark.parametrize("number", SAMPLED)
-def test_the_compiled_loop_plays_a_step_as_the_plain_one_does(step: tuple[Plan, Replay]) -> None:
+def test_the_compiled_loop_plays_a_step_as_the_plain_one_does(step: tuple[Plan, StepRun]) -> None:
     _, found = step
     tasks = found.lowered.tasks
     after = [row.tolist() for row in np.split(tasks.waits, tasks.first_wait[1:-1])]
@@ -88,7 +88,7 @@ def test_the_compiled_loop_plays_a_step_as_the_plain_one_does(step: tuple[Plan, 
 
 
 @pytest.mark.parametrize("number", SAMPLED)
-def test_seconds_by_component_follow_the_story_of_a_class(step: tuple[Plan, Replay]) -> None:
+def test_seconds_by_component_follow_the_story_of_a_class(step: tuple[Plan, StepRun]) -> None:
     _, found = step
     for window in ((0.0, math.inf), (0.2 * found.step_s, 0.7 * found.step_s)):
         for who in found.graph.ranks:
@@ -121,7 +121,7 @@ def told_seconds(story: Sequence[Entry], nodes: Timeline, window: tuple[float, f
 
 
 @pytest.mark.parametrize("number", SAMPLED)
-def test_lanes_are_chains(step: tuple[Plan, Replay]) -> None:
+def test_lanes_are_chains(step: tuple[Plan, StepRun]) -> None:
     """Messages of a sender in one direction leave one after another, and so do gradients and parameters of a communicator."""
     plan, graph = step[0], step[1].graph
     lanes: dict[object, list[int]] = {}
@@ -145,7 +145,7 @@ def test_lanes_are_chains(step: tuple[Plan, Replay]) -> None:
 def test_every_action_has_its_own_pace() -> None:
     """Jitter: an action that takes longer is of a sort of its own."""
     plan, _ = step_of(117)
-    drawn = replay(plan, problem_of(plan.job, ()), Disturbance(jitter_fraction=0.1, seed=1))
+    drawn = simulate_step(plan, problem_of(plan.job, ()), Disturbance(jitter_fraction=0.1, seed=1))
     paces = {pace for work in drawn.graph.ranks.values() for pace in work.pace}
     assert len(paces) == sum(len(work.pace) for work in drawn.graph.ranks.values())
     forward = {

@@ -10,7 +10,7 @@ import scaleacross as sa
 from design_points import placed, point
 from scaleacross.api import evaluation
 from scaleacross.api.problems import problem_of
-from scaleacross.api.simulating import replayed_step_s
+from scaleacross.api.simulating import simulated_step_s
 from scaleacross.spec.plan import Decision
 
 WITHIN = 0.05
@@ -125,5 +125,5 @@ def test_calls_across_a_border_wait_for_messages(
     }
     problem = problem_of(job, ("topology.trunks.0.oversubscription_ratio=16",))
     plan = evaluation.evaluated(problem, Decision.model_validate(decision), degraded=False)
-    step_s = replayed_step_s(plan)
+    step_s = simulated_step_s(plan)
     assert abs(plan.cost.step_s / step_s - 1) < within, (plan.cost.step_s, step_s)

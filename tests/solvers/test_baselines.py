@@ -19,8 +19,8 @@ from scaleacross.solvers.baselines import BASELINES, Clock, Outcome, family
 from scaleacross.solvers.baselines.atlas import walk
 from scaleacross.solvers.baselines.family import Family, tune
 from scaleacross.solvers.baselines.sailor import visit
-from scaleacross.solvers.candidates import Pricing
-from scaleacross.solvers.fleets import Fill, Fleet, fleets, shares
+from scaleacross.solvers.candidates import Bounder
+from scaleacross.solvers.pools import AcceleratorPool, Fill, pools, shares
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
 from scaleacross.spec.parallelism import GRID_AXES, Degrees
 from scaleacross.spec.placement import Placement
@@ -69,7 +69,7 @@ def test_production_keeps_replicas_whole_and_lets_only_their_gradients_cross() -
 
 def test_production_has_no_plan_when_a_replica_fits_in_no_building(monkeypatch: pytest.MonkeyPatch) -> None:
     degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 16, "dp_replicate": 1}
-    monkeypatch.setattr(Pricing, "coarse", lambda *_: pytest.fail("priced what no building holds"))
+    monkeypatch.setattr(Bounder, "coarse", lambda *_: pytest.fail("priced what no building holds"))
     outcome = decide("production", problem(2, 2, degrees=degrees))
     assert outcome.decision is None
     assert outcome.reason == "no placement keeps its axes inside the levels that it allows"
@@ -120,7 +120,7 @@ def test_recursion_of_sailor_finds_the_cheapest_walk(data: st.DataObject) -> Non
 
 
 def test_atlas_walks_the_stages_through_the_sites_largest_first() -> None:
-    buildings = fleets(problem(2, 5, 3).topology)[0].buildings
+    buildings = pools(problem(2, 5, 3).topology)[0].buildings
     assert walk(buildings, 9, 4) == (("b1", 20), ("b2", 12), ("b0", 4))
     assert walk(buildings, 3, 16) is None  # 20 / 16, 12 / 16, 8 / 16 hold one stage in all
     decision, cost = decided("atlas", problem(2, 5, 3, degrees={"pp": 8}))
@@ -191,9 +191,9 @@ def test_every_fleet_is_sampled_before_a_rival_goes_on_with_any(monkeypatch: pyt
     """So no clock leaves a rival with the fleet of all types alone."""
     seen, on_bases, num_fleets = list[tuple[str, ...]](), family._Tuning._on_bases, []
 
-    def watched(tuning: Any, bases: Any, space: Any, pricing: Pricing) -> Any:
-        seen.append(tuple(accelerator.name for accelerator in pricing.fleet.accelerators))
-        return on_bases(tuning, bases, space, pricing)
+    def watched(tuning: Any, bases: Any, space: Any, bounder: Bounder) -> Any:
+        seen.append(tuple(accelerator.name for accelerator in bounder.pool.accelerators))
+        return on_bases(tuning, bases, space, bounder)
 
     monkeypatch.setattr(family._Tuning, "_on_bases", watched)
     for where in map(mixed_instance, range(12)):
@@ -204,15 +204,15 @@ def test_every_fleet_is_sampled_before_a_rival_goes_on_with_any(monkeypatch: pyt
     assert max(num_fleets) >= 2
 
 
-def fills_of_stages(fleet: Fleet, degrees: Degrees) -> list[Fill]:
-    return fleet.fills(degrees.world_size, [degrees.world_size // degrees.pp])
+def fills_of_stages(pool: AcceleratorPool, degrees: Degrees) -> list[Fill]:
+    return pool.fills(degrees.world_size, [degrees.world_size // degrees.pp])
 
 
 def members(where: Problem, farthest: dict[str, LinkLevel]) -> Iterator[PlanCost]:
     """Every plan of the family that fits."""
-    for fleet in fleets(where.topology):
-        for candidate in oracle.candidates(where, fleet):
-            for fill, order in product(fills_of_stages(fleet, candidate.degrees), BOTH_ENDS):
+    for pool in pools(where.topology):
+        for candidate in oracle.candidates(where, pool):
+            for fill, order in product(fills_of_stages(pool, candidate.degrees), BOTH_ENDS):
                 placement = Placement(axis_order=order, fill=shares(fill))
                 cost = priced(where, candidate.model_copy(update={"placement": placement}))
                 reach = {axis: LINK_LEVELS.index(level) for axis, level in cost.placement.spans.items()}

@@ -7,12 +7,12 @@ import pytest
 
 from instances import plain_job, plain_topology
 from scaleacross.cost_models.candidates import Candidates
-from scaleacross.solvers import fleet_blocks
+from scaleacross.solvers import pool_blocks
 from scaleacross.solvers.beyond import COLUMNS, Beyond, pipelines_of
-from scaleacross.solvers.candidates import Pricing
-from scaleacross.solvers.fleet_blocks import Bases
-from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.place_parallelism import Placer
+from scaleacross.solvers.pool_blocks import Bases
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Search
 from scaleacross.workloads.problem import problem_of
@@ -57,7 +57,7 @@ def test_blocks_of_which_nothing_is_expected_come_later(monkeypatch: pytest.Monk
     estimates_s = np.full(len(rows), 2.0)
     estimates_s[first] = 1.0
     bases = Bases(rows, estimates_s, np.ones(len(rows), dtype=np.int64), estimates_s)
-    monkeypatch.setattr(fleet_blocks, "BASE_BLOCK", len(first))
+    monkeypatch.setattr(pool_blocks, "BASE_BLOCK", len(first))
 
     def leading() -> set[int]:
         return set(bases.in_turn(beyond, 3.0)[: len(first)].tolist())
@@ -74,15 +74,15 @@ def test_only_candidates_that_got_step_times_count_as_tried(monkeypatch: pytest.
     """Of a block whose every third candidate is timed, two are: six are looked at, the least estimates first."""
     problem = problem_of(plain_job(topology=plain_topology(1, 2)))
     state = Search(problem, 60.0, 0, 0.0, lambda _: None)
-    (fleet,) = fleets(problem.topology)
-    placer = Placer(fleet, Pricing.on(fleet, problem.job, problem.profile))
-    block, looked_at = placer.pricing.coarse(candidates()), list[int]()
+    (pool,) = pools(problem.topology)
+    placer = Placer(pool, Bounder.on(pool, problem.job, problem.profile))
+    block, looked_at = placer.bounder.coarse(candidates()), list[int]()
 
     def place(self: Search, priced: object, row: int, *_: object, **__: object) -> None:
         looked_at.append(row)
         self.num_timed += 3 * (len(looked_at) % 3 == 0)
 
     monkeypatch.setattr(Search, "place", place)
-    fleet_blocks._place_best(state, block, placer, 2, lambda: np.inf)
+    pool_blocks._place_best(state, block, placer, 2, lambda: np.inf)
     assert len(block.bound_s) > 6
     assert block.estimate_s[looked_at].tolist() == sorted(block.estimate_s)[:6]

@@ -10,13 +10,13 @@ from test_bounds_of_straddling_stages import any_fill, straddling_job
 
 from instances import mixed_job, random_job
 from scaleacross.api.evaluation import evaluated
-from scaleacross.api.simulating import replayed_step_s
+from scaleacross.api.simulating import simulated_step_s
 from scaleacross.cost_models.candidates import concatenate
 from scaleacross.errors import InputError
 from scaleacross.solvers.bounds import arithmetic_bounds
 from scaleacross.solvers.fixed_placement import FixedPlacement
-from scaleacross.solvers.fleets import Fleet, fleets
 from scaleacross.solvers.place_parallelism import axes_of
+from scaleacross.solvers.pools import AcceleratorPool, pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
@@ -26,18 +26,18 @@ SLACK = 1 + 1e-9
 ROWS, PLACES = 12, 2
 
 
-def plans(problem: Problem, fleet: Fleet, seed: int) -> list[Plan]:
+def plans(problem: Problem, pool: AcceleratorPool, seed: int) -> list[Plan]:
     """Random legal decisions on random accelerators and in random axis orders, estimated."""
     rng, out = np.random.default_rng(seed), list[Plan]()
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     rows = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
     for row in rng.permutation(len(rows))[:ROWS]:
         one = rows.take(row[None])
         active, idle = axes_of(one)
         for _ in range(PLACES):
-            fill, order = any_fill(fleet, int(one.world_size[0]), rng), tuple(rng.permutation(active).tolist())
-            if fleet.uses_all_types(fill):
-                placed = FixedPlacement.of(fleet, fill, problem.job, problem.profile, network="library")
+            fill, order = any_fill(pool, int(one.world_size[0]), rng), tuple(rng.permutation(active).tolist())
+            if pool.uses_all_types(fill):
+                placed = FixedPlacement.of(pool, fill, problem.job, problem.profile, network="library")
                 try:
                     out.append(evaluated(problem, placed.placed(one, 0, (*idle, *order))))
                 except InputError:  # tp across buildings with whole experts, failure domains
@@ -60,10 +60,10 @@ def test_no_simulated_step_is_below_the_bounds_that_hold_for_it(make: Callable[[
     simulated, above = 0, []
     for seed in seeds:
         problem = problem_of(make(seed))
-        found = plans(problem, fleets(problem.topology)[0], seed)
+        found = plans(problem, pools(problem.topology)[0], seed)
         bounds = {bound.name: bound.step_s for bound in arithmetic_bounds(problem)} if found else {}
         for plan in found:
-            step_s, simulated = replayed_step_s(plan), simulated + 1
+            step_s, simulated = simulated_step_s(plan), simulated + 1
             stated = bounds | {"stated": plan.report.bound_s}
             above += [(seed, name, bound / step_s) for name, bound in stated.items() if bound > step_s * SLACK]
     assert not above

@@ -14,13 +14,13 @@ from instances import link, moe, plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.candidates import Candidates, concatenate
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.waiting_groups import waiting_groups
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.crossing import Crossing
 from scaleacross.solvers.equal_ranks import equal_ranks_on
 from scaleacross.solvers.every_placement import EveryPlacement, balanced, placed_at, placer_on
 from scaleacross.solvers.fixed_placement import FixedPlacement
-from scaleacross.solvers.fleets import Fill, Fleet, fleets
 from scaleacross.solvers.place_parallelism import Placer, axes_of
+from scaleacross.solvers.pools import AcceleratorPool, Fill, pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.spec.placement import communicator_axes
@@ -84,40 +84,40 @@ def straddling_job(seed: int, types: int = 1) -> Job:
     return plain_job(topology=topology, degrees=degrees, workload=workload, **choices)
 
 
-def some_of(pricing: Pricing, rng: np.random.Generator) -> Candidates:
+def some_of(bounder: Bounder, rng: np.random.Generator) -> Candidates:
     """Candidates with a pipeline and groups that it waits for, a few of each job."""
-    space = SearchSpace(pricing.job, pricing.profile, pricing.fleet.num_accelerators, pricing.fleet.unit)
+    space = SearchSpace(bounder.job, bounder.profile, bounder.pool.num_accelerators, bounder.pool.unit)
     rows = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
     rows = rows.take((rows.pp > 1) & (rows.tp * rows.cp * rows.ep > 1))
     return rows.take(rng.permutation(len(rows))[:CANDIDATES])
 
 
-def any_fill(fleet: Fleet, size: int, rng: np.random.Generator) -> Fill:
+def any_fill(pool: AcceleratorPool, size: int, rng: np.random.Generator) -> Fill:
     """Whole hosts in each building, however many."""
-    buildings = [fleet.buildings[index] for index in rng.permutation(len(fleet.buildings))]
-    left, out = size // fleet.unit, []
+    buildings = [pool.buildings[index] for index in rng.permutation(len(pool.buildings))]
+    left, out = size // pool.unit, []
     for index, building in enumerate(buildings):
-        behind = sum(other.num_accelerators for other in buildings[index + 1 :]) // fleet.unit
-        low, high = max(0, left - behind), min(left, building.num_accelerators // fleet.unit)
+        behind = sum(other.num_accelerators for other in buildings[index + 1 :]) // pool.unit
+        low, high = max(0, left - behind), min(left, building.num_accelerators // pool.unit)
         took = int(rng.integers(low, high + 1))
         left -= took
-        out.append((building.name, took * fleet.unit))
+        out.append((building.name, took * pool.unit))
     return tuple((name, count) for name, count in out if count)
 
 
 @each("seed", (), range(8), size=3)
 def test_no_bound_is_above_the_exact_price(seed: int) -> None:
     problem, rng, apart = problem_of(straddling_job(seed)), np.random.default_rng(seed), 0
-    (fleet,) = fleets(problem.topology)
-    pricing = Pricing.on(fleet, problem.job, problem.profile)
-    rows, placer = some_of(pricing, rng), Placer(fleet, pricing)
-    coarse = pricing.coarse(rows)
-    tight, base, cut = pricing.tight(coarse), pricing.base_bound_s(rows), Crossing.of(pricing).bounds_s(coarse)
+    (pool,) = pools(problem.topology)
+    bounder = Bounder.on(pool, problem.job, problem.profile)
+    rows, placer = some_of(bounder, rng), Placer(pool, bounder)
+    coarse = bounder.coarse(rows)
+    tight, base, cut = bounder.tight(coarse), bounder.base_bound_s(rows), Crossing.of(bounder).bounds_s(coarse)
     for row in range(len(rows)):
         one, work = rows.take(np.array([row])), coarse.work.take(np.array([row]))
-        (active, idle), free_s = axes_of(one), float(placement_free_s(pricing.volumes(one, work))[0])
+        (active, idle), free_s = axes_of(one), float(placement_free_s(bounder.volumes(one, work))[0])
         for _ in range(PLACES):
-            fill = any_fill(fleet, int(one.world_size[0]), rng)
+            fill = any_fill(pool, int(one.world_size[0]), rng)
             order = tuple(rng.permutation(active).tolist())
             placed = placer.on(fill)
             decision = placed.placed(one, 0, (*idle, *order))
@@ -129,7 +129,7 @@ def test_no_bound_is_above_the_exact_price(seed: int) -> None:
                 "base": base[row],
                 "coarse": coarse.bound_s[row],
                 "tight": tight.bound_s[row],
-                "order": free_s + pricing.order_bounds_s(one, work, [order])[0, 0],
+                "order": free_s + bounder.order_bounds_s(one, work, [order])[0, 0],
                 "cut": cut[0][row],
                 "trips": cut[1][row],
                 "place": free_s + placer.bounds_s(one, work, [order], [fill])[0, 0],
@@ -147,22 +147,22 @@ def test_no_bound_on_the_librarys_network_is_above_its_price(types_and_seeds: tu
     (types, num_seeds), higher = types_and_seeds, 0
     for seed in range(num_seeds):
         problem, rng = problem_of(straddling_job(seed, types)), np.random.default_rng(seed)
-        fleet = fleets(problem.topology)[0]
-        pricing = equal_ranks_on(fleet, problem.job, problem.profile)
-        ideal = type(pricing).on(fleet, problem.job, problem.profile)
-        rows = some_of(pricing, rng).take(np.arange(CANDIDATES // 2))
-        coarse, base = pricing.coarse(rows), pricing.base_bound_s(rows)
+        pool = pools(problem.topology)[0]
+        bounder = equal_ranks_on(pool, problem.job, problem.profile)
+        ideal = type(bounder).on(pool, problem.job, problem.profile)
+        rows = some_of(bounder, rng).take(np.arange(CANDIDATES // 2))
+        coarse, base = bounder.coarse(rows), bounder.base_bound_s(rows)
         higher += int(np.sum(coarse.bound_s > ideal.coarse(rows).bound_s * SLACK))
         for row in range(len(rows)):
             one, work = rows.take(np.array([row])), coarse.work.take(np.array([row]))
-            (active, idle), free_s = axes_of(one), float(placement_free_s(pricing.volumes(one, work))[0])
+            (active, idle), free_s = axes_of(one), float(placement_free_s(bounder.volumes(one, work))[0])
             for _ in range(PLACES):
-                fill, order = any_fill(fleet, int(one.world_size[0]), rng), tuple(rng.permutation(active).tolist())
-                if not fleet.uses_all_types(fill):
+                fill, order = any_fill(pool, int(one.world_size[0]), rng), tuple(rng.permutation(active).tolist())
+                if not pool.uses_all_types(fill):
                     continue
-                placed = FixedPlacement.of(fleet, fill, problem.job, problem.profile, network="library")
+                placed = FixedPlacement.of(pool, fill, problem.job, problem.profile, network="library")
                 exact = placed.step_s(placed.placed(one, 0, (*idle, *order)))
-                ordered = free_s + pricing.order_bounds_s(one, work, [order])[0, 0]
+                ordered = free_s + bounder.order_bounds_s(one, work, [order])[0, 0]
                 bounds = {"base": base[row], "coarse": coarse.bound_s[row], "order": ordered}
                 above = {name: float(bound / exact - 1) for name, bound in bounds.items() if bound > exact * SLACK}
                 assert not above, (above, one.decision(0), order, fill)
@@ -173,18 +173,18 @@ def test_no_bound_on_the_librarys_network_is_above_its_price(types_and_seeds: tu
 @each("seed", (0,), range(6), size=3)
 def test_no_bound_on_two_types_is_above_the_exact_price(seed: int) -> None:
     problem, rng, apart = problem_of(straddling_job(seed, types=2)), np.random.default_rng(seed), 0
-    fleet = fleets(problem.topology)[0]
-    placer = placer_on(fleet, problem.job, problem.profile)
+    pool = pools(problem.topology)[0]
+    placer = placer_on(pool, problem.job, problem.profile)
     assert isinstance(placer, EveryPlacement)
-    rows = some_of(placer.pricing, rng)
+    rows = some_of(placer.bounder, rng)
     for row in range(min(8, len(rows))):
         one = rows.take(np.array([row]))
-        (active, idle), priced = axes_of(one), placer.pricing.coarse(one)
-        fills = [any_fill(fleet, int(one.world_size[0]), rng) for _ in range(PLACES)]
-        placer._fills[one.decision(0).degrees] = [fill for fill in fills if fleet.uses_all_types(fill)]
-        tight = placer.pricing.tight(priced).bound_s[0]
+        (active, idle), priced = axes_of(one), placer.bounder.coarse(one)
+        fills = [any_fill(pool, int(one.world_size[0]), rng) for _ in range(PLACES)]
+        placer._fills[one.decision(0).degrees] = [fill for fill in fills if pool.uses_all_types(fill)]
+        tight = placer.bounder.tight(priced).bound_s[0]
         orders = [tuple(rng.permutation(active).tolist()) for _ in range(3)]
-        added = {order: placer.pricing.order_bounds_s(one, priced.work, [order])[0, 0] for order in orders}
+        added = {order: placer.bounder.order_bounds_s(one, priced.work, [order])[0, 0] for order in orders}
         every = placer._balanced(one, orders)
         for at in rng.permutation(len(every))[:6]:
             floors, behind = placer._floors_s([every[at]])
@@ -206,17 +206,17 @@ def test_a_chunked_pipeline_of_two_types_on_the_librarys_network() -> None:
     """Interleaved1F1B, two ranks of two chunks, four micro-batches; stage 0 straddles the border, the longer stage 1 has fast
     accelerators alone. Baselines are tuned by this bound; it was 6.5 % above the step time when all ranks had the slow type."""
     problem = problem_of(straddling_job(1, 2))
-    fleet, fill = fleets(problem.topology)[0], (("b0", 40), ("b1", 56))
-    pricing = equal_ranks_on(fleet, problem.job, problem.profile)
-    space = SearchSpace(pricing.job, pricing.profile, pricing.fleet.num_accelerators, pricing.fleet.unit)
+    pool, fill = pools(problem.topology)[0], (("b0", 40), ("b1", 56))
+    bounder = equal_ranks_on(pool, problem.job, problem.profile)
+    space = SearchSpace(bounder.job, bounder.profile, bounder.pool.num_accelerators, bounder.pool.unit)
     rows = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
     wanted = {"tp": 2, "cp": 2, "pp": 2, "dp_shard": 12, "dp_replicate": 1, "ep": 1, "num_chunks": 2}
     rows = rows.take(np.logical_and.reduce([getattr(rows, name) == value for name, value in wanted.items()]))
     one = rows.take(np.array([0]))
     assert one.decision(0).pipeline.schedule == "Interleaved1F1B"
     (_, idle), order = axes_of(one), ("cp", "dp_shard", "tp", "pp")
-    work = pricing.coarse(one).work
-    free_s = float(placement_free_s(pricing.volumes(one, work))[0])
-    placed = FixedPlacement.of(fleet, fill, problem.job, problem.profile, network="library")
+    work = bounder.coarse(one).work
+    free_s = float(placement_free_s(bounder.volumes(one, work))[0])
+    placed = FixedPlacement.of(pool, fill, problem.job, problem.profile, network="library")
     exact = placed.step_s(placed.placed(one, 0, (*idle, *order)))
-    assert free_s + pricing.order_bounds_s(one, work, [order])[0, 0] <= exact * SLACK
+    assert free_s + bounder.order_bounds_s(one, work, [order])[0, 0] <= exact * SLACK

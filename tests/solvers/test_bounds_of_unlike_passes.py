@@ -12,8 +12,8 @@ from cases import each
 from instances import moe, plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.candidates import concatenate
 from scaleacross.solvers.every_placement import EveryPlacement, balanced, placer_on
-from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.mixed_memory import layers_that_fit
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.workloads.problem import problem_of
@@ -53,15 +53,15 @@ def passing_job(seed: int) -> Job:
 @each("seed", QUICK[::2], range(24), size=4)
 def test_no_bound_is_above_an_exact_step(seed: int) -> None:
     problem, rng = problem_of(passing_job(seed)), np.random.default_rng(seed)
-    fleet = fleets(problem.topology)[0]
-    placer = placer_on(fleet, problem.job, problem.profile)
+    pool = pools(problem.topology)[0]
+    placer = placer_on(pool, problem.job, problem.profile)
     assert isinstance(placer, EveryPlacement)
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     rows = concatenate(list(space.batches(Refusals())))
     rows, compared = rows.take(rng.permutation(len(rows))[:CANDIDATES]), 0
-    room, fullest = layers_that_fit(problem.job, problem.profile, fleet.buildings, rows)
-    coarse = placer.pricing.coarse(rows)
-    tight = placer.pricing.tight(coarse)
+    room, fullest = layers_that_fit(problem.job, problem.profile, pool.buildings, rows)
+    coarse = placer.bounder.coarse(rows)
+    tight = placer.bounder.tight(coarse)
     for row in range(len(rows)):
         one = rows.take(np.array([row]))
         for _, balance, _, places in placer._balanced(one, None)[:4]:
@@ -88,15 +88,15 @@ def test_light_layers_make_room_for_as_many_as_there_are(seed: int) -> None:
     for building, times in zip(data["topology"]["regions"][0]["buildings"], (1, rng.choice([1.5, 3])), strict=True):
         building["accelerator"]["memory_bytes"] = int(memory * times) * 2**20
     problem = problem_of(Job.model_validate(data))
-    fleet = fleets(problem.topology)[0]
-    placer = placer_on(fleet, problem.job, problem.profile)
+    pool = pools(problem.topology)[0]
+    placer = placer_on(pool, problem.job, problem.profile)
     assert isinstance(placer, EveryPlacement)
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     rows = concatenate(list(space.batches(Refusals())))
-    room, fullest = layers_that_fit(problem.job, problem.profile, fleet.buildings, rows)
+    room, fullest = layers_that_fit(problem.job, problem.profile, pool.buildings, rows)
     num_layers = problem.profile.num_layers
     alike = [replace(problem.profile, blocks=((block, num_layers),)) for block, _ in problem.profile.blocks]
-    lightest = np.max([layers_that_fit(problem.job, one, fleet.buildings, rows)[0] for one in alike], axis=0)
+    lightest = np.max([layers_that_fit(problem.job, one, pool.buildings, rows)[0] for one in alike], axis=0)
     assert (room <= lightest).all()
     assert ((room < num_layers) & (lightest >= num_layers)).any() or (room >= num_layers).all()
     for row in np.random.default_rng(seed).permutation(len(rows))[:48]:

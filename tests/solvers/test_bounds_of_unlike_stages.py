@@ -14,17 +14,17 @@ from cases import each
 from instances import computing_job, link, mixed_job, moe, plain_job, plain_topology, plain_trunk, random_job
 from scaleacross.cost_models.candidates import Candidates, concatenate
 from scaleacross.cost_models.step import placement_free_s
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.every_placement import EveryPlacement, balanced, placed_at, placer_on
-from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.place_parallelism import Placer, axes_of
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import SCHEDULE_NAMES
 from scaleacross.workloads.problem import problem_of
 
 SEEDS, CANDIDATES, PLACES = range(16), 12, 3
-PRICED = [name for name in SCHEDULE_NAMES if name != "DualPipe"]
+BOUNDED = [name for name in SCHEDULE_NAMES if name != "DualPipe"]
 SLACK = 1 + 1e-9
 EXPERTS: tuple[dict[str, Any], ...] = (
     *({"overlap_fraction": share} for share in (0.0, 0.3, 1.0)),
@@ -44,7 +44,7 @@ def unlike_job(seed: int) -> Job:
         data
         | {
             "global_batch_sequences": rng.choice([8, 12, 24]),
-            "schedules": ["1F1B", "Interleaved1F1B", *rng.sample(PRICED, 4)],
+            "schedules": ["1F1B", "Interleaved1F1B", *rng.sample(BOUNDED, 4)],
             "num_chunks": [1, 2],
             "degrees": {"tp": [1, 2], "cp": [1, 2], "pp": {"min": 2, "max": 4}},
             "recompute": ["none", "full"],
@@ -60,9 +60,9 @@ def unlike_job(seed: int) -> Job:
     )
 
 
-def some_of(pricing: Pricing, rng: np.random.Generator) -> Candidates | None:
+def some_of(bounder: Bounder, rng: np.random.Generator) -> Candidates | None:
     """Candidates with a pipeline, a few of each job."""
-    space = SearchSpace(pricing.job, pricing.profile, pricing.fleet.num_accelerators, pricing.fleet.unit)
+    space = SearchSpace(bounder.job, bounder.profile, bounder.pool.num_accelerators, bounder.pool.unit)
     bases = list(space.bases(Refusals()))
     if not sum(map(len, bases)):
         return None
@@ -75,19 +75,19 @@ def some_of(pricing: Pricing, rng: np.random.Generator) -> Candidates | None:
 @each("seed", tuple(SEEDS)[::8], tuple(SEEDS), size=4)
 def test_bounds_are_never_above_the_exact_price(seed: int) -> None:
     problem, rng, compared = problem_of(unlike_job(seed)), np.random.default_rng(seed), 0
-    for fleet in fleets(problem.topology):
-        if len(fleet.accelerators) > 1:
+    for pool in pools(problem.topology):
+        if len(pool.accelerators) > 1:
             continue
-        pricing = Pricing.on(fleet, problem.job, problem.profile)
-        rows = some_of(pricing, rng)
+        bounder = Bounder.on(pool, problem.job, problem.profile)
+        rows = some_of(bounder, rng)
         if rows is None:
             continue
-        placer, coarse = Placer(fleet, pricing), pricing.coarse(rows)
-        tight, floor, base = pricing.tight(coarse), pricing.base_floor_s(rows), pricing.base_bound_s(rows)
+        placer, coarse = Placer(pool, bounder), bounder.coarse(rows)
+        tight, floor, base = bounder.tight(coarse), bounder.base_floor_s(rows), bounder.base_bound_s(rows)
         for row in range(len(rows)):
             one, work = rows.take(np.array([row])), coarse.work.take(np.array([row]))
             active, idle = axes_of(one)
-            fills, free_s = placer.fills_of(one), float(placement_free_s(pricing.volumes(one, work))[0])
+            fills, free_s = placer.fills_of(one), float(placement_free_s(bounder.volumes(one, work))[0])
             for _ in range(PLACES if fills else 0):
                 fill, order = fills[rng.integers(len(fills))], tuple(rng.permutation(active).tolist())
                 exact = free_s + placer.exposed_s(one, work, fill, (*idle, *order))
@@ -142,10 +142,10 @@ def waiting_job(seed: int) -> Job:
 def test_floors_of_unlike_accelerators_are_below_the_exact_price(seed: int, job: Callable[[int], Job]) -> None:
     """154 and 215: the replicas whose pipeline is shorter have more micro-batches, whose parameter traffic nothing hides."""
     problem = problem_of(job(seed))
-    rng, fleet = np.random.default_rng(seed), fleets(problem.topology)[0]
-    placer = placer_on(fleet, problem.job, problem.profile)
+    rng, pool = np.random.default_rng(seed), pools(problem.topology)[0]
+    placer = placer_on(pool, problem.job, problem.profile)
     assert isinstance(placer, EveryPlacement)
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     rows, num_held = next(space.batches(Refusals())), 0
     for row in rng.permutation(len(rows))[:24]:
         one = rows.take(np.array([row]))
@@ -180,17 +180,17 @@ def any_order_job(seed: int) -> Job:
 def test_bounds_of_orders_are_below_every_balance_in_every_place(seed: int, job: Callable[[int], Job]) -> None:
     """And what a pipeline takes there, with what is left behind it."""
     problem, rng = problem_of(job(seed)), np.random.default_rng(seed)
-    fleet = fleets(problem.topology)[0]
-    placer = placer_on(fleet, problem.job, problem.profile)
+    pool = pools(problem.topology)[0]
+    placer = placer_on(pool, problem.job, problem.profile)
     assert isinstance(placer, EveryPlacement)
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     rows = concatenate(list(space.batches(Refusals())))
     for row in rng.permutation(len(rows))[:CANDIDATES]:
         one = rows.take(np.array([row]))
-        (active, idle), priced = axes_of(one), placer.pricing.coarse(one)
+        (active, idle), priced = axes_of(one), placer.bounder.coarse(one)
         orders = list(permutations(active))
-        added = placer.pricing.order_bounds_s(one, priced.work, orders)[:, 0]
-        assert placer.pricing.tight(priced).bound_s[0] == pytest.approx(
+        added = placer.bounder.order_bounds_s(one, priced.work, orders)[:, 0]
+        assert placer.bounder.tight(priced).bound_s[0] == pytest.approx(
             max(priced.bound_s[0], priced.free_s[0] + added.min())
         )
         bounds = {(*idle, *order): priced.free_s[0] + each for order, each in zip(orders, added, strict=True)}
@@ -246,10 +246,10 @@ def test_the_bound_on_two_types_is_close_where_computation_counts(
     )
     workload = job.model_dump(mode="json", exclude_unset=True)["workload"] | {"num_layers": num_layers}
     problem = problem_of(job.model_copy(update={"workload": workload}))
-    fleet = fleets(problem.topology)[0]
-    placer = placer_on(fleet, problem.job, problem.profile)
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
-    priced = placer.pricing.tight(placer.pricing.coarse(concatenate(list(space.batches(Refusals())))))
+    pool = pools(problem.topology)[0]
+    placer = placer_on(pool, problem.job, problem.profile)
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
+    priced = placer.bounder.tight(placer.bounder.coarse(concatenate(list(space.batches(Refusals())))))
     placed = placer.place(priced.candidates, priced.work)
     assert placed is not None
     exact = float(priced.free_s[0]) + placed.communication_s
@@ -275,11 +275,11 @@ def test_a_link_carries_its_messages_whatever_else_waits() -> None:
     )
     workload = job.model_dump(mode="json", exclude_unset=True)["workload"] | {"num_layers": 10}
     problem = problem_of(job.model_copy(update={"workload": workload}))
-    [fleet] = fleets(problem.topology)
-    placer = Placer(fleet, Pricing.on(fleet, problem.job, problem.profile))
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    [pool] = pools(problem.topology)
+    placer = Placer(pool, Bounder.on(pool, problem.job, problem.profile))
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     rows = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
-    priced = placer.pricing.tight(placer.pricing.coarse(rows))
+    priced = placer.bounder.tight(placer.bounder.coarse(rows))
     placed = placer.place(priced.candidates, priced.work)
     assert placed is not None
     exact_s = float(priced.free_s[0]) + placed.communication_s

@@ -18,28 +18,26 @@ from scaleacross.cost_models.groups import exact_shape, relaxed_shape
 from scaleacross.cost_models.levels import BUILDING, CAMPUS, build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.messages import Boundary, neighbour_messages
-from scaleacross.solvers.fleets import Fleet, fleets, shares
+from scaleacross.solvers.pools import AcceleratorPool, pools, shares
 from scaleacross.spec.topology import Topology
 
 SIZES = np.array([0.0, 1e3, 1e6, 1e9])
 SLACK = 1 + 1e-9
 
 
-def bounds_hold(fleet: Fleet, size: int, coarse: bool = False) -> int:
+def bounds_hold(pool: AcceleratorPool, size: int, coarse: bool = False) -> int:
     """Every axis on every fill of ``size`` accelerators; how many pairs were compared."""
-    links, compared = fleet.optimistic_links(), 0
-    largest = np.minimum(fleet.largest_children(), size)
+    links, compared = pool.optimistic_links(), 0
+    largest = np.minimum(pool.largest_children(), size)
     largest[-1] = size
     axes = [(d, e // d) for e in range(2, size + 1) if size % e == 0 for d in range(2, e + 1) if e % d == 0]
-    fills = [
-        build_levels(fleet.topology, shares(f), fleet.paths) for f in fleet.fills(size, [1, *{s for _, s in axes}])
-    ]
+    fills = [build_levels(pool.topology, shares(f), pool.paths) for f in pool.fills(size, [1, *{s for _, s in axes}])]
     for d, s in axes:
         degree, stride, world = np.array([d]), np.array([1 if coarse else s]), np.array([size])
-        cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
-        host = 1 if coarse else fleet.common_host
-        ways = None if coarse else fleet.border_ways(stride, world)
-        relaxed = relaxed_shape(degree, stride, largest[None], cut, least, host, len(fleet.buildings), ways)
+        cut, least = pool.must_cross(degree, stride, world), pool.fullest_children(world)
+        host = 1 if coarse else pool.common_host
+        ways = None if coarse else pool.border_ways(stride, world)
+        relaxed = relaxed_shape(degree, stride, largest[None], cut, least, host, len(pool.buildings), ways)
         for levels in fills:
             exact, real, compared = exact_shape(d, s, levels), links_of(levels), compared + 1
             for price in (gather, all_reduce, all_to_all):
@@ -67,9 +65,9 @@ def along(message: Boundary, pp: int) -> Floats:
 @pytest.mark.parametrize("coarse", [False, True], ids=["tight", "coarse: any stride"])
 @each("seed", (6, 9), range(0, 120, 3))
 def test_on_random_topologies(seed: int, coarse: bool) -> None:
-    for fleet in fleets(instance(seed).topology):
-        for size in {fleet.num_accelerators // fleet.unit * fleet.unit, 8, 12}:
-            bounds_hold(fleet, size, coarse)
+    for pool in pools(instance(seed).topology):
+        for size in {pool.num_accelerators // pool.unit * pool.unit, 8, 12}:
+            bounds_hold(pool, size, coarse)
 
 
 def links(rates: list[float], latencies: list[float], narrow: list[float]) -> dict[str, Any]:
@@ -102,34 +100,34 @@ def test_whatever_the_links(
 ) -> None:
     """Also where an outer level is faster than an inner one, so that sparing the inner one pays."""
     data = plain_topology(*hosts, apart=apart, links=links(rates, latencies, narrow), scale_up_domain=domain)
-    fleet = fleets(Topology.model_validate(data))[0]
-    assert bounds_hold(fleet, fleet.num_accelerators, coarse)
+    pool = pools(Topology.model_validate(data))[0]
+    assert bounds_hold(pool, pool.num_accelerators, coarse)
 
 
 def test_sparing_a_level_can_pay() -> None:
     """4 ranks in one host take 3 µs of latency; 2 in each of two hosts 1 + 1.5 µs: a bound must not assume the former."""
     slow = links([100.0, 100.0, 100.0, 100.0], [1.0, 1.5, 2.0, 2.0], [1.0] * 4)
-    fleet = fleets(Topology.model_validate(plain_topology(2, links=slow)))[0]
-    levels = build_levels(fleet.topology, shares((("b0", 8),)))
+    pool = pools(Topology.model_validate(plain_topology(2, links=slow)))[0]
+    levels = build_levels(pool.topology, shares((("b0", 8),)))
     inside, across = (exact_shape(4, stride, levels) for stride in (1, 2))
     tiny = np.array(8.0)
     ring, pairs = (Group(shape, links_of(levels), 0.0, network="library") for shape in (inside, across))
     layered = gather(tiny, across, links_of(levels), 0.0).time_s
     assert layered < ring.gather(tiny).time_s
     assert pairs.gather(tiny).time_s < 2 * layered
-    assert bounds_hold(fleet, 8, coarse=True)
+    assert bounds_hold(pool, 8, coarse=True)
 
 
 def test_an_axis_inside_the_host_is_known() -> None:
     """Where nothing is open, the bound is the price."""
-    fleet = fleets(Topology.model_validate(plain_topology(4, 2)))[0]
-    levels = build_levels(fleet.topology, shares((("b0", 16), ("b1", 8))))
+    pool = pools(Topology.model_validate(plain_topology(4, 2)))[0]
+    levels = build_levels(pool.topology, shares((("b0", 16), ("b1", 8))))
     for degree, stride in ((2, 1), (4, 1), (2, 2)):
-        least = fleet.fullest_children(np.array([24]))
-        relaxed = relaxed_shape(np.array([degree]), np.array([stride]), fleet.largest_children()[None], None, least, 4)
+        least = pool.fullest_children(np.array([24]))
+        relaxed = relaxed_shape(np.array([degree]), np.array([stride]), pool.largest_children()[None], None, least, 4)
         exact = exact_shape(degree, stride, levels)
         for price in (gather, all_reduce):
-            bound = price(SIZES, relaxed, fleet.optimistic_links(), 0.0).time_s
+            bound = price(SIZES, relaxed, pool.optimistic_links(), 0.0).time_s
             assert bound == pytest.approx(price(SIZES[:, None], exact, links_of(levels), 0.0).time_s.ravel())
 
 
@@ -138,12 +136,10 @@ def test_the_cut_of_two_buildings_is_counted() -> None:
 
     Of 12 pairs i, i + 12 that parts 8; all 8 triples i, i + 8, i + 16; no pair i, i + 4; the one group of everything.
     """
-    fleet = fleets(Topology.model_validate(plain_topology(4, 2)))[0]
+    pool = pools(Topology.model_validate(plain_topology(4, 2)))[0]
     degree, stride = np.array([2, 3, 2, 24]), np.array([12, 8, 4, 1])
-    assert fleet.must_cross(degree, stride, np.full(4, 24))[:, 0].tolist() == [8, 8, 0, 1]
-    assert fleet.must_cross(np.array([2]), np.array([8]), np.array([16])).tolist() == [
-        [0, 0]
-    ]  # one building holds them
+    assert pool.must_cross(degree, stride, np.full(4, 24))[:, 0].tolist() == [8, 8, 0, 1]
+    assert pool.must_cross(np.array([2]), np.array([8]), np.array([16])).tolist() == [[0, 0]]  # one building holds them
 
 
 def test_groups_that_share_their_crossings_between_two_levels() -> None:
@@ -156,7 +152,7 @@ def test_groups_that_share_their_crossings_between_two_levels() -> None:
     data = plain_topology(6, 2, 8, links=narrow)
     trunk = {"gbyte_per_s": 0.8 * 10 * 16 / 50, "latency_us": 0.0}
     data["trunks"] = [plain_trunk("b0", "b1", **trunk), plain_trunk("b1", "b2", **trunk)]
-    fleet = fleets(Topology.model_validate(data))[0]
-    shape = exact_shape(2, 16, build_levels(fleet.topology, shares((("b0", 24), ("b1", 8)))))
+    pool = pools(Topology.model_validate(data))[0]
+    shape = exact_shape(2, 16, build_levels(pool.topology, shares((("b0", 24), ("b1", 8)))))
     assert (shape.crossing[BUILDING], shape.crossing[CAMPUS]) == (8, 8)
-    assert bounds_hold(fleet, 32)
+    assert bounds_hold(pool, 32)

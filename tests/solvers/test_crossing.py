@@ -11,29 +11,29 @@ from cases import each
 from instances import instance, plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.levels import CAMPUS, REGION
 from scaleacross.solvers.bounds import search_bounds
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.crossing import Crossing
 from scaleacross.solvers.every_placement import placer_on
-from scaleacross.solvers.fleets import Fleet, fleets
 from scaleacross.solvers.joint import search
+from scaleacross.solvers.pools import AcceleratorPool, pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.workloads.problem import Problem, problem_of
 
 
-def crossing_of(problem: Problem) -> tuple[Fleet, Crossing]:
+def crossing_of(problem: Problem) -> tuple[AcceleratorPool, Crossing]:
     """The largest fleet of one type."""
-    fleet = next(fleet for fleet in fleets(problem.topology) if len(fleet.accelerators) == 1)
-    return fleet, Crossing.of(Pricing.on(fleet, problem.job, problem.profile))
+    pool = next(pool for pool in pools(problem.topology) if len(pool.accelerators) == 1)
+    return pool, Crossing.of(Bounder.on(pool, problem.job, problem.profile))
 
 
 @each("seed", (*range(100, 110), 223), heavy=(*range(110, 118), 306, 312), size=1)
 def test_no_candidate_is_below_its_bounds(seed: int) -> None:
     problem = instance(seed)
-    fleet, crossing = crossing_of(problem)
-    placer = placer_on(fleet, problem.job, problem.profile)
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    pool, crossing = crossing_of(problem)
+    placer = placer_on(pool, problem.job, problem.profile)
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     for rows in space.batches(Refusals()):
-        priced = placer.pricing.coarse(rows.take(np.arange(seed % 5, len(rows), 5)))
+        priced = placer.bounder.coarse(rows.take(np.arange(seed % 5, len(rows), 5)))
         cut, law = crossing.bounds_s(priced) if len(priced.bound_s) else ([], [])
         for row in range(len(priced.bound_s)):
             one = priced.take(np.array([row]))

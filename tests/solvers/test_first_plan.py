@@ -6,9 +6,9 @@ from typing import Any
 
 from scaleacross.api.problems import problem_of
 from scaleacross.solvers.every_placement import placer_on
-from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.joint import FIRST_OF_GOAL, search
 from scaleacross.solvers.place_parallelism import Placer
+from scaleacross.solvers.pools import AcceleratorPool
 
 
 def test_a_goal_that_refuses_every_candidate_ends_after_its_tries() -> None:
@@ -20,8 +20,8 @@ def test_a_goal_that_refuses_every_candidate_ends_after_its_tries() -> None:
             tried.append(1)
             assert len(tried) <= FIRST_OF_GOAL
 
-    def refusing_on(fleet: Fleet) -> Placer:
-        return Refusing(fleet, placer_on(fleet, problem.job, problem.profile).pricing)
+    def refusing_on(pool: AcceleratorPool) -> Placer:
+        return Refusing(pool, placer_on(pool, problem.job, problem.profile).bounder)
 
     state = search(problem, time_limit_s=0.0, placer_on=refusing_on)
     assert state.best is None and state.out_of_time

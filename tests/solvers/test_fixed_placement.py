@@ -17,7 +17,7 @@ from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.replica_kinds import KnownReplicas
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES
 from scaleacross.solvers.fixed_placement import FixedPlacement
-from scaleacross.solvers.fleets import fleets, shares
+from scaleacross.solvers.pools import pools, shares
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.parallelism import GRID_AXES
@@ -33,15 +33,15 @@ def reduced_between_buildings(plan: PlanCost) -> bool:
 @each("seed", (4, 6, 13, 41, 306, 312), heavy=(0,), size=1)
 def test_rows_cost_what_their_plans_cost(seed: int) -> None:
     problem = instance(seed)
-    fleet = fleets(problem.topology)[0]
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    pool = pools(problem.topology)[0]
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     total = 0
     for rows in space.batches(Refusals()):
         for size in np.unique(rows.world_size):
             some = rows.take(np.flatnonzero(rows.world_size == size)[::7])
-            for fill in fleet.fills(int(size), [1])[:1] if len(some) else []:
-                pricing = FixedPlacement.of(fleet, fill, problem.job, problem.profile)
-                step_s = arranged(pricing, some, GRID_AXES).step_s(problem.job)
+            for fill in pool.fills(int(size), [1])[:1] if len(some) else []:
+                bounder = FixedPlacement.of(pool, fill, problem.job, problem.profile)
+                step_s = arranged(bounder, some, GRID_AXES).step_s(problem.job)
                 placement = Placement(axis_order=GRID_AXES, fill=shares(fill))
                 for row in range(len(some)):
                     decision = some.decision(row).model_copy(update={"placement": placement})
@@ -57,19 +57,19 @@ def test_rows_cost_what_their_plans_cost(seed: int) -> None:
 def test_what_placements_share_is_remembered(seed: int) -> None:
     """One memory changes no step time, whatever was asked before. Where pipelines alone take longer than a limit, it is inf."""
     problem, known = mixed_instance(seed - 1000) if seed >= 1000 else instance(seed), KnownReplicas()
-    fleet, compared = fleets(problem.topology)[0], 0
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    pool, compared = pools(problem.topology)[0], 0
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     for rows in space.batches(Refusals()):
         for row in np.flatnonzero(rows.world_size == rows.world_size.max())[:: max(1, len(rows) // 4)]:
             degrees = rows.decision(int(row)).degrees
-            for fill, order in product(fleet.fills_of(degrees)[:3], (GRID_AXES, GRID_AXES[::-1])):
-                pricing = FixedPlacement.of(fleet, fill, problem.job, problem.profile)
-                decision = pricing.placed(rows, int(row), order)
-                cost = pricing.cost(decision)
-                step_s = pricing.step_s(decision, known)
-                assert step_s == pricing.step_s(decision) == pytest.approx(cost.cost.step_s, rel=1e-12)
-                assert pricing.step_s(decision, known, cost.pipeline.total_s * 0.999) == np.inf
-                assert pricing.step_s(decision, known, step_s * 1.001) == step_s
+            for fill, order in product(pool.fills_of(degrees)[:3], (GRID_AXES, GRID_AXES[::-1])):
+                bounder = FixedPlacement.of(pool, fill, problem.job, problem.profile)
+                decision = bounder.placed(rows, int(row), order)
+                cost = bounder.cost(decision)
+                step_s = bounder.step_s(decision, known)
+                assert step_s == bounder.step_s(decision) == pytest.approx(cost.cost.step_s, rel=1e-12)
+                assert bounder.step_s(decision, known, cost.pipeline.total_s * 0.999) == np.inf
+                assert bounder.step_s(decision, known, step_s * 1.001) == step_s
                 compared += 1
     assert compared >= 8
 
@@ -95,9 +95,9 @@ def test_a_single_rank_hides_gradients_and_parameters_behind_its_waits(
     problem, fill = problem_of(job), (accelerators // 8,) * 8
     decision = placed(("1F1B", 1), order, fill, "optimizer", tp=4, dp_shard=dp_shard, dp_replicate=8)
     plan = plan_cost(problem.job, problem.profile, problem.topology, decision, network="best")
-    fleet = fleets(problem.topology)[0]
-    place = next(one for one in fleet.fills_of(decision.degrees) if shares(one) == plan.placement.fill)
-    pricing = FixedPlacement.of(fleet, place, problem.job, problem.profile)
+    pool = pools(problem.topology)[0]
+    place = next(one for one in pool.fills_of(decision.degrees) if shares(one) == plan.placement.fill)
+    bounder = FixedPlacement.of(pool, place, problem.job, problem.profile)
     rows = candidate_of(decision, job.global_batch_sequences)
-    bound_s = float(arranged(pricing, rows, plan.placement.axis_order).step_s(problem.job)[0])
+    bound_s = float(arranged(bounder, rows, plan.placement.axis_order).step_s(problem.job)[0])
     assert 0.9 * plan.cost.step_s <= bound_s <= plan.cost.step_s

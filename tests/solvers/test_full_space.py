@@ -17,7 +17,7 @@ from scaleacross.cli import app
 from scaleacross.cli.stopping import first_interrupt
 from scaleacross.cost_models.candidates import concatenate
 from scaleacross.solvers import open_policies, search_space
-from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.spec.progress import Progress
@@ -85,8 +85,8 @@ def test_compare_refuses_a_space_that_baselines_cannot_enumerate(
 ) -> None:
     """Our search holds it, baselines would not: refused with the count and the way out, which works."""
     problem = problem_of(full_job())
-    fleet = fleets(problem.topology)[0]
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit, policies_open=True)
+    pool = pools(problem.topology)[0]
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit, policies_open=True)
     monkeypatch.setattr(search_space, "MOST_BASES", len(concatenate(list(space.bases(Refusals())))) + 1)
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(full_job().model_dump(mode="json", exclude_unset=True)))

@@ -12,9 +12,9 @@ import scaleacross as sa
 from cases import each
 from instances import accelerator, moe, plain_job, plain_topology
 from oracles import exhaustive
-from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.infeasible import _relaxations, closest_candidate
 from scaleacross.solvers.joint import search
+from scaleacross.solvers.pools import pools
 from scaleacross.spec.job import Job
 from scaleacross.units import human_bytes
 from scaleacross.verification import recompute
@@ -51,7 +51,7 @@ def test_too_large_names_the_closest_candidate(job: Job) -> None:
     assert closest is not None
     number = re.search(r"No plan fits: ([\d,]+) candidates", said)
     assert number is not None
-    every = [decision for fleet in fleets(problem.topology) for decision in exhaustive.candidates(problem, fleet)]
+    every = [decision for pool in pools(problem.topology) for decision in exhaustive.candidates(problem, pool)]
     assert int(number[1].replace(",", "")) == len(every)
     assert str(closest.decision.degrees) in said
     assert f"{human_bytes(closest.needed_bytes)} of {human_bytes(closest.capacity_bytes)} per accelerator" in said
@@ -61,10 +61,10 @@ def test_too_large_names_the_closest_candidate(job: Job) -> None:
 def test_the_closest_candidate_is_the_closest() -> None:
     """Against the memory that a plan would state, decision by decision."""
     problem = problem_of(TOO_LARGE[1])
-    [fleet] = fleets(problem.topology)
+    [pool] = pools(problem.topology)
     needs = {}
-    for decision in exhaustive.candidates(problem, fleet):
-        placed = next(exhaustive.placements(fleet, decision.degrees), None)
+    for decision in exhaustive.candidates(problem, pool):
+        placed = next(exhaustive.placements(pool, decision.degrees), None)
         if placed is not None:
             cost = recompute(problem, decision.model_copy(update={"placement": placed}))
             needs[decision.model_dump_json()] = max(s.total_bytes - s.reserved_bytes for s in cost.memory)

@@ -15,9 +15,9 @@ from oracles.exhaustive import exhaustive
 from scaleacross.cost_models.axes import Terms, waiting, waits_of
 from scaleacross.solvers.bounds import search_bounds
 from scaleacross.solvers.every_placement import placer_on
-from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.place_parallelism import Placer
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import decision_of
 from scaleacross.spec.parallelism import GRID_AXES, GridAxis, ScheduleName
@@ -97,7 +97,7 @@ def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
 @each("seed", (54,), (4, 6, 10, 13, 50))
 def test_incumbents_of_the_caller_and_a_sample_leave_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the caller brings: the optimum, a slow plan, or a fill (buildings backwards) that the space lacks."""
-    monkeypatch.setattr("scaleacross.solvers.fleet_blocks.PROBED", 4)
+    monkeypatch.setattr("scaleacross.solvers.pool_blocks.PROBED", 4)
     problem, oracle = instance(seed), fastest(seed)
     assert oracle.decision is not None
     slow = search(problem, time_limit_s=600, gap_tolerance=0.9).best
@@ -131,7 +131,7 @@ def test_instances_are_of_every_kind() -> None:
         assert any(decision.degrees.of(axis) > 1 for decision in decisions), axis
     jobs = [random_job(seed) for seed in INSTANCES]
     assert {len(job.topology["regions"]) for job in jobs} >= {1, 2}
-    assert any(len(fleets(instance(seed).topology)) > 1 for seed in INSTANCES)
+    assert any(len(pools(instance(seed).topology)) > 1 for seed in INSTANCES)
 
 
 BOUNDED = (*range(100, 125), 223, 254, 265, 306, 312)
@@ -143,19 +143,19 @@ BOUNDED = (*range(100, 125), 223, 254, 265, 306, 312)
 def test_no_bound_exceeds_any_placement(seed: int) -> None:
     """floor ≤ exact and base ≤ coarse ≤ tight ≤ exact for all candidates, relaxed ≤ exact terms for arcs of a few."""
     problem = instance(seed)
-    for fleet in fleets(problem.topology):
-        placer = placer_on(fleet, problem.job, problem.profile)
-        pricing = placer.pricing
-        space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    for pool in pools(problem.topology):
+        placer = placer_on(pool, problem.job, problem.profile)
+        bounder = placer.bounder
+        space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
         for bases in space.bases(Refusals()):
-            base_bounds, floors = pricing.base_bound_s(bases), pricing.base_floor_s(bases)
-            assert (pricing.base_free_s(bases) <= base_bounds * (1 + 1e-12)).all()
+            base_bounds, floors = bounder.base_bound_s(bases), bounder.base_floor_s(bases)
+            assert (bounder.base_free_s(bases) <= base_bounds * (1 + 1e-12)).all()
             for row in range(len(bases)):
                 one = np.array([row])
-                coarse = pricing.coarse(space.expand(bases.take(one), Refusals()))
+                coarse = bounder.coarse(space.expand(bases.take(one), Refusals()))
                 assert (base_bounds[row] <= coarse.bound_s * (1 + 1e-12)).all()
                 if row % 5 == 0:
-                    tight = pricing.tight(coarse)
+                    tight = bounder.tight(coarse)
                     assert (coarse.bound_s <= tight.bound_s * (1 + 1e-12)).all()
                     for index in range(0, len(coarse.bound_s), 3):
                         assert floors[row] <= _bounds_hold(placer, tight.take(np.array([index]))) * (1 + 1e-12)
@@ -169,18 +169,18 @@ def _bounds_hold(placer: Placer, priced: object) -> float:
         return np.inf
     exact_s = float(priced.free_s[0] + placed.communication_s)  # type: ignore[attr-defined]
     assert priced.bound_s[0] <= exact_s * (1 + 1e-12)  # type: ignore[attr-defined]
-    if len(placer.fleet.accelerators) > 1:
+    if len(placer.pool.accelerators) > 1:
         return exact_s  # no arcs: every placement is priced by itself
     active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
-    fills, volumes = placer.fills_of(settings), placer.pricing.volumes(settings, work)
+    fills, volumes = placer.fills_of(settings), placer.bounder.volumes(settings, work)
     for axis, subsets in _every_arc(active).items():
         exact = placer.arcs(settings, work, axis, subsets, fills)
         for index, (_, faster) in enumerate(product(fills, subsets)):
             stride = np.prod([getattr(settings, other) for other in faster], axis=0, dtype=np.int64)
             stride = stride * np.ones(1, np.int64)
-            calls = placer.pricing._calls(axis, volumes, stride, coarse=False)
+            calls = placer.bounder._calls(axis, volumes, stride, coarse=False)
             waits = waits_of(volumes, calls)
-            carried = placer.pricing._carried_s(axis, volumes, stride)[0]
+            carried = placer.bounder._carried_s(axis, volumes, stride)[0]
             terms = Terms({axis: waits.waited_s}, (carried,), waits.alone_s, passed_s=waits.passed_s)
             relaxed = waiting(volumes, terms)
             assert np.all(relaxed.passed_s <= np.broadcast_to(exact.passed_s, len(fills) * len(subsets))[index] + 1e-12)

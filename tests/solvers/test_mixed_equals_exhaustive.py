@@ -11,11 +11,11 @@ import scaleacross as sa
 from cases import each
 from instances import computing_job, mixed_instance, mixed_job, plain_job, plain_topology, unexpected_notes
 from oracles.exhaustive import exhaustive
-from scaleacross.solvers import fleet_blocks
+from scaleacross.solvers import pool_blocks
 from scaleacross.solvers.alternatives import decision_of
 from scaleacross.solvers.every_placement import placer_on
-from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.joint import search
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.workloads.problem import Problem, problem_of
@@ -75,7 +75,7 @@ def test_instances_are_of_every_kind() -> None:
     assert any(decision.layers_per_stage for decision in decisions)
     assert any(decision.batch_shares for decision in decisions)
     assert {decision.pipeline.schedule for decision in decisions} == {"GPipe", "1F1B", "Interleaved1F1B"}
-    mixed = [found for found in outcomes if found.best and len(found.best.placer.fleet.accelerators) == 2]
+    mixed = [found for found in outcomes if found.best and len(found.best.placer.pool.accelerators) == 2]
     assert len(mixed) >= 5
     assert len(mixed) < len(decisions) < len(outcomes)
     jobs = [mixed_job(seed) for seed in KINDS]
@@ -88,36 +88,36 @@ def test_no_clock_ends_the_search_with_a_fleet_unseen(monkeypatch: pytest.Monkey
     """Time is over when the first fleet is to be expanded: the plan is the best of what was sampled on all fleets."""
     problem, now = mixed_instance(44), [0.0]
     assert _types_of_best(problem) == 1
-    expanded = fleet_blocks._bases
+    expanded = pool_blocks._bases
 
     def late(*args: Any) -> Any:
         now[0] = 2.0
         return expanded(*args)
 
-    monkeypatch.setattr(fleet_blocks, "PROBED", 1)
-    monkeypatch.setattr(fleet_blocks, "_bases", late)
+    monkeypatch.setattr(pool_blocks, "PROBED", 1)
+    monkeypatch.setattr(pool_blocks, "_bases", late)
     found = search(problem, time_limit_s=1, clock=lambda: now[0])
     assert found.out_of_time
-    assert found.best is not None and len(found.best.placer.fleet.accelerators) == 1
+    assert found.best is not None and len(found.best.placer.pool.accelerators) == 1
 
 
 def _types_of_best(problem: Problem) -> int:
     best = search(problem, time_limit_s=600).best
-    return len(best.placer.fleet.accelerators) if best else 0
+    return len(best.placer.pool.accelerators) if best else 0
 
 
 @each("seed", (6, 10, 15, 24), range(30))
 def test_no_bound_exceeds_any_balance(seed: int) -> None:
     """base ≤ coarse ≤ tight ≤ exact for every candidate on fleets of both types."""
     problem = mixed_instance(seed)
-    for fleet in (fleet for fleet in fleets(problem.topology) if len(fleet.accelerators) == 2):
-        placer = placer_on(fleet, problem.job, problem.profile)
-        space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    for pool in (pool for pool in pools(problem.topology) if len(pool.accelerators) == 2):
+        placer = placer_on(pool, problem.job, problem.profile)
+        space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
         for bases in space.bases(Refusals()):
-            base_s = placer.pricing.base_bound_s(bases)
+            base_s = placer.bounder.base_bound_s(bases)
             for row in range(len(bases)):
-                coarse = placer.pricing.coarse(space.expand(bases.take(np.array([row])), Refusals()))
-                tight = placer.pricing.tight(coarse)
+                coarse = placer.bounder.coarse(space.expand(bases.take(np.array([row])), Refusals()))
+                tight = placer.bounder.tight(coarse)
                 assert (base_s[row] <= coarse.bound_s * (1 + 1e-12)).all()
                 assert (coarse.bound_s <= tight.bound_s * (1 + 1e-12)).all()
                 for index in range(len(coarse.bound_s)):
@@ -125,8 +125,8 @@ def test_no_bound_exceeds_any_balance(seed: int) -> None:
                     placed = placer.place(one.candidates, one.work)
                     if placed is not None:
                         assert one.bound_s[0] <= (one.free_s[0] + placed.communication_s) * (1 + 1e-12)
-                        needed = placer.pricing.needed_bytes(one.candidates)
-                        assert needed[0] <= placer.pricing.capacity_bytes
+                        needed = placer.bounder.needed_bytes(one.candidates)
+                        assert needed[0] <= placer.bounder.capacity_bytes
 
 
 @each("seed", (10,), range(16))

@@ -11,8 +11,8 @@ import pytest
 
 from instances import mixed_job
 from scaleacross.solvers import mixed_estimates
-from scaleacross.solvers.fleets import fleets
-from scaleacross.solvers.mixed_fleets import MixedPricing
+from scaleacross.solvers.mixed_pools import MixedBounder
+from scaleacross.solvers.pools import pools
 from scaleacross.workloads.problem import problem_of
 
 
@@ -39,10 +39,10 @@ def test_whole_layers_lie_where_the_longest_stage_is_shortest(seed: int) -> None
 
 def test_every_building_becomes_one_of_the_slowest_type() -> None:
     problem = problem_of(mixed_job(9))
-    fleet = next(fleet for fleet in fleets(problem.topology) if len(fleet.accelerators) > 1)
-    alike = mixed_estimates.like_the_slowest(fleet, problem.job)
+    pool = next(pool for pool in pools(problem.topology) if len(pool.accelerators) > 1)
+    alike = mixed_estimates.like_the_slowest(pool, problem.job)
     [slowest] = alike.accelerators
-    assert slowest in fleet.accelerators
-    assert [one.name for one in alike.buildings] == [one.name for one in fleet.buildings]
-    pricing = MixedPricing.on(fleet, problem.job, problem.profile)
-    assert pricing.types != pricing._equal_ranks.types == (slowest.name,)
+    assert slowest in pool.accelerators
+    assert [one.name for one in alike.buildings] == [one.name for one in pool.buildings]
+    bounder = MixedBounder.on(pool, problem.job, problem.profile)
+    assert bounder.types != bounder._equal_ranks.types == (slowest.name,)

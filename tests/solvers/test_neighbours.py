@@ -11,12 +11,12 @@ import pytest
 
 from instances import plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.candidates import Candidates, concatenate
+from scaleacross.solvers.bounded import Bounded
 from scaleacross.solvers.every_placement import placer_on
-from scaleacross.solvers.fleet_blocks import place_ties
-from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.neighbours import KIND, PLACED, Climber
 from scaleacross.solvers.place_parallelism import Placer, never
-from scaleacross.solvers.priced import Priced
+from scaleacross.solvers.pool_blocks import place_ties
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Search
 from scaleacross.workloads.problem import problem_of
@@ -47,26 +47,26 @@ def searching(fast: str = "fast") -> tuple[Search, SearchSpace, Placer, list[Can
         micro_batch_sequences=[1, 2],
     )
     problem = problem_of(job)
-    fleet = fleets(problem.topology)[0]
+    pool = pools(problem.topology)[0]
     state = Search(problem, 600.0, 0, 0.0, lambda progress: None)
-    placer = placer_on(fleet, problem.job, problem.profile, lambda: state.incumbent_s)
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    placer = placer_on(pool, problem.job, problem.profile, lambda: state.incumbent_s)
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     return state, space, placer, list(space.bases(Refusals()))
 
 
 @cache
-def all_that_fit() -> Priced:
+def all_that_fit() -> Bounded:
     _, space, placer, bases = searching()
     rows = concatenate([space.expand(one, Refusals()) for one in bases])
-    rows = rows.take(placer.pricing.needed_bytes(rows) <= placer.pricing.capacity_bytes)
-    return placer.pricing.tight(placer.pricing.coarse(rows))
+    rows = rows.take(placer.bounder.needed_bytes(rows) <= placer.bounder.capacity_bytes)
+    return placer.bounder.tight(placer.bounder.coarse(rows))
 
 
-def slowest(state: Search, placer: Placer) -> Priced:
+def slowest(state: Search, placer: Placer) -> Bounded:
     """All candidates that fit; the one with the largest estimate, of those that can be placed, is placed."""
-    priced = all_that_fit()
-    assert any(state.place(priced, row, placer) for row in np.argsort(-priced.estimate_s).tolist())
-    return priced
+    bounded = all_that_fit()
+    assert any(state.place(bounded, row, placer) for row in np.argsort(-bounded.estimate_s).tolist())
+    return bounded
 
 
 def changes(one: Candidates, other: Candidates) -> int:
@@ -78,58 +78,58 @@ def changes(one: Candidates, other: Candidates) -> int:
 
 def test_the_last_best_is_faster_than_all_of_its_neighbours_and_none_is_placed_twice() -> None:
     state, space, placer, bases = searching()
-    priced, [start] = slowest(state, placer), state.pool
-    rows = priced.candidates
+    bounded, [start] = slowest(state, placer), state.remembered
+    rows = bounded.candidates
     climber = Climber(state, space, bases)
     climber.climb(start)
-    placed_once = len(state.pool)
+    placed_once = len(state.remembered)
     climber.climb(start)
-    assert placed_once > 2 and len(state.pool) == placed_once
+    assert placed_once > 2 and len(state.remembered) == placed_once
     best = state.best
     assert best is not None and best.step_s < 0.5 * start.step_s
     near = [row for row in range(len(rows)) if changes(rows.take(np.array([row])), best.candidates) == 1]
-    hopeful = [row for row in near if priced.estimate_s[row] < best.step_s]
+    hopeful = [row for row in near if bounded.estimate_s[row] < best.step_s]
     assert 0 < len(hopeful) <= len(near) <= PLACED
     for row in hopeful:
-        placed = placer.unlimited().place(rows.take(np.array([row])), priced.take(np.array([row])).work)
-        assert placed is None or float(priced.free_s[row]) + placed.communication_s >= best.step_s * (1 - 1e-9)
+        placed = placer.unlimited().place(rows.take(np.array([row])), bounded.take(np.array([row])).work)
+        assert placed is None or float(bounded.free_s[row]) + placed.communication_s >= best.step_s * (1 - 1e-9)
 
 
 def test_a_climb_goes_on_below_its_own_start_whatever_the_incumbent() -> None:
     """With a step or two a slow start may be the best of all: placers that know the incumbent place nothing on the way."""
     state, space, placer, bases = searching()
     slowest(state, placer)
-    [start] = state.pool
+    [start] = state.remembered
     state.remember(replace(start, step_s=0.01 * start.step_s))
     Climber(state, space, bases).climb(start)
-    assert len(state.pool) == 2
+    assert len(state.remembered) == 2
     Climber(state, space, bases).climb(replace(start, placer=placer.unlimited()))
-    assert min(one.step_s for one in state.pool[2:]) < 0.5 * start.step_s
+    assert min(one.step_s for one in state.remembered[2:]) < 0.5 * start.step_s
 
 
 def test_without_a_start_nothing_is_placed() -> None:
     state, space, _, bases = searching()
     Climber(state, space, bases).climb(None)
-    assert not state.pool
+    assert not state.remembered
 
 
 def test_ties_are_the_best_of_other_kinds_however_little_slower() -> None:
     state, space, placer, bases = searching()
     slowest(state, placer)
-    [start] = state.pool
+    [start] = state.remembered
     climber = Climber(state, space, bases)
     climber.climb(replace(start, placer=placer.unlimited()))
     best = state.best
     assert best is not None
-    before, below_s = len(state.pool), 2 * best.step_s
+    before, below_s = len(state.remembered), 2 * best.step_s
     climber.place_ties(best, below_s, never)
-    tied = state.pool[before:]
+    tied = state.remembered[before:]
     kinds = [tuple(int(getattr(one.candidates, name)[0]) for name in KIND) for one in (best, *tied)]
     assert len(tied) > 1 and len(set(kinds)) == len(kinds)
     assert all(best.step_s <= one.step_s < below_s and changes(one.candidates, best.candidates) == 1 for one in tied)
     assert state.best is best
     climber.place_ties(best, below_s, lambda: True)
-    assert len(state.pool) == before + len(tied)
+    assert len(state.remembered) == before + len(tied)
 
 
 @pytest.mark.parametrize(("each_s", "places"), [(0.0, True), (1.0, True), (101.0, False)])
@@ -137,8 +137,8 @@ def test_ties_take_a_tenth_of_a_limit_beyond_it(each_s: float, places: bool) -> 
     """Of a limit of 1,000 s that has passed; every look at the clock takes ``each_s``."""
     state, _, placer, _ = searching()
     slowest(state, placer)
-    [best] = state.pool
+    [best] = state.remembered
     now = count(2000.0, each_s)
     state.began, state.time_limit_s, state.clock = 0.0, 1000.0, lambda: next(now)
     place_ties(state, best, 2 * best.step_s)
-    assert (len(state.pool) > 1) is places
+    assert (len(state.remembered) > 1) is places

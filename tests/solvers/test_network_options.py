@@ -10,7 +10,7 @@ from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import NUM_LEVELS, build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.traffic import Flow
-from scaleacross.solvers.network_options import Between, Wire, flow_options, priced
+from scaleacross.solvers.network_options import Between, Wire, choice_time, flow_options
 from scaleacross.spec.network_choice import Compression
 from scaleacross.spec.placement import BuildingShare
 from scaleacross.workloads.equal_copies import EVERY_COPY
@@ -45,7 +45,7 @@ def test_options_priced_together_equal_those_priced_alone(flow: Flow) -> None:
     options = flow_options(flow, wire, waited=True)
     assert len({option.choice for option in options}) == len(options) > 5
     for option in options:
-        alone = priced(flow, option.choice, wire)
+        alone = choice_time(flow, option.choice, wire)
         assert (option.time_s, option.busy_s) == (float(alone.time_s[0]), float(alone.busy_s[0])), option.choice
     assert any(option.choice.compression for option in options) == (flow.what == "gradients")
     chunks = {option.choice.num_chunks for option in options}

@@ -17,12 +17,12 @@ from scaleacross.cost_models.candidates import concatenate
 from scaleacross.cost_models.egress import UnitPrices, axis_patterns, flow_price
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.traffic import flows
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.egress_pricing import SHAPES, sent_amounts
-from scaleacross.solvers.fleets import fleets
-from scaleacross.solvers.mixed_fleets import pricing_on
-from scaleacross.solvers.objectives import Goal, GoalPlacer, GoalPricing, Measure, goal_placer
+from scaleacross.solvers.mixed_pools import bounder_on
+from scaleacross.solvers.objectives import Goal, GoalBounder, GoalPlacer, Measure, goal_placer
 from scaleacross.solvers.place_parallelism import Wanted
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job, ObjectiveName
 from scaleacross.spec.parallelism import GRID_AXES
@@ -63,7 +63,7 @@ def test_a_first_incumbent_from_a_sample_prunes_by_score(
     seed: int, objective: ObjectiveName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small spaces are not sampled by default."""
-    monkeypatch.setattr("scaleacross.solvers.fleet_blocks.PROBED", 4)
+    monkeypatch.setattr("scaleacross.solvers.pool_blocks.PROBED", 4)
     problem = instance(seed, objective)
     oracle = exhaustive(problem, lambda decision, cost: spent(problem, objective, decision, cost))
     value = sa.plan(problem.job, alternatives=False).report.objective
@@ -113,17 +113,17 @@ def test_a_limit_takes_away_what_exceeds_it_and_nothing_else(seed: int) -> None:
 def test_no_bound_on_spending_exceeds_a_placement(seed: int, objective: ObjectiveName) -> None:
     problem = instance(seed, objective)
     goal = Goal(Measure.of(problem.topology, objective))
-    for fleet in fleets(problem.topology):
-        pricing = GoalPricing.towards(goal, fleet, problem)
-        placer = GoalPlacer(fleet, pricing)
-        space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    for pool in pools(problem.topology):
+        bounder = GoalBounder.towards(goal, pool, problem)
+        placer = GoalPlacer(pool, bounder)
+        space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
         for bases in space.bases(Refusals()):
-            base_bounds = pricing.base_bound_s(bases)
-            assert (pricing.base_free_s(bases) <= base_bounds * (1 + 1e-12)).all()
+            base_bounds = bounder.base_bound_s(bases)
+            assert (bounder.base_free_s(bases) <= base_bounds * (1 + 1e-12)).all()
             for row in range(0, len(bases), 3):
-                coarse = pricing.coarse(space.expand(bases.take(np.array([row])), Refusals()))
+                coarse = bounder.coarse(space.expand(bases.take(np.array([row])), Refusals()))
                 assert (base_bounds[row] <= coarse.bound_s * (1 + 1e-12)).all()
-                tight = pricing.tight(coarse)
+                tight = bounder.tight(coarse)
                 for index in range(0, len(coarse.bound_s), 5):
                     one = tight.take(np.array([index]))
                     placed = placer.place(one.candidates, one.work)
@@ -232,16 +232,16 @@ def test_tampered_values_do_not_verify() -> None:
 def test_bytes_in_arrays_are_those_of_the_flows(seed: int) -> None:
     """What the bound on egress multiplies, candidate by candidate; groups of one send nothing and have no price."""
     problem = problem_of(random_job(seed))
-    fleet = fleets(problem.topology)[0]
-    pricing = Pricing.on(fleet, problem.job, problem.profile)
+    pool = pools(problem.topology)[0]
+    bounder = Bounder.on(pool, problem.job, problem.profile)
     kinds = [UnitPrices(*row) for row in np.eye(len(UnitPrices._fields)).tolist()]
-    for rows in SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit).batches(Refusals()):
-        work = pricing.work(rows)
-        amounts = sent_amounts(pricing.volumes(rows, work))
+    for rows in SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit).batches(Refusals()):
+        work = bounder.work(rows)
+        amounts = sent_amounts(bounder.volumes(rows, work))
         for row in range(0, len(rows), 11):
             one, degrees = np.array([row]), rows.decision(row).degrees
             expected = np.zeros((len(SHAPES), len(kinds)))
-            for flow in flows(pricing.volumes(rows.take(one), work.take(one))):
+            for flow in flows(bounder.volumes(rows.take(one), work.take(one))):
                 chunks = int(rows.num_chunks[row])
                 expected[SHAPES.index(flow.shape)] += [flow_price(flow, kind, chunks) for kind in kinds]
             ranks = communicator_axes(degrees, GRID_AXES)
@@ -252,12 +252,12 @@ def test_bytes_in_arrays_are_those_of_the_flows(seed: int) -> None:
 def test_estimates_of_scores_are_those_of_step_times() -> None:
     """A score is tried in the order of what the step may take, not of its bound: on two types they are far apart."""
     problem = problem_of(priced(mixed_job(1).model_dump(mode="json", exclude_none=True), 1, MONEY))
-    pricing = goal_placer(Goal(Measure.of(problem.topology, MONEY)), problem, fleets(problem.topology)[0]).pricing
-    space = SearchSpace(problem.job, problem.profile, pricing.fleet.num_accelerators, pricing.fleet.unit)
+    bounder = goal_placer(Goal(Measure.of(problem.topology, MONEY)), problem, pools(problem.topology)[0]).bounder
+    space = SearchSpace(problem.job, problem.profile, bounder.pool.num_accelerators, bounder.pool.unit)
     candidates = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
     times, scores = (
-        pricing_on(pricing.fleet, problem.job, problem.profile).coarse(candidates),
-        pricing.coarse(candidates),
+        bounder_on(bounder.pool, problem.job, problem.profile).coarse(candidates),
+        bounder.coarse(candidates),
     )
     later = np.isfinite(times.bound_s) & (times.estimate_s > 1.01 * times.bound_s)
     assert later.any()

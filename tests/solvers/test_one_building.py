@@ -72,9 +72,9 @@ def test_it_changes_neither_the_optimum_nor_the_bound() -> None:
 def test_where_all_buildings_are_faster_nothing_is_remembered() -> None:
     problem = problem_of(plain_job(2, 2, schedules=["1F1B"], recompute=["none"], degrees={"tp": 1, "cp": 1}))
     best = search(problem, time_limit_s=600)
-    one, before = InOneBuilding(), len(best.pool)
+    one, before = InOneBuilding(), len(best.remembered)
     one.probe(best)
-    assert len(best.pool) == before
+    assert len(best.remembered) == before
     alone = one.of(best)
     assert alone is not None and alone.found.best is not None
     assert alone.found.best.step_s > best.incumbent_s
@@ -116,7 +116,7 @@ def test_of_unlike_buildings_it_is_the_one_that_computes_fastest() -> None:
         plain_job(**unlike_buildings(), degrees={"tp": 1, "cp": 1, "pp": 1, "ep": 1}, shard="optimizer")
     )
     found = search(problem, time_limit_s=1e9, clock=partial(next, count()))
-    known_s = min(one.step_s for one in found.pool if {name for name, _ in one.placement.fill} == {"b1"})
+    known_s = min(one.step_s for one in found.remembered if {name for name, _ in one.placement.fill} == {"b1"})
     found.time_limit_s = found.elapsed_s + 20  # looks at the clock
     alone = InOneBuilding().of(found)
     assert alone is not None and alone.name == "b1"

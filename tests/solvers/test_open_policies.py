@@ -14,12 +14,12 @@ from instances import computing_job, mixed_job, random_job
 from scaleacross.cost_models.candidates import Candidates, Floats, concatenate
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers import open_policies
-from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.bounded import Bounded
 from scaleacross.solvers.infeasible import explain
 from scaleacross.solvers.joint import search
-from scaleacross.solvers.mixed_fleets import pricing_on
+from scaleacross.solvers.mixed_pools import bounder_on
 from scaleacross.solvers.open_policies import closed, narrowed, stands_for
-from scaleacross.solvers.priced import Priced
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.spec.progress import Progress
@@ -58,21 +58,21 @@ def varied(seed: int) -> Problem:
 def test_no_bound_of_a_block_exceeds_one_of_its_candidates(seed: int) -> None:
     """Memory, floor, base, coarse and tight bound, whatever the policy; computation stays below the bound of the base."""
     problem, draw = varied(seed), np.random.default_rng(seed)
-    for fleet in fleets(problem.topology):
-        pricing = pricing_on(fleet, problem.job, problem.profile)
-        space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit, policies_open=True)
+    for pool in pools(problem.topology):
+        bounder = bounder_on(pool, problem.job, problem.profile)
+        space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit, policies_open=True)
         bases = concatenate(list(space.bases(Refusals())))
-        for law in (pricing.base_needed_bytes, pricing.base_floor_s, pricing.base_bound_s):
+        for law in (bounder.base_needed_bytes, bounder.base_floor_s, bounder.base_bound_s):
             _below(space, some(bases, draw), law)
-        _below(space, some(bases, draw), pricing.base_bound_s, pricing.base_free_s)
+        _below(space, some(bases, draw), bounder.base_bound_s, bounder.base_free_s)
         rows = some(space.expand(bases, Refusals()), draw) if len(bases) else bases
-        _below(space, rows, pricing.needed_bytes)
-        _below(space, rows, partial(_bound_s, pricing.coarse))
+        _below(space, rows, bounder.needed_bytes)
+        _below(space, rows, partial(_bound_s, bounder.coarse))
         if len(rows):
             _below(
                 space,
                 rows.take(np.arange(min(len(rows), 8))),
-                partial(_bound_s, lambda few, of=pricing: of.tight(of.coarse(few))),
+                partial(_bound_s, lambda few, of=bounder: of.tight(of.coarse(few))),
             )
 
 
@@ -81,7 +81,7 @@ def some(rows: Candidates, draw: np.random.Generator) -> Candidates:
     return rows.take(draw.permutation(len(rows))[:BLOCKS])
 
 
-def _bound_s(law: Callable[[Candidates], Priced], rows: Candidates) -> Floats:
+def _bound_s(law: Callable[[Candidates], Bounded], rows: Candidates) -> Floats:
     return law(rows).bound_s
 
 
@@ -146,8 +146,8 @@ def test_what_nobody_closed_counts_in_the_bound(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_space_is_opened_where_it_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = few(0)
-    fleet = fleets(problem.topology)[0]
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    pool = pools(problem.topology)[0]
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     many = len(concatenate(list(space.bases(Refusals()))))
     assert not narrowed(space).policies_open
     monkeypatch.setattr(open_policies, "MOST_AT_ONCE", many - 1)
@@ -161,7 +161,7 @@ def test_a_space_is_opened_where_it_is_too_large(monkeypatch: pytest.MonkeyPatch
     one = problem.job.model_copy(
         update={"recompute": ("none",), "activation_offload": (0.0,), "optimizer_offload": (0.0,)}
     )
-    assert not narrowed(SearchSpace(one, problem.profile, fleet.num_accelerators, fleet.unit)).policies_open
+    assert not narrowed(SearchSpace(one, problem.profile, pool.num_accelerators, pool.unit)).policies_open
 
 
 def test_a_job_without_a_plan_is_refused_without_a_search_for_reasons(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,26 +12,26 @@ import pytest
 from cases import each
 from instances import instance
 from scaleacross.cost_models.plan_cost import plan_cost
-from scaleacross.solvers.candidates import Pricing
-from scaleacross.solvers.fleets import fleets, shares
+from scaleacross.solvers.bounded import Bounded
+from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.place_parallelism import Placer, Wanted
-from scaleacross.solvers.priced import Priced
+from scaleacross.solvers.pools import pools, shares
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.parallelism import GRID_AXES, GridAxis
 from scaleacross.spec.placement import Placement
 from scaleacross.workloads.problem import Problem
 
 
-def rows_of(problem: Problem) -> list[tuple[Placer, Priced]]:
-    """A few candidates, with many placements, of every fleet of one accelerator type (``mixed_fleets`` places the others)."""
+def rows_of(problem: Problem) -> list[tuple[Placer, Bounded]]:
+    """A few candidates, with many placements, of every fleet of one accelerator type (``mixed_pools`` places the others)."""
     out = []
-    for fleet in (fleet for fleet in fleets(problem.topology) if len(fleet.accelerators) == 1):
-        placer = Placer(fleet, Pricing.on(fleet, problem.job, problem.profile))
-        space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    for pool in (pool for pool in pools(problem.topology) if len(pool.accelerators) == 1):
+        placer = Placer(pool, Bounder.on(pool, problem.job, problem.profile))
+        space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
         for rows in space.batches(Refusals()):
             active = sum((getattr(rows, axis) > 1).astype(int) for axis in GRID_AXES)
             chosen = np.flatnonzero(active >= 2)[:2]
-            out += [(placer, placer.pricing.coarse(rows.take(np.array([row])))) for row in chosen]
+            out += [(placer, placer.bounder.coarse(rows.take(np.array([row])))) for row in chosen]
     return out
 
 
@@ -40,8 +40,8 @@ def test_placements_equal_enumeration(seed: int) -> None:
     problem = instance(seed)
     cases = rows_of(problem)
     assert cases
-    for placer, priced in cases[:4]:
-        settings, work = priced.candidates, priced.work
+    for placer, bounded in cases[:4]:
+        settings, work = bounded.candidates, bounded.work
         active = [axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1]
         idle = tuple(axis for axis in GRID_AXES if axis not in active)
         costs: dict[GridAxis, float] = {}
@@ -52,37 +52,37 @@ def test_placements_equal_enumeration(seed: int) -> None:
                 cost = plan_cost(problem.job, problem.profile, problem.topology, decision, network="best")
                 step_s = cost.cost.step_s
                 [bound] = placer.bounds_s(settings, work, [order], [fill])[0]
-                assert priced.free_s[0] + bound <= step_s * (1 + 1e-9)
+                assert bounded.free_s[0] + bound <= step_s * (1 + 1e-9)
                 costs[order[-1]] = min(costs.get(order[-1], np.inf), step_s)
         best = placer.place(settings, work)
         assert (best is None) == (not costs)
         if best is None:
             continue
         assert best.complete
-        assert priced.free_s[0] + best.communication_s == pytest.approx(min(costs.values()), rel=1e-9)
+        assert bounded.free_s[0] + best.communication_s == pytest.approx(min(costs.values()), rel=1e-9)
         assert placer.place(settings, work, Wanted(cutoff_s=best.communication_s * (1 - 1e-9))) is None
         for axis in active:
             forced = placer.place(settings, work, Wanted(slowest_axis=axis))
             assert forced is not None
             assert forced.axis_order[-1] == axis
-            assert priced.free_s[0] + forced.communication_s == pytest.approx(costs[axis], rel=1e-9)
+            assert bounded.free_s[0] + forced.communication_s == pytest.approx(costs[axis], rel=1e-9)
 
 
 def test_a_candidate_that_no_fill_holds() -> None:
     problem = instance(0)
-    placer, priced = rows_of(problem)[0]
-    larger = replace(priced.candidates, dp_shard=np.array([4096]))
-    assert placer.place(larger, priced.work) is None
+    placer, bounded = rows_of(problem)[0]
+    larger = replace(bounded.candidates, dp_shard=np.array([4096]))
+    assert placer.place(larger, bounded.work) is None
 
 
 def test_enough_ends_the_trial_of_fills_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleacross.solvers.place_parallelism.FILL_BLOCK", 1)
     cases = [
-        case for case in rows_of(instance(7)) if len(case[0].fleet.fills_of(case[1].candidates.decision(0).degrees)) > 2
+        case for case in rows_of(instance(7)) if len(case[0].pool.fills_of(case[1].candidates.decision(0).degrees)) > 2
     ]
-    placer, priced = cases[0]
-    full = placer.place(priced.candidates, priced.work)
-    early = placer.place(priced.candidates, priced.work, Wanted(enough_s=np.inf))
+    placer, bounded = cases[0]
+    full = placer.place(bounded.candidates, bounded.work)
+    early = placer.place(bounded.candidates, bounded.work, Wanted(enough_s=np.inf))
     assert full is not None
     assert early is not None
     assert full.complete
@@ -101,8 +101,8 @@ def test_patience_leaves_out_what_comes_after_and_tells_a_bound_on_it(monkeypatc
 
     monkeypatch.setattr(Placer, "exposed_s", counted)
     ended = 0
-    for placer, priced in rows_of(instance(7)):
-        rows, left, prices = (priced.candidates, priced.work), list[float](), []
+    for placer, bounded in rows_of(instance(7)):
+        rows, left, prices = (bounded.candidates, bounded.work), list[float](), []
         found = []
         for wanted in (Wanted(), Wanted(left=left.append, patience=1), Wanted(left=left.append, patience=10_000)):
             priced_s.clear()

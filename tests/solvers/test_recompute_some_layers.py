@@ -41,9 +41,9 @@ def opened(seed: int) -> Problem:
     best = search(with_memory(seed, 1e12), time_limit_s=600, gap_tolerance=0.0).best
     if best is None:
         return with_memory(seed, 1e12)
-    pricing, share = best.placer.pricing, random.Random(seed).choice([0.6, 0.75, 0.9])
-    needed = float(pricing.needed_bytes(best.candidates)[0]) * share
-    return with_memory(seed, needed + pricing.accelerators[0].reserved_memory_bytes)
+    bounder, share = best.placer.bounder, random.Random(seed).choice([0.6, 0.75, 0.9])
+    needed = float(bounder.needed_bytes(best.candidates)[0]) * share
+    return with_memory(seed, needed + bounder.accelerators[0].reserved_memory_bytes)
 
 
 @each("seed", (19,), range(40))

@@ -16,8 +16,8 @@ from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import refusal
 from scaleacross.solvers.bounds import critical_path_bound
 from scaleacross.solvers.every_placement import placer_on
-from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.joint import search
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.parallelism import Degrees, PipelineChoice, ScheduleName
 from scaleacross.spec.plan import Decision
@@ -44,16 +44,16 @@ def test_no_bound_exceeds_a_step_of_unequal_rounds(seed: int, batch: int) -> Non
     """base ≤ coarse ≤ tight ≤ exact for every candidate with m < pp or m no multiple of pp."""
     problem, tried = in_chunks(instance(seed), batch), 0
     fastest = np.inf
-    for fleet in fleets(problem.topology):
-        placer = placer_on(fleet, problem.job, problem.profile)
-        space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    for pool in pools(problem.topology):
+        placer = placer_on(pool, problem.job, problem.profile)
+        space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
         for bases in space.bases(Refusals()):
             bases = bases.take(np.flatnonzero(bases.num_micro_batches % bases.pp))
             for row in range(0, len(bases), 3):
                 one = bases.take(np.array([row]))
-                base_s = placer.pricing.base_bound_s(one)[0]
-                coarse = placer.pricing.coarse(space.expand(one, Refusals()))
-                tight = placer.pricing.tight(coarse)
+                base_s = placer.bounder.base_bound_s(one)[0]
+                coarse = placer.bounder.coarse(space.expand(one, Refusals()))
+                tight = placer.bounder.tight(coarse)
                 assert (base_s <= coarse.bound_s * (1 + 1e-12)).all()
                 assert (coarse.bound_s <= tight.bound_s * (1 + 1e-12)).all()
                 priced = tight.take(np.array([0]))
@@ -61,7 +61,7 @@ def test_no_bound_exceeds_a_step_of_unequal_rounds(seed: int, batch: int) -> Non
                 if placed is not None:
                     exact_s = float(priced.free_s[0] + placed.communication_s)
                     assert priced.bound_s[0] <= exact_s * (1 + 1e-12), priced.candidates.decision(0)
-                    assert placer.pricing.base_floor_s(one)[0] <= exact_s * (1 + 1e-12), priced.candidates.decision(0)
+                    assert placer.bounder.base_floor_s(one)[0] <= exact_s * (1 + 1e-12), priced.candidates.decision(0)
                     fastest, tried = min(fastest, exact_s), tried + 1
     assert tried >= 3
     assert critical_path_bound(problem).step_s <= fastest * (1 + 1e-12)
@@ -73,11 +73,11 @@ def test_one_micro_batch_passes_all_stages_with_all_that_it_waits_for() -> None:
     pins = ("degrees.tp=4", "degrees.cp=1", "degrees.pp=2", "degrees.dp_shard=256", "degrees.dp_replicate=60")
     more = ("degrees.ep=128", "schedules=[Interleaved1F1B]", "num_chunks=[7]", "micro_batch_sequences=[1]")
     problem = resolved("deepseek_v3_region", (*pins, *more, "shard=[optimizer]", "recompute=[none]"))
-    fleet = fleets(problem.topology)[0]
-    placer = placer_on(fleet, problem.job, problem.profile)
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    pool = pools(problem.topology)[0]
+    placer = placer_on(pool, problem.job, problem.profile)
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     (bases,) = space.bases(Refusals())
-    priced = placer.pricing.tight(placer.pricing.coarse(space.expand(bases, Refusals())))
+    priced = placer.bounder.tight(placer.bounder.coarse(space.expand(bases, Refusals())))
     placed = placer.place(priced.candidates, priced.work)
     assert len(priced.bound_s) == 1 and placed is not None
     assert 0.9 <= priced.bound_s[0] / (priced.free_s[0] + placed.communication_s) <= 1

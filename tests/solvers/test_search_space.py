@@ -14,7 +14,7 @@ from instances import instance, moe, plain_job
 from oracles import exhaustive
 from scaleacross.cost_models.candidates import Candidates, concatenate
 from scaleacross.errors import InputError
-from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import MIN_TOKENS_PER_RANK, Refusals, SearchSpace, divisors
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision
@@ -23,8 +23,8 @@ from scaleacross.workloads.problem import problem_of
 
 def space_of(job: Job) -> SearchSpace:
     problem = problem_of(job)
-    fleet = fleets(problem.topology)[0]
-    return SearchSpace(job, problem.profile, fleet.num_accelerators, fleet.unit)
+    pool = pools(problem.topology)[0]
+    return SearchSpace(job, problem.profile, pool.num_accelerators, pool.unit)
 
 
 def rows_of(job: Job, refusals: Refusals | None = None) -> Candidates:
@@ -186,8 +186,8 @@ def test_r9_what_the_user_pins(pin: dict[str, Any]) -> None:
 @each("seed", (4, 10, 19, 48, 54), range(0, 60, 3))
 def test_the_space_is_the_oracle_s_and_nothing_appears_twice(seed: int) -> None:
     problem = instance(seed)
-    for fleet in fleets(problem.topology):
-        space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    for pool in pools(problem.topology):
+        space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
         bases = list(space.bases(Refusals()))
         found = [
             rows.decision(i) for part in bases for rows in [space.expand(part, Refusals())] for i in range(len(rows))
@@ -195,7 +195,7 @@ def test_the_space_is_the_oracle_s_and_nothing_appears_twice(seed: int) -> None:
         assert sum(int(space.num_candidates(part).sum()) for part in bases) == len(found)
         keys = [decision.model_dump_json() for decision in found]
         assert len(keys) == len(set(keys))
-        assert set(keys) == {decision.model_dump_json() for decision in exhaustive.candidates(problem, fleet)}
+        assert set(keys) == {decision.model_dump_json() for decision in exhaustive.candidates(problem, pool)}
 
 
 def test_divisors() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from instances import plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.candidates import Candidates
-from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.joint import step_placer_on
 from scaleacross.solvers.place_parallelism import axes_of
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.workloads.problem import Problem, problem_of
@@ -28,9 +28,9 @@ def over_a_thin_trunk(types: int, **fixed: Any) -> Problem:
 
 def only(problem: Problem, types: int) -> Candidates:
     """The one candidate of the fleet of all types."""
-    fleet = fleets(problem.topology)[0]
-    assert len(fleet.accelerators) == types
-    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    pool = pools(problem.topology)[0]
+    assert len(pool.accelerators) == types
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     (rows,) = [rows for rows in space.batches(Refusals()) if len(rows)]
     assert len(rows) == 1
     return rows
@@ -56,15 +56,15 @@ def only(problem: Problem, types: int) -> Candidates:
 def test_a_bound_has_half_of_what_a_trunk_carries(order: tuple[GridAxis, ...], types: int, fixed: Any) -> None:
     degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_replicate": 1} | fixed["degrees"]
     problem = over_a_thin_trunk(types, **(fixed | {"degrees": degrees, "micro_batch_sequences": 1}))
-    fleet = fleets(problem.topology)[0]
-    placer = step_placer_on(fleet, problem.job, problem.profile, lambda: float("inf"))
+    pool = pools(problem.topology)[0]
+    placer = step_placer_on(pool, problem.job, problem.profile, lambda: float("inf"))
     one = only(problem, types)
-    priced, (_, idle) = placer.pricing.coarse(one), axes_of(one)
-    bound = float(priced.free_s[0] + placer.pricing.order_bounds_s(one, priced.work, [order])[0, 0])
+    priced, (_, idle) = placer.bounder.coarse(one), axes_of(one)
+    bound = float(priced.free_s[0] + placer.bounder.order_bounds_s(one, priced.work, [order])[0, 0])
     (fill,) = placer.fills_of(one)[:1]
     exact = float(priced.free_s[0]) + placer.exposed_s(one, priced.work, fill, (*idle, *order))
     assert 0.5 * exact <= bound <= exact * (1 + 1e-9)
     if types == 1:
-        _, estimate = priced.free_s[0] + placer.pricing.order_figures_s(one, priced.work, [order])[:, 0, 0]
+        _, estimate = priced.free_s[0] + placer.bounder.order_figures_s(one, priced.work, [order])[:, 0, 0]
         assert estimate >= bound
     assert exact > 2 * float(priced.free_s[0]), "the trunk decides"

@@ -15,7 +15,7 @@ from instances import mixed_job, plain_job, plain_topology, random_job
 from oracles.exhaustive import exhaustive
 from scaleacross.catalogue import load_job
 from scaleacross.cost_models.goodput import goodput_of, useful_parts
-from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.useful import UsefulShare
 from scaleacross.spec.job import Job
@@ -102,8 +102,8 @@ def equals_brute_force(seed: int, job: Job | None = None) -> None:
 def test_no_placement_has_a_higher_share_than_the_bound(seed: int) -> None:
     problem = failing(random_job(seed) if seed >= 0 else mixed_job(-seed), seed)
     share, checked = UsefulShare(problem), 0
-    for fleet in fleets(problem.topology):
-        space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    for pool in pools(problem.topology):
+        space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
         for bases in space.bases(Refusals()):
             settings = space.expand(bases, Refusals())
             if not len(settings):
@@ -112,7 +112,7 @@ def test_no_placement_has_a_higher_share_than_the_bound(seed: int) -> None:
             for row in np.random.default_rng(abs(seed)).choice(len(settings), 3):
                 one = settings.take(np.array([row]))
                 degrees, micro_batches = one.decision(0).degrees, int(one.num_micro_batches[0])
-                for fill in fleet.fills_of(degrees):
+                for fill in pool.fills_of(degrees):
                     for order in list(permutations(GRID_AXES))[::17]:
                         exact = share.exact(degrees, micro_batches, fill, order)
                         assert exact <= share.bound(one)[0] * (1 + 1e-12)

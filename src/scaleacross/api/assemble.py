@@ -8,7 +8,7 @@ from scaleacross import catalogue
 from scaleacross.cost_models import step_interval
 from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.goodput import goodput_of, is_asked
-from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, simulated_work
 from scaleacross.spec.network_report import NetworkReport
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision, Plan, SolveReport
@@ -54,7 +54,7 @@ def assemble(
         memory=cost.memory,
         traffic=cost.traffic,
         collectives=cost.collectives,
-        work=replayed_work(problem.job, problem.profile, problem.topology, decision),
+        work=simulated_work(problem.job, problem.profile, problem.topology, decision),
         degraded=degraded_states(problem.job, problem.profile, problem.topology, decision) if degraded else (),
         network=network,
         targets=target_fits(problem, placed),

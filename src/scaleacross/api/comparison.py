@@ -80,7 +80,7 @@ def compare(
         work_limit=work_limit,
         incumbents=[rival.decision for rival in found if rival.decision is not None],
     )
-    return beside(problem, ours, _simulated(problem, found, report), tie_tolerance)
+    return comparison_of(problem, ours, _simulated(problem, found, report), tie_tolerance)
 
 
 def _simulated(problem: Problem, rivals: Sequence[Rival], report: Callable[[Progress], None]) -> list[Rival]:
@@ -112,7 +112,7 @@ def rivals_of(
     return found
 
 
-def beside(problem: Problem, ours: Plan, found: Sequence[Rival], tie_tolerance: float) -> Comparison:
+def comparison_of(problem: Problem, ours: Plan, found: Sequence[Rival], tie_tolerance: float) -> Comparison:
     """Return our plan and the baselines, fastest first, with speed-ups, ties and the probability that ours is faster."""
     against = (_against(problem, rival, ours, tie_tolerance) for rival in found)
     rivals = sorted(against, key=lambda rival: rival.step_s or float("inf"))

@@ -15,7 +15,7 @@ from scaleacross.api.design_run import CONTENDERS, OURS
 from scaleacross.api.engines.outcome import FAILED, Record
 from scaleacross.api.evaluation import evaluated
 from scaleacross.api.problems import problem_of
-from scaleacross.api.simulating import replayed_step_s
+from scaleacross.api.simulating import simulated_step_s
 from scaleacross.errors import ScaleAcrossError
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision
@@ -59,7 +59,7 @@ def replay_contest(contest: Contest) -> Record:
         try:
             if text not in known:
                 plan = evaluated(problem_of(contest.job, ()), decision, degraded=False)
-                known[text] = (plan.cost.step_s, replayed_step_s(plan))
+                known[text] = (plan.cost.step_s, simulated_step_s(plan))
             record["figures"] |= dict(zip((f"{name}_priced_s", f"{name}_simulated_s"), known[text], strict=True))
         except ScaleAcrossError as error:
             record["reason"] += f"{name}: {error} "

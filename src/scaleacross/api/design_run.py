@@ -16,7 +16,7 @@ from typing import Final
 
 from scaleacross.api.ablation import ABLATIONS, START, SearchLimit, ablate
 from scaleacross.api.assemble import cost_of
-from scaleacross.api.comparison import beside, rivals_of, same_plan
+from scaleacross.api.comparison import comparison_of, rivals_of, same_plan
 from scaleacross.api.engines.outcome import FAILED, Record
 from scaleacross.api.planning import plan
 from scaleacross.api.problems import problem_of
@@ -84,7 +84,7 @@ def _contend(space: DesignSpace, problem: Problem) -> Record:
         work_limit=work,
         simulated=False,
     )
-    compared = beside(problem, ours, rivals, space.tie_tolerance)
+    compared = comparison_of(problem, ours, rivals, space.tie_tolerance)
     figures = {**figures_of(ours), "across": "+".join(compared.across)}
     if ours.report.finalists:
         figures |= {"finalists": len(ours.report.finalists), "replayed_s": ours.report.finalists[0].replayed_s}

@@ -19,9 +19,9 @@ from scaleacross.cost_models.plan_cost import PlanCost, placed_shapes
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.solvers.bounds import compute_bound
 from scaleacross.solvers.every_placement import EveryPlacement, placer_on
-from scaleacross.solvers.fleets import fleets, shares
-from scaleacross.solvers.mixed_fleets import pricing_on
+from scaleacross.solvers.mixed_pools import bounder_on
 from scaleacross.solvers.network_of_plan import with_library_network, with_network
+from scaleacross.solvers.pools import pools, shares
 from scaleacross.spec.job import Job
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision, Plan, SolveReport
@@ -119,9 +119,9 @@ def _place(problem: Problem, decision: Decision) -> Decision:
     settings = candidate_of(decision, problem.job.global_batch_sequences)
     problem = problem if decision.network else with_library_network(problem)
     best: tuple[float, Placement] | None = None
-    for fleet in fleets(problem.topology):
-        placer = placer_on(fleet, problem.job, problem.profile, balanced=False)
-        placed = placer.place(settings, placer.pricing.coarse(settings).work)
+    for pool in pools(problem.topology):
+        placer = placer_on(pool, problem.job, problem.profile, balanced=False)
+        placed = placer.place(settings, placer.bounder.coarse(settings).work)
         if placed is None:
             continue
         placement = Placement(axis_order=placed.axis_order, fill=shares(placed.fill))
@@ -145,8 +145,8 @@ def _place_for_network(problem: Problem, decision: Decision) -> Decision:
     if not list(_communication(problem, decision, here, placed_shapes(problem.topology, decision))):
         return decision
     settings, runs = candidate_of(decision, problem.job.global_batch_sequences), []
-    for fleet in fleets(problem.topology):
-        placer = EveryPlacement(fleet, pricing_on(fleet, problem.job, problem.profile), balanced=False)
+    for pool in pools(problem.topology):
+        placer = EveryPlacement(pool, bounder_on(pool, problem.job, problem.profile), balanced=False)
         for fill, order in placer.places(settings):
             there = decision.model_copy(update={"placement": Placement(axis_order=order, fill=shares(fill))})
             shapes = {name: group.shape.take(0) for name, group in placer.on(fill).groups(there).items()}

@@ -13,7 +13,7 @@ from scaleacross.api.assemble import interval_of, probability_of_lead
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.problems import problem_of
 from scaleacross.cost_models.goodput.what_if import paying_rate_factor, spare_break_even, units_break_even
-from scaleacross.cost_models.sensitivity import Repricer, sensitivities
+from scaleacross.cost_models.sensitivity import Estimator, sensitivities
 from scaleacross.solvers.network_of_plan import with_library_network
 from scaleacross.solvers.runner_up import runner_ups
 from scaleacross.solvers.work_limit import WorkClock
@@ -60,12 +60,12 @@ def explain(
     problem = problem_of(plan.job, ())
     if plan.decision.network is None:  # runner-ups then run the library's defaults too
         problem = with_library_network(problem)
-    pricer = Repricer.of(problem.job, problem.profile, problem.topology, plan.decision)
-    rows, phases = sensitivities(pricer)
+    estimator = Estimator.of(problem.job, problem.profile, problem.topology, plan.decision)
+    rows, phases = sensitivities(estimator)
     limit_s, clock = (time_limit_s, clock) if work_limit is None else (work_limit, WorkClock())
     told = progress or (lambda _: None)
     rivals = runner_ups(problem, plan.decision, time_limit_s=limit_s, seed=plan.report.seed, report=told, clock=clock)
-    step_s = pricer.cost().cost.step_s
+    step_s = estimator.cost().cost.step_s
     return Explanation(
         name=plan.job.name,
         step_s=step_s,

@@ -5,7 +5,7 @@ finalists are simulated. Bound and gap stay those of the estimates.
 
 Candidates come in this order: the best by estimate, then the caller's incumbents, then other placed decisions by
 ascending estimate. At most two of the same degrees and schedule precede all others. The search rarely places a decision
-that is slower than the best so far, so neighbours of the best are placed here (``fleet_blocks.place_ties``), one of
+that is slower than the best so far, so neighbours of the best are placed here (``pool_blocks.place_ties``), one of
 each kind. Among equal estimates only the first is a finalist. The others are the same plan in other words: axes of
 degree 1 in another order, or the schedule of a single stage.
 
@@ -35,9 +35,9 @@ from scaleacross.api.stated import AGREEMENT
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.simulation.steady import SteadyStep
 from scaleacross.solvers.building_orders import other_orders
-from scaleacross.solvers.fleet_blocks import place_ties
-from scaleacross.solvers.fleets import fill_of
 from scaleacross.solvers.network_of_plan import Networked, with_library_network, with_network
+from scaleacross.solvers.pool_blocks import place_ties
+from scaleacross.solvers.pools import fill_of
 from scaleacross.solvers.search_state import Placed, Search, decision_of
 from scaleacross.spec.plan import Finalist, Plan
 from scaleacross.verification.figures import TOLERANCE
@@ -136,7 +136,9 @@ def _challengers(
     building are yielded, if their estimates are below ``fastest_s``, the fastest simulation so far in seconds.
     """
     near_s = best[1].cost.cost.step_s * ratio
-    alone = min((one for one in state.pool if len(one.placement.fill) == 1), key=lambda one: one.step_s, default=None)
+    alone = min(
+        (one for one in state.remembered if len(one.placement.fill) == 1), key=lambda one: one.step_s, default=None
+    )
     ideal, prices = [best[0].step_s], [best[1].cost.cost.step_s]
     for placed, problem in _in_turn(state):
         so_far_s = fastest_s()
@@ -163,7 +165,7 @@ def _challengers(
 
 def _in_turn(state: Search) -> Iterator[tuple[Placed, Problem]]:
     """Yield candidates for finalists after the best, each with the problem under which its network is chosen."""
-    ordered = sorted(_few_of_a_kind(state.pool), key=lambda one: not one.brought)
+    ordered = sorted(_few_of_a_kind(state.remembered), key=lambda one: not one.brought)
     yield from ((one, state.problem) for one in ordered)
     request = state.problem.job.network
     if request.max_trunk_fraction is None and request.compression is None:  # the defaults might exceed these
@@ -171,13 +173,13 @@ def _in_turn(state: Search) -> Iterator[tuple[Placed, Problem]]:
         yield from ((one, library) for one in ordered if one.brought)
 
 
-def _few_of_a_kind(pool: Sequence[Placed]) -> list[Placed]:
+def _few_of_a_kind(remembered: Sequence[Placed]) -> list[Placed]:
     """Sort the pool by estimate, but move all beyond ``OF_A_KIND`` of the same degrees and schedule to the end.
 
     Decisions of one kind deviate from their estimates by about the same amount, so simulating many of them says little.
     """
     seen, few, others = Counter[Hashable](), list[Placed](), list[Placed]()
-    for placed in sorted(pool, key=lambda one: one.step_s):
+    for placed in sorted(remembered, key=lambda one: one.step_s):
         decision = placed.candidates.decision(0)
         kind = decision.degrees, decision.pipeline
         seen[kind] += 1

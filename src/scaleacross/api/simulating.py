@@ -13,9 +13,9 @@ from scaleacross.api.arguments import instances
 from scaleacross.api.problems import problem_of
 from scaleacross.errors import InputError
 from scaleacross.simulation.execution import execution_trace as programs
-from scaleacross.simulation.replay import Replay, no_collection, replay
 from scaleacross.simulation.result import simulated_step
 from scaleacross.simulation.steady import SteadyStep, steady_step
+from scaleacross.simulation.step_run import StepRun, no_collection, simulate_step
 from scaleacross.simulation.what_if import disturbance_of
 from scaleacross.spec.execution_trace import ExecutionTrace
 from scaleacross.spec.plan import Plan
@@ -99,7 +99,7 @@ def step_draws(
     # draw -1 is the steady step, without jitter
     for draw in range(-1, draws):
         options = steady if draw < 0 else [*what_if, f"seed={seed + draw}"]
-        seconds.append(replay(found, problem, disturbance_of(options, found, problem.topology)).step_s)
+        seconds.append(simulate_step(found, problem, disturbance_of(options, found, problem.topology)).step_s)
         if progress is not None:
             progress(Progress("simulating steps", draw + 2, draws + 1, None, None, time.monotonic() - began))
     p5, p50, p95 = (float(value) for value in np.percentile(seconds[1:], [5, 50, 95]))
@@ -123,7 +123,7 @@ def stepped(plan: Plan, problem: Problem) -> SteadyStep:
     return steady_step(plan, problem)
 
 
-def replayed_step_s(plan: Plan) -> float:
+def simulated_step_s(plan: Plan) -> float:
     """Return ``simulate(plan).step_s`` alone, in seconds. Raises as ``simulate``."""
     return steady_step(plan, problem_of(plan.job, ())).step_s
 
@@ -155,7 +155,7 @@ def _verified(path: str | Path) -> Plan:
 
 def _played(
     plan: Plan, what_if: Sequence[str], fold: bool, progress: Callable[[Progress], None] | None
-) -> tuple[Replay, Problem]:
+) -> tuple[StepRun, Problem]:
     problem = problem_of(plan.job, ())
     began = time.monotonic()
 
@@ -163,4 +163,4 @@ def _played(
         if progress is not None:
             progress(Progress("replaying", done, total, None, None, time.monotonic() - began))
 
-    return replay(plan, problem, disturbance_of(what_if, plan, problem.topology), fold, told), problem
+    return simulate_step(plan, problem, disturbance_of(what_if, plan, problem.topology), fold, told), problem

@@ -122,7 +122,7 @@ def _found(state: Search, gap: float, step_s: float, timed: bool) -> dict[str, A
         "num_infeasible": dict(state.refused),
         "headroom": _headroom(state, timed),
         "num_pruned": state.num_pruned,
-        "num_placed": len(state.pool),
+        "num_placed": len(state.remembered),
         "seconds": state.seconds,
         "seed": state.seed,
         "versions": versions(),

@@ -11,7 +11,7 @@ from scaleacross.api.assemble import cost_of
 from scaleacross.api.objectives import spent_on
 from scaleacross.api.problems import problem_of
 from scaleacross.cost_models.plan_cost import PlanCost
-from scaleacross.cost_models.sensitivity import Repricer, sensitivities
+from scaleacross.cost_models.sensitivity import Estimator, sensitivities
 from scaleacross.cost_models.spending import spending_of
 from scaleacross.errors import InputError
 from scaleacross.spec.explanation import by_what_more_brings
@@ -47,7 +47,7 @@ def summarise(plan: Plan) -> PlanSummary:
         InputError: ``plan`` is not a Plan, or its job cannot be resolved.
     """
     problem = problem_of(instance("plan", plan, Plan, "a Plan (of plan, evaluate or load_plan)").job, ())
-    rows, _ = sensitivities(Repricer.of(problem.job, problem.profile, problem.topology, plan.decision))
+    rows, _ = sensitivities(Estimator.of(problem.job, problem.profile, problem.topology, plan.decision))
     return PlanSummary(
         bottlenecks=by_what_more_brings(rows), money=_money(problem, plan), energy=_energy(problem, plan)
     )

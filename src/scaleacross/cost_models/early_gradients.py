@@ -1,4 +1,4 @@
-"""Bounds on gradients that may cross buildings, where ranks use links one after another (``far_gradients``).
+"""Bounds on gradients that may cross buildings, where ranks use links one after another (``crossing_gradients``).
 
 Whichever stage has its gradients first, the last micro-batch has passed all stages forward by then. So the busiest rank
 r has run all its forward passes. It has run all backward passes, too, except those of the K chunk activations that it
@@ -49,7 +49,7 @@ class Early(NamedTuple):
     batches: Floats
 
     @property
-    def is_far(self) -> Bools:
+    def gradients_cross(self) -> Bools:
         """Candidates whose gradients cross buildings, (..., n)."""
         return np.asarray(self.lead_s > -np.inf)
 
@@ -64,8 +64,8 @@ class Early(NamedTuple):
         ranks.
         """
         out = np.array(np.broadcast_to(traffic_s, (len(traffic_s), *self.lead_s.shape)))
-        out[GRADIENTS] = np.where(self.is_far, self.least * apart_s[0], out[GRADIENTS])
-        out[len(WINDOW_NAMES) + GRADIENTS] *= np.where(self.is_far, self.mean, 1.0)
+        out[GRADIENTS] = np.where(self.gradients_cross, self.least * apart_s[0], out[GRADIENTS])
+        out[len(WINDOW_NAMES) + GRADIENTS] *= np.where(self.gradients_cross, self.mean, 1.0)
         return out
 
     def behind(self, over: Sequence[Window], waited_s: Floats, before_s: Floats | float) -> tuple[Window, ...]:
@@ -73,7 +73,7 @@ class Early(NamedTuple):
 
         At least ``before_s`` of these come before any stage has its gradients.
         """
-        far, (gradients, parameters, *others) = self.is_far, over
+        far, (gradients, parameters, *others) = self.gradients_cross, over
         length_s = np.where(far, np.where(far, self.lead_s, 0.0) + waited_s - before_s, gradients.length_s)
         single = self.batches > 0
         first = np.where(single, waited_s / np.maximum(1.0, self.batches), np.inf)

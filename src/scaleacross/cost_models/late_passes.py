@@ -1,7 +1,7 @@
 """Delay of a placed pipeline by gradients and parameters that overlap with its passes.
 
 While they travel, they hold multiprocessors that products need and links that calls need (``overlap``,
-``beside_layers``). Those laws give the loss of one rank. But the last micro-batch goes back through one stage after
+``overlap_of_layers``). Those laws give the loss of one rank. But the last micro-batch goes back through one stage after
 another, each of them late already, and the first one meets stages that wait for their parameters. So the pipeline takes
 longer than any rank alone would make it. It is timed once more with the traffic of each rank
 (``pipeline.own_traffic``). A pass loses multiprocessors while it computes, not during its calls.
@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from scaleacross.cost_models.candidates import Floats
-from scaleacross.cost_models.far_gradients import TINY_S, Ranks
+from scaleacross.cost_models.crossing_gradients import TINY_S, Ranks
 from scaleacross.cost_models.overlap import CALLS, FREE, GRADIENTS, PARAMETERS, Window, together_s
 from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic
 
@@ -32,7 +32,7 @@ def later_s(of: Ranks, over: Sequence[Window], traffic: Sequence[Floats], far_pa
         of: ranks with whole backward passes.
         over: the windows that overlap with them.
         traffic: of all communicators, each (TRAFFIC_ROWS, ranks).
-        far_parameters: whether parameters cross buildings; ``far_gradients`` computes their delay then.
+        far_parameters: whether parameters cross buildings; ``crossing_gradients`` computes their delay then.
     """
     work, every, longer = of.volumes.work, sum(traffic[1:], start=traffic[0]), np.zeros((2, len(of.volumes.candidates)))
     within = of.volumes.job.overlap.reduces_within(pipelined=True)
@@ -44,7 +44,7 @@ def later_s(of: Ranks, over: Sequence[Window], traffic: Sequence[Floats], far_pa
         pace_s, one = together_s(traffic, work.buckets)[window], over[window]
         if not pace_s.any() or (window == PARAMETERS and far_parameters):
             continue
-        taken_s = one.taken_fraction * (every[CALLS] - every[FREE])[window]
+        taken_s = one.contention_fraction * (every[CALLS] - every[FREE])[window]
         taken_s = taken_s + work.hbm_s_per_byte * of.volumes.received_by_kind[window]
         whole_s = (passes.backward_s, passes.forward_s)[window]
         computed = np.minimum(1.0, (stages.backward_s, stages.forward_s)[window] / np.maximum(whole_s, TINY_S))
@@ -53,6 +53,6 @@ def later_s(of: Ranks, over: Sequence[Window], traffic: Sequence[Floats], far_pa
         pieces = of.pieces if within or window == PARAMETERS else np.ones_like(of.pieces)
         loss, gathered = lost_s / np.maximum(pace_s[rank], TINY_S), np.array([window == PARAMETERS])
         own = OwnTraffic(of.share * pace_s[rank], pieces, loss, gathered)
-        ends = replace(alone, beside=own).ends
+        ends = replace(alone, own_traffic=own).ends
         longer[window] = np.maximum(ends.total_s, ends.own_s) - alone.total_s - taken_s - one.first_fraction * pace_s
     return longer

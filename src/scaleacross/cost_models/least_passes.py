@@ -96,7 +96,7 @@ class LeastPasses(NamedTuple):
         candidates, work = volumes.candidates, volumes.work
         if not (pass_gathers(candidates).any() or reduced_every_pass(candidates).any()):
             return None
-        taken, v = work.least_taken_fraction * (1 - work.elementwise_fraction), candidates.num_chunks
+        taken, v = work.least_contention_fraction * (1 - work.elementwise_fraction), candidates.num_chunks
         back = np.where(among(candidates.schedule, WHOLE), work.least_backward_s, 0.0)
         return cls(
             candidates.num_micro_batches.astype(np.float64),

@@ -88,7 +88,7 @@ def _tp_waits_s(volumes: Volumes, pair: Floats, forward: Floats, gathers: Floats
     with weight gradients. Passes that run twice have 2 backward pairs for each forward pair; ends and other layers have
     one. The bound assumes the larger overlapped share of either kind.
     """
-    overlap, taken, back = volumes.job.overlap, volumes.work.taken_fraction, gathers / 2 - forward
+    overlap, taken, back = volumes.job.overlap, volumes.work.contention_fraction, gathers / 2 - forward
     share = overlap.tp_fraction
     hidden = share * back * pair
     if overlap.tp_reduce:
@@ -152,7 +152,7 @@ def hidden_exchange_s(volumes: Volumes, exchange_s: Floats, held_s: Floats) -> F
     (``network.drivers``).
     """
     work = volumes.work
-    hidden: Floats = exchange_s - work.taken_fraction * (1 - work.elementwise_fraction) * held_s
+    hidden: Floats = exchange_s - work.contention_fraction * (1 - work.elementwise_fraction) * held_s
     return hidden
 
 

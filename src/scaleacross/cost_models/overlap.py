@@ -69,16 +69,16 @@ class Window(NamedTuple):
     Attributes:
         length_s: seconds of the computation.
         first_fraction: 1/n, the share of communication that nothing overlaps with.
-        taken_fraction: (1 − 1/n) · taken, seconds by which computation falls behind per second of communication.
+        contention_fraction: (1 − 1/n) · taken, seconds by which computation falls behind per second of communication.
         in_a_row: least share of the calls that follow one another (``least_together_s``).
-        slowed_s: delay of exposed collectives of the layers, per occurrence; 0 in bounds (``beside_layers``).
+        slowed_s: delay of exposed collectives of the layers, per occurrence; 0 in bounds (``overlap_of_layers``).
         later: whether passes may become longer once a policy is chosen (``Candidates.rerun_open``).
         chunks: windows of chunks, for timed schedules that split the backward; empty in bounds and for other schedules.
     """
 
     length_s: Floats
     first_fraction: Floats
-    taken_fraction: Floats
+    contention_fraction: Floats
     in_a_row: Floats
     slowed_s: Floats
     later: Bools
@@ -126,8 +126,8 @@ def windows(candidates: Candidates, work: Work, *, placed: bool = False) -> tupl
     waiting = np.minimum(candidates.pp, candidates.num_micro_batches) * (chunks - 1) / chunks + 1.0 / chunks
     hidden = waiting - 1 / pieces
     products = 1 - work.elementwise_fraction
-    reducing = work.taken_fraction * products
-    moving = reducing if placed else work.least_taken_fraction * products
+    reducing = work.contention_fraction * products
+    moving = reducing if placed else work.least_contention_fraction * products
     first, rest = 1 / pieces, 1 - 1 / pieces
     nothing = np.zeros(len(candidates))
     in_a_row = first + rest / num_communicators(candidates, work.expert_parameters > 0)
@@ -181,7 +181,8 @@ def beyond_windows_s(traffic: Sequence[Floats], pieces: Floats, over: Sequence[W
     every = sum(traffic[1:], start=traffic[0])
     # seconds that hold no multiprocessors take nothing from products: a negative delay cancels them
     freed = [
-        one._replace(slowed_s=one.slowed_s - one.taken_fraction * f) for one, f in zip(over, every[FREE], strict=True)
+        one._replace(slowed_s=one.slowed_s - one.contention_fraction * f)
+        for one, f in zip(over, every[FREE], strict=True)
     ]
     return exposed_s(together_s(traffic, pieces), every[CALLS], freed)
 
@@ -201,7 +202,7 @@ def exposed_s(in_windows: Floats, calls_s: Floats, over: Sequence[Window]) -> Fl
 
 def _longer_s(seconds: Floats, calls: Floats, window: Window) -> Floats:
     """Exposed seconds of one occurrence of a window. It works in place, as bounds evaluate millions of candidates."""
-    least: Floats = calls * (window.first_fraction + window.taken_fraction)
+    least: Floats = calls * (window.first_fraction + window.contention_fraction)
     least += window.slowed_s
     longer = seconds - window.length_s
     for of_pace, of_calls, length_s in zip(*window.chunks, strict=True):

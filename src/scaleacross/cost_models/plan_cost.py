@@ -126,7 +126,7 @@ def plan_cost(
     )
 
 
-def replayed_work(job: Job, profile: ModelProfile, topology: Topology, decision: Decision) -> dict[str, PipelineWork]:
+def simulated_work(job: Job, profile: ModelProfile, topology: Topology, decision: Decision) -> dict[str, PipelineWork]:
     """Computation of a placed decision by accelerator type, as a plan states it for simulation. Raises ValueError as
     ``plan_cost`` does."""
     accelerators = accelerator_types([topology.building(share.building) for share in _placement(decision).fill])

@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.axes import Terms, waiting
-from scaleacross.cost_models.beside_layers import BesideLayers, beside_layers, pieces_of_stages
 from scaleacross.cost_models.candidates import Floats, candidate_of
 from scaleacross.cost_models.chunk_work import stage_work
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.far_gradients import FarTraffic, Ranks, is_far, near_gradients
-from scaleacross.cost_models.far_shapes import slowest_apart
+from scaleacross.cost_models.crossing_gradients import CrossingTraffic, Ranks, gradients_cross, near_gradients
+from scaleacross.cost_models.crossing_shapes import slowest_apart
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.late_passes import later_s
+from scaleacross.cost_models.layer_overlap import LayerOverlap, overlap_of_layers, pieces_of_stages
 from scaleacross.cost_models.layer_seconds import TimedLayers
 from scaleacross.cost_models.layout import Axis, Layout
 from scaleacross.cost_models.levels import Levels
@@ -53,7 +53,7 @@ class ReplicaKind(NamedTuple):
         volumes: a row for every pipeline rank, with the gradients of the fullest one.
         pipeline: their timed pipeline.
         terms: traffic that falls into windows.
-        beside: what that traffic adds beyond the laws of windows.
+        layer_overlap: what that traffic adds beyond the laws of windows.
         heaviest: columns GRADIENTS, one row, of the rank whose gradients a plan states.
         rank_shapes: shapes of the groups that one pipeline rank's passes call, for communicators that cross buildings.
     """
@@ -61,7 +61,7 @@ class ReplicaKind(NamedTuple):
     volumes: Volumes
     pipeline: TimedPipeline
     terms: tuple[Terms, ...]
-    beside: BesideLayers
+    layer_overlap: LayerOverlap
     heaviest: Mapping[str, Floats]
     rank_shapes: Mapping[str, GroupShape]
 
@@ -84,17 +84,17 @@ class ReplicaKind(NamedTuple):
     @property
     def least_windows(self) -> tuple[Window, ...]:
         """Windows of the rank with most exposed traffic, one row."""
-        over = self.beside.on(windows(self.volumes.candidates, self.volumes.work, placed=True))
+        over = self.layer_overlap.on(windows(self.volumes.candidates, self.volumes.work, placed=True))
         return tuple(one.take(np.array([self._least_hiding])) for one in over)
 
     @property
     def gradient_shapes(self) -> dict[str, GroupShape]:
         """Shapes of the groups of that rank that reduce gradients alone on inter-building links."""
-        return {name: shape.take(self._least_hiding) for name, shape in self.beside.shapes.items()}
+        return {name: shape.take(self._least_hiding) for name, shape in self.layer_overlap.shapes.items()}
 
     @property
     def _least_hiding(self) -> int:
-        return int(behind_ranks_s(self.volumes, self.terms, self.beside).argmax())
+        return int(behind_ranks_s(self.volumes, self.terms, self.layer_overlap).argmax())
 
 
 class OnLayout(NamedTuple):
@@ -181,7 +181,7 @@ class PlacedReplicas:
         axes: degree and stride of every communicator on ``levels``.
         groups: of every communicator, one row.
         waits: groups of communicators whose pipeline ranks do not all wait alike (``waiting_groups``).
-        own: groups of the pipeline rank that crosses farthest (``far_shapes.slowest_apart``).
+        own: groups of the pipeline rank that crosses farthest (``crossing_shapes.slowest_apart``).
     """
 
     replicas: Replicas
@@ -229,30 +229,34 @@ class PlacedReplicas:
         own = replace(self.replicas.volumes, candidates=rows.candidates.take(here), work=rows.work.take(here))
         return own, {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
 
-    def _far(self, timed: TimedPipeline, own: Volumes, traffic: Traffic) -> FarTraffic | None:
+    def _far(self, timed: TimedPipeline, own: Volumes, traffic: Traffic) -> CrossingTraffic | None:
         """Traffic of gradients that cross buildings; None where none do."""
-        return FarTraffic.on(self._ranks(own, timed.passes), traffic) if is_far(own, self.groups) else None
+        return (
+            CrossingTraffic.on(self._ranks(own, timed.passes), traffic) if gradients_cross(own, self.groups) else None
+        )
 
-    def _kind(self, timed: TimedPipeline, own: Volumes, traffic: Traffic, crossing: FarTraffic | None) -> ReplicaKind:
+    def _kind(
+        self, timed: TimedPipeline, own: Volumes, traffic: Traffic, crossing: CrossingTraffic | None
+    ) -> ReplicaKind:
         decision, split, groups = self.replicas.decision, self.replicas.split, self.groups
         exchanges = self.replicas.pipelines.exchanges(groups, timed, self.waits)
         far = None if crossing is None else crossing.exposed(timed.total_s)
         terms = _terms(own, traffic if far is None else far.traffic)
-        beside = beside_layers(own, groups, exchanges, decision.pipeline)
+        layer_overlap = overlap_of_layers(own, groups, exchanges, decision.pipeline)
         # ``later_s`` holds for whole backward passes only
         if timed.actions and not timed.actions.splits:
-            over = beside.on(windows(own.candidates, own.work, placed=True))
+            over = layer_overlap.on(windows(own.candidates, own.work, placed=True))
             parts, ranks = [part for term in terms for part in term.traffic_s], self._ranks(own, timed.actions)
-            beside = beside.later(later_s(ranks, over, parts, crossing is not None and crossing.gathers))
+            layer_overlap = layer_overlap.later(later_s(ranks, over, parts, crossing is not None and crossing.gathers))
         if far is not None:
-            beside = beside.behind_trunks(far)
+            layer_overlap = layer_overlap.behind_trunks(far)
         elif timed.replicated_s is not None:
             near = near_gradients(self._ranks(own, timed.actions)) if timed.actions else None
-            beside = beside.behind_passes(near or _outlasting(terms, timed.replicated_s, own))
+            layer_overlap = layer_overlap.behind_passes(near or _outlasting(terms, timed.replicated_s, own))
         elif timed.actions and timed.actions.splits:
-            beside = beside.behind_chunks(near_gradients(self._ranks(own, timed.actions)))
+            layer_overlap = layer_overlap.behind_chunks(near_gradients(self._ranks(own, timed.actions)))
         shapes = {name: group.shape.take(0) for name, group in self.own.items()}
-        return ReplicaKind(own, timed, terms, beside, _stated_gradients(own, groups, split), shapes)
+        return ReplicaKind(own, timed, terms, layer_overlap, _stated_gradients(own, groups, split), shapes)
 
     def _ranks(self, own: Volumes, actions: Actions) -> Ranks:
         stages = self.replicas.pipelines.any_stages

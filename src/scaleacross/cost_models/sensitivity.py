@@ -52,7 +52,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Repricer:
+class Estimator:
     """Times one decision on changed levels."""
 
     job: Job
@@ -62,7 +62,7 @@ class Repricer:
     levels: Levels
 
     @classmethod
-    def of(cls, job: Job, profile: ModelProfile, topology: Topology, decision: Decision) -> Repricer:
+    def of(cls, job: Job, profile: ModelProfile, topology: Topology, decision: Decision) -> Estimator:
         """Repricer of a decision on its own topology. Raises ValueError when the decision has no placement."""
         if decision.placement is None:
             raise ValueError("the decision has no placement")
@@ -80,12 +80,12 @@ def _everywhere(change: Change, levels: Levels, factor: float) -> Levels:
     return replace(change(levels, factor), by_type=by_type)
 
 
-def sensitivities(pricer: Repricer) -> tuple[tuple[Sensitivity, ...], tuple[Phase, ...]]:
+def sensitivities(estimator: Estimator) -> tuple[tuple[Sensitivity, ...], tuple[Phase, ...]]:
     """Sensitivity of the step time to every figure and to memory, and the bottleneck of every component of the step."""
-    own = pricer.cost()
-    known = figures(pricer.levels)
-    less = {figure.name: pricer.cost(figure.change, 1 - CHANGE) for figure in known}
-    more = {figure.name: pricer.cost(figure.change, 1 + CHANGE) for figure in known}
+    own = estimator.cost()
+    known = figures(estimator.levels)
+    less = {figure.name: estimator.cost(figure.change, 1 - CHANGE) for figure in known}
+    more = {figure.name: estimator.cost(figure.change, 1 + CHANGE) for figure in known}
     step_s = own.cost.step_s
     rows = [
         Sensitivity(
@@ -94,11 +94,11 @@ def sensitivities(pricer: Repricer) -> tuple[tuple[Sensitivity, ...], tuple[Phas
             elasticity=(more[figure.name].cost.step_s - less[figure.name].cost.step_s) / (2 * CHANGE * step_s),
             less_s=less[figure.name].cost.step_s - step_s,
             more_s=more[figure.name].cost.step_s - step_s,
-            trunks_more_s=_of_trunks(pricer, figure, step_s),
+            trunks_more_s=_of_trunks(estimator, figure, step_s),
         )
         for figure in known
     ]
-    phases = [_phase(pricer, known, name, own, less, more) for name in COMPONENTS if own.cost.component(name) > 0]
+    phases = [_phase(estimator, known, name, own, less, more) for name in COMPONENTS if own.cost.component(name) > 0]
     return (*rows, _memory_sensitivity(own)), (*phases, _memory_phase(own.memory))
 
 
@@ -177,16 +177,16 @@ def _latency(level: int) -> Change:
     return change
 
 
-def _of_trunks(pricer: Repricer, figure: Figure, step_s: float) -> float | None:
+def _of_trunks(estimator: Estimator, figure: Figure, step_s: float) -> float | None:
     """Change of the step time, s, with a level's inter-building links widened, NICs unchanged; else None."""
     if figure.level is None or figure.level < CAMPUS or not figure.name.endswith("bandwidth"):
         return None
-    wider = pricer.cost(_bandwidth(figure.level, rate=False, capacity=True), 1 + CHANGE)
+    wider = estimator.cost(_bandwidth(figure.level, rate=False, capacity=True), 1 + CHANGE)
     return wider.cost.step_s - step_s
 
 
 def _phase(
-    pricer: Repricer,
+    estimator: Estimator,
     known: tuple[Figure, ...],
     name: str,
     own: PlanCost,
@@ -202,20 +202,20 @@ def _phase(
     ranked = sorted(shares, key=lambda figure: -shares[figure])
     named = {figure: shares[figure] for figure in ranked if shares[figure] >= WORTH_NAMING}
     by_name = {figure.name: figure for figure in known}
-    resource = _resource(pricer, by_name[ranked[0]], name) if named else "none"
+    resource = _resource(estimator, by_name[ranked[0]], name) if named else "none"
     why = ", ".join(f"{figure} {share:.2f}" for figure, share in list(named.items())[:3])
     return Phase(
         name=name, seconds=seconds, resource=resource, shares=named, why=why or "no figure of the topology changes it"
     )
 
 
-def _resource(pricer: Repricer, figure: Figure, component: str) -> str:
+def _resource(estimator: Estimator, figure: Figure, component: str) -> str:
     """Resource of a figure; for a bandwidth, the narrower of the accelerator's NIC and the child's uplink."""
     if figure.level in (None, SCALE_UP) or not figure.name.endswith("bandwidth"):
         return figure.resource
     level = figure.level or 0
-    rate = pricer.cost(_bandwidth(level, rate=True, capacity=False), 1 - CHANGE).cost.component(component)
-    shared = pricer.cost(_bandwidth(level, rate=False, capacity=True), 1 - CHANGE).cost.component(component)
+    rate = estimator.cost(_bandwidth(level, rate=True, capacity=False), 1 - CHANGE).cost.component(component)
+    shared = estimator.cost(_bandwidth(level, rate=False, capacity=True), 1 - CHANGE).cost.component(component)
     if rate >= shared:
         return "NIC"
     return "trunk" if level >= CAMPUS else f"{LINK_LEVELS[level]} uplink"

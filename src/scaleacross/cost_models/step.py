@@ -22,11 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaleacross.cost_models.axes import Terms
-from scaleacross.cost_models.beside_layers import BesideLayers
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.columns import columns_of
 from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.groups import GroupShape, exact_shape
+from scaleacross.cost_models.layer_overlap import LayerOverlap
 from scaleacross.cost_models.least_passes import LeastPasses
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.overlap import (
@@ -105,7 +105,7 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
         over, traffic = early.behind(over, waited, before), [part for term in terms for part in _apart(term, early)]
     exposed["dp"] = exposed["dp"] + beyond_windows_s(traffic, work.buckets, over) + hbm_lost_s(volumes)
     # windows of these candidates grow with the waits of passes: what exceeds them is no certain tail after the pipeline
-    open_ended = np.zeros(len(candidates), dtype=bool) if early is None else early.is_far
+    open_ended = np.zeros(len(candidates), dtype=bool) if early is None else early.gradients_cross
     open_ended = open_ended if shards is None else open_ended | shards.every_pass
     behind = work.optimizer_s + np.where(open_ended, 0.0, exposed["dp"])
     exposed["dp"] = exposed["dp"] + of_shards
@@ -121,38 +121,42 @@ def _apart(term: Terms, early: Early) -> Iterator[Floats]:
         yield early.alone(shared, apart)
 
 
-def played_times(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms], beside: BesideLayers) -> StepTimes:
+def played_times(
+    volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms], layer_overlap: LayerOverlap
+) -> StepTimes:
     """Step times of one candidate whose pipeline was timed.
 
     Args:
         volumes: a row for every pipeline rank of the slowest replicas.
         terms: traffic in windows, of all ranks; the step waits for the rank with most exposed traffic.
-        beside: effects that the laws of windows do not contain.
+        layer_overlap: effects that the laws of windows do not contain.
     """
     exposed = {name: np.full(1, seconds) for name, seconds in pipeline.waited_s.items()}
     exposed["pp"] = np.full(1, pipeline.total_s - pipeline.alone_s)
-    behind, optimizer = _behind_pipeline_s(volumes, terms, beside)
+    behind, optimizer = _behind_pipeline_s(volumes, terms, layer_overlap)
     exposed["dp"] = exposed.get("dp", 0.0) + behind
     compute, bubble = np.full(1, pipeline.compute_s), np.full(1, pipeline.bubble_s)
     total = compute + bubble + optimizer + sum(exposed.values(), start=np.zeros(1))
     return StepTimes(total, compute, bubble, exposed, optimizer, behind + optimizer)
 
 
-def played_step_s(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms], beside: BesideLayers) -> float:
+def played_step_s(
+    volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms], layer_overlap: LayerOverlap
+) -> float:
     """``played_times(...).step_s`` without its parts; these need the pipeline timed once more."""
-    return pipeline.total_s + sum(float(part[0]) for part in _behind_pipeline_s(volumes, terms, beside))
+    return pipeline.total_s + sum(float(part[0]) for part in _behind_pipeline_s(volumes, terms, layer_overlap))
 
 
-def _behind_pipeline_s(volumes: Volumes, terms: Sequence[Terms], beside: BesideLayers) -> tuple[Floats, Floats]:
+def _behind_pipeline_s(volumes: Volumes, terms: Sequence[Terms], layer_overlap: LayerOverlap) -> tuple[Floats, Floats]:
     """Exposed data-parallel seconds of the rank with most of them, and seconds of the optimizer, each (1,)."""
-    exposed = behind_ranks_s(volumes, terms, beside)
+    exposed = behind_ranks_s(volumes, terms, layer_overlap)
     return exposed.max(keepdims=True), volumes.work.optimizer_s.max(keepdims=True)
 
 
-def behind_ranks_s(volumes: Volumes, terms: Sequence[Terms], beside: BesideLayers) -> Floats:
+def behind_ranks_s(volumes: Volumes, terms: Sequence[Terms], layer_overlap: LayerOverlap) -> Floats:
     """Exposed data-parallel seconds of every pipeline rank, (ranks,)."""
     waited = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.candidates)))
-    over = beside.on(windows(volumes.candidates, volumes.work, placed=True))
+    over = layer_overlap.on(windows(volumes.candidates, volumes.work, placed=True))
     traffic = [part for term in terms for part in term.traffic_s]
     exposed: Floats = waited + beyond_windows_s(traffic, volumes.work.buckets, over) + hbm_lost_s(volumes)
     return exposed

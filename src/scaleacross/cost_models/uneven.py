@@ -26,7 +26,7 @@ from scaleacross.cost_models.columns import columns_of, concatenated
 from scaleacross.cost_models.layer_seconds import TimedLayers, layer_pass_s, shared_seconds
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.memory import Held, bytes_by_layer, held_parameters
-from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
+from scaleacross.cost_models.network.drivers import contention_fraction, least_contention_fraction
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
     LayerGathers,
@@ -209,8 +209,8 @@ def rank_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: S
         mean_shard_share=shares.mean[0] * same,
         least_layers=table.sum(axis=1).min() * same,
         optimizer_s=slowest_update * same,
-        taken_fraction=taken_fraction(accelerators) * same,
-        least_taken_fraction=least_taken_fraction(accelerators, job.network.drivers) * same,
+        contention_fraction=contention_fraction(accelerators) * same,
+        least_contention_fraction=least_contention_fraction(accelerators, job.network.drivers) * same,
         elementwise_fraction=elementwise * same,
         hbm_s_per_byte=hbm_s_per_byte(accelerators, candidates, elementwise) * same,
         whole_share=passes.sum(axis=1).repeat(len(split)) / passes.ravel(),

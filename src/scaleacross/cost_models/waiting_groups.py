@@ -20,7 +20,7 @@ from scaleacross.cost_models.axes import Calls
 from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.columns import column_names, columns_of
-from scaleacross.cost_models.far_shapes import shapes_of_ranks
+from scaleacross.cost_models.crossing_shapes import shapes_of_ranks
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape, largest_children
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels
@@ -95,7 +95,7 @@ def alone_shape(shape: GroupShape, where: Bools, ranks: Ints | int) -> GroupShap
     """Lower bound on shapes (n rows) for any of ``ranks`` pipeline ranks whose groups cross farthest; only rows in
     ``where`` change.
 
-    Such a rank has inter-building links to itself (``far_shapes.slowest_apart``). All ranks' all-to-alls load a link,
+    Such a rank has inter-building links to itself (``crossing_shapes.slowest_apart``). All ranks' all-to-alls load a link,
     and their gathers enter a building; some rank has 1/``ranks`` of that load or more. Relaxed shapes may cross these
     links in place of any other.
     """

@@ -19,7 +19,7 @@ from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.columns import column_names, columns_of
 from scaleacross.cost_models.layer_seconds import StackedTimes, at_pace, distinct_shards, shared_seconds, stacked_times
 from scaleacross.cost_models.memory import Held, held_parameters
-from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
+from scaleacross.cost_models.network.drivers import contention_fraction, least_contention_fraction
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
     LayerGathers,
@@ -65,8 +65,8 @@ class Work:
         least_layers: layers of the rank that has fewest.
         optimizer_s: the update at the end of the step.
         buckets: pieces in which gradients and parameters of the fullest rank travel (``buckets.num_buckets``).
-        taken_fraction: share of their speed that products lose while a collective is concurrent with them.
-        least_taken_fraction: the same for a gather, with the allowed driver that takes least.
+        contention_fraction: share of their speed that products lose while a collective is concurrent with them.
+        least_contention_fraction: the same for a gather, with the allowed driver that takes least.
         elementwise_fraction: share of computation that moves bytes only, which loses no speed to held multiprocessors.
         hbm_s_per_byte: delay of computation per byte received concurrently, because such bytes pass through HBM.
         whole_share: forward and backward of one micro-batch through all ranks, over that of this one.
@@ -106,8 +106,8 @@ class Work:
     least_layers: Floats
     optimizer_s: Floats
     buckets: Floats
-    taken_fraction: Floats
-    least_taken_fraction: Floats
+    contention_fraction: Floats
+    least_contention_fraction: Floats
     elementwise_fraction: Floats
     hbm_s_per_byte: Floats
     whole_share: Floats
@@ -237,8 +237,10 @@ def _group_work(
         "fullest_layer_share": shares.fullest,
         "mean_shard_share": shares.mean,
         "least_layers": np.full(len(candidates), float(classes.num_layers.min())),
-        "taken_fraction": np.full(len(candidates), taken_fraction(accelerators)),
-        "least_taken_fraction": np.full(len(candidates), least_taken_fraction(accelerators, job.network.drivers)),
+        "contention_fraction": np.full(len(candidates), contention_fraction(accelerators)),
+        "least_contention_fraction": np.full(
+            len(candidates), least_contention_fraction(accelerators, job.network.drivers)
+        ),
         "elementwise_fraction": elementwise,
         "hbm_s_per_byte": hbm_s_per_byte(accelerators, candidates, elementwise),
         "whole_share": (ranks * totals.max(axis=0)).sum(axis=0) / (forward + backward),

@@ -47,7 +47,7 @@ class ProgressDisplay:
 
 
 def progress_line(progress: Progress) -> str:
-    """Return a line such as ``pricing 1,200 of 40,000 · best 5.86 s · bound 5.10 s (gap 13.0 %) · 3.00 s``."""
+    """Return a line such as ``bounding 1,200 of 40,000 · best 5.86 s · bound 5.10 s (gap 13.0 %) · 3.00 s``."""
     done = f"{progress.stage} {count(progress.done)}" + (
         f" of {count(progress.total)}" if progress.total is not None else ""
     )

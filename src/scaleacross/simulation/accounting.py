@@ -1,4 +1,4 @@
-"""Accounts a rank class's time by component, from its part of the step graph and a timeline; used by ``replay``."""
+"""Accounts a rank class's time by component, from its part of the step graph and a timeline; used by ``simulate_step``."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from scaleacross.simulation.machine import (
     taken_in,
 )
 from scaleacross.simulation.rings import Rings, haul
-from scaleacross.simulation.segments import ALONE, FarMessages, Segment, in_a_row, piped
+from scaleacross.simulation.segments import ALONE, CrossingMessages, Segment, in_a_row, piped
 from scaleacross.spec.network import CurveOp
 from scaleacross.spec.network_choice import num_pieces
 from scaleacross.step.setting import Op
@@ -256,7 +256,7 @@ class Calls:
             self._known[known] = (Segment(0.0, load, cap * ratio, fixed, self.loads.crowd(key, row, way, ratio)),)
         return self._known[known][0]
 
-    def _far(self, shape: str, group: int, way: Way, levels: Sequence[Segment]) -> FarMessages:
+    def _far(self, shape: str, group: int, way: Way, levels: Sequence[Segment]) -> CrossingMessages:
         """Return an all-reduce's messages across its outermost level; ``ALONE`` where it has one level only.
 
         The phase of the outermost level stands in the middle of ``levels``.
@@ -267,7 +267,7 @@ class Calls:
             return ALONE
         (level, fanout), middle = outer[0], levels[len(levels) // 2]
         steps = _steps(fanout, level in way.halving)
-        return FarMessages(2 * steps, self._latency_s(shape, row, level), middle.moving_s / steps)
+        return CrossingMessages(2 * steps, self._latency_s(shape, row, level), middle.moving_s / steps)
 
     def _messages_s(self, shape: str, group: int, op: Op, way: Way) -> float:
         """Return the overhead of one chunk's messages, s."""

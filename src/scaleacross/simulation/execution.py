@@ -1,4 +1,4 @@
-"""A ``Replay`` as programs for another simulator: what a rank of each class computes, calls, sends and receives.
+"""A ``StepRun`` as programs for another simulator: what a rank of each class computes, calls, sends and receives.
 
 Collectives keep their bytes and their place between computations, but not the times of this simulation. Operations
 stand in the order in which the simulation began them (receives: in which they arrived). Ranks share this order for
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scaleacross.simulation.replay import Replay
+from scaleacross.simulation.step_run import StepRun
 from scaleacross.spec.execution_trace import Communicator, ExecutionTrace, Operation
 from scaleacross.spec.placement import communicator_axes, strides
 from scaleacross.spec.plan import Plan
@@ -21,7 +21,7 @@ from scaleacross.step.graph import Call, Computation, Key
 from scaleacross.step.setting import SHAPES
 
 
-def execution_trace(plan: Plan, played: Replay) -> ExecutionTrace:
+def execution_trace(plan: Plan, played: StepRun) -> ExecutionTrace:
     """Return the programs of all rank classes, and the program of every global rank."""
     machine, graph = played.machine, played.graph
     classes = list(graph.ranks)
@@ -51,7 +51,7 @@ class _Program:
         began: node -> when it started (receives: arrived), s.
     """
 
-    def __init__(self, played: Replay, who: int) -> None:
+    def __init__(self, played: StepRun, who: int) -> None:
         self.played, self.graph, self.who = played, played.graph, who
         self.messages: dict[int, tuple[Key, int]] = {
             number: (key, tag) for tag, (key, number) in enumerate(self.graph.messages.items())

@@ -1,4 +1,4 @@
-"""Lowers a step graph to tasks on links; called by ``replay``.
+"""Lowers a step graph to tasks on links; called by ``simulate_step``.
 
 A computation becomes one task, a message one flow, a call the consecutive flows of its algorithm.
 """

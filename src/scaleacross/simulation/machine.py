@@ -1,6 +1,6 @@
 """Blocks, process groups and links of a placement, folded into classes, with the link loads of each class.
 
-``replay`` and ``table_step`` build a ``Machine``; everything after them reads it. One thing of each class is simulated
+``simulate_step`` and ``table_step`` build a ``Machine``; everything after them reads it. One thing of each class is simulated
 for all.
 """
 

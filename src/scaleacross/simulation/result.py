@@ -1,4 +1,4 @@
-"""A ``Replay`` as a ``SimulatedStep`` for reports: components, causes of differences to the estimate, links, rows."""
+"""A ``StepRun`` as a ``SimulatedStep`` for reports: components, causes of differences to the estimate, links, rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from scaleacross.simulation import accounting
 from scaleacross.simulation.fabric import Floats
-from scaleacross.simulation.replay import Replay
+from scaleacross.simulation.step_run import StepRun
 from scaleacross.simulation.what_if import notes_on
 from scaleacross.spec.plan import COMPONENTS, Plan
 from scaleacross.spec.simulation import ComponentDifference, Delivery, LinkUse, SimulatedRow, SimulatedStep, Span
@@ -19,7 +19,7 @@ THRESHOLD: Final = 0.05
 
 
 def simulated_step(
-    plan: Plan, played: Replay, fold: bool, what_if: tuple[str, ...] = (), timeline: bool = False
+    plan: Plan, played: StepRun, fold: bool, what_if: tuple[str, ...] = (), timeline: bool = False
 ) -> SimulatedStep:
     """Summarize a simulation; ``timeline`` keeps every span and every change of a link's rate."""
     machine, graph = played.machine, played.graph
@@ -60,20 +60,20 @@ def simulated_step(
     )
 
 
-def _deliveries(played: Replay, row_of: Mapping[int, int]) -> Iterator[Delivery]:
+def _deliveries(played: StepRun, row_of: Mapping[int, int]) -> Iterator[Delivery]:
     """Yield the receiver and the arrival of every pipeline message, in the order of the graph."""
     for (sender, down, *_), node in played.graph.messages.items():
         receiver = played.machine.neighbour(int(str(sender)), forward=bool(down))
         yield Delivery(row=row_of[receiver], arrival_s=float(played.nodes.arrival_s[node]))
 
 
-def _row_name(played: Replay, who: int) -> str:
+def _row_name(played: StepRun, who: int) -> str:
     fabric = played.machine.fabric
     building = fabric.buildings[int(fabric.building[played.machine.first(who)])].name
     return f"stage {played.graph.ranks[who].pipeline_rank} in {building}"
 
 
-def _differences(plan: Plan, played: Replay, what_if: tuple[str, ...]) -> tuple[ComponentDifference, ...]:
+def _differences(plan: Plan, played: StepRun, what_if: tuple[str, ...]) -> tuple[ComponentDifference, ...]:
     out, unknown = [], f"the estimate is without {', '.join(what_if)}; " if what_if else ""
     for name in COMPONENTS:
         predicted, simulated = plan.estimated.component(name), played.components_s.get(name, 0.0)
@@ -88,7 +88,7 @@ def _differences(plan: Plan, played: Replay, what_if: tuple[str, ...]) -> tuple[
     return tuple(out)
 
 
-def _cause(name: str, played: Replay, longer: bool) -> str:
+def _cause(name: str, played: StepRun, longer: bool) -> str:
     """Return the cause of a component's difference, as far as the simulation shows it."""
     if name == "compute":
         return "computation is slower than stated (stragglers, jitter, or transfers that hold the accelerator)"
@@ -113,7 +113,7 @@ def _cause(name: str, played: Replay, longer: bool) -> str:
     return "members of a group come late to their collectives" if longer else "hidden behind computation"
 
 
-def _uneven_chunks(played: Replay) -> float:
+def _uneven_chunks(played: StepRun) -> float:
     """Return the longest chunk's seconds over the mean chunk's, forward and backward passes together."""
     passes = [
         chunk.forward_s + chunk.input_gradient_s + chunk.weight_gradient_s
@@ -123,7 +123,7 @@ def _uneven_chunks(played: Replay) -> float:
     return max(passes) / (sum(passes) / len(passes)) if passes and sum(passes) else 1.0
 
 
-def _slowed(played: Replay, component: str) -> float:
+def _slowed(played: StepRun, component: str) -> float:
     """Return the total seconds of a component's flows over their seconds alone on their links."""
     timeline, last = played.timeline, played.lowered.last
     numbers = {
@@ -142,7 +142,7 @@ def _slowed(played: Replay, component: str) -> float:
     return taken / alone if alone else 1.0
 
 
-def _links(played: Replay, timeline: bool) -> tuple[LinkUse, ...]:
+def _links(played: StepRun, timeline: bool) -> tuple[LinkUse, ...]:
     """Return every class of inter-building links and uplinks that carried bytes, most used first."""
     machine = played.machine
     names: dict[int, str] = {}
@@ -168,7 +168,7 @@ def _links(played: Replay, timeline: bool) -> tuple[LinkUse, ...]:
     return tuple(sorted(out, key=lambda one: -one.mean_utilisation))
 
 
-def _rate_changes(played: Replay, names: Mapping[int, str]) -> dict[int, tuple[Floats, Floats]]:
+def _rate_changes(played: StepRun, names: Mapping[int, str]) -> dict[int, tuple[Floats, Floats]]:
     """Return link class -> (moments, s; rate from each moment on, bytes/s). A flow counts with its mean rate."""
     timeline = played.timeline
     lasting = timeline.end_s > timeline.start_s

@@ -28,7 +28,7 @@ class Segment(NamedTuple):
         return self.amount * max(1 / self.cap_bytes_per_s, *(busy for _, busy in self.crowd), 0.0)
 
 
-class FarMessages(NamedTuple):
+class CrossingMessages(NamedTuple):
     """Consecutive messages of a chunk across the outermost level.
 
     Attributes:
@@ -42,10 +42,10 @@ class FarMessages(NamedTuple):
     sending_s: float = 0.0
 
 
-ALONE: Final = FarMessages()
+ALONE: Final = CrossingMessages()
 
 
-def piped(phases: list[Segment], num_chunks: int, far: FarMessages = ALONE, messages_s: float = 0.0) -> Segment:
+def piped(phases: list[Segment], num_chunks: int, far: CrossingMessages = ALONE, messages_s: float = 0.0) -> Segment:
     """Return ``phases`` as one flow of pipelined chunks.
 
     The flow loads all links at once, so the busiest resource determines its time. The first chunk adds its time on all

@@ -24,7 +24,7 @@ import numpy as np
 from scaleacross.schedules.pipeline import ROUNDS, Action, Kind, PipelineSchedule, chosen
 from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
 from scaleacross.simulation.fabric import Floats, Ints
-from scaleacross.simulation.replay import Disturbance, Replay, no_collection, replay
+from scaleacross.simulation.step_run import Disturbance, StepRun, no_collection, simulate_step
 from scaleacross.spec.plan import Plan
 from scaleacross.workloads.problem import Problem
 
@@ -56,7 +56,7 @@ class Period(NamedTuple):
 class SteadyStep(NamedTuple):
     """A step that was simulated in part: ``played``, plus ``times`` repetitions of its ``window`` (start, end), s."""
 
-    played: Replay
+    played: StepRun
     times: int = 0
     window: tuple[float, float] = (0.0, 0.0)
 
@@ -67,7 +67,7 @@ class SteadyStep(NamedTuple):
 
     @property
     def components_s(self) -> dict[str, float]:
-        """``Replay.components_s`` of the whole step."""
+        """``StepRun.components_s`` of the whole step."""
         played = self.played.components_s
         if not self.times:
             return played
@@ -77,29 +77,29 @@ class SteadyStep(NamedTuple):
 
 @no_collection()
 def steady_step(plan: Plan, problem: Problem) -> SteadyStep:
-    """Simulate only as many micro-batches of ``replay(plan, problem)`` as show that they repeat.
+    """Simulate only as many micro-batches of ``simulate_step(plan, problem)`` as show that they repeat.
 
     Raises:
-        InputError: as ``replay``.
+        InputError: as ``simulate_step``.
     """
     count, ranks = plan.num_micro_batches, plan.degrees.pp
     if plan.decision.batch_shares is not None or plan.decision.pipeline.order is not None:
-        return SteadyStep(replay(plan, problem))
+        return SteadyStep(simulate_step(plan, problem))
     in_rounds = plan.decision.pipeline.schedule in ROUNDS
     unit = microbatches_per_round(ranks, count) if in_rounds else ranks
     for times, worth in FEW_ROUNDS if in_rounds else FEW:
         few = max(times, LEAST // ranks) * unit + count % unit
         if few * worth > count:
             break
-        played = replay(plan, problem, Disturbance(micro_batches=few))
+        played = simulate_step(plan, problem, Disturbance(micro_batches=few))
         period = period_of(played, few, chosen(plan.decision.pipeline, ranks, count))
         if period is not None:
             window = period.moment - period.seconds, period.moment
             return SteadyStep(played, (count - few) // period.micro_batches, window)
-    return SteadyStep(replay(plan, problem))
+    return SteadyStep(simulate_step(plan, problem))
 
 
-def period_of(played: Replay, few: int, whole: PipelineSchedule) -> Period | None:
+def period_of(played: StepRun, few: int, whole: PipelineSchedule) -> Period | None:
     """Return the period that extends a simulation of ``few`` micro-batches to the ``whole`` schedule, or None."""
     rows = [_coded(row) for row in whole.actions]
     short = {who: _coded(rank.schedule.actions[rank.pipeline_rank]) for who, rank in played.graph.ranks.items()}
@@ -160,7 +160,7 @@ def _moment(
     return float(late[widest : widest + 2].mean()), seconds
 
 
-def _recurs(played: Replay, moment: float, seconds: float) -> bool:
+def _recurs(played: StepRun, moment: float, seconds: float) -> bool:
     """Return whether all events since before the oldest task in flight also happened one period earlier."""
     line, close = played.timeline, ROUNDING * played.step_s
     oldest = seconds

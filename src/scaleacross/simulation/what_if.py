@@ -30,7 +30,7 @@ import numpy.typing as npt
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.simulation.fabric import Slowdown
-from scaleacross.simulation.replay import Disturbance
+from scaleacross.simulation.step_run import Disturbance
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan

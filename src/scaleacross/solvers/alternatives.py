@@ -121,14 +121,14 @@ def _other_axes(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
         return
     for axis in GRID_AXES:
         if axis != best.placement.axis_order[-1] and int(getattr(best.candidates, axis)[0]) > 1:
-            placed = state.place(best.priced, 0, best.placer, slowest_axis=axis, in_time=True, left=forget)
+            placed = state.place(best.bounded, 0, best.placer, slowest_axis=axis, in_time=True, left=forget)
             if placed is not None:
                 yield f"{axis} across the buildings", placed
 
 
 def _other_degrees(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
     degrees = best.candidates.decision(0).degrees
-    for placed in sorted(state.pool, key=lambda placed: placed.step_s):
+    for placed in sorted(state.remembered, key=lambda placed: placed.step_s):
         if placed.candidates.decision(0).degrees != degrees:
             yield f"other degrees: {placed.candidates.decision(0).degrees}", placed
             return
@@ -140,10 +140,10 @@ def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
         return
     pinned = DegreeRequest(**best.candidates.decision(0).degrees.model_dump())
     job = state.problem.job.model_copy(update={"degrees": pinned})
-    fleet, pricing = best.placer.fleet, best.placer.pricing
-    space = SearchSpace(job, state.problem.profile, fleet.num_accelerators, fleet.unit)
+    pool, bounder = best.placer.pool, best.placer.bounder
+    space = SearchSpace(job, state.problem.profile, pool.num_accelerators, pool.unit)
     rows = concatenate(list(space.batches(Refusals())))
-    rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
+    rows = rows.take(bounder.needed_bytes(rows) <= bounder.capacity_bytes)
     for choice, companions in CHOICES.items():
         same = np.ones(len(rows), dtype=bool)
         for column in dict.fromkeys(name for one, others in CHOICES.items() for name in (one, *others)):
@@ -151,9 +151,9 @@ def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
                 same &= getattr(rows, column) == getattr(best.candidates, column)[0]
         same &= getattr(rows, choice) != getattr(best.candidates, choice)[0]
         if same.any() and not state.past_limit:
-            priced = pricing.tight(pricing.coarse(rows.take(same)))
-            row = int(priced.estimate_s.argmin())
-            placed = state.place(priced, row, best.placer.unlimited(), in_time=True, left=forget)
+            bounded = bounder.tight(bounder.coarse(rows.take(same)))
+            row = int(bounded.estimate_s.argmin())
+            placed = state.place(bounded, row, best.placer.unlimited(), in_time=True, left=forget)
             if placed is not None:
                 yield _choice_label(choice, placed), placed
 

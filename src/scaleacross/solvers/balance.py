@@ -122,7 +122,7 @@ class Balancer:
 
     @cached_property
     def uneven_split(self) -> Split | None:
-        """Split of ``partition_stages`` on a fleet of one type; None where it is the equal one, or none fits."""
+        """Split of ``partition_stages`` on a pool of one type; None where it is the equal one, or none fits."""
         types = [frozenset(one.name for one in self.timed.accelerators)] * int(self.candidates.pp[0])
         split = partition_stages(self.costs, types, int(self.candidates.num_chunks[0]), self.placement)
         return None if split == self._equal_split else split

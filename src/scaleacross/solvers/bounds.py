@@ -19,7 +19,7 @@ memory     Little's law on the first pipeline rank: micro-batches in flight and 
 latency
 search     branch and bound: nothing that was not placed exactly can be faster
 any layers the search places two splits of the layers per candidate; this bound covers all other splits, too: the least
-           bound of ``mixed_fleets`` of any candidate. Chunks of one rank are as equal as possible
+           bound of ``mixed_pools`` of any candidate. Chunks of one rank are as equal as possible
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from scaleacross.cost_models.runtime import runtime_of
 from scaleacross.cost_models.spending import Spending
 from scaleacross.cost_models.traffic import ACTIVATION_BYTES
 from scaleacross.schedules.pipeline import is_legal
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.crossing import Crossing
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
 from scaleacross.solvers.search_state import Search
@@ -178,13 +178,13 @@ def _bounds_by_degrees(state: Search, least_s: float) -> Iterator[Bound]:
     several = len(state.problem.topology.buildings) > 1
     names = ("cut", "memory_latency") if several else ("memory_latency",)
     least = dict.fromkeys(names, (least_s, "every candidate that was not ruled out takes as long"))
-    for priced, pricing in state.unbounded:
-        of_one_type = type(pricing) is Pricing
-        found = Crossing.of(pricing).bounds_s(priced) if of_one_type else (priced.free_s, priced.free_s)
+    for bounded, bounder in state.unbounded:
+        of_one_type = type(bounder) is Bounder
+        found = Crossing.of(bounder).bounds_s(bounded) if of_one_type else (bounded.free_s, bounded.free_s)
         for name, seconds in zip(("cut", "memory_latency"), found, strict=True):
             row = int(seconds.argmin())
             if name in least and seconds[row] < least[name][0]:
-                at = replace(priced.candidates, recompute=np.zeros_like(priced.candidates.recompute)).decision(row)
+                at = replace(bounded.candidates, recompute=np.zeros_like(bounded.candidates.recompute)).decision(row)
                 least[name] = float(seconds[row]), f"{_WHY[name]}; least at {at.degrees}, {at.pipeline.schedule}"
     for name, (step_s, why) in least.items():
         if np.isfinite(step_s):

@@ -10,7 +10,7 @@ Parameters    load(o)     seconds per byte of the busiest inter-building link, i
                           ``TrunkPaths``
               latency(o)  sum of one-way latencies between all these neighbours, s
 Chosen        the o of least load (of these the least latency) and of least latency (of these the least load), as far as
-              they are below the present order, each with its reversal; one of several with equal ``Fleet.signature``
+              they are below the present order, each with its reversal; one of several with equal ``AcceleratorPool.signature``
 
 Where pp is the slowest axis, latency alone makes it a shortest Hamiltonian path, and load alone the bottleneck form of
 one.
@@ -28,14 +28,14 @@ import numpy as np
 
 from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.schedules.pipeline import SCHEDULES
-from scaleacross.solvers.fleets import Fill, Fleet, fill_of, shares
+from scaleacross.solvers.pools import AcceleratorPool, Fill, fill_of, shares
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import attainable_trunk_bytes_per_s
 from scaleacross.workloads.problem import Problem
 
 MAX_PERMUTED: Final = 6
-"""Most buildings whose orders are all looked at: at most 720, some milliseconds each on the largest fleets."""
+"""Most buildings whose orders are all looked at: at most 720, some milliseconds each on the largest pools."""
 LEAST_BUILDINGS: Final = 3
 """With two buildings, both orders load the only path alike."""
 NEARER: Final = 1 - 1e-9
@@ -62,8 +62,8 @@ def other_orders(problem: Problem, decision: Decision) -> list[Decision]:
     topology, limit, present = problem.topology, problem.job.failure_domains, fill_of(placement.fill)
     if decision.degrees.pp == 1 or len(present) < LEAST_BUILDINGS or decision.batch_shares is not None:
         return []
-    fleet, out = Fleet(topology, tuple(topology.building(name) for name, _ in present)), []
-    for fill in _promising(fleet, present, partial(_figures, fleet, decision)):
+    pool, out = AcceleratorPool(topology, tuple(topology.building(name) for name, _ in present)), []
+    for fill in _promising(pool, present, partial(_figures, pool, decision)):
         other = placement.model_copy(update={"fill": shares(fill), "spans": {}})
         apart = limit is None or (
             replicas_lost(topology, other.fill, decision.degrees, other.axis_order, limit.level)
@@ -74,50 +74,50 @@ def other_orders(problem: Problem, decision: Decision) -> list[Decision]:
     return out
 
 
-def _promising(fleet: Fleet, present: Fill, figures: Callable[[Fill], Figures]) -> Iterator[Fill]:
+def _promising(pool: AcceleratorPool, present: Fill, figures: Callable[[Fill], Figures]) -> Iterator[Fill]:
     """Yield the chosen orders, each once, without the present one."""
-    of = {fill: figures(fill) for fill in _orders(fleet, present)}
-    seen = {fleet.signature(present)}
+    of = {fill: figures(fill) for fill in _orders(pool, present)}
+    seen = {pool.signature(present)}
     for first, second in ((0, 1), (1, 0)):
         best = min(of, key=lambda fill: (of[fill][first], of[fill][second]))
         if of[best][first] >= of[present][first] * NEARER:
             continue
         for fill in (best, best[::-1]):
-            if fill in of and fleet.signature(fill) not in seen:
-                seen.add(fleet.signature(fill))
+            if fill in of and pool.signature(fill) not in seen:
+                seen.add(pool.signature(fill))
                 yield fill
 
 
-def _orders(fleet: Fleet, present: Fill) -> list[Fill]:
+def _orders(pool: AcceleratorPool, present: Fill) -> list[Fill]:
     """Return O with the present order first, in a deterministic order."""
-    types = [_type(fleet, name) for name, _ in present]
+    types = [_type(pool, name) for name, _ in present]
     if len(present) <= MAX_PERMUTED:
         every: Sequence[Fill] = list(permutations(present))
     else:
-        chains = [_chain(fleet, present, start) for start in present]
+        chains = [_chain(pool, present, start) for start in present]
         every = [present, *chains, *(chain[::-1] for chain in chains)]
-    return [fill for fill in every if [_type(fleet, name) for name, _ in fill] == types]
+    return [fill for fill in every if [_type(pool, name) for name, _ in fill] == types]
 
 
-def _chain(fleet: Fleet, present: Fill, start: tuple[str, int]) -> Fill:
+def _chain(pool: AcceleratorPool, present: Fill, start: tuple[str, int]) -> Fill:
     """Return the buildings from ``start``, each followed by the one at the least latency, then over the widest path."""
     chain, left = [start], [share for share in present if share != start]
     while left:
-        here, paths = chain[-1][0], fleet.paths
+        here, paths = chain[-1][0], pool.paths
         nearest = min(left, key=lambda one: (paths.latency_s(here, one[0]), -paths.bytes_per_s(here, one[0]), one[0]))
         chain.append(nearest)
         left.remove(nearest)
     return tuple(chain)
 
 
-def _figures(fleet: Fleet, decision: Decision, fill: Fill) -> Figures:
+def _figures(pool: AcceleratorPool, decision: Decision, fill: Fill) -> Figures:
     """Return load and latency of an order."""
-    busy_s, latency_s = dict.fromkeys((trunk.between for trunk in fleet.topology.trunks), 0.0), 0.0
+    busy_s, latency_s = dict.fromkeys((trunk.between for trunk in pool.topology.trunks), 0.0), 0.0
     for (here, there), count in _crossing(decision, [number for _, number in fill]).items():
         ends = fill[here][0], fill[there][0]
-        latency_s += count * fleet.paths.latency_s(*ends)
-        for trunk in fleet.paths.between(*ends).trunks:
-            busy_s[trunk.between] += count / attainable_trunk_bytes_per_s(fleet.topology, trunk)
+        latency_s += count * pool.paths.latency_s(*ends)
+        for trunk in pool.paths.between(*ends).trunks:
+            busy_s[trunk.between] += count / attainable_trunk_bytes_per_s(pool.topology, trunk)
     return max(busy_s.values(), default=0.0), latency_s
 
 
@@ -145,5 +145,5 @@ def _crossing(decision: Decision, sizes: Sequence[int]) -> Crossing:
     return out
 
 
-def _type(fleet: Fleet, building: str) -> str:
-    return fleet.topology.building(building).accelerator.name
+def _type(pool: AcceleratorPool, building: str) -> str:
+    return pool.topology.building(building).accelerator.name

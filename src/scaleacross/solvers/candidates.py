@@ -1,6 +1,6 @@
-"""Memory tests and lower bounds on step time for arrays of candidates on one fleet.
+"""Memory tests and lower bounds on step time for arrays of candidates on one pool.
 
-The joint search, the baselines and the report on infeasible jobs use ``Pricing``. It has two bounds per candidate. Both
+The joint search, the baselines and the report on infeasible jobs use ``Bounder``. It has two bounds per candidate. Both
 evaluate the cost model on group shapes that no placement can beat (``groups.relaxed_shape``):
 
 * coarse: every axis lies as well as if it were the innermost one
@@ -53,8 +53,8 @@ from scaleacross.cost_models.waiting_groups import alone_shape, told_apart
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES, trunks_apart_s, window_s
 from scaleacross.cost_models.work import NO_WORK, LayerWaits, Work, state_work, work_of
 from scaleacross.solvers.arcs import Arc, Kinds, added_s, axes_of_several, by_orders, kinds_of, sets_before
-from scaleacross.solvers.fleets import Fleet
-from scaleacross.solvers.priced import Priced
+from scaleacross.solvers.bounded import Bounded
+from scaleacross.solvers.pools import AcceleratorPool
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, GridAxis
@@ -65,13 +65,13 @@ ORDER_BLOCK: Final = 16_384
 
 
 @dataclass(frozen=True)
-class Pricing:
-    """Bounds and memory tests on one fleet, with its best ``links`` and the largest child of every level (``sizes``).
+class Bounder:
+    """Bounds and memory tests on one pool, with its best ``links`` and the largest child of every level (``sizes``).
 
     ``network`` is how communicators run their collectives.
     """
 
-    fleet: Fleet
+    pool: AcceleratorPool
     job: Job
     profile: ModelProfile
     links: Links
@@ -79,15 +79,17 @@ class Pricing:
     network: Literal["best", "library"] | Best
 
     @classmethod
-    def on(cls, fleet: Fleet, job: Job, profile: ModelProfile, network: Literal["library"] | None = None) -> Pricing:
-        """Return the pricing with the fleet's best links and ``network``, by default the best that the job allows."""
-        asked = network or best_network(job, fleet.accelerators)
-        return cls(fleet, job, profile, fleet.optimistic_links(), fleet.largest_children(), asked)
+    def on(
+        cls, pool: AcceleratorPool, job: Job, profile: ModelProfile, network: Literal["library"] | None = None
+    ) -> Bounder:
+        """Return the bounder with the pool's best links and ``network``, by default the best that the job allows."""
+        asked = network or best_network(job, pool.accelerators)
+        return cls(pool, job, profile, pool.optimistic_links(), pool.largest_children(), asked)
 
     @property
     def accelerators(self) -> tuple[Accelerator, ...]:
-        """The accelerator types of the fleet."""
-        return self.fleet.accelerators
+        """The accelerator types of the pool."""
+        return self.pool.accelerators
 
     @cached_property
     def types(self) -> tuple[str, ...]:
@@ -97,7 +99,7 @@ class Pricing:
     @cached_property
     def waiting_links(self) -> Mapping[str, Links]:
         """Best links of groups that the pipeline waits for, by accelerator type."""
-        return {name: self.fleet.optimistic_links_on(name) for name in self.types}
+        return {name: self.pool.optimistic_links_on(name) for name in self.types}
 
     @property
     def launch_s(self) -> float:
@@ -115,8 +117,8 @@ class Pricing:
 
     @property
     def many_buildings(self) -> bool:
-        """Whether the fleet has several buildings, so that groups can cross between them."""
-        return len(self.fleet.buildings) > 1
+        """Whether the pool has several buildings, so that groups can cross between them."""
+        return len(self.pool.buildings) > 1
 
     def early(self, volumes: Volumes) -> Early | None:
         """Return ``Early`` of candidates whose gradients may cross buildings; None where there can be none."""
@@ -128,9 +130,9 @@ class Pricing:
 
     def needed_bytes(self, candidates: Candidates) -> Floats:
         """Return bytes on the fullest pipeline rank, without the reserve, (n,); too many where host memory is short."""
-        needed, fleet = np.empty(len(candidates)), (self.accelerators, self.room_bytes(0.0))
+        needed, pool = np.empty(len(candidates)), (self.accelerators, self.room_bytes(0.0))
         for classes, rows in pipeline_groups(self.profile, candidates):
-            needed[rows] = fullest_bytes(self.profile, self.job, candidates.take(rows), classes, *fleet)
+            needed[rows] = fullest_bytes(self.profile, self.job, candidates.take(rows), classes, *pool)
         return needed
 
     def base_needed_bytes(self, bases: Candidates) -> Floats:
@@ -182,13 +184,13 @@ class Pricing:
         return bound_s
 
     def work(self, candidates: Candidates, kinds: Kinds | None = None) -> Work:
-        """Return ``work_of`` on the fleet, computed once per distinct candidate (``kinds``, if known)."""
+        """Return ``work_of`` on the pool, computed once per distinct candidate (``kinds``, if known)."""
         base, state = kinds or kinds_of(candidates)
         own = state_work(self.profile, self.job, self.accelerators, candidates.take(state.first))
         shared = self._work_of(candidates.take(base.first)).take(base.code)
         return replace(shared, **{name: column[state.code] for name, column in own.items()})
 
-    def coarse(self, candidates: Candidates) -> Priced:
+    def coarse(self, candidates: Candidates) -> Bounded:
         """Return the candidates with their work, coarse bound and estimate."""
         base, state = kinds = kinds_of(candidates)
         work = self.work(candidates, kinds)
@@ -208,23 +210,23 @@ class Pricing:
         # only the bound uses ``early``: in the estimate all ranks' gradients share the links between buildings
         together = added_s(parts, over, None, shards)
         added = together if early is None else added_s(parts, over, early, shards)
-        return Priced(candidates, work, free, free + added, free + together)
+        return Bounded(candidates, work, free, free + added, free + together)
 
-    def tight(self, priced: Priced) -> Priced:
+    def tight(self, bounded: Bounded) -> Bounded:
         """Return the same candidates with the tight bound and its estimate."""
-        best = np.empty((2, len(priced.bound_s)))
-        for rows, orders in by_orders(priced.candidates):
-            some = priced.candidates.take(rows), priced.work.take(rows)
+        best = np.empty((2, len(bounded.bound_s)))
+        for rows, orders in by_orders(bounded.candidates):
+            some = bounded.candidates.take(rows), bounded.work.take(rows)
             best[:, rows] = self.order_figures_s(*some, orders).min(axis=1)
-        bound, estimate = priced.free_s + best
-        return replace(priced, bound_s=bound, estimate_s=estimate)
+        bound, estimate = bounded.free_s + best
+        return replace(bounded, bound_s=bound, estimate_s=estimate)
 
     def order_bounds_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """Return lower bounds on exposed communication, s, one for each order of the same axes, (orders, n)."""
         return self.order_figures_s(candidates, work, orders)[0]
 
     def order_figures_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
-        """Return ``order_bounds_s`` and the communication in ``Priced.estimate_s``, s, (2, orders, n)."""
+        """Return ``order_bounds_s`` and the communication in ``Bounded.estimate_s``, s, (2, orders, n)."""
         volumes, kinds, over = self.volumes(candidates, work), kinds_of(candidates), windows(candidates, work)
         early, shards = self.early(volumes), LeastPasses.of(volumes)
         parts, used = [], []
@@ -373,12 +375,12 @@ class Pricing:
             waits: whether to take the pipeline rank that waits least. Its groups need not cross buildings because
                 others do, nor share inter-building links with them.
         """
-        fleet, world = self.fleet, candidates.world_size
+        pool, world = self.pool, candidates.world_size
         # no child holds more accelerators than the candidate uses
         sizes = np.append(np.minimum(self.sizes[:-1], world[:, None]), world[:, None], axis=1)
-        cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
-        host, buildings = 1 if coarse else fleet.common_host, len(fleet.buildings)
-        ways = None if coarse else fleet.border_ways(stride, world)
+        cut, least = pool.must_cross(degree, stride, world), pool.fullest_children(world)
+        host, buildings = 1 if coarse else pool.common_host, len(pool.buildings)
+        ways = None if coarse else pool.border_ways(stride, world)
         if not waits:
             return relaxed_shape(degree, stride, sizes, cut, least, host, buildings, ways)
         apart = told_apart(degree * stride, self.sizes[CAMPUS], candidates.pp)

@@ -19,10 +19,10 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.failure_domains import any_keeps_apart, lost_at_least
-from scaleacross.solvers.fleets import fleets
-from scaleacross.solvers.mixed_fleets import pricing_on
+from scaleacross.solvers.mixed_pools import bounder_on
+from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import DegreeRequest, FailureDomains, Job
 from scaleacross.units import human_bytes
@@ -75,27 +75,27 @@ def conflict_of(problem: Problem, time_limit_s: float) -> Conflict | None:
 
 
 def possible(problem: Problem, dropped: frozenset[str]) -> bool:
-    """Return whether some candidate on any fleet satisfies the requirements that are not dropped."""
+    """Return whether some candidate on any pool satisfies the requirements that are not dropped."""
     job = _relaxed(problem.job, dropped)
     wanted = None if "failure_domains" in dropped else job.failure_domains
     if wanted is not None and wanted.max_replicas_lost == 0:
         return False  # every unit in use holds a part of some replica
-    for fleet in fleets(problem.topology):
+    for pool in pools(problem.topology):
         many = "accelerators" in dropped
         space = SearchSpace(
             job,
             problem.profile,
-            MANY if many else fleet.num_accelerators,
-            1 if "hosts" in dropped else fleet.unit,
+            MANY if many else pool.num_accelerators,
+            1 if "hosts" in dropped else pool.unit,
         )
-        pricing = pricing_on(fleet, job, problem.profile)
+        bounder = bounder_on(pool, job, problem.profile)
         apart = None if many else wanted
-        if _any_fits(space, pricing, np.inf if "memory" in dropped else pricing.capacity_bytes, apart):
+        if _any_fits(space, bounder, np.inf if "memory" in dropped else bounder.capacity_bytes, apart):
             return True
     return False
 
 
-def _any_fits(space: SearchSpace, pricing: Pricing, capacity_bytes: float, apart: FailureDomains | None) -> bool:
+def _any_fits(space: SearchSpace, bounder: Bounder, capacity_bytes: float, apart: FailureDomains | None) -> bool:
     """Return whether a candidate needs at most the capacity and can keep its replicas apart.
 
     Bases are expanded in ascending order of their memory, only until one is found.
@@ -103,15 +103,15 @@ def _any_fits(space: SearchSpace, pricing: Pricing, capacity_bytes: float, apart
     for bases in space.bases(Refusals()):
         fitting = bases
         if apart is not None:
-            fitting = bases.take(lost_at_least(pricing.fleet, bases, apart) <= apart.max_replicas_lost)
+            fitting = bases.take(lost_at_least(bounder.pool, bases, apart) <= apart.max_replicas_lost)
         if np.isfinite(capacity_bytes):
-            needed = pricing.base_needed_bytes(fitting)
+            needed = bounder.base_needed_bytes(fitting)
             fitting = fitting.take(np.argsort(needed, kind="stable")[: int((needed <= capacity_bytes).sum())])
         for start in range(0, len(fitting), EXPANDED):
             block = fitting.take(np.arange(start, min(start + EXPANDED, len(fitting))))
             rows = space.expand(block, Refusals())
-            rows = rows.take(pricing.needed_bytes(rows) <= capacity_bytes) if len(rows) else rows
-            if len(rows) and (apart is None or any_keeps_apart(pricing.fleet, rows, apart)):
+            rows = rows.take(bounder.needed_bytes(rows) <= capacity_bytes) if len(rows) else rows
+            if len(rows) and (apart is None or any_keeps_apart(bounder.pool, rows, apart)):
                 return True
     return False
 
@@ -140,7 +140,7 @@ def _requirements(problem: Problem) -> dict[str, str]:
         out["failure_domains"] = (
             f"failure_domains (at most {wanted.max_replicas_lost} replicas lost with one {wanted.level})"
         )
-    most = max(fleet.num_accelerators for fleet in fleets(problem.topology))
+    most = max(pool.num_accelerators for pool in pools(problem.topology))
     hosts = sorted({building.accelerators_per_host for building in problem.topology.buildings})
     memory = max(b.accelerator.room_bytes(job.memory_headroom_fraction) for b in problem.topology.buildings)
     out["hosts"] = f"whole hosts of {', '.join(map(str, hosts))} accelerators"

@@ -40,9 +40,9 @@ from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.overlap import windows
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, max_in_flight
 from scaleacross.solvers.arcs import exposed_in_windows_s
-from scaleacross.solvers.candidates import Pricing
-from scaleacross.solvers.fleets import Fleet
-from scaleacross.solvers.priced import Priced
+from scaleacross.solvers.bounded import Bounded
+from scaleacross.solvers.candidates import Bounder
+from scaleacross.solvers.pools import AcceleratorPool
 from scaleacross.spec.parallelism import GRID_AXES
 
 MAX_BUILDINGS: Final = 10
@@ -50,7 +50,7 @@ MAX_BUILDINGS: Final = 10
 
 
 @dataclass(frozen=True)
-class Crossing(Pricing):
+class Crossing(Bounder):
     """Pricing in which only links between buildings take time.
 
     Attributes:
@@ -62,10 +62,10 @@ class Crossing(Pricing):
     far: Floats
 
     @classmethod
-    def of(cls, pricing: Pricing) -> Crossing:
-        """Return the crossing part of the pricing of a fleet of one type."""
-        same = {f.name: getattr(pricing, f.name) for f in fields(Pricing)}
-        held, far = _far_figures(pricing.fleet, pricing.links)
+    def of(cls, bounder: Bounder) -> Crossing:
+        """Return the crossing part of the bounder of a pool of one type."""
+        same = {f.name: getattr(bounder, f.name) for f in fields(Bounder)}
+        held, far = _far_figures(bounder.pool, bounder.links)
         return cls(**same, held=held, far=far)
 
     @property
@@ -73,12 +73,12 @@ class Crossing(Pricing):
         """Zero, because a group that stays in one building may be free here."""
         return 0.0
 
-    def bounds_s(self, priced: Priced) -> tuple[Floats, Floats]:
+    def bounds_s(self, bounded: Bounded) -> tuple[Floats, Floats]:
         """Return the cut bound and the memory-latency bound of candidates, s, (n,) each."""
-        candidates, work = priced.candidates, priced.work
+        candidates, work = bounded.candidates, bounded.work
         volumes, over = self.volumes(candidates, work), windows(candidates, work)
-        beyond = candidates.world_size > max(building.num_accelerators for building in self.fleet.buildings)
-        cut, law = np.where(beyond, np.inf, 0.0), np.where(beyond, np.inf, self._trips_s(priced, far=False))
+        beyond = candidates.world_size > max(building.num_accelerators for building in self.pool.buildings)
+        cut, law = np.where(beyond, np.inf, 0.0), np.where(beyond, np.inf, self._trips_s(bounded, far=False))
         for axis in GRID_AXES:
             degree = getattr(candidates, axis)
             rows = np.flatnonzero(beyond & (degree > 1))
@@ -101,21 +101,21 @@ class Crossing(Pricing):
                 here, traffic = early.behind(here, longest, waits.early_s), early.alone(traffic, apart)
                 later = early.behind(later, endless, 0.0)
             added = longest + exposed_in_windows_s(traffic, here)
-            trips = self._trips_s(priced.take(rows), far=axis == "pp")
+            trips = self._trips_s(bounded.take(rows), far=axis == "pp")
             if axis != "pp":
                 trips = trips + waited + exposed_in_windows_s(traffic, later)
             cut[rows], law[rows] = np.minimum(cut[rows], added), np.minimum(law[rows], trips)
-        return priced.free_s + cut, law + work.optimizer_s
+        return bounded.free_s + cut, law + work.optimizer_s
 
-    def _trips_s(self, priced: Priced, far: bool) -> Floats:
+    def _trips_s(self, bounded: Bounded, far: bool) -> Floats:
         """Return the bound of Little's law, s, (n,); 0 where the backward is split."""
-        candidates, work = priced.candidates, priced.work
+        candidates, work = bounded.candidates, bounded.work
         p, m, v = candidates.pp, candidates.num_micro_batches, candidates.num_chunks
         latency = self.links.latency
         near_s = latency[:CAMPUS].min()
         hops = (p * v - 1) * near_s
         if far:
-            largest = max(building.num_accelerators for building in self.fleet.buildings)
+            largest = max(building.num_accelerators for building in self.pool.buildings)
             # a pipeline over all global ranks crosses at least this many borders between buildings
             num_far = -(-candidates.world_size // largest) - 1
             far_s = self._far_of(candidates.world_size)[:, :, 1].min(axis=1)
@@ -142,12 +142,12 @@ class Crossing(Pricing):
         return Links(bandwidth, capacity, latency, egress=egress, two_buildings=self.links.two_buildings)
 
 
-def _far_figures(fleet: Fleet, links: Links) -> tuple[Ints, Floats]:
+def _far_figures(pool: AcceleratorPool, links: Links) -> tuple[Ints, Floats]:
     """Return ``held`` and ``far`` of ``Crossing``."""
     best = np.stack([links.capacity[CAMPUS:], links.latency[CAMPUS:]], axis=1)
-    if not 2 <= len(fleet.buildings) <= MAX_BUILDINGS:
-        return np.array([fleet.num_accelerators]), best[None]
-    sets = sorted(_sets(fleet, best), key=lambda one: one[0])
+    if not 2 <= len(pool.buildings) <= MAX_BUILDINGS:
+        return np.array([pool.num_accelerators]), best[None]
+    sets = sorted(_sets(pool, best), key=lambda one: one[0])
     held, far = np.array([size for size, _ in sets]), np.stack([figures for _, figures in sets])
     # a larger set may serve a smaller candidate, so each row takes the best of the rows after it
     far[:, :, 0] = np.maximum.accumulate(far[::-1, :, 0], axis=0)[::-1]
@@ -155,20 +155,20 @@ def _far_figures(fleet: Fleet, links: Links) -> tuple[Ints, Floats]:
     return held, far
 
 
-def _sets(fleet: Fleet, best: Floats) -> Iterator[tuple[int, Floats]]:
+def _sets(pool: AcceleratorPool, best: Floats) -> Iterator[tuple[int, Floats]]:
     """Yield accelerators and (level, width and latency) of every set of two buildings or more.
 
     Inside one region the set's cuts are crossed on campus level. Over several regions, buildings of one region need not
     be adjacent, so only the cuts between regions are known to be crossed.
     """
-    region = {building.name: fleet.topology.region_of(building.name) for building in fleet.buildings}
-    for count in range(2, len(fleet.buildings) + 1):
-        for some in combinations(fleet.buildings, count):
+    region = {building.name: pool.topology.region_of(building.name) for building in pool.buildings}
+    for count in range(2, len(pool.buildings) + 1):
+        for some in combinations(pool.buildings, count):
             figures, names = best.copy(), [building.name for building in some]
             together = {region[name] for name in names}
             level = 0 if len(together) == 1 else REGION - CAMPUS
             units = {name: name if level == 0 else region[name] for name in names}
-            width, latency = _bottleneck(fleet, units)
+            width, latency = _bottleneck(pool, units)
             figures[level] = min(best[level, 0], width), max(best[level, 1], latency)
             if level == 0:
                 figures[REGION - CAMPUS] = figures[0]
@@ -177,7 +177,7 @@ def _sets(fleet: Fleet, best: Floats) -> Iterator[tuple[int, Floats]]:
             yield sum(building.num_accelerators for building in some), figures
 
 
-def _bottleneck(fleet: Fleet, units: dict[str, str]) -> tuple[float, float]:
+def _bottleneck(pool: AcceleratorPool, units: dict[str, str]) -> tuple[float, float]:
     """Return width (bytes/s) and latency (s) of the worst link of the best tree that joins buildings or regions.
 
     ``units`` maps each building to itself or to its region.
@@ -186,7 +186,7 @@ def _bottleneck(fleet: Fleet, units: dict[str, str]) -> tuple[float, float]:
     for here, there in combinations(units, 2):
         ends = units[here], units[there]
         if ends[0] != ends[1]:
-            latency_s, width, _ = fleet.hop(here, there)
+            latency_s, width, _ = pool.hop(here, there)
             widths.add_edge(*ends, weight=max(width, widths.edges[ends]["weight"] if widths.has_edge(*ends) else 0.0))
             known = latencies.edges[ends]["weight"] if latencies.has_edge(*ends) else np.inf
             latencies.add_edge(*ends, weight=min(latency_s, known))

@@ -25,7 +25,7 @@ from scaleacross.cost_models.egress import (
 )
 from scaleacross.cost_models.sharding import gathered_once, pass_gathers, reduced_every_pass
 from scaleacross.cost_models.traffic import Flow, Volumes
-from scaleacross.solvers.fleets import Fill, Fleet, shares
+from scaleacross.solvers.pools import AcceleratorPool, Fill, shares
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, Degrees, GridAxis
 from scaleacross.spec.placement import axis_orders, communicator_axes
 
@@ -35,9 +35,9 @@ RING, PAIRS, ONWARD, BACK = range(len(UnitPrices._fields))
 
 @dataclass
 class EgressPricing:
-    """Unit prices on one fleet, kept by degrees and allocation."""
+    """Unit prices on one pool, kept by degrees and allocation."""
 
-    fleet: Fleet
+    pool: AcceleratorPool
     _prices: dict[Fill, Prices] = field(default_factory=dict)
     _units: dict[tuple[Fill, int, int], UnitPrices] = field(default_factory=dict)
     _tables: dict[Degrees, Floats] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class EgressPricing:
         """Return the least currency units per step on any placement, (n,); 0 where one building holds the candidate."""
         candidates = volumes.candidates
         out = np.zeros(len(candidates))
-        spread = candidates.world_size > max(building.num_accelerators for building in self.fleet.buildings)
+        spread = candidates.world_size > max(building.num_accelerators for building in self.pool.buildings)
         amounts = sent_amounts(volumes).reshape(len(candidates), -1)
         axes = tuple(Degrees.model_fields)
         kinds = distinct(*(getattr(candidates, axis) for axis in axes))
@@ -69,7 +69,7 @@ class EgressPricing:
         if degrees not in self._tables:
             active = [axis for axis in GRID_AXES if degrees.of(axis) > 1]
             idle = [axis for axis in GRID_AXES if axis not in active]
-            fills = self.fleet.fills_of(degrees)
+            fills = self.pool.fills_of(degrees)
             groups = [
                 communicator_axes(degrees, (*idle, *order)) for order in axis_orders(active, degrees.expert_lanes > 1)
             ]
@@ -85,7 +85,7 @@ class EgressPricing:
         key = (fill, degree, stride)
         if key not in self._units:
             if fill not in self._prices:
-                self._prices[fill] = hop_prices(self.fleet.topology, shares(fill))
+                self._prices[fill] = hop_prices(self.pool.topology, shares(fill))
             self._units[key] = unit_prices(group_patterns(shares(fill), degree, stride), self._prices[fill])
         return self._units[key]
 

@@ -11,49 +11,49 @@ import numpy as np
 from scaleacross.cost_models.candidates import Candidates, Floats
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
-from scaleacross.solvers.candidates import Pricing
-from scaleacross.solvers.fleets import Fleet
-from scaleacross.solvers.mixed_fleets import MixedPricing
-from scaleacross.solvers.priced import Priced
+from scaleacross.solvers.bounded import Bounded
+from scaleacross.solvers.candidates import Bounder
+from scaleacross.solvers.mixed_pools import MixedBounder
+from scaleacross.solvers.pools import AcceleratorPool
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.workloads.layer_profile import ModelProfile
 
 
-class EqualRanks(Pricing):
+class EqualRanks(Bounder):
     """Pricing of equal layers and batches on a mixed pool, as baselines plan.
 
-    Memory and estimates are those of ranks that all have the slowest type. Bounds are those of ``MixedPricing``,
+    Memory and estimates are those of ranks that all have the slowest type. Bounds are those of ``MixedBounder``,
     because the step of such ranks is no bound: of two stages the longer one may lie in a building of faster
     accelerators.
     """
 
     @cached_property
-    def _unlike(self) -> MixedPricing:
-        return MixedPricing(**{each.name: getattr(self, each.name) for each in fields(Pricing)})
+    def _unlike(self) -> MixedBounder:
+        return MixedBounder(**{each.name: getattr(self, each.name) for each in fields(Bounder)})
 
     def base_free_s(self, bases: Candidates) -> Floats:
-        """Return ``MixedPricing.base_free_s``."""
+        """Return ``MixedBounder.base_free_s``."""
         return self._unlike.base_free_s(bases)
 
     def base_bound_s(self, bases: Candidates) -> Floats:
-        """Return ``MixedPricing.base_bound_s``."""
+        """Return ``MixedBounder.base_bound_s``."""
         return self._unlike.base_bound_s(bases)
 
-    def coarse(self, candidates: Candidates) -> Priced:
-        """Return work and estimate of ranks of the slowest type with the bound of ``MixedPricing``."""
+    def coarse(self, candidates: Candidates) -> Bounded:
+        """Return work and estimate of ranks of the slowest type with the bound of ``MixedBounder``."""
         return replace(super().coarse(candidates), bound_s=self._unlike.coarse(candidates).bound_s)
 
     def order_figures_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """Return bounds and estimates less ``placement_free_s`` of ``work``, s, (2, orders, n)."""
         least = self._unlike.coarse(candidates).work
-        # ``MixedPricing`` bounds refer to another placement-free part, so both are put on that of ``work``
+        # ``MixedBounder`` bounds refer to another placement-free part, so both are put on that of ``work``
         other_s = placement_free_s(self.volumes(candidates, least)) - placement_free_s(self.volumes(candidates, work))
         bounds = self._unlike.order_bounds_s(candidates, least, orders) + other_s
         return np.stack([bounds, super().order_figures_s(candidates, work, orders)[1]])
 
 
-def equal_ranks_on(fleet: Fleet, job: Job, profile: ModelProfile) -> Pricing:
-    """Return the pricing of baselines with the library's networks: ``EqualRanks`` on a mixed pool, else ``Pricing``."""
-    kind = EqualRanks if len(fleet.accelerators) > 1 else Pricing
-    return kind.on(fleet, job, profile, network="library")
+def equal_ranks_on(pool: AcceleratorPool, job: Job, profile: ModelProfile) -> Bounder:
+    """Return the bounder of baselines with the library's networks: ``EqualRanks`` on a mixed pool, else ``Bounder``."""
+    kind = EqualRanks if len(pool.accelerators) > 1 else Bounder
+    return kind.on(pool, job, profile, network="library")

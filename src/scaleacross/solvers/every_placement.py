@@ -1,6 +1,6 @@
 """Try every placement of a candidate, where work is balanced over accelerator types or failures restrict the placement.
 
-Space         every axis order on every allocation (S1–S3, ``fleets``), every balance of its layout (B1–B3, ``balance``)
+Space         every axis order on every allocation (S1–S3, ``pools``), every balance of its layout (B1–B3, ``balance``)
 C1 failures   no unit (zone or building) holds more data-parallel replicas than ``job.failure_domains`` allows to lose
 
 The *layout* of a placement is the types on each stage of each replica class. Layouts are few, and each is balanced.
@@ -34,8 +34,7 @@ from scaleacross.cost_models.step import StepTimes, placement_free_s, step_times
 from scaleacross.cost_models.uneven import Rows
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
-from scaleacross.solvers.fleets import Fleet, shares
-from scaleacross.solvers.mixed_fleets import MixedPricing, pricing_on
+from scaleacross.solvers.mixed_pools import MixedBounder, bounder_on
 from scaleacross.solvers.place_parallelism import (
     ANYWHERE,
     AxisOrder,
@@ -46,6 +45,7 @@ from scaleacross.solvers.place_parallelism import (
     axes_of,
     orders_of,
 )
+from scaleacross.solvers.pools import AcceleratorPool, shares
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import Placement, strides
@@ -67,22 +67,22 @@ class Trial(NamedTuple):
 
 
 def placer_on(
-    fleet: Fleet,
+    pool: AcceleratorPool,
     job: Job,
     profile: ModelProfile,
     incumbent_s: Callable[[], float] = lambda: np.inf,
     balanced: bool = True,
 ) -> Placer:
-    """Return the placer for a fleet.
+    """Return the placer for a pool.
 
     Args:
         incumbent_s: where every placement is tried, nothing at or above this is placed.
         balanced: False on several types: equal layers and batches only, whether they fit in memory or not.
     """
-    pricing = pricing_on(fleet, job, profile)
-    if len(fleet.accelerators) == 1 and job.failure_domains is None:
-        return Placer(fleet, pricing)
-    return EveryPlacement(fleet, pricing, incumbent_s=incumbent_s, balanced=balanced)
+    bounder = bounder_on(pool, job, profile)
+    if len(pool.accelerators) == 1 and job.failure_domains is None:
+        return Placer(pool, bounder)
+    return EveryPlacement(pool, bounder, incumbent_s=incumbent_s, balanced=balanced)
 
 
 @dataclass
@@ -101,7 +101,7 @@ class EveryPlacement(Placer):
         faster than the incumbent. ``communication_s`` of the decision is the step less what ``work`` takes, so that
         both add up to the step.
         """
-        free_s = float(placement_free_s(self.pricing.volumes(candidates, work))[0])
+        free_s = float(placement_free_s(self.bounder.volumes(candidates, work))[0])
         limit_s = np.inf if wanted.slowest_axis else min(self.incumbent_s(), free_s + wanted.cutoff_s)
         best: PlacementDecision | None = None
         orders = wanted.among(list(self._promising(candidates, work, limit_s - free_s)))
@@ -127,7 +127,7 @@ class EveryPlacement(Placer):
         Left out are placements in which it does not fit, that lose too many replicas (C1), or that have other replica
         classes than its batch shares name.
         """
-        job, profile, accelerators = self.pricing.job, self.pricing.profile, self.pricing.accelerators
+        job, profile, accelerators = self.bounder.job, self.bounder.profile, self.bounder.accelerators
         candidates = candidate_of(decision, job.global_batch_sequences)
         for layout, places in self._by_layout(candidates).items():
             if not _holds(layout, decision):
@@ -142,7 +142,7 @@ class EveryPlacement(Placer):
     @property
     def by_stage(self) -> bool:
         """Whether it places candidates with a recompute policy per stage: its bounds must hold for unequal stages."""
-        return self.balanced and isinstance(self.pricing, MixedPricing)
+        return self.balanced and isinstance(self.bounder, MixedBounder)
 
     def unlimited(self) -> Placer:
         """Return the same placer without an incumbent."""
@@ -150,18 +150,18 @@ class EveryPlacement(Placer):
 
     def _balanced(self, candidates: Candidates, orders: Sequence[AxisOrder] | None) -> list[Trial]:
         """Return every balance of every layout, lowest floor first; ``orders`` of the active axes, None for all."""
-        pricing, balancer = self.pricing, self._balancer(candidates)
+        bounder, balancer = self.bounder, self._balancer(candidates)
         out = []
         for layout, alike in self._by_layout(candidates, orders).items():
             for balance in self._balances(balancer, layout):
                 rows = balancer.rows(balance)
-                floor_s = float(placement_free_s(pricing.volumes(*rows[:2])).max())
+                floor_s = float(placement_free_s(bounder.volumes(*rows[:2])).max())
                 out.append(Trial(floor_s, balance, rows, alike))
         return sorted(out, key=lambda one: one.floor_s)
 
     def _balancer(self, candidates: Candidates) -> Balancer:
-        pricing, times = self.pricing, self._layer_times(candidates)
-        return Balancer(TimedLayers(pricing.profile, pricing.job, pricing.accelerators, candidates, times))
+        bounder, times = self.bounder, self._layer_times(candidates)
+        return Balancer(TimedLayers(bounder.profile, bounder.job, bounder.accelerators, candidates, times))
 
     def _balances(self, balancer: Balancer, layout: Layout) -> Iterable[Balance]:
         """Return the balances to try on a layout: only the equal one if a part of every chunk's layers runs again."""
@@ -189,18 +189,18 @@ class EveryPlacement(Placer):
                     yield place
 
     def _c1_failures(self, candidates: Candidates, place: Place) -> bool:
-        wanted, (fill, order) = self.pricing.job.failure_domains, place
+        wanted, (fill, order) = self.bounder.job.failure_domains, place
         if wanted is None:
             return True
         degrees = candidates.decision(0).degrees
-        lost = replicas_lost(self.fleet.topology, shares(fill), degrees, order, wanted.level)
+        lost = replicas_lost(self.pool.topology, shares(fill), degrees, order, wanted.level)
         return lost <= wanted.max_replicas_lost
 
     def _layer_times(self, candidates: Candidates) -> list[StackedTimes]:
         key = tuple(int(getattr(candidates, name)[0]) for name in (*LAYER_COLUMNS, "recompute", "world_size"))
         if key not in self._times:
-            pricing = self.pricing
-            self._times[key] = times_by_type(pricing.profile, pricing.job, pricing.accelerators, candidates)
+            bounder = self.bounder
+            self._times[key] = times_by_type(bounder.profile, bounder.job, bounder.accelerators, candidates)
         return self._times[key]
 
     def _layout(self, degrees: Degrees, place: Place) -> Layout:
@@ -208,7 +208,7 @@ class EveryPlacement(Placer):
         stride = strides(degrees, order)
         key = (fill, *((degrees.of(axis), stride[axis] if degrees.of(axis) > 1 else 1) for axis in LAYOUT_AXES))
         if key not in self._layouts:
-            self._layouts[key] = layout_of(self.fleet.topology, shares(fill), degrees, order)
+            self._layouts[key] = layout_of(self.pool.topology, shares(fill), degrees, order)
         return self._layouts[key]
 
     def _step_s(self, decision: Decision, place: Place, limit_s: float = np.inf, behind_s: float = 0.0) -> float:
@@ -237,13 +237,13 @@ class EveryPlacement(Placer):
         place, row = _pairs(trials, places)
         first = trials[0].rows.candidates.take(np.zeros(1, dtype=np.int64))
         rows = Rows.concatenated([one.rows for one in trials]).take(row)
-        volumes = self.pricing.volumes(rows.candidates, rows.work)
+        volumes = self.bounder.volumes(rows.candidates, rows.work)
         fills = {fill: index for index, fill in enumerate(dict.fromkeys(fill for fill, _ in places))}
         whole, at = [self.levels(fill) for fill in fills], np.array([fills[fill] for fill, _ in places])[place]
-        own = [levels.on(name) for name in self.pricing.types for levels in whole]
+        own = [levels.on(name) for name in self.bounder.types for levels in whole]
         # in ``[*whole, *own]`` the links of type t on fill i follow at (t + 1) · fills + i
         links, at_own = stacked_links(whole, at), (rows.types + 1) * len(whole) + at
-        network = searched_network(self.pricing.job, self.pricing.accelerators)
+        network = searched_network(self.bounder.job, self.bounder.accelerators)
         terms = []
         for axis in (axis for axis in GRID_AXES if axis != "pp"):
             arcs = [(fill, _faster(order, axis)) for fill, order in places]

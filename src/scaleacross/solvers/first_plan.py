@@ -58,20 +58,20 @@ def _kept(profile: ModelProfile, policy: str) -> float:
 
 
 def _placed(state: Search, job: Job, placer: Placer) -> Iterator[bool]:
-    """Yield for every candidate of the job that fits on the fleet whether it could be placed."""
-    pricing = placer.pricing
-    space = narrowed(SearchSpace(job, state.problem.profile, placer.fleet.num_accelerators, placer.fleet.unit))
+    """Yield for every candidate of the job that fits on the pool whether it could be placed."""
+    bounder = placer.bounder
+    space = narrowed(SearchSpace(job, state.problem.profile, placer.pool.num_accelerators, placer.pool.unit))
     parts, together = space.bases(Refusals()), 1 if space.policies_open else EXPANDED
     for bases in parts if job == state.problem.job else [concatenate(list(parts))]:
-        fitting = bases.take(pricing.base_needed_bytes(bases) <= pricing.capacity_bytes) if len(bases) else bases
-        bounds = pricing.base_bound_s(fitting) if len(fitting) else np.zeros(0)
+        fitting = bases.take(bounder.base_needed_bytes(bases) <= bounder.capacity_bytes) if len(bases) else bases
+        bounds = bounder.base_bound_s(fitting) if len(fitting) else np.zeros(0)
         order: Ints = np.argsort(bounds, kind="stable")
         for start in range(0, len(order), together):
             rows = space.expand(fitting.take(order[start : start + together]), Refusals())
-            rows = closed(space, rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes), Refusals())
-            rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
+            rows = closed(space, rows.take(bounder.needed_bytes(rows) <= bounder.capacity_bytes), Refusals())
+            rows = rows.take(bounder.needed_bytes(rows) <= bounder.capacity_bytes)
             if not len(rows):
                 continue
-            priced = pricing.coarse(rows)
-            for row in np.argsort(priced.estimate_s, kind="stable").tolist():
-                yield state.place(priced, row, placer, left=forget, enough_s=np.inf) is not None
+            bounded = bounder.coarse(rows)
+            for row in np.argsort(bounded.estimate_s, kind="stable").tolist():
+                yield state.place(bounded, row, placer, left=forget, enough_s=np.inf) is not None

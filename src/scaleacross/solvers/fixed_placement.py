@@ -26,8 +26,8 @@ from scaleacross.cost_models.replica_kinds import KnownReplicas
 from scaleacross.cost_models.step import exact_shapes
 from scaleacross.cost_models.waiting_groups import least_shape
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES
-from scaleacross.solvers.candidates import Pricing
-from scaleacross.solvers.fleets import Fill, Fleet, shares
+from scaleacross.solvers.candidates import Bounder
+from scaleacross.solvers.pools import AcceleratorPool, Fill, shares
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.placement import Placement
@@ -37,7 +37,7 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 
 @dataclass(frozen=True)
-class FixedPlacement(Pricing):
+class FixedPlacement(Bounder):
     """Pricing on the devices of one allocation, all used by every candidate (else ``exact_shape`` raises ValueError).
 
     ``order_bounds_s`` bounds the communication of candidates on many orders.
@@ -51,17 +51,17 @@ class FixedPlacement(Pricing):
     @classmethod
     def of(
         cls,
-        fleet: Fleet,
+        pool: AcceleratorPool,
         fill: Fill,
         job: Job,
         profile: ModelProfile,
         network: Literal["best", "library"] | Best = "best",
     ) -> FixedPlacement:
-        """Return the pricing with the links of this allocation."""
-        levels = build_levels(fleet.topology, shares(fill), fleet.paths)
+        """Return the bounder with the links of this allocation."""
+        levels = build_levels(pool.topology, shares(fill), pool.paths)
         one = links_of(levels)
         links = one._replace(bandwidth=one.bandwidth[None], capacity=one.capacity[None], latency=one.latency[None])
-        return cls(fleet, job, profile, links, fleet.largest_children(), network, fill, levels)
+        return cls(pool, job, profile, links, pool.largest_children(), network, fill, levels)
 
     def shape(self, degree: int, stride: int) -> GroupShape:
         """Return the exact shape of the groups of an axis."""
@@ -94,7 +94,7 @@ class FixedPlacement(Pricing):
 
     @property
     def _model(self) -> tuple[Job, ModelProfile, Topology]:
-        return self.job, self.profile, self.fleet.topology
+        return self.job, self.profile, self.pool.topology
 
     def _shapes_of(self, decision: Decision) -> Mapping[str, GroupShape]:
         if decision.placement is None:

@@ -14,10 +14,10 @@ from typing import Final
 from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.conflict import CHOICES, conflict_of, possible
-from scaleacross.solvers.fleets import fleets, shares
 from scaleacross.solvers.joint import search
-from scaleacross.solvers.mixed_fleets import pricing_on
+from scaleacross.solvers.mixed_pools import bounder_on
 from scaleacross.solvers.open_policies import narrowed
+from scaleacross.solvers.pools import pools, shares
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Search, decision_of
 from scaleacross.spec.job import DegreeRequest, Job
@@ -53,8 +53,8 @@ def explain(state: Search) -> InfeasibleError:
     """Return the error for a finished search without a plan."""
     problem = state.problem
     if any(
-        narrowed(SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)).policies_open
-        for fleet in fleets(problem.topology)
+        narrowed(SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)).policies_open
+        for pool in pools(problem.topology)
     ):
         return InfeasibleError(
             f"No plan fits: {state.num_candidates:,} candidates, {state.num_too_large:,} of them too large. They are too "
@@ -107,18 +107,18 @@ def _kept_apart_less(problem: Problem, seed: int) -> tuple[str, Job] | None:
 
 
 def closest_candidate(problem: Problem) -> Closest | None:
-    """Return the candidate that comes closest to fitting on any fleet, None when no candidate is legal."""
+    """Return the candidate that comes closest to fitting on any pool, None when no candidate is legal."""
     best: Closest | None = None
     count = 0
-    for fleet in fleets(problem.topology):
-        pricing = pricing_on(fleet, problem.job, problem.profile)
-        space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    for pool in pools(problem.topology):
+        bounder = bounder_on(pool, problem.job, problem.profile)
+        space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
         for rows in space.batches(Refusals()):
             if not len(rows):
                 continue
             count += len(rows)
-            needed = pricing.needed_bytes(rows)
-            least, capacity = int(needed.argmin()), pricing.capacity_bytes
+            needed = bounder.needed_bytes(rows)
+            least, capacity = int(needed.argmin()), bounder.capacity_bytes
             if best is None or needed[least] - capacity < best.needed_bytes - best.capacity_bytes:
                 best = Closest(rows.decision(least), float(needed[least]), capacity, 0)
     return replace(best, num_candidates=count) if best else None

@@ -1,13 +1,13 @@
 """The joint search: degrees, micro-batch, schedule, recompute, shard level and placement together, with a bound.
 
 Sets          B buildings with their zones, racks and hosts as *classes* (counts and link figures, never devices);
-              T  accelerator types; F fleets, the non-empty subsets of T (``fleets``); L layers; G sequences per step
-Variables     f ∈ F                                       fleet
+              T  accelerator types; F pools, the non-empty subsets of T (``pools``); L layers; G sequences per step
+Variables     f ∈ F                                       pool
               tp, cp, pp, dp_shard, dp_replicate, ep ∈ ℕ    degrees
               b ∈ ℕ sequences per micro-batch, m = G / (dp·b) micro-batches per replica
               σ ∈ SCHEDULE_NAMES with v ∈ ℕ chunks, ρ ∈ RECOMPUTES, ζ ∈ SHARD_LEVELS
               π   order of the axes of degree > 1, fastest first
-              n_β ∈ ℕ accelerators of building β, in the sequence of an allocation (S1–S3, ``fleets``)
+              n_β ∈ ℕ accelerators of building β, in the sequence of an allocation (S1–S3, ``pools``)
               layers per stage (B1, ``balance``, ``uneven_layers``), and micro-batches per replica class where f has
               several types (B2)
 Constraints   C1 heads        tp divides heads, key/value heads and MLP widths                          (R1)
@@ -15,7 +15,7 @@ Constraints   C1 heads        tp divides heads, key/value heads and MLP widths  
               C3 layers       pp·v ≤ L, no stage count that another serves as well                      (R3)
               C4 batch        dp·b divides G                                                            (R4)
               C5 experts      ep divides the experts and dp_shard                                       (R5)
-              C6 accelerators tp·cp·pp·dp = Σ n_β ≤ all of the fleet, whole hosts, n_β ≤ size of β      (R6, S2)
+              C6 accelerators tp·cp·pp·dp = Σ n_β ≤ all of the pool, whole hosts, n_β ≤ size of β      (R6, S2)
               C7 schedule     σ exists for (pp, m, v)                                                   (R7)
               C8 sharding     ζ = none exactly where there is nothing to shard over                     (R8)
               C9 user         pins of the job                                                           (R9)
@@ -24,8 +24,8 @@ Constraints   C1 heads        tp divides heads, key/value heads and MLP widths  
               C12 failures    no unit holds more replicas than the job allows to lose (``every_placement``)
 Objective     min step time of the cost model (``cost_models.step``)
 
-R1–R9 are those of ``search_space``; π and n are decided by ``place_parallelism``. Steps 1 to 4 of one fleet are in
-``fleet_blocks``.
+R1–R9 are those of ``search_space``; π and n are decided by ``place_parallelism``. Steps 1 to 4 of one pool are in
+``pool_blocks``.
 
 1. Enumerate *bases*: all choices but dp's split, ζ, π and n. Where these are too many, ρ and offloads stay open, too
    (``open_policies``). A sample of bases gives the first incumbent. One building alone (``one_building``) or the quick
@@ -39,17 +39,17 @@ R1–R9 are those of ``search_space``; π and n are decided by ``place_paralleli
    every candidate, and every base still to be expanded, whose bound is not below it. The ratio of step time to estimate
    is expected of all candidates with the same pipeline (``beyond``). Where nothing in the next block is expected to be
    below the incumbent, other bases come first. Fleets take turns, smallest sets of types first. All are sampled before
-   any is expanded, then each expands a block in turn, so that no clock ends the search with a fleet unseen.
+   any is expanded, then each expands a block in turn, so that no clock ends the search with a pool unseen.
 4. Place the survivors on several types that have the least estimates (``PLACED_FIRST``). Then all survivors get the
    tight bound in the order of their coarse estimate. Again the best are placed and the incumbent prunes.
 5. Place the rest exactly (``place_survivors``), lowest estimate first, on the allocations and axis orders whose own
    estimate is below the incumbent. Then place, lowest bound first, whatever has a bound below it: this is the proof.
-6. On fleets of one type, bound every candidate with a pipeline once more, whatever its layers per stage, and place it
+6. On pools of one type, bound every candidate with a pipeline once more, whatever its layers per stage, and place it
    with the layers of ``uneven_layers``. This comes last, because these bounds are further from the step times. Where
    there are too many candidates, only the most promising are tried, one of every pipeline. With several types that
    happens before step 4, which may take all the rest of a limit. The proof then covers equal stages only.
 
-Estimates (``Priced.estimate_s``) are bounds of a step in which gradients that cross buildings share the links with
+Estimates (``Bounded.estimate_s``) are bounds of a step in which gradients that cross buildings share the links with
 those of all other pipeline ranks. They are closer to the step time than bounds, but the step time may be below them.
 
 User-supplied decisions are incumbents from the start, whether they lie in the space or not.
@@ -75,14 +75,14 @@ from scaleacross.cost_models.candidates import candidate_of
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.plan_cost import plan_cost
 from scaleacross.solvers.balance import balance_of
+from scaleacross.solvers.bounded import Bounded
 from scaleacross.solvers.every_placement import placer_on as step_placer_on
 from scaleacross.solvers.first_plan import first_plan
-from scaleacross.solvers.fleet_blocks import place_first, price_fleet, tighten
-from scaleacross.solvers.fleets import Fleet, fill_of, fleets
 from scaleacross.solvers.open_policies import in_parts
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
 from scaleacross.solvers.place_survivors import place_survivors
-from scaleacross.solvers.priced import Priced
+from scaleacross.solvers.pool_blocks import bound_pool, place_first, tighten
+from scaleacross.solvers.pools import AcceleratorPool, fill_of, pools
 from scaleacross.solvers.search_state import Placed, Search
 from scaleacross.solvers.uneven_layers import UnevenLayers, uneven_placers
 from scaleacross.spec.plan import Decision
@@ -114,7 +114,7 @@ def search(
     seed: int = 0,
     gap_tolerance: float = 0.0,
     report: Callable[[Progress], None] = lambda progress: None,
-    placer_on: Callable[[Fleet], Placer] | None = None,
+    placer_on: Callable[[AcceleratorPool], Placer] | None = None,
     incumbents: Sequence[Decision] = (),
     clock: Callable[[], float] = time.perf_counter,
     stopped: Callable[[], bool] = never,
@@ -127,32 +127,32 @@ def search(
     ``first_plan`` makes a plan where the limit came before any.
 
     Args:
-        placer_on: makes the placer of a fleet; another goal (``objectives``) makes every ``_s`` of the outcome a score.
+        placer_on: makes the placer of a pool; another goal (``objectives``) makes every ``_s`` of the outcome a score.
         incumbents: placed, legal decisions that fit in memory; the result is never slower than any of them.
         clock: what the time limit is measured with.
         stopped: called as often as the clock; once true, the search ends as if its time were over.
         share: share of a limit in seconds that the search may take, where something comes after it within the limit.
         below_s: nothing at or above this is looked for.
-        probed: called once all fleets were sampled, one by one; they may remember incumbents from elsewhere.
+        probed: called once all pools were sampled, one by one; they may remember incumbents from elsewhere.
     """
     state = Search(problem, time_limit_s, seed, gap_tolerance, report, clock, stopped, share, below_s)
-    placers = [(placer_on or partial(_step_placer, state))(fleet) for fleet in reversed(fleets(problem.topology))]
+    placers = [(placer_on or partial(_step_placer, state))(pool) for pool in reversed(pools(problem.topology))]
     for placer in placers:
         _start_from(state, incumbents, placer)
-    turns = zip_longest(*(price_fleet(state, placer) for placer in placers))
+    turns = zip_longest(*(bound_pool(state, placer) for placer in placers))
     next(turns)  # samples
     for probe in probed:
         probe(state)
-    survivors: list[tuple[Priced, Placer]] = [one for turn in turns for one in turn if one is not None]
+    survivors: list[tuple[Bounded, Placer]] = [one for turn in turns for one in turn if one is not None]
     others = None if placer_on else _uneven_placers(state)
     if placer_on and state.several_stages and problem.job.stages != "equal":
         state.left_out.append(
             f"{EQUAL_STAGES} on one accelerator type: unequal ones are tried for the least step time alone"
         )
-    uneven: list[tuple[Priced, Placer]] = [
-        one for placer in others or () for one in price_fleet(state, placer) if one is not None
+    uneven: list[tuple[Bounded, Placer]] = [
+        one for placer in others or () for one in bound_pool(state, placer) if one is not None
     ]
-    several = [block for block in survivors if len(block[1].fleet.accelerators) > 1]
+    several = [block for block in survivors if len(block[1].pool.accelerators) > 1]
     if several and placer_on is None:
         _try_uneven(state, UNEVEN_SHARE)  # pools of several types may take all the rest
     place_first(state, several, PLACED_FIRST)
@@ -166,8 +166,8 @@ def search(
         for part in in_parts(state, later):
             place_survivors(state, tighten(state, part))
     survivors += uneven
-    below = ((priced.take(priced.bound_s < state.bound_s), placer.pricing) for priced, placer in survivors)
-    state.unbounded = [(priced, pricing) for priced, pricing in below if len(priced.bound_s)]
+    below = ((bounded.take(bounded.bound_s < state.bound_s), placer.bounder) for bounded, placer in survivors)
+    state.unbounded = [(bounded, bounder) for bounded, bounder in below if len(bounded.bound_s)]
     if not np.isfinite(state.incumbent_s) and state.out_of_time:
         first_plan(state, placers, None if placer_on is None else FIRST_OF_GOAL)
     state.ended = state.out_of_time
@@ -176,16 +176,16 @@ def search(
     return state
 
 
-def _step_placer(state: Search, fleet: Fleet) -> Placer:
+def _step_placer(state: Search, pool: AcceleratorPool) -> Placer:
     """Return the placer that minimises step time."""
     problem = state.problem
-    return step_placer_on(fleet, problem.job, problem.profile, lambda: state.incumbent_s)
+    return step_placer_on(pool, problem.job, problem.profile, lambda: state.incumbent_s)
 
 
-def _any_layers_s(survivors: Sequence[tuple[Priced, Placer]], uneven: Sequence[tuple[Priced, Placer]]) -> float:
+def _any_layers_s(survivors: Sequence[tuple[Bounded, Placer]], uneven: Sequence[tuple[Bounded, Placer]]) -> float:
     """Return the least bound of survivors whose bounds hold for any split of the layers, s."""
-    mixed = [block for block in survivors if len(block[1].fleet.accelerators) > 1]
-    return min((float(priced.bound_s.min()) for priced, _ in (*mixed, *uneven)), default=np.inf)
+    mixed = [block for block in survivors if len(block[1].pool.accelerators) > 1]
+    return min((float(bounded.bound_s.min()) for bounded, _ in (*mixed, *uneven)), default=np.inf)
 
 
 def _uneven_placers(state: Search) -> list[UnevenLayers] | None:
@@ -200,7 +200,7 @@ def _uneven_placers(state: Search) -> list[UnevenLayers] | None:
         )
     if stages == "equal" or state.left_out:
         return None
-    return uneven_placers(fleets(problem.topology), problem.job, problem.profile, lambda: state.incumbent_s)
+    return uneven_placers(pools(problem.topology), problem.job, problem.profile, lambda: state.incumbent_s)
 
 
 def _try_uneven(state: Search, share: float) -> None:
@@ -222,34 +222,34 @@ def _try_uneven(state: Search, share: float) -> None:
         state.stopped,
         below_s=state.incumbent_s,
     )
-    for placer in uneven_placers(fleets(problem.topology), problem.job, problem.profile, lambda: tried.incumbent_s):
-        blocks = [one[0] for one in islice(price_fleet(tried, placer), 1 + UNEVEN_BLOCKS) if one is not None]
-        for priced in blocks:
-            tight = placer.pricing.tight(_promising_uneven(priced))
+    for placer in uneven_placers(pools(problem.topology), problem.job, problem.profile, lambda: tried.incumbent_s):
+        blocks = [one[0] for one in islice(bound_pool(tried, placer), 1 + UNEVEN_BLOCKS) if one is not None]
+        for bounded in blocks:
+            tight = placer.bounder.tight(_promising_uneven(bounded))
             for row in range(len(tight.bound_s)):
                 if tight.bound_s[row] < tried.target_s and not tried.out_of_time:
                     tried.place(tight, row, placer, below_s=tried.incumbent_s, in_time=True)
-    for placed in tried.pool:
+    for placed in tried.remembered:
         state.remember(placed)
 
 
-def _promising_uneven(priced: Priced) -> Priced:
+def _promising_uneven(bounded: Bounded) -> Bounded:
     """Return the candidates with the least bounds overall and of every pipeline; open policies are left out.
 
     A pipeline is tp, cp, pp, schedule and chunks. Bounds decide, because estimates assume equal layers.
     """
-    priced = priced.take(~priced.candidates.policy_open)
-    priced = priced.take(np.argsort(priced.bound_s, kind="stable"))
-    kinds = distinct(*(getattr(priced.candidates, name) for name in ("tp", "cp", "pp", "schedule", "num_chunks")))
+    bounded = bounded.take(~bounded.candidates.policy_open)
+    bounded = bounded.take(np.argsort(bounded.bound_s, kind="stable"))
+    kinds = distinct(*(getattr(bounded.candidates, name) for name in ("tp", "cp", "pp", "schedule", "num_chunks")))
     first = np.sort(np.unique(kinds.code, return_index=True)[1])[:UNEVEN_PLACED]
-    least = np.arange(min(UNEVEN_PLACED, len(priced.bound_s)))
-    return priced.take(np.concatenate([first, np.setdiff1d(least, first)]))
+    least = np.arange(min(UNEVEN_PLACED, len(bounded.bound_s)))
+    return bounded.take(np.concatenate([first, np.setdiff1d(least, first)]))
 
 
 def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -> None:
-    """Remember the decisions on exactly this fleet's accelerator types as incumbents with exact step times."""
-    problem, fleet = state.problem, placer.fleet
-    types = {accelerator.name for accelerator in fleet.accelerators}
+    """Remember the decisions on exactly this pool's accelerator types as incumbents with exact step times."""
+    problem, pool = state.problem, placer.pool
+    types = {accelerator.name for accelerator in pool.accelerators}
     for decision in incumbents:
         placement = decision.placement
         if placement is None:
@@ -258,13 +258,13 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
         if used == types:
             named = decision.pipeline.model_copy(update={"order": None})  # candidates have the order of their schedule
             decision = decision.model_copy(update={"pipeline": named})
-            priced = placer.pricing.coarse(candidate_of(decision, problem.job.global_batch_sequences))
-            network = searched_network(problem.job, fleet.accelerators)
+            bounded = placer.bounder.coarse(candidate_of(decision, problem.job.global_batch_sequences))
+            network = searched_network(problem.job, pool.accelerators)
             cost = plan_cost(problem.job, problem.profile, problem.topology, decision, network=network)
             step_s = cost.cost.step_s
             fill = fill_of(placement.fill)
-            exposed_s = step_s - float(priced.free_s[0])
-            state.free_bound_s = min(state.free_bound_s, float(priced.free_s[0]))
-            balance = balance_of(problem, decision, placement, priced.candidates)
+            exposed_s = step_s - float(bounded.free_s[0])
+            state.free_bound_s = min(state.free_bound_s, float(bounded.free_s[0]))
+            balance = balance_of(problem, decision, placement, bounded.candidates)
             at = PlacementDecision(placement.axis_order, fill, exposed_s, complete=True, balance=balance)
-            state.remember(Placed(step_s, priced.candidates, priced, at, placer, brought=True))
+            state.remember(Placed(step_s, bounded.candidates, bounded, at, placer, brought=True))

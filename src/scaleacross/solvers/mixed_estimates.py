@@ -21,7 +21,7 @@ import numpy as np
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s
 from scaleacross.cost_models.stages import block_counts
-from scaleacross.solvers.fleets import Fleet
+from scaleacross.solvers.pools import AcceleratorPool
 from scaleacross.spec.job import Job
 from scaleacross.spec.topology import Building
 from scaleacross.targets import needs_equal_batches
@@ -32,13 +32,13 @@ MOST_GROWN: Final = 16
 low."""
 
 
-def like_the_slowest(fleet: Fleet, job: Job) -> Fleet:
-    """Return the fleet with every building replaced by one of the slowest type with about as many accelerators."""
-    slow = min(fleet.buildings, key=lambda one: one.accelerator.peak_flop_per_s.get(job.precision, 0.0))
-    alike = {building.name: _like(slow, building) for building in fleet.buildings}
-    buildings = tuple(alike.get(building.name, building) for building in fleet.topology.buildings)
+def like_the_slowest(pool: AcceleratorPool, job: Job) -> AcceleratorPool:
+    """Return the pool with every building replaced by one of the slowest type with about as many accelerators."""
+    slow = min(pool.buildings, key=lambda one: one.accelerator.peak_flop_per_s.get(job.precision, 0.0))
+    alike = {building.name: _like(slow, building) for building in pool.buildings}
+    buildings = tuple(alike.get(building.name, building) for building in pool.topology.buildings)
     return replace(
-        fleet, topology=fleet.topology.model_copy(update={"buildings": buildings}), buildings=tuple(alike.values())
+        pool, topology=pool.topology.model_copy(update={"buildings": buildings}), buildings=tuple(alike.values())
     )
 
 
@@ -50,14 +50,14 @@ def _like(slow: Building, other: Building) -> Building:
 
 
 def share_left(
-    job: Job, profile: ModelProfile, fleet: Fleet, candidates: Candidates, times: Sequence[StackedTimes]
+    job: Job, profile: ModelProfile, pool: AcceleratorPool, candidates: Candidates, times: Sequence[StackedTimes]
 ) -> Floats:
     """Return the busiest rank's seconds over those with equal layers and batches on the slowest type, (n,), ≤ 1."""
     counts = np.array([*block_counts(profile), 1, 1])
     seconds = np.stack([counts @ layer_pass_s(each, candidates) for each in times]) / profile.num_layers
     order = np.argsort(seconds, axis=0)
     seconds = np.take_along_axis(seconds, order, axis=0)  # fastest type first, (types, n)
-    available = np.array(fleet.num_by_type)[order]
+    available = np.array(pool.num_by_type)[order]
     ranks = candidates.tp * candidates.cp
     share = _by_layers(
         profile.num_layers, candidates, seconds, _upto(candidates.pp, available // (ranks * candidates.dp))

@@ -1,11 +1,11 @@
 """Lower bounds on the passes of heterogeneous ranks: exposed sharded parameters, one micro-batch's path, and warm-up.
 
-Symbols       as in ``mixed_fleets``; i  replica class with m_i micro-batches (some class has m or more);  r  pipeline rank;
+Symbols       as in ``mixed_pools``; i  replica class with m_i micro-batches (some class has m or more);  r  pipeline rank;
               P[r,i] its passes, W[r,i] its exposed waits, t  seconds that the fullest rank takes at least to gather and
               scatter its layers in one micro-batch (``least_passes.Travel``). All layers count as its mean layer
 1 busiest     A rank takes P + W or more for a micro-batch, and g or more for each of its layers, g a call of the
               smallest layer's bytes: no call takes less than one of fewer bytes, nor less per byte than one of more.
-              max(Σ (P + W), Σ g) is no less than either sum. So the bound of ``mixed_fleets`` on m·T holds with the
+              max(Σ (P + W), Σ g) is no less than either sum. So the bound of ``mixed_pools`` on m·T holds with the
               seconds of a type's layers replaced by the longer of both.
 2 filled      The fullest rank is busy for m·t or more.
 3 first piece The first layer of a pass is gathered before it runs, the last one's gradients are scattered after it has
@@ -40,7 +40,7 @@ from scaleacross.cost_models.overlap import EVERY_PASS
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, folded
 from scaleacross.cost_models.stages import block_counts
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.solvers.fleets import Fleet
+from scaleacross.solvers.pools import AcceleratorPool
 from scaleacross.workloads.layer_profile import ModelProfile
 
 Speed = Callable[[Candidates, Floats], Floats]
@@ -62,17 +62,17 @@ def path_s(profile: ModelProfile, candidates: Candidates, seconds: Floats, messa
     return np.where(among(candidates.schedule, WHOLE), path, 0.0)
 
 
-def trunk_messages_s(fleet: Fleet, links: Links, volumes: Volumes, strides: Ints, fewest: Ints) -> Floats:
+def trunk_messages_s(pool: AcceleratorPool, links: Links, volumes: Volumes, strides: Ints, fewest: Ints) -> Floats:
     """Return bound 5 of the module docstring, s, (k, n), with pipeline ranks ``strides`` (k, n) apart.
 
     Every pipeline has ``fewest`` micro-batches (n,) or more, and all together have m each in the mean.
     """
     candidates = volumes.candidates
     pipelines = candidates.world_size // candidates.pp
-    crossing = fleet.must_cross(np.broadcast_to(candidates.pp, strides.shape), strides, candidates.world_size)[..., 0]
+    crossing = pool.must_cross(np.broadcast_to(candidates.pp, strides.shape), strides, candidates.world_size)[..., 0]
     # if all pipelines cross, they have m micro-batches in the mean; those that cross alone may have fewest
     batches = np.where(crossing >= pipelines, candidates.num_micro_batches, fewest)
-    ways = max(1, len(fleet.buildings) - 1)
+    ways = max(1, len(pool.buildings) - 1)
     every = messages_one_way(volumes, np.full(len(candidates), float(links.two_buildings)))
     message = volumes.hidden_bytes / candidates.tp
     busy: Floats = np.ceil(crossing / ways) * batches * every * message / links.capacity[CAMPUS:].max()
@@ -130,7 +130,7 @@ class ShardedPasses:
         return np.maximum(np.maximum(pieced, m * self._travel_s), m * self._pace(sent=True)[0])
 
     def _pace(self, *, sent: bool) -> tuple[Floats, Floats, Floats]:
-        """Return T of ``mixed_fleets``, Σ f and φ, (n,) each, of layers that compute.
+        """Return T of ``mixed_pools``, Σ f and φ, (n,) each, of layers that compute.
 
         ``sent``: layers compute or travel, whichever takes longer.
         """

@@ -89,7 +89,7 @@ def best_with_moved_layers(
     ``alone``: whether to move only the best decision, whose figure is a score.
     """
     found, seen = best, set[float]()
-    for placed in [best[0], *([] if alone else sorted(state.pool, key=lambda one: one.step_s))]:
+    for placed in [best[0], *([] if alone else sorted(state.remembered, key=lambda one: one.step_s))]:
         if allowed.over or len(seen) == MOST_NEAR or placed.step_s > best[0].step_s * NEAR:
             break
         if placed.step_s in seen:

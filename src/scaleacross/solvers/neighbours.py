@@ -20,8 +20,8 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Candidates, concatenate
 from scaleacross.cost_models.columns import columns_of
+from scaleacross.solvers.bounded import Bounded
 from scaleacross.solvers.open_policies import promising
-from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Placed, Search, forget
 
@@ -63,13 +63,13 @@ class Climber:
     def _fastest_neighbour(self, best: Placed) -> Placed | None:
         """The fastest neighbour that fits and is faster than ``best``, or None; least estimates are tried first."""
         found, below_s = None, best.step_s
-        for priced in self._neighbours(best, below_s, PLACED):
-            if priced.estimate_s[0] >= below_s or self.state.out_of_time:
+        for bounded in self._neighbours(best, below_s, PLACED):
+            if bounded.estimate_s[0] >= below_s or self.state.out_of_time:
                 break
-            key = b"".join(column.tobytes() for column in columns_of(priced.candidates))
+            key = b"".join(column.tobytes() for column in columns_of(bounded.candidates))
             if key not in self._tried:
                 self._tried.add(key)
-                placed = self.state.place(priced, 0, best.placer, below_s=below_s, in_time=True, left=forget)
+                placed = self.state.place(bounded, 0, best.placer, below_s=below_s, in_time=True, left=forget)
                 found, below_s = (found, below_s) if placed is None else (placed, placed.step_s)
         return found
 
@@ -80,28 +80,28 @@ class Climber:
         placed before, because a search drops whatever is slower than the incumbent by estimate, however little.
         """
         kinds = {_kind(best.candidates)}
-        for priced in self._neighbours(best, below_s, LOOKED_AT):
-            kind = _kind(priced.candidates)
+        for bounded in self._neighbours(best, below_s, LOOKED_AT):
+            kind = _kind(bounded.candidates)
             if kind not in kinds and len(kinds) <= KINDS_TIED and not late():
                 self.state.tell("ties: placing", len(kinds), KINDS_TIED)
                 kinds.add(kind)
-                self.state.place(priced, 0, best.placer.unlimited(), below_s=below_s, left=forget)
+                self.state.place(bounded, 0, best.placer.unlimited(), below_s=below_s, left=forget)
 
-    def _neighbours(self, best: Placed, below_s: float, most: int) -> Iterator[Priced]:
+    def _neighbours(self, best: Placed, below_s: float, most: int) -> Iterator[Bounded]:
         """Yield at most ``most`` neighbours that fit and have estimates below ``below_s``, least estimates first."""
-        one, space, pricing = best.candidates, self.space, best.placer.pricing
+        one, space, bounder = best.candidates, self.space, best.placer.bounder
         closed = CHOICES if space.policies_open else (*CHOICES, POLICY)
         near = concatenate([some.take(_near(some, one, closed)) for some in self.bases])
         rows = space.expand(near, Refusals())
         rows = rows.take(_near(rows, one, (*closed, *SPLIT)))
-        rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
+        rows = rows.take(bounder.needed_bytes(rows) <= bounder.capacity_bytes)
         if not len(rows):
             return
-        priced = pricing.coarse(rows)
-        priced = priced.take(priced.estimate_s < below_s)
-        if not len(priced.bound_s):
+        bounded = bounder.coarse(rows)
+        bounded = bounded.take(bounded.estimate_s < below_s)
+        if not len(bounded.bound_s):
             return
-        block = promising(self.state, pricing.tight(priced), best.placer, most)
+        block = promising(self.state, bounder.tight(bounded), best.placer, most)
         yield from (block.take(np.array([row])) for row in np.argsort(block.estimate_s, kind="stable")[:most])
 
 

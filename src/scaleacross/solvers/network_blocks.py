@@ -43,7 +43,7 @@ def once_windows(flow: Flow, decision: Decision) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class BlockPricer:
+class BlockEstimator:
     """Times of combinations, derived from the step time itself.
 
     The schedule decides on every rank of every kind of replica how long the step waits. So a combination is evaluated
@@ -51,14 +51,14 @@ class BlockPricer:
 
     Attributes:
         step_s: choices of all collectives -> seconds of the step.
-        priced: known step times, by the times of the chosen options and the seconds that they hold multiprocessors.
+        estimated: known step times, by the times of the chosen options and the seconds that they hold multiprocessors.
     """
 
     decision: Decision
     volumes: Volumes
     fastest: Mapping[Key, CommunicatorChoice]
     step_s: Callable[[tuple[CommunicatorChoice, ...]], float]
-    priced: dict[tuple[tuple[Key, float, float], ...], float] = field(default_factory=dict)
+    estimated: dict[tuple[tuple[Key, float, float], ...], float] = field(default_factory=dict)
 
     def times(self, flows: Sequence[Flow], chosen: tuple[FlowOption, ...]) -> Times:
         """Seconds that a combination adds to the step, and its seconds in each window.
@@ -79,10 +79,10 @@ class BlockPricer:
     def _step_s(self, chosen: tuple[FlowOption, ...]) -> float:
         """Step time with some options in place of the fastest; options with equal times are evaluated once."""
         which = tuple((one.choice.key, rounded_s(one.time_s), rounded_s(one.held_s)) for one in chosen)
-        if which not in self.priced:
+        if which not in self.estimated:
             every = {**self.fastest, **{one.choice.key: one.choice for one in chosen}}
-            self.priced[which] = self.step_s(tuple(every.values()))
-        return self.priced[which]
+            self.estimated[which] = self.step_s(tuple(every.values()))
+        return self.estimated[which]
 
     def _in_windows(self, inside: Sequence[int], option: FlowOption) -> Times:
         """Seconds of the calls of all buckets in their windows; exposed where the job overlaps nothing there."""

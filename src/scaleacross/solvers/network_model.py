@@ -91,7 +91,7 @@ def c5_c6_windows(
 
 
 def _figures(window: Window) -> tuple[Floats, ...]:
-    return window.first_fraction, window.taken_fraction, window.length_s, window.slowed_s
+    return window.first_fraction, window.contention_fraction, window.length_s, window.slowed_s
 
 
 def _traffic(

@@ -32,7 +32,7 @@ from scaleacross.solvers.choose_network import (
     rounded_budgets,
 )
 from scaleacross.solvers.network_between import chosen_between
-from scaleacross.solvers.network_blocks import SAME_STEP, BlockPricer, blocks_of, once_windows
+from scaleacross.solvers.network_blocks import SAME_STEP, BlockEstimator, blocks_of, once_windows
 from scaleacross.solvers.network_combinations import Combination, combined, fastest_everywhere, uncontended, undominated
 from scaleacross.solvers.network_drivers import with_best_drivers
 from scaleacross.solvers.network_options import (
@@ -287,7 +287,7 @@ def network_problem(
         return placed.step_s(decision.model_copy(update={"network": network}))
 
     fastest = {key: undominated(own)[0].choice for key, own in options.items()}
-    pricer = BlockPricer(decision, cost.volumes, fastest, step_s)
+    estimator = BlockEstimator(decision, cost.volumes, fastest, step_s)
 
     def every(some: Options) -> tuple[tuple[Combination, ...], ...]:
         kept = [[undominated(some[flow.shape, flow.op, flow.what]) for flow in block] for block in blocks]
@@ -297,7 +297,7 @@ def network_problem(
         return tuple(
             combined(
                 own,
-                partial(pricer.times, block),
+                partial(estimator.times, block),
                 (lambda _: ()) if trunks is None else partial(trunks.combined_load, block),
             )
             for block, own in zip(blocks, kept, strict=True)

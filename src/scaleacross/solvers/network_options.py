@@ -175,7 +175,7 @@ def _otherwise_driven(flow: Flow, option: FlowOption, wire: Wire) -> Iterator[Fl
         if driver == "multiprocessors":
             continue
         choice = option.choice.model_copy(update={"driver": driver})
-        timed = priced(flow, choice, wire)
+        timed = choice_time(flow, choice, wire)
         seconds, busy = float(timed.time_s[0]), float(timed.busy_s[0])
         yield FlowOption(choice, seconds, busy, held(choice, wire.shape), held_share=float(timed.held_share))
 
@@ -284,7 +284,7 @@ def _choice(bare: CommunicatorChoice, way: Way) -> CommunicatorChoice:
     return bare.model_copy(update={"algorithm": way.algorithm, "steps": way.steps, **cut})
 
 
-def priced(flow: Flow, choice: CommunicatorChoice, wire: Wire) -> Timed:
+def choice_time(flow: Flow, choice: CommunicatorChoice, wire: Wire) -> Timed:
     """Time of one call under a choice, by the cost model of a plan."""
     return time_of(flow, wire.group.running(choice), wire.equal_copies)
 

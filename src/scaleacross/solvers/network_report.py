@@ -8,7 +8,7 @@ from typing import Final
 from scaleacross.cost_models.axes import group_of, network_of
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
-from scaleacross.cost_models.network.drivers import taken_fraction
+from scaleacross.cost_models.network.drivers import contention_fraction
 from scaleacross.cost_models.network.reasons import decided_by
 from scaleacross.cost_models.plan_cost import placed_shapes
 from scaleacross.cost_models.plan_traffic import time_of
@@ -99,7 +99,7 @@ def _driver(
         return None
     return DriverReason(
         driver=choice.driver,
-        held_fraction=taken_fraction(accelerators, choice.driver),
+        held_fraction=contention_fraction(accelerators, choice.driver),
         kernels_s=kernels.time_s,
-        kernels_held_fraction=taken_fraction(accelerators),
+        kernels_held_fraction=contention_fraction(accelerators),
     )

@@ -23,7 +23,7 @@ by a bound on G.
 
 A candidate is placed by trying all orders on all allocations (``GoalPlacer``): rates, egress and limits depend on both.
 On mixed pools every balance of every layout is tried as well (``EveryPlacement``); the balances themselves are those
-for speed (B1, B2). There the bound on T is that of ``mixed_fleets``. O2 and O3 say no more than C ≥ 0 and egress ≥ 0,
+for speed (B1, B2). There the bound on T is that of ``mixed_pools``. O2 and O3 say no more than C ≥ 0 and egress ≥ 0,
 because what the slowest rank computes and sends depends on the balance. Failure domains (C1) hold as they do for step
 time.
 """
@@ -42,11 +42,11 @@ from scaleacross.cost_models.spending import Spending, spending_of
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Flow, flows
 from scaleacross.cost_models.work import Work
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.bounded import Bounded
+from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.egress_pricing import EgressPricing
 from scaleacross.solvers.every_placement import EveryPlacement, balanced, placed_at
-from scaleacross.solvers.fleets import Fill, Fleet, shares
-from scaleacross.solvers.mixed_fleets import pricing_on
+from scaleacross.solvers.mixed_pools import bounder_on
 from scaleacross.solvers.place_parallelism import (
     ANYWHERE,
     Place,
@@ -56,7 +56,7 @@ from scaleacross.solvers.place_parallelism import (
     axes_of,
     orders_of,
 )
-from scaleacross.solvers.priced import Priced
+from scaleacross.solvers.pools import AcceleratorPool, Fill, shares
 from scaleacross.solvers.useful import UsefulShare
 from scaleacross.spec.job import ObjectiveName, counts_failures
 from scaleacross.spec.topology import Topology
@@ -100,7 +100,7 @@ class Measure:
 
     def bound(
         self,
-        fleet: Fleet,
+        pool: AcceleratorPool,
         num_accelerators: Floats,
         step_s: Floats,
         compute_s: Floats,
@@ -111,10 +111,10 @@ class Measure:
         step_s = step_s / share
         if self.spending is None:
             return step_s
-        held = self._cheapest(fleet, "step_per_s", num_accelerators) * step_s
+        held = self._cheapest(pool, "step_per_s", num_accelerators) * step_s
         if self.spending.sites is not None:
-            held = held + self.spending.sites.least_per_s(fleet.buildings, num_accelerators) * step_s
-        busy = self._cheapest(fleet, "compute_per_s", num_accelerators) * compute_s
+            held = held + self.spending.sites.least_per_s(pool.buildings, num_accelerators) * step_s
+        busy = self._cheapest(pool, "compute_per_s", num_accelerators) * compute_s
         return (held + busy + (egress if self.spending.pays_egress else 0.0)) / self.reference
 
     def share_bound(self, candidates: Candidates, bases: bool) -> Floats | float:
@@ -139,11 +139,11 @@ class Measure:
         """Convert a score to joules or currency units."""
         return score * self.reference
 
-    def _cheapest(self, fleet: Fleet, part: str, num_accelerators: Floats) -> Floats:
+    def _cheapest(self, pool: AcceleratorPool, part: str, num_accelerators: Floats) -> Floats:
         """Sum of the N least rates of the pool, (n,): piecewise linear and convex in N."""
         if self.spending is None:
             return np.zeros_like(num_accelerators)
-        rates = sorted((getattr(self.spending.rates[b.name], part), b.num_accelerators) for b in fleet.buildings)
+        rates = sorted((getattr(self.spending.rates[b.name], part), b.num_accelerators) for b in pool.buildings)
         sizes = np.cumsum([0, *(size for _, size in rates)])
         totals = np.cumsum([0.0, *(rate * size for rate, size in rates)])
         return np.interp(num_accelerators, sizes, totals)
@@ -165,7 +165,7 @@ class Goal:
 
     def bound(
         self,
-        fleet: Fleet,
+        pool: AcceleratorPool,
         candidates: Candidates,
         step_s: Floats,
         compute_s: Floats,
@@ -177,9 +177,9 @@ class Goal:
         refused = np.zeros(len(candidates), dtype=bool)
         for one, most in self.limits:
             share = one.share_bound(candidates, bases)
-            refused |= one.bound(fleet, number, step_s, compute_s, egress, share) > most * SLACK
+            refused |= one.bound(pool, number, step_s, compute_s, egress, share) > most * SLACK
         share = self.measure.share_bound(candidates, bases)
-        return np.where(refused, np.inf, self.measure.bound(fleet, number, step_s, compute_s, egress, share))
+        return np.where(refused, np.inf, self.measure.bound(pool, number, step_s, compute_s, egress, share))
 
     @property
     def falls_with_step_time(self) -> bool:
@@ -194,7 +194,7 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class GoalPricing(Pricing):
+class GoalBounder(Bounder):
     """Pricing whose bounds are scores of a goal; ``free_s`` stays the placement-free part of the step time.
 
     ``times`` has the bounds on step time and memory.
@@ -202,14 +202,14 @@ class GoalPricing(Pricing):
 
     goal: Goal
     egress: EgressPricing
-    times: Pricing
+    times: Bounder
 
     @classmethod
-    def towards(cls, goal: Goal, fleet: Fleet, problem: Problem) -> GoalPricing:
-        """The pricing of a goal on one accelerator pool."""
-        times = pricing_on(fleet, problem.job, problem.profile)
-        same = {f.name: getattr(times, f.name) for f in fields(Pricing)}
-        return cls(**same, goal=goal, egress=EgressPricing(fleet), times=times)
+    def towards(cls, goal: Goal, pool: AcceleratorPool, problem: Problem) -> GoalBounder:
+        """The bounder of a goal on one accelerator pool."""
+        times = bounder_on(pool, problem.job, problem.profile)
+        same = {f.name: getattr(times, f.name) for f in fields(Bounder)}
+        return cls(**same, goal=goal, egress=EgressPricing(pool), times=times)
 
     def room_bytes(self, headroom_fraction: float) -> float:
         """Memory per accelerator with the headroom left free, by ``times``."""
@@ -221,7 +221,7 @@ class GoalPricing(Pricing):
 
     def base_floor_s(self, bases: Candidates) -> Floats:
         """Lower bound on the scores of all candidates of a base, from the time of its layers alone, (n,)."""
-        return self.goal.bound(self.fleet, bases, self.times.base_floor_s(bases), np.zeros(len(bases)), bases=True)
+        return self.goal.bound(self.pool, bases, self.times.base_floor_s(bases), np.zeros(len(bases)), bases=True)
 
     def base_free_s(self, bases: Candidates) -> Floats:
         """Lower bound on the scores of all candidates of a base, from computation alone, (n,)."""
@@ -237,16 +237,18 @@ class GoalPricing(Pricing):
             return bound_s
         return self._of_bases(bases, self.times.base_estimate_s(bases, self.times.base_bound_s(bases)))
 
-    def coarse(self, candidates: Candidates) -> Priced:
+    def coarse(self, candidates: Candidates) -> Bounded:
         """The candidates with their work and the coarse bound on the score."""
         return self._scored(self.times.coarse(candidates), 0.0)
 
-    def tight(self, priced: Priced) -> Priced:
+    def tight(self, bounded: Bounded) -> Bounded:
         """The same candidates with the tight bound on the score."""
         # on a mixed pool what a rank sends depends on the balance, so only egress ≥ 0 is known (O3)
         pays = self.goal.pays_egress and self._of_one_type
-        egress = self.egress.least(self.volumes(priced.candidates, priced.work)) if pays else 0.0
-        timed = priced if self._of_one_type else self.times.coarse(priced.candidates)  # bounds of ``priced`` are scores
+        egress = self.egress.least(self.volumes(bounded.candidates, bounded.work)) if pays else 0.0
+        timed = (
+            bounded if self._of_one_type else self.times.coarse(bounded.candidates)
+        )  # bounds of ``bounded`` are scores
         return self._scored(self.times.tight(timed), egress)
 
     def score(self, candidates: Candidates, place: Place, step_s: float, busy_s: float, sent: Sequence[Flow]) -> float:
@@ -264,12 +266,12 @@ class GoalPricing(Pricing):
 
     def _of_bases(self, bases: Candidates, step_s: Floats) -> Floats:
         busy_s = compute_s(bases, self.work(bases)) if self._of_one_type else np.zeros(len(bases))
-        return self.goal.bound(self.fleet, bases, step_s, busy_s, bases=True)
+        return self.goal.bound(self.pool, bases, step_s, busy_s, bases=True)
 
-    def _scored(self, priced: Priced, egress: Floats | float) -> Priced:
-        busy_s = compute_s(priced.candidates, priced.work) if self._of_one_type else np.zeros(len(priced.bound_s))
-        of_time = partial(self.goal.bound, self.fleet, priced.candidates, compute_s=busy_s, egress=egress)
-        return replace(priced, bound_s=of_time(priced.bound_s), estimate_s=of_time(priced.estimate_s))
+    def _scored(self, bounded: Bounded, egress: Floats | float) -> Bounded:
+        busy_s = compute_s(bounded.candidates, bounded.work) if self._of_one_type else np.zeros(len(bounded.bound_s))
+        of_time = partial(self.goal.bound, self.pool, bounded.candidates, compute_s=busy_s, egress=egress)
+        return replace(bounded, bound_s=of_time(bounded.bound_s), estimate_s=of_time(bounded.estimate_s))
 
 
 def compute_s(candidates: Candidates, work: Work) -> Floats:
@@ -280,26 +282,26 @@ def compute_s(candidates: Candidates, work: Work) -> Floats:
 
 @dataclass
 class GoalPlacer(Placer):
-    """Places candidates by their score. ``communication_s`` of its decisions is the score minus ``Priced.free_s``."""
+    """Places candidates by their score. ``communication_s`` of its decisions is the score minus ``Bounded.free_s``."""
 
     @property
-    def goal_pricing(self) -> GoalPricing:
-        """The pricing, with its goal.
+    def goal_bounder(self) -> GoalBounder:
+        """The bounder, with its goal.
 
         Raises:
-            ValueError: the pricing has no goal.
+            ValueError: the bounder has no goal.
         """
-        if not isinstance(self.pricing, GoalPricing):
+        if not isinstance(self.bounder, GoalBounder):
             raise ValueError("a GoalPlacer needs a GoalPricing")
-        return self.pricing
+        return self.bounder
 
     def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
         """The placement with the least score among those within the limits; None when there is none. All are tried.
 
-        ``cutoff_s`` is a score minus ``Priced.free_s``, like ``communication_s``; placements at or above it are left
+        ``cutoff_s`` is a score minus ``Bounded.free_s``, like ``communication_s``; placements at or above it are left
         out.
         """
-        volumes = self.pricing.volumes(candidates, work)
+        volumes = self.bounder.volumes(candidates, work)
         free_s, busy_s = float(placement_free_s(volumes)[0]), float(compute_s(candidates, work)[0])
         sent = flows(volumes)
         best: PlacementDecision | None = None
@@ -311,7 +313,7 @@ class GoalPlacer(Placer):
                 return best and replace(best, complete=False)
             fill, order = place
             step_s = free_s + self.exposed_s(candidates, work, fill, order)
-            score = self.goal_pricing.score(candidates, place, step_s, busy_s, sent)
+            score = self.goal_bounder.score(candidates, place, step_s, busy_s, sent)
             if score < least:
                 best, least = PlacementDecision(order, fill, score - free_s, complete=True), score
         return best
@@ -326,7 +328,7 @@ class GoalPlacer(Placer):
             return []
         bounds = free_s + self.bounds_s(candidates, work, orders, fills)
         places = [(fill, (*idle, *order)) for fill in fills for order in orders]
-        measure = self.goal_pricing.goal.measure
+        measure = self.goal_bounder.goal.measure
         floors = [
             (measure.exact(place[0], bound, busy_s, 0.0, measure.share(candidates, place)), place)
             for place, bound in zip(places, bounds.ravel().tolist(), strict=True)
@@ -340,10 +342,10 @@ class BalancedGoalPlacer(EveryPlacement):
 
     def place(self, candidates: Candidates, work: Work, wanted: Wanted = ANYWHERE) -> PlacementDecision | None:
         """The placement and balance with the least score within the limits; None when there is none. All are tried."""
-        pricing = self.pricing
-        if not isinstance(pricing, GoalPricing):
+        bounder = self.bounder
+        if not isinstance(bounder, GoalBounder):
             raise ValueError("a BalancedGoalPlacer needs a GoalPricing")
-        measure, best_score, best = pricing.goal.measure, np.inf, None
+        measure, best_score, best = bounder.goal.measure, np.inf, None
         for trial in self._balanced(candidates, wanted.among(orders_of(candidates))):
             balance = trial.balance
             decision = balanced(candidates.decision(0), balance)
@@ -354,15 +356,15 @@ class BalancedGoalPlacer(EveryPlacement):
                 if wanted.stop() or floor >= best_score:
                     continue
                 cost = self.on(fill).cost(placed_at(decision, place))
-                score = pricing.score(candidates, place, cost.cost.step_s, cost.cost.compute_s, cost.sent)
+                score = bounder.score(candidates, place, cost.cost.step_s, cost.cost.compute_s, cost.sent)
                 if score < best_score:
                     best_score, best = score, PlacementDecision(order, fill, 0.0, complete=True, balance=balance)
-        free_s = float(placement_free_s(pricing.volumes(candidates, work))[0])
+        free_s = float(placement_free_s(bounder.volumes(candidates, work))[0])
         return best and replace(best, communication_s=best_score - free_s, complete=not wanted.stop())
 
 
-def goal_placer(goal: Goal, problem: Problem, fleet: Fleet) -> Placer:
+def goal_placer(goal: Goal, problem: Problem, pool: AcceleratorPool) -> Placer:
     """The placer of a goal for ``joint.search``."""
-    one_type = len(fleet.accelerators) == 1
+    one_type = len(pool.accelerators) == 1
     placer = GoalPlacer if one_type and problem.job.failure_domains is None else BalancedGoalPlacer
-    return placer(fleet, GoalPricing.towards(goal, fleet, problem))
+    return placer(pool, GoalBounder.towards(goal, pool, problem))

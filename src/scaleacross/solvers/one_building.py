@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scaleacross.solvers.bounds import fastest_building
-from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.place_parallelism import Placer
+from scaleacross.solvers.pools import AcceleratorPool
 from scaleacross.solvers.search_state import Placed, Search
 from scaleacross.solvers.work_limit import another
 from scaleacross.spec.topology import Region, Topology
@@ -34,7 +34,7 @@ MANY_CANDIDATES: Final = 10_000_000
 Then that search is left out, unless the limit ended the search over all. Larger full spaces begin with ``quick_space``.
 """
 
-PlacerOn = Callable[[Problem, Fleet], Placer]
+PlacerOn = Callable[[Problem, AcceleratorPool], Placer]
 
 
 class OneBuilding(NamedTuple):
@@ -85,7 +85,7 @@ class InOneBuilding:
 
 def _fastest_in(state: Search, building: str) -> Placed | None:
     """The fastest candidate that the whole search has placed inside one building; None if there is none."""
-    inside = (placed for placed in state.pool if {name for name, _ in placed.placement.fill} == {building})
+    inside = (placed for placed in state.remembered if {name for name, _ in placed.placement.fill} == {building})
     return min(inside, key=lambda placed: placed.step_s, default=None)
 
 

@@ -33,8 +33,8 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints
+from scaleacross.solvers.bounded import Bounded
 from scaleacross.solvers.place_parallelism import Placer
-from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Search
 from scaleacross.spec.job import Job
@@ -49,8 +49,8 @@ TRIED: Final = 16
 
 def space_on(state: Search, placer: Placer) -> SearchSpace:
     """The space that is searched on the placer's pool, with every policy enumerated."""
-    problem, fleet = state.problem, placer.fleet
-    return SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit, by_stage=placer.by_stage)
+    problem, pool = state.problem, placer.pool
+    return SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit, by_stage=placer.by_stage)
 
 
 def narrowed(space: SearchSpace) -> SearchSpace:
@@ -78,22 +78,22 @@ def closed(space: SearchSpace, candidates: Candidates, refusals: Refusals) -> Ca
     return space.expressed(rows.take(whole), ("base", "split"), refusals)
 
 
-def promising(state: Search, priced: Priced, placer: Placer, most: int) -> Priced:
+def promising(state: Search, bounded: Bounded, placer: Placer, most: int) -> Bounded:
     """At most ``most`` candidates with the tight bound to place first: the rows, or the best of a few blocks."""
-    if not priced.candidates.policy_open.any():
-        return priced
-    few = priced.candidates.take(np.argsort(priced.estimate_s, kind="stable")[:TRIED])
+    if not bounded.candidates.policy_open.any():
+        return bounded
+    few = bounded.candidates.take(np.argsort(bounded.estimate_s, kind="stable")[:TRIED])
     rows = closed(space_on(state, placer), few, Refusals())
-    rows = rows.take(placer.pricing.needed_bytes(rows) <= placer.pricing.capacity_bytes)
-    found = placer.pricing.coarse(rows)
-    return placer.pricing.tight(found.take(np.argsort(found.estimate_s, kind="stable")[:most]))
+    rows = rows.take(placer.bounder.needed_bytes(rows) <= placer.bounder.capacity_bytes)
+    found = placer.bounder.coarse(rows)
+    return placer.bounder.tight(found.take(np.argsort(found.estimate_s, kind="stable")[:most]))
 
 
-def in_parts(state: Search, blocks: Sequence[tuple[Priced, Placer]]) -> Iterator[list[tuple[Priced, Placer]]]:
+def in_parts(state: Search, blocks: Sequence[tuple[Bounded, Placer]]) -> Iterator[list[tuple[Bounded, Placer]]]:
     """Yield the candidates of blocks that fit and may win, with their coarse bounds; least bound of a block first."""
-    owner = np.repeat(np.arange(len(blocks)), [len(priced.bound_s) for priced, _ in blocks])
-    row = np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(len(priced.bound_s)) for priced, _ in blocks)])
-    bounds: Floats = np.concatenate([np.zeros(0), *(priced.bound_s for priced, _ in blocks)])
+    owner = np.repeat(np.arange(len(blocks)), [len(bounded.bound_s) for bounded, _ in blocks])
+    row = np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(len(bounded.bound_s)) for bounded, _ in blocks)])
+    bounds: Floats = np.concatenate([np.zeros(0), *(bounded.bound_s for bounded, _ in blocks)])
     counts = np.concatenate(
         [np.zeros(0, dtype=np.int64), *(stands_for(state.problem.job, p.candidates) for p, _ in blocks)]
     )
@@ -109,14 +109,14 @@ def in_parts(state: Search, blocks: Sequence[tuple[Priced, Placer]]) -> Iterator
         state.tell("closing", min(start + together, len(order)), len(order))
 
 
-def _closed_block(state: Search, block: tuple[Priced, Placer], rows: Ints) -> tuple[Priced, Placer]:
+def _closed_block(state: Search, block: tuple[Bounded, Placer], rows: Ints) -> tuple[Bounded, Placer]:
     """The candidates that the ``rows`` of a block stand for, which fit and may win."""
-    priced, placer = block
-    pricing = placer.pricing
-    candidates = closed(space_on(state, placer), priced.candidates.take(rows), state.refusals)
+    bounded, placer = block
+    bounder = placer.bounder
+    candidates = closed(space_on(state, placer), bounded.candidates.take(rows), state.refusals)
     one_each = np.ones(len(candidates), dtype=np.int64)
     fits = state.fit(
-        pricing, pricing.needed_bytes(candidates), lambda some: pricing.coarse(candidates.take(some)).bound_s, one_each
+        bounder, bounder.needed_bytes(candidates), lambda some: bounder.coarse(candidates.take(some)).bound_s, one_each
     )
-    found = pricing.coarse(candidates.take(fits))
+    found = bounder.coarse(candidates.take(fits))
     return found.take(state.keep(found.bound_s)), placer

@@ -1,6 +1,6 @@
 """Place the axes of candidates: which axis varies fastest over the devices, how many devices of each building.
 
-Sets          A  axes of degree > 1;  Π  their orders, 5! at most;  J  allocations (``fleets``), finite for any pool
+Sets          A  axes of degree > 1;  Π  their orders, 5! at most;  J  allocations (``pools``), finite for any pool
 Variables     π ∈ Π  order of the axes, fastest first;  j ∈ J  allocation
 Parameters    c[j,S,a]    serial seconds of axis a when exactly the axes in S are faster and allocation j is used
               t[j,S,a,w]  seconds that axis a adds to window w (``overlap.windows``) in the same place
@@ -40,9 +40,9 @@ from scaleacross.cost_models.work import Work
 from scaleacross.solvers.arcs import added_s, sets_before
 from scaleacross.solvers.balance import Balance
 from scaleacross.solvers.beyond import Beyond
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.fixed_placement import FixedPlacement
-from scaleacross.solvers.fleets import Fill, Fleet
+from scaleacross.solvers.pools import AcceleratorPool, Fill
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import axis_orders
 
@@ -87,7 +87,7 @@ class Wanted:
         stop: called before every exact step time. Once it is true, the best so far is returned as not complete (None if
             there is none).
         left: called with a bound on the communication of placements left out because their estimate
-            (``Priced.estimate_s``) is not below ``cutoff_s``, or because ``patience`` ended. None: no placement is left
+            (``Bounded.estimate_s``) is not below ``cutoff_s``, or because ``patience`` ended. None: no placement is left
             out.
         patience: consecutive exact step times without an improvement, after which the rest of a block of allocations
             and orders is left out. Each further block, which resembles this one, gets half of it. Used only with
@@ -118,8 +118,8 @@ class Placer:
     """
 
     least_stages: ClassVar[int] = 1
-    fleet: Fleet
-    pricing: Pricing
+    pool: AcceleratorPool
+    bounder: Bounder
     _placed: dict[Fill, FixedPlacement] = field(default_factory=dict)
     _fills: dict[Degrees, list[Fill]] = field(default_factory=dict)
     _known: KnownReplicas = field(default_factory=KnownReplicas)
@@ -165,12 +165,12 @@ class Placer:
     def exposed_s(
         self, candidates: Candidates, work: Work, fill: Fill, order: AxisOrder, cutoff_s: float = np.inf
     ) -> float:
-        """Exact seconds that one placement of a single candidate adds to ``Priced.free_s``.
+        """Exact seconds that one placement of a single candidate adds to ``Bounded.free_s``.
 
         The result is inf where pipeline and optimizer alone add ``cutoff_s`` or more.
         """
         placed = self.on(fill)
-        free_s = float(placement_free_s(self.pricing.volumes(candidates, work))[0])
+        free_s = float(placement_free_s(self.bounder.volumes(candidates, work))[0])
         limits = free_s + cutoff_s, float(work.optimizer_s[0])
         return placed.step_s(placed.placed(candidates, 0, order), self._known, *limits) - free_s
 
@@ -186,9 +186,9 @@ class Placer:
     def on(self, fill: Fill) -> FixedPlacement:
         """Step times on one allocation, remembered."""
         if fill not in self._placed:
-            pricing = self.pricing
-            network = searched_network(pricing.job, pricing.accelerators)
-            self._placed[fill] = FixedPlacement.of(self.fleet, fill, pricing.job, pricing.profile, network)
+            bounder = self.bounder
+            network = searched_network(bounder.job, bounder.accelerators)
+            self._placed[fill] = FixedPlacement.of(self.pool, fill, bounder.job, bounder.profile, network)
         return self._placed[fill]
 
     def levels(self, fill: Fill) -> Levels:
@@ -199,13 +199,13 @@ class Placer:
         """The allocations that hold a single candidate, remembered by degrees."""
         degrees = candidates.decision(0).degrees
         if degrees not in self._fills:
-            self._fills[degrees] = self.fleet.fills_of(degrees)
+            self._fills[degrees] = self.pool.fills_of(degrees)
         return self._fills[degrees]
 
     def _promising(self, candidates: Candidates, work: Work, cutoff_s: float) -> dict[AxisOrder, float]:
         """The axis orders whose lower bound for any allocation is below the cutoff, each with that bound in seconds."""
         orders = orders_of(candidates)
-        bounds = self.pricing.order_bounds_s(candidates, work, orders)[:, 0].tolist() if orders[0] else [-np.inf]
+        bounds = self.bounder.order_bounds_s(candidates, work, orders)[:, 0].tolist() if orders[0] else [-np.inf]
         return {order: bound for order, bound in zip(orders, bounds, strict=True) if bound < cutoff_s}
 
     def bounds_s(
@@ -217,7 +217,7 @@ class Placer:
     def _figures_s(
         self, candidates: Candidates, work: Work, orders: Sequence[AxisOrder], fills: Sequence[Fill]
     ) -> tuple[Floats, Floats]:
-        """Lower bounds as in ``bounds_s``, and estimates (``Priced.estimate_s``), each (fills, orders)."""
+        """Lower bounds as in ``bounds_s``, and estimates (``Bounded.estimate_s``), each (fills, orders)."""
         parts = []
         for axis in orders[0]:
             sets, of_order = sets_before(orders, axis)
@@ -225,8 +225,8 @@ class Placer:
             parts.append(self.arcs(candidates, work, axis, sets, fills).take(at))
         if not parts:
             return np.zeros((len(fills), len(orders))), np.zeros((len(fills), len(orders)))
-        volumes, over = self.pricing.volumes(candidates, work), windows(candidates, work)
-        early, shards = self.pricing.early(volumes), LeastPasses.of(volumes)
+        volumes, over = self.bounder.volumes(candidates, work), windows(candidates, work)
+        early, shards = self.bounder.early(volumes), LeastPasses.of(volumes)
         estimates = added_s(parts, over, None, shards).reshape(len(fills), len(orders))
         bounds = estimates if early is None else added_s(parts, over, early, shards).reshape(len(fills), len(orders))
         return bounds, estimates
@@ -242,12 +242,12 @@ class Placer:
         """c and t of one axis of a single candidate, one row per allocation and set of faster axes."""
         places = list(product(fills, subsets))
         copies = np.zeros(len(places), dtype=np.int64)
-        volumes = self.pricing.volumes(candidates.take(copies), work.take(copies))
+        volumes = self.bounder.volumes(candidates.take(copies), work.take(copies))
         shapes = [self._axis_shapes(candidates, axis, faster, fill) for fill, faster in places]
         links = stacked_links([self.on(fill).levels for fill, _ in places])
         stacked = [stacked_shapes(column) for column in zip(*shapes, strict=True)]
         expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
-        network = searched_network(self.pricing.job, self.pricing.accelerators)
+        network = searched_network(self.bounder.job, self.bounder.accelerators)
         least = None if axis not in WAITED else (self._least(candidates, axis, stacked[-1], places), links)
         return axis_terms(axis, volumes, stacked[0], links, expert, ep, network=network, least=least)
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.solvers.beyond import Beyond, Pipeline, pipelines_of
+from scaleacross.solvers.bounded import Bounded
 from scaleacross.solvers.place_parallelism import Placer
-from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_state import Search
 
 PATIENCE: Final = 128
@@ -29,7 +29,7 @@ PATIENCE: Final = 128
 All that may be faster must be placed anyway, and a limit then leaves a smaller gap.
 """
 
-Block = tuple[Priced, Placer]
+Block = tuple[Bounded, Placer]
 
 
 def place_survivors(state: Search, blocks: Sequence[Block], most: int | None = None) -> None:
@@ -40,10 +40,10 @@ def place_survivors(state: Search, blocks: Sequence[Block], most: int | None = N
     Args:
         most: place only so many, by estimates, for an early incumbent; None: all that may be below it.
     """
-    rows = [(block, row) for block, (priced, _) in enumerate(blocks) for row in range(len(priced.bound_s))]
-    estimates = np.concatenate([np.zeros(0), *(priced.estimate_s for priced, _ in blocks)])
-    bounds = np.concatenate([np.zeros(0), *(priced.bound_s for priced, _ in blocks)])
-    pipelines = [one for priced, _ in blocks for one in pipelines_of(priced.candidates)]
+    rows = [(block, row) for block, (bounded, _) in enumerate(blocks) for row in range(len(bounded.bound_s))]
+    estimates = np.concatenate([np.zeros(0), *(bounded.estimate_s for bounded, _ in blocks)])
+    bounds = np.concatenate([np.zeros(0), *(bounded.bound_s for bounded, _ in blocks)])
+    pipelines = [one for bounded, _ in blocks for one in pipelines_of(bounded.candidates)]
     took: dict[int, float] = {}
     for done, (index, expected_s) in enumerate(islice(in_turn(estimates, pipelines, took), most)):
         if expected_s >= state.target_s or state.out_of_time:
@@ -109,6 +109,6 @@ def _place(
     state: Search, blocks: Sequence[Block], at: tuple[int, int], left: Callable[[float], None] | None = None
 ) -> float:
     """Place row ``at[1]`` of block ``at[0]``; its step time in seconds, or the incumbent's if it is not faster."""
-    priced, placer = blocks[at[0]]
-    placed = state.place(priced, at[1], placer, below_s=state.incumbent_s, in_time=True, left=left)
+    bounded, placer = blocks[at[0]]
+    placed = state.place(bounded, at[1], placer, below_s=state.incumbent_s, in_time=True, left=left)
     return state.incumbent_s if placed is None else placed.step_s

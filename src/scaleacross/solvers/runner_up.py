@@ -21,11 +21,11 @@ from typing import Any, Final
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.solvers.alternatives import why_slower
 from scaleacross.solvers.every_placement import EveryPlacement
-from scaleacross.solvers.fleets import Fleet, fleets, shares
 from scaleacross.solvers.joint import search
-from scaleacross.solvers.mixed_fleets import pricing_on
+from scaleacross.solvers.mixed_pools import bounder_on
 from scaleacross.solvers.network_of_plan import Networked, with_network
 from scaleacross.solvers.place_parallelism import PlacementDecision
+from scaleacross.solvers.pools import AcceleratorPool, pools, shares
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
 from scaleacross.solvers.search_state import decision_of
 from scaleacross.spec.explanation import RunnerUp
@@ -118,7 +118,7 @@ def _lacking(job: Job, field: str, value: Any) -> Job | None:
 
 def _values(problem: Problem, axis: str) -> Sequence[int]:
     """Values of an axis in the search space on all accelerators."""
-    whole = fleets(problem.topology)[0]
+    whole = pools(problem.topology)[0]
     free = problem.job.model_copy(update={"degrees": DegreeRequest()})
     space = SearchSpace(free, problem.profile, problem.topology.num_accelerators, whole.unit)
     if axis in ("tp", "cp", "pp"):
@@ -178,8 +178,8 @@ def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> It
     placement = decision.placement
     if placement is None:
         raise ValueError("the decision has no placement")
-    fleet = _fleet_of(problem, placement)
-    placer = EveryPlacement(fleet, pricing_on(fleet, problem.job, problem.profile))
+    pool = _pool_of(problem, placement)
+    placer = EveryPlacement(pool, bounder_on(pool, problem.job, problem.profile))
     every = [placed for _, placed in sorted(placer.every_of(decision), key=lambda entry: entry[0])]
     active = [axis for axis in GRID_AXES if decision.degrees.of(axis) > 1]
     order, fill = _order(placement.axis_order, decision), placement.fill
@@ -206,10 +206,10 @@ def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> It
         yield rival(f"reach of {axis}", level, lambda p, level=level, reach=reach: reach(p) != level, reach)  # type: ignore[misc]
 
 
-def _fleet_of(problem: Problem, placement: Placement) -> Fleet:
+def _pool_of(problem: Problem, placement: Placement) -> AcceleratorPool:
     """The accelerator pool with the types of the placement."""
     used = {problem.topology.building(share.building).accelerator.name for share in placement.fill}
-    return next(fleet for fleet in fleets(problem.topology) if {a.name for a in fleet.accelerators} == used)
+    return next(pool for pool in pools(problem.topology) if {a.name for a in pool.accelerators} == used)
 
 
 def _order(axis_order: Sequence[str], decision: Decision) -> str:

@@ -13,10 +13,10 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.machine_code import without_compiling
-from scaleacross.solvers.candidates import Pricing
-from scaleacross.solvers.fleets import shares
+from scaleacross.solvers.bounded import Bounded
+from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, Wanted, never
-from scaleacross.solvers.priced import Priced
+from scaleacross.solvers.pools import shares
 from scaleacross.solvers.search_space import Refusals
 from scaleacross.solvers.work_limit import WorkClock, count_one
 from scaleacross.spec.parallelism import GridAxis
@@ -35,7 +35,7 @@ class Placed:
 
     step_s: float
     candidates: Candidates
-    priced: Priced
+    bounded: Bounded
     placement: PlacementDecision
     placer: Placer
     brought: bool = False
@@ -61,7 +61,7 @@ class Search:
     began: float = field(init=False)
     started: float = field(default_factory=time.perf_counter)
     best: Placed | None = None
-    pool: list[Placed] = field(default_factory=list)
+    remembered: list[Placed] = field(default_factory=list)
     refusals: Refusals = field(default_factory=Refusals)
     num_candidates: int = 0
     several_stages: bool = False
@@ -84,7 +84,7 @@ class Search:
     The chunks of one rank are as equal as possible.
     """
     bound_violation_s: float = 0.0
-    unbounded: list[tuple[Priced, Pricing]] = field(default_factory=list)
+    unbounded: list[tuple[Bounded, Bounder]] = field(default_factory=list)
     """Candidates whose coarse bound is below the bound of the whole search."""
     left_out: list[str] = field(default_factory=list)
     """Parts that the searched space and its bound exclude, and how to have them searched."""
@@ -160,14 +160,14 @@ class Search:
         self.drop(bounds_s[~below], None if counts is None else counts[~below])
         return below
 
-    def fit(self, pricing: Pricing, needed_bytes: Floats, bounds_s: Callable[[Ints], Floats], counts: Ints) -> Bools:
+    def fit(self, bounder: Bounder, needed_bytes: Floats, bounds_s: Callable[[Ints], Floats], counts: Ints) -> Bools:
         """Which rows fit in memory, (n,), ``counts`` candidates each.
 
         ``bounds_s`` gives the bounds of rows that only the job's headroom rules out, for ``spec.plan.Headroom``.
         """
-        fits: Bools = needed_bytes <= pricing.capacity_bytes
+        fits: Bools = needed_bytes <= bounder.capacity_bytes
         self.num_too_large += int(counts[~fits].sum())
-        rows = np.flatnonzero(~fits & (needed_bytes <= pricing.room_bytes(0.0)))
+        rows = np.flatnonzero(~fits & (needed_bytes <= bounder.room_bytes(0.0)))
         if len(rows):
             self.num_headroom += int(counts[rows].sum())
             self.headroom_bound_s = min(self.headroom_bound_s, float(bounds_s(rows).min()))
@@ -186,7 +186,7 @@ class Search:
 
     def place(
         self,
-        priced: Priced,
+        bounded: Bounded,
         row: int,
         placer: Placer,
         slowest_axis: GridAxis | None = None,
@@ -206,7 +206,7 @@ class Search:
                 bound.
         """
         count_one(self.clock)  # a candidate counts as work even if its bounds rule out every placement
-        one = priced.take(np.array([row]))
+        one = bounded.take(np.array([row]))
         free_s, bound_s = float(one.free_s[0]), float(one.bound_s[0])
         if enough_s is None:
             enough_s = bound_s * (1 + min(ENOUGH, self.gap_tolerance)) - free_s
@@ -236,7 +236,7 @@ class Search:
 
     def remember(self, placed: Placed) -> Placed:
         """Remember a placed candidate, which becomes the incumbent if it is the fastest."""
-        self.pool.append(placed)
+        self.remembered.append(placed)
         if placed.step_s < self.incumbent_s:
             self.best = placed
         return placed

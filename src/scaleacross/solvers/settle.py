@@ -83,7 +83,7 @@ def _with_best_network(
     found: tuple[Placed, Networked] | None = None
     refused: InfeasibleError | None = None
     late = 0
-    others = [] if alone else [one for one in sorted(state.pool, key=lambda one: one.step_s) if one is not best]
+    others = [] if alone else [one for one in sorted(state.remembered, key=lambda one: one.step_s) if one is not best]
     for placed in (best, *others):
         if found is not None and placed.step_s >= found[1].cost.cost.step_s * (1 - TOLERANCE):
             break

@@ -2,7 +2,7 @@
 
 The embedding, the head and layers of several types make stages with equal numbers of layers unequal in time. So a
 candidate with a pipeline also gets the split of ``partition_stages``, which is exact for its times and memory. Its
-bounds are those of ``mixed_fleets``, which hold however layers are split. They are no tighter than the mean load of a
+bounds are those of ``mixed_pools``, which hold however layers are split. They are no tighter than the mean load of a
 rank and its least warm-up and cool-down.
 """
 
@@ -21,22 +21,22 @@ from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
 from scaleacross.solvers.every_placement import EveryPlacement
-from scaleacross.solvers.fleets import Fleet
-from scaleacross.solvers.mixed_fleets import MixedPricing, of_one_type
+from scaleacross.solvers.mixed_pools import MixedBounder, of_one_type
 from scaleacross.solvers.place_parallelism import ANYWHERE, AxisOrder, PlacementDecision, Wanted, axes_of, orders_of
+from scaleacross.solvers.pools import AcceleratorPool
 from scaleacross.spec.job import Job
 from scaleacross.spec.recomputation import RECOMPUTES, rerun_period
 from scaleacross.workloads.layer_profile import ModelProfile
 
 
 def uneven_placers(
-    fleets: Iterable[Fleet], job: Job, profile: ModelProfile, incumbent_s: Callable[[], float]
+    pools: Iterable[AcceleratorPool], job: Job, profile: ModelProfile, incumbent_s: Callable[[], float]
 ) -> list[UnevenLayers]:
     """The placers of unequal stages, one for every pool of one type; mixed pools balance by type (``balance``)."""
     return [
-        UnevenLayers(fleet, MixedPricing.on(fleet, job, profile), incumbent_s=incumbent_s)
-        for fleet in fleets
-        if len(fleet.accelerators) == 1
+        UnevenLayers(pool, MixedBounder.on(pool, job, profile), incumbent_s=incumbent_s)
+        for pool in pools
+        if len(pool.accelerators) == 1
     ]
 
 
@@ -62,7 +62,7 @@ class UnevenLayers(EveryPlacement):
         orders = orders_of(candidates)
         if not np.isfinite(cutoff_s):
             return dict.fromkeys(orders, -np.inf)
-        balancer, mixed, known = self._balancer(candidates), self.pricing, of_one_type(self.pricing)
+        balancer, mixed, known = self._balancer(candidates), self.bounder, of_one_type(self.bounder)
         degrees, idle = candidates.decision(0).degrees, axes_of(candidates)[1]
         layouts = (self._layout(degrees, (fill, (*idle, *orders[0]))) for fill in self.fills_of(candidates))
         balances = next(filter(None, (list(self._balances(balancer, layout)) for layout in layouts)), [])

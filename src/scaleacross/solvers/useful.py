@@ -28,7 +28,7 @@ from scaleacross.cost_models.goodput import fault_model, recovering
 from scaleacross.cost_models.goodput.recovery import recovery_times
 from scaleacross.cost_models.goodput.share import best_interval_s, most_useful_share, stop_rate, useful_share
 from scaleacross.cost_models.goodput.strikes import Laid, fewest_strikes
-from scaleacross.solvers.fleets import Fill, shares
+from scaleacross.solvers.pools import Fill, shares
 from scaleacross.solvers.search_space import divisors
 from scaleacross.spec.goodput import FaultModel
 from scaleacross.spec.parallelism import Degrees, GridAxis

@@ -10,7 +10,7 @@ class Progress:
     """A snapshot of the search.
 
     Attributes:
-        stage: ``enumerating``, ``pricing`` or ``placing`` (prefixed by ``one building:`` for that search); ``moving
+        stage: ``enumerating``, ``bounding`` or ``placing`` (prefixed by ``one building:`` for that search); ``moving
             layers``; ``ordering`` a pipeline step; ``replaying`` tasks.
         done: candidates handled in this stage, or orders found when ordering.
         total: candidates of this stage, None while unknown.

@@ -1,4 +1,4 @@
-"""Builds the step graph: work and messages of every rank class, and all waits. ``simulation.replay`` calls it.
+"""Builds the step graph: work and messages of every rank class, and all waits. ``simulation.step_run`` calls it.
 
 A rank class runs its pipeline actions in the order of the plan. An action computes its layers one by one or, where
 nothing happens between them, all at once (``layers``). Concurrent with computation are:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, accelerator_types, build_levels
-from scaleacross.cost_models.plan_cost import PlanCost, layers_per_stage, plan_cost, replayed_work
+from scaleacross.cost_models.plan_cost import PlanCost, layers_per_stage, plan_cost, simulated_work
 from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
@@ -110,7 +110,7 @@ def verify(plan: Plan, errors: StepErrors | None = None) -> None:
         shapes, layout = counted_shapes(topology, plan.decision), counted_layout(topology, plan.decision)
         cost = _priced(problem, plan.decision, shapes, layout)
         used = accelerator_types([problem.topology.building(share.building) for share in plan.placement.fill])
-        work = replayed_work(problem.job, problem.profile, problem.topology, plan.decision)
+        work = simulated_work(problem.job, problem.profile, problem.topology, plan.decision)
         memory = counted_memory(problem, plan.decision, layout)
         wrong = list(v3_memory(plan.memory, memory, TOLERANCE))
         # settings that a user supplies may use the headroom: ``evaluate`` notes it

@@ -21,7 +21,7 @@ from scaleacross.cost_models.embedding.sample_balance import sample_sharings
 from scaleacross.cost_models.embedding.tiers import RankRates, Setting, table_options
 from scaleacross.cost_models.embedding.torchrec import TorchRecMachine, torchrec_options
 from scaleacross.cost_models.levels import build_levels
-from scaleacross.cost_models.network.drivers import taken_fraction
+from scaleacross.cost_models.network.drivers import contention_fraction
 from scaleacross.errors import InputError
 from scaleacross.spec.exchange_codec import TableCodec
 from scaleacross.spec.network_choice import Driver
@@ -212,7 +212,7 @@ def embedding_problem(
     sizes_s = start_s(ranks.groups, _SIZE_BYTES * len(own)) if codecs else 0.0
     sharding = ShardingProblem(tables, options, fleet)
     started_s, accelerators = exchange.start_s + sizes_s, [building.accelerator for building, _ in own]
-    taken = taken_fraction(accelerators), taken_fraction(accelerators, driver)
+    taken = contention_fraction(accelerators), contention_fraction(accelerators, driver)
     return EmbeddingProblem(
         job, sharding, num_groups, replicas, top_s, started_s, bottom_s, all_reduce_s, samples, taken
     )

@@ -44,7 +44,7 @@ def slowdown(driver: Driver, num_held: int, num_multiprocessors: int) -> float:
     return float(1 / (1 - held_fraction(held_by(driver, num_held), num_multiprocessors)) - 1)
 
 
-def taken_fraction(accelerators: Sequence[Accelerator], driver: Driver = "multiprocessors") -> float:
+def contention_fraction(accelerators: Sequence[Accelerator], driver: Driver = "multiprocessors") -> float:
     """Share of their speed that products lose while a driver's collective runs, on the type that loses most."""
     return max(
         float(held_fraction(held_by(driver, one.collective_multiprocessors), one.num_multiprocessors))
@@ -52,9 +52,9 @@ def taken_fraction(accelerators: Sequence[Accelerator], driver: Driver = "multip
     )
 
 
-def least_taken_fraction(accelerators: Sequence[Accelerator], drivers: Iterable[Driver]) -> float:
-    """Least ``taken_fraction`` among the allowed drivers."""
-    return min(taken_fraction(accelerators, driver) for driver in drivers)
+def least_contention_fraction(accelerators: Sequence[Accelerator], drivers: Iterable[Driver]) -> float:
+    """Least ``contention_fraction`` among the allowed drivers."""
+    return min(contention_fraction(accelerators, driver) for driver in drivers)
 
 
 class Drives(NamedTuple):
@@ -72,8 +72,8 @@ class Drives(NamedTuple):
     def of(cls, accelerators: Sequence[Accelerator]) -> Drives:
         """Figures of the slowest of several types."""
         rates = [one.host.relay_bytes_per_s for one in accelerators if one.host is not None]
-        kernels = taken_fraction(accelerators)
-        share = taken_fraction(accelerators, "copy_engines") / kernels if kernels else 1.0
+        kernels = contention_fraction(accelerators)
+        share = contention_fraction(accelerators, "copy_engines") / kernels if kernels else 1.0
         return cls(min(rates) if rates and len(rates) == len(accelerators) else None, share)
 
     def held_share(self, driver: Driver) -> float:

@@ -38,7 +38,7 @@ def play(
 
 
 @compiled
-def play_beside(
+def play_with_traffic(
     rank: Ints,
     needs: Ints,
     fills: Ints,

@@ -36,7 +36,7 @@ class Actions:
         link_s: seconds for which F, B, I and W keep links busy that all ranks share, (4, p·v); None: there are none.
         states: gradients and parameters that share these links, if any.
         waits: layers that wait for messages on these links, if any.
-        beside: traffic over links of each rank's own, if any.
+        own_traffic: traffic over links of each rank's own, if any.
     """
 
     schedule: ScheduleName
@@ -55,7 +55,7 @@ class Actions:
     link_s: Floats | None = None
     states: States | None = None
     waits: MessageWaits | None = None
-    beside: OwnTraffic | None = None
+    own_traffic: OwnTraffic | None = None
 
     @property
     def total_s(self) -> float:
@@ -68,7 +68,7 @@ class Actions:
 
         Timed, or in closed form (earliest starts, latest ends) for single chunks, whole backwards and no shared links.
         """
-        if self.num_chunks > 1 or self.splits or self.order is not None or self.link_s is not None or self.beside:
+        if self.num_chunks > 1 or self.splits or self.order is not None or self.link_s is not None or self.own_traffic:
             return _ends(self)
         return chained_ends(self.forward_s, self.backward_s, np.sum(self.between_stages(), axis=0))
 
@@ -94,10 +94,16 @@ class Actions:
             *links,
             *(self.states or ()),
             *(self.waits or ()),
-            *(self.beside or ()),
+            *(self.own_traffic or ()),
         )
         shape = self.schedule, self.num_ranks, self.num_microbatches, self.num_chunks, self.order
-        return *shape, len(links), len(self.states or ()), len(self.beside or ()), *(each.tobytes() for each in arrays)
+        return (
+            *shape,
+            len(links),
+            len(self.states or ()),
+            len(self.own_traffic or ()),
+            *(each.tobytes() for each in arrays),
+        )
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -130,4 +136,4 @@ def _ends(of: Actions) -> StageEnds:
     choice = PipelineChoice(schedule=of.schedule, num_chunks=of.num_chunks, order=of.order)
     seconds, messages = (*of.seconds, *of.outer_s), (of.latency_s, of.occupancy_s)
     size = of.num_ranks, of.num_microbatches
-    return exact_ends(choice, *size, seconds, *messages, of.link_s, of.states, of.waits, of.crossing, of.beside)
+    return exact_ends(choice, *size, seconds, *messages, of.link_s, of.states, of.waits, of.crossing, of.own_traffic)

@@ -46,7 +46,7 @@ def exact_ends(
     states: States | None = None,
     waits: MessageWaits | None = None,
     crossing: Bools | None = None,
-    beside: OwnTraffic | None = None,
+    own_traffic: OwnTraffic | None = None,
 ) -> StageEnds:
     """When every stage of a schedule begins and ends, exact for ranks and boundaries of any kind.
 
@@ -58,7 +58,7 @@ def exact_ends(
         boundary_latency_s, boundary_occupancy_s: per boundary between rank r and r+1, shape (p−1,) or scalar. With v >
             1 the shape is (p,) and the last entry is the loop-back from rank p−1 to rank 0. ``pipeline.timing`` defines
             both.
-        link_s, states, waits, beside: as of ``pipeline.timing.time_schedule``.
+        link_s, states, waits, own_traffic: as of ``pipeline.timing.time_schedule``.
         crossing: whether messages cross buildings, per boundary between ranks; None: none does.
 
     Raises:
@@ -66,7 +66,7 @@ def exact_ends(
             more than ``MAX_ACTIONS`` actions and does not become periodic.
     """
     forward, backward, alone, weight, first, last = seconds
-    shared: dict[str, Any] = {"link_s": link_s, "states": states, "waits": waits, "beside": beside}
+    shared: dict[str, Any] = {"link_s": link_s, "states": states, "waits": waits, "own_traffic": own_traffic}
     shared["outer_s"] = np.stack([first, last])
     if crossing is not None:
         shape = num_ranks, choice.num_chunks, SCHEDULES[choice.schedule].placement

@@ -36,7 +36,7 @@ class OwnTraffic(NamedTuple):
     gathered: Bools
 
 
-def run_beside(
+def run_with_traffic(
     compiled: CompiledSchedule, seconds: Floats, latency: Floats, occupancy: Floats, traffic: OwnTraffic
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Start and end of actions, arrival of messages, end of every rank's traffic; arguments as of ``run_sharing``."""
@@ -57,4 +57,6 @@ def run_beside(
         due_s = last * traffic.seconds[of]
     columns = compiled.rank, compiled.needs, compiled.fills, compiled.link, seconds, occupancy, latency
     within = 1 - 1 / traffic.pieces[of]
-    return loop.play_beside(*columns, due_s, within, begins_s, ends_s, traffic.loss[of], left_s, compiled.num_slots)
+    return loop.play_with_traffic(
+        *columns, due_s, within, begins_s, ends_s, traffic.loss[of], left_s, compiled.num_slots
+    )

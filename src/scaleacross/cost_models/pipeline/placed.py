@@ -227,7 +227,7 @@ def _tp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
     back, hidden = work.tp_backward * pair, overlap.tp_fraction * work.tp_backward * pair
     if overlap.tp_reduce:
         reductions = work.tp_forward * pair * (1.0 if volumes.all_reduced else 0.5)
-        beside = np.minimum(reductions, 0.5 * work.weight_s) * (1 - float(volumes.work.taken_fraction[0]))
+        beside = np.minimum(reductions, 0.5 * work.weight_s) * (1 - float(volumes.work.contention_fraction[0]))
         hidden = np.maximum(hidden, beside)
     left = 1 - overlap.tp_fraction
     return Waits(left * work.tp_forward * pair, back - hidden, left * back, nothing, nothing, nothing)

@@ -73,7 +73,7 @@ class ShardCalls:
         # where both passes gather, the backward window repeats the gathers of the forward one
         reduce, replicate = backward - (forward if gathers > 1 else 0.0), traffic[:, GRADIENTS]
         work = volumes.work
-        taken = float((work.taken_fraction * (1 - work.elementwise_fraction))[0])
+        taken = float((work.contention_fraction * (1 - work.elementwise_fraction))[0])
         return cls(forward, reduce, replicate, gathers, reduces, taken)
 
     def keeping_busy(self, volumes: Volumes, inside: Mapping[str, Group]) -> ShardCalls:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scaleacross.cost_models.pipeline.compiled import KINDS, CompiledSchedule, compile_schedule
 from scaleacross.cost_models.pipeline.message_waits import MessageWaits
-from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic, run_beside
+from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic, run_with_traffic
 from scaleacross.cost_models.pipeline.shared_links import NO_WAY, States, run_sharing, ways
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import Kind, PipelineSchedule
@@ -66,7 +66,7 @@ def time_schedule(
     states: States | None = None,
     waits: MessageWaits | None = None,
     crossing: Bools | None = None,
-    beside: OwnTraffic | None = None,
+    own_traffic: OwnTraffic | None = None,
 ) -> PipelineTimes:
     """Start and finish of every action.
 
@@ -87,7 +87,7 @@ def time_schedule(
             None: no links are shared.
         states: other traffic of these links. waits: layers that wait for messages on them. Both only with ``link_s``.
         crossing: whether messages cross buildings, per boundary between virtual stages, (p·v−1,); None: none does.
-        beside: traffic over links of each rank's own, which slows its actions; only without ``link_s``.
+        own_traffic: traffic over links of each rank's own, which slows its actions; only without ``link_s``.
 
     Raises:
         InputError: wrong shape, a negative or non-finite time, or a split backward without ``weight_s``.
@@ -112,8 +112,8 @@ def time_schedule(
     p, message = compiled.schedule.num_ranks, ((compiled.kind != _F).astype(np.int64), compiled.boundary)
     travel, busy = latency[message], occupancy[message]
     states_s, own_s = 0.0, np.zeros(())
-    if beside is not None:
-        start, finish, arrival, own_s = run_beside(compiled, seconds, travel, busy, beside)
+    if own_traffic is not None:
+        start, finish, arrival, own_s = run_with_traffic(compiled, seconds, travel, busy, own_traffic)
     elif link_s is None:
         start, arrival = _run(compiled, seconds, travel, busy)
         if crossing is not None:

@@ -24,7 +24,7 @@ from scaleacross.solvers.baselines.rules import (
     as_megatron_runs_it,
     one_data_parallel_group,
 )
-from scaleacross.solvers.fleets import Fill, Fleet
+from scaleacross.solvers.pools import AcceleratorPool, Fill
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.workloads.problem import Problem
 
@@ -36,8 +36,8 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
     """Return the fastest plan placed by the rule."""
     weights = EXPERT_WEIGHTS if problem.profile.num_experts else DENSE_WEIGHTS
 
-    def fills(fleet: Fleet, degrees: Degrees) -> list[Fill]:
-        return minipod_fill(fleet, degrees, *weights)
+    def fills(pool: AcceleratorPool, degrees: Degrees) -> list[Fill]:
+        return minipod_fill(pool, degrees, *weights)
 
     return tune(
         problem,
@@ -52,35 +52,35 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
     )
 
 
-def minipod_fill(fleet: Fleet, degrees: Degrees, alpha: float, beta: float) -> list[Fill]:
+def minipod_fill(pool: AcceleratorPool, degrees: Degrees, alpha: float, beta: float) -> list[Fill]:
     """Return the hosts per building of the integer program as a single allocation.
 
     The list is empty when the job is no matrix of hosts, does not fit, or leaves an accelerator type unused.
     """
-    host = fleet.unit
+    host = pool.unit
     per_stage = degrees.world_size // degrees.pp
     if per_stage % host:
         if degrees.pp > 1:
             return []
-        return fleet.fills(degrees.world_size, [degrees.world_size])
-    zones = _zones(fleet)
+        return pool.fills(degrees.world_size, [degrees.world_size])
+    zones = _zones(pool)
     try:
         taken = row_hosts(HostMatrix(per_stage // host, degrees.pp), [hosts for _, hosts in zones], alpha, beta)
     except InfeasibleError:
         return []
-    shares = {building.name: 0 for building in fleet.buildings}
+    shares = {building.name: 0 for building in pool.buildings}
     for (name, _), hosts in zip(zones, taken, strict=True):
         shares[name] += hosts * host
     fill = tuple((name, share) for name, share in shares.items() if share)
-    return [fill] if fleet.uses_all_types(fill) else []
+    return [fill] if pool.uses_all_types(fill) else []
 
 
-def _zones(fleet: Fleet) -> list[tuple[str, int]]:
+def _zones(pool: AcceleratorPool) -> list[tuple[str, int]]:
     """Return building and host units of every zone, building by building."""
     out = []
-    for building in fleet.buildings:
+    for building in pool.buildings:
         left, zone = building.num_accelerators, building.accelerators_per("zone")
         while left > 0:
-            out.append((building.name, min(left, zone) // fleet.unit))
+            out.append((building.name, min(left, zone) // pool.unit))
             left -= zone
     return out

@@ -29,12 +29,12 @@ from scaleacross.solvers.baselines.own_model import (
     Found,
     Rows,
     distance,
-    least_on_any_fleet,
+    least_on_any_pool,
     network_bytes_per_s,
     without_hops_s,
 )
 from scaleacross.solvers.baselines.rules import MEGATRON_ORDER
-from scaleacross.solvers.fleets import Fill, Fleet, shares
+from scaleacross.solvers.pools import AcceleratorPool, Fill, shares
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.topology import Building
 from scaleacross.workloads.problem import Problem
@@ -42,7 +42,7 @@ from scaleacross.workloads.problem import Problem
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
     """Return the walk with the least T."""
-    return least_on_any_fleet(problem, clock, _fastest, "no data center holds a stage with all its replicas")
+    return least_on_any_pool(problem, clock, _fastest, "no data center holds a stage with all its replicas")
 
 
 def walk(buildings: Sequence[Building], num_stages: int, stage_size: int) -> Fill | None:
@@ -56,13 +56,11 @@ def walk(buildings: Sequence[Building], num_stages: int, stage_size: int) -> Fil
     return None if left else tuple(fill)
 
 
-def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> Found | None:
-    s, rate = rows.candidates, network_bytes_per_s(fleet)
-    latency = max(building.links.building.one_way_latency_s for building in fleet.buildings)
+def _fastest(pool: AcceleratorPool, rows: Rows, clock: Clock) -> Found | None:
+    s, rate = rows.candidates, network_bytes_per_s(pool)
+    latency = max(building.links.building.one_way_latency_s for building in pool.buildings)
     fixed = without_hops_s(rows, latency, rate)
-    far = {
-        (a.name, b.name): distance(fleet, a.name, b.name) for a in fleet.buildings for b in fleet.buildings if a != b
-    }
+    far = {(a.name, b.name): distance(pool, a.name, b.name) for a in pool.buildings for b in pool.buildings if a != b}
     best: Found | None = None
     for row in np.argsort(fixed, kind="stable"):
         # rows are in ascending order of T without hops, so no later one can be faster
@@ -70,8 +68,8 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> Found | None:
             break
         clock.count()
         stage_size = int(s.tp[row] * s.dp[row])
-        fill = walk(fleet.buildings, int(s.pp[row]), stage_size)
-        if fill is None or (len(fill) > 1 and any(share % fleet.unit for _, share in fill)):
+        fill = walk(pool.buildings, int(s.pp[row]), stage_size)
+        if fill is None or (len(fill) > 1 and any(share % pool.unit for _, share in fill)):
             continue
         hops = [far[a, b] for (a, _), (b, _) in pairwise(fill)]
         total = float(fixed[row]) + _hops_s(rows, int(row), hops, stage_size * rate)

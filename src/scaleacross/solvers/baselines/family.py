@@ -7,7 +7,7 @@ allows.
 Space        candidates of ``search_space`` (R1–R9) that the family's job and its ``allows`` leave, on the family's axis
              orders and allocations, with no axis crossing a level beyond its ``farthest``
 Objective    exact step time (``plan_cost``), minimised
-Method       fleets in turns, each type by itself first, as in ``joint``; each fleet tries a sample of the bases in its
+Method       pools in turns, each type by itself first, as in ``joint``; each pool tries a sample of the bases in its
              first turn, then all in ascending order of their computation, a block a turn;
              members are estimated in arrays (``fixed_placement``). The most promising of each block get exact step
              times at once. All others get them after the last block, from the lowest estimate up, unless their bound
@@ -31,12 +31,12 @@ from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.replica_kinds import KnownReplicas
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.rules import AxisOrder
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.bounded import Bounded
+from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.equal_ranks import equal_ranks_on
 from scaleacross.solvers.fixed_placement import FixedPlacement
-from scaleacross.solvers.fleets import Fill, Fleet, fleets
 from scaleacross.solvers.place_parallelism import never
-from scaleacross.solvers.priced import Priced
+from scaleacross.solvers.pools import AcceleratorPool, Fill, pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
@@ -51,7 +51,7 @@ BASE_BLOCK: Final = 1024
 FREE_BLOCK: Final = 16_384
 """Fewest bases that are timed without communication between two looks at the clock, a quarter of a second at most."""
 ROW_BLOCK: Final = 128
-"""Members that are estimated together. With 512 of them fleets of two types see one block in 3 s. On every twelfth
+"""Members that are estimated together. With 512 of them pools of two types see one block in 3 s. On every twelfth
 point of the published design space production is 3 % faster with 128 (geometric mean, after 2.5 s)."""
 SAMPLE: Final = 512
 """Bases, evenly from least to most computation, of which members are tried before all others. Where inter-building
@@ -77,7 +77,7 @@ class Family:
     Attributes:
         job: the job with what the family fixes (schedules, shard levels, pinned degrees).
         orders: axis orders, fastest first.
-        fills: returns the allocations that may hold given degrees on a fleet.
+        fills: returns the allocations that may hold given degrees on a pool.
         allows: returns which rows belong to the family by their degrees alone; must hold for a base if it holds for a
             candidate that the base stands for.
         allows_split: returns which rows belong to it once dp is split and the shard level chosen.
@@ -86,7 +86,7 @@ class Family:
 
     job: Job
     orders: tuple[AxisOrder, ...]
-    fills: Callable[[Fleet, Degrees], list[Fill]]
+    fills: Callable[[AcceleratorPool, Degrees], list[Fill]]
     allows: Callable[[Candidates], Bools] = everything
     allows_split: Callable[[Candidates], Bools] = everything
     farthest: Mapping[str, LinkLevel] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Family:
 def tune(problem: Problem, family: Family, clock: Clock) -> Outcome:
     """Return the fastest member of a family, or why it has none."""
     tuning = _Tuning(problem, family, clock)
-    for _ in zip_longest(*(tuning.on(fleet) for fleet in reversed(fleets(problem.topology)))):
+    for _ in zip_longest(*(tuning.on(pool) for pool in reversed(pools(problem.topology)))):
         if clock.is_over_for(tuning.best):
             break
     if tuning.best is not None:
@@ -105,7 +105,7 @@ def tune(problem: Problem, family: Family, clock: Clock) -> Outcome:
 
 def bases_that_fit(
     space: SearchSpace,
-    pricing: Pricing,
+    bounder: Bounder,
     allows: Callable[[Candidates], Bools],
     stop: Callable[[], bool] = never,
 ) -> tuple[Candidates, float]:
@@ -119,16 +119,16 @@ def bases_that_fit(
             break
         rows = bases.take(allows(bases))
         if len(rows):
-            needed = pricing.base_needed_bytes(rows)
+            needed = bounder.base_needed_bytes(rows)
             least = min(least, float(needed.min()))
-            parts.append(rows.take(needed <= pricing.capacity_bytes))
+            parts.append(rows.take(needed <= bounder.capacity_bytes))
     return concatenate(parts), least
 
 
 class _Estimated(NamedTuple):
     """Members of a block on their allocations and orders: place, bound and estimate (s) of each."""
 
-    block: Priced
+    block: Bounded
     places: Sequence[tuple[FixedPlacement, AxisOrder, int]]
     least_s: Floats
     guess_s: Floats
@@ -153,44 +153,44 @@ class _Tuning:
     _known: KnownReplicas = field(default_factory=KnownReplicas)
     _fills: dict[tuple[tuple[str, ...], tuple[int, ...]], list[Fill]] = field(default_factory=dict)
 
-    def on(self, fleet: Fleet) -> Iterator[None]:
-        """Tune on one fleet: a first turn on the sample, then a block of bases a turn."""
+    def on(self, pool: AcceleratorPool) -> Iterator[None]:
+        """Tune on one pool: a first turn on the sample, then a block of bases a turn."""
         if self._is_over():
             return
-        pricing = equal_ranks_on(fleet, self.family.job, self.problem.profile)
-        space = SearchSpace(self.family.job, self.problem.profile, fleet.num_accelerators, fleet.unit)
-        bases, least = bases_that_fit(space, pricing, self.family.allows, self._is_over)
+        bounder = equal_ranks_on(pool, self.family.job, self.problem.profile)
+        space = SearchSpace(self.family.job, self.problem.profile, pool.num_accelerators, pool.unit)
+        bases, least = bases_that_fit(space, bounder, self.family.allows, self._is_over)
         self.least_bytes = min(self.least_bytes, least)
-        self.capacity_bytes = max(self.capacity_bytes, pricing.capacity_bytes)
+        self.capacity_bytes = max(self.capacity_bytes, bounder.capacity_bytes)
         if len(bases) and self.best is not None:
-            bases = bases.take(pricing.base_floor_s(bases) < self.best_s)
-        free_s = self._free_s(bases, pricing) if len(bases) else None
+            bases = bases.take(bounder.base_floor_s(bases) < self.best_s)
+        free_s = self._free_s(bases, bounder) if len(bases) else None
         if free_s is None:
             return
         order, left = np.argsort(free_s, kind="stable"), list[_Estimated]()
         sample = bases.take(order[:: -(-len(order) // SAMPLE)])
-        for _ in islice(self._on_bases(sample, space, pricing), GLANCES):
+        for _ in islice(self._on_bases(sample, space, bounder), GLANCES):
             pass
         yield
         for start in range(0, len(order), BASE_BLOCK):
             rows = order[start : start + BASE_BLOCK]
             if free_s[rows[0]] >= self.best_s:
                 break
-            left += self._on_bases(bases.take(rows[free_s[rows] < self.best_s]), space, pricing)
+            left += self._on_bases(bases.take(rows[free_s[rows] < self.best_s]), space, bounder)
             yield
         self._try_all(left)
 
-    def _on_bases(self, bases: Candidates, space: SearchSpace, pricing: Pricing) -> Iterator[_Estimated]:
+    def _on_bases(self, bases: Candidates, space: SearchSpace, bounder: Bounder) -> Iterator[_Estimated]:
         """Yield ``_try_promising`` of the candidates of these bases."""
         if not self._is_over():
-            promising = pricing.base_bound_s(bases) < self.best_s
+            promising = bounder.base_bound_s(bases) < self.best_s
             if promising.any() and not self._is_over():
-                yield from self._try_promising(space.expand(bases.take(promising), Refusals()), pricing)
+                yield from self._try_promising(space.expand(bases.take(promising), Refusals()), bounder)
 
     def _is_over(self) -> bool:
         return self.clock.is_over_for(self.best)
 
-    def _free_s(self, bases: Candidates, pricing: Pricing) -> Floats | None:
+    def _free_s(self, bases: Candidates, bounder: Bounder) -> Floats | None:
         """Return the computation of every base, s, (n,); None when time is over.
 
         Parts are whole pipeline degrees, whose bases share most of the work.
@@ -202,12 +202,12 @@ class _Tuning:
                 continue
             if self._is_over():
                 return None
-            parts.append(pricing.base_free_s(bases.take(np.arange(start, end))))
+            parts.append(bounder.base_free_s(bases.take(np.arange(start, end))))
             start = end
         return np.concatenate(parts)
 
     def why_none(self) -> str:
-        """Return why no plan was found, after all fleets."""
+        """Return why no plan was found, after all pools."""
         if self._is_over():
             return "the limit ended its rule before the first plan"
         if not np.isfinite(self.least_bytes):
@@ -217,30 +217,30 @@ class _Tuning:
             return f"does not fit in memory: needs {short} per accelerator at least"
         return "no placement keeps its axes inside the levels that it allows"
 
-    def _try_promising(self, rows: Candidates, pricing: Pricing) -> Iterator[_Estimated]:
+    def _try_promising(self, rows: Candidates, bounder: Bounder) -> Iterator[_Estimated]:
         """Estimate the members, block by block, and compute exact step times of the most promising ones."""
         rows = rows.take(self.family.allows(rows) & self.family.allows_split(rows))
-        rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes) if len(rows) else rows
+        rows = rows.take(bounder.needed_bytes(rows) <= bounder.capacity_bytes) if len(rows) else rows
         self.fitted |= len(rows) > 0
-        rows = rows.take(self._held(rows, pricing.fleet))
+        rows = rows.take(self._held(rows, bounder.pool))
         if not len(rows):
             return
-        priced = pricing.coarse(rows)
+        bounded = bounder.coarse(rows)
         if self._is_over():
             return
-        for block in _ascending(self._on_orders(priced.take(priced.bound_s < self.best_s), pricing)):
+        for block in _ascending(self._on_orders(bounded.take(bounded.bound_s < self.best_s), bounder)):
             block = block.take(block.bound_s < self.best_s)
             if not len(block.bound_s) or self._is_over():
                 return
-            found = self._estimated(block, pricing.fleet)
+            found = self._estimated(block, bounder.pool)
             self._try_some(found, np.argsort(found.guess_s, kind="stable")[:PROMISING].tolist())
             yield found
 
-    def _held(self, rows: Candidates, fleet: Fleet) -> Bools:
+    def _held(self, rows: Candidates, pool: AcceleratorPool) -> Bools:
         """Return which members some allocation of the family holds, (n,)."""
         kinds = distinct(*(getattr(rows, axis) for axis in Degrees.model_fields))
         degrees = zip(*(getattr(rows, axis)[kinds.first].tolist() for axis in Degrees.model_fields), strict=True)
-        return np.array([len(self._fills_of(fleet, some)) > 0 for some in degrees], dtype=bool)[kinds.code]
+        return np.array([len(self._fills_of(pool, some)) > 0 for some in degrees], dtype=bool)[kinds.code]
 
     def _try_all(self, left: Sequence[_Estimated]) -> None:
         """Compute exact step times of all that may be faster than the best, lowest estimate first."""
@@ -252,27 +252,27 @@ class _Tuning:
                 return
             self._try_some(left[of[index]], [int(within[index])])
 
-    def _on_orders(self, priced: Priced, pricing: Pricing) -> Priced:
+    def _on_orders(self, bounded: Bounded, bounder: Bounder) -> Bounded:
         """Return the members that may still win, with their least bound on the family's orders for any allocation."""
-        if not len(priced.bound_s):
-            return priced
-        least_s = pricing.order_bounds_s(priced.candidates, priced.work, self.family.orders).min(axis=0)
-        tight = replace(priced, bound_s=np.maximum(priced.bound_s, priced.free_s + least_s))
+        if not len(bounded.bound_s):
+            return bounded
+        least_s = bounder.order_bounds_s(bounded.candidates, bounded.work, self.family.orders).min(axis=0)
+        tight = replace(bounded, bound_s=np.maximum(bounded.bound_s, bounded.free_s + least_s))
         return tight.take(tight.bound_s < self.best_s)
 
-    def _estimated(self, block: Priced, fleet: Fleet) -> _Estimated:
+    def _estimated(self, block: Bounded, pool: AcceleratorPool) -> _Estimated:
         """Return every (member, allocation, order) of a block, without members whose axes cross too far."""
         holding: dict[Fill, list[int]] = {}
         columns = (getattr(block.candidates, axis).tolist() for axis in Degrees.model_fields)
         for row, degrees in enumerate(zip(*columns, strict=True)):
-            for fill in self._fills_of(fleet, degrees):
+            for fill in self._fills_of(pool, degrees):
                 holding.setdefault(fill, []).append(row)
-        alike = len(fleet.accelerators) == 1  # bounds on a fill assume its slowest type on all ranks
+        alike = len(pool.accelerators) == 1  # bounds on a fill assume its slowest type on all ranks
         orders, places, parts, guesses = self.family.orders, [], [np.zeros(0)], [np.zeros(0)]
         for fill, held in holding.items():
             if self._is_over():
                 break
-            rows, placed = np.array(held), self._placed_on(fleet, fill)
+            rows, placed = np.array(held), self._placed_on(pool, fill)
             near = self._near_enough(placed, block.candidates.take(rows))
             rows, near = rows[near.any(axis=0)], near[:, near.any(axis=0)]
             if not len(rows):
@@ -297,10 +297,10 @@ class _Tuning:
                 if step_s < self.best_s:
                     self.best, self.best_s = decision, step_s
 
-    def _placed_on(self, fleet: Fleet, fill: Fill) -> FixedPlacement:
+    def _placed_on(self, pool: AcceleratorPool, fill: Fill) -> FixedPlacement:
         if fill not in self._placed:
             problem = self.problem
-            self._placed[fill] = FixedPlacement.of(fleet, fill, self.family.job, problem.profile, network="library")
+            self._placed[fill] = FixedPlacement.of(pool, fill, self.family.job, problem.profile, network="library")
         return self._placed[fill]
 
     def _near_enough(self, placed: FixedPlacement, candidates: Candidates) -> Bools:
@@ -325,16 +325,16 @@ class _Tuning:
         holds = [holds_folded([axis for axis, on in zip(order, kind, strict=True) if on]) for kind in kinds.T]
         return np.array(holds)[of.reshape(-1)]
 
-    def _fills_of(self, fleet: Fleet, degrees: tuple[int, ...]) -> list[Fill]:
+    def _fills_of(self, pool: AcceleratorPool, degrees: tuple[int, ...]) -> list[Fill]:
         """Return the allocations for degrees in the order of the fields of ``Degrees``."""
-        key = (tuple(building.name for building in fleet.buildings), degrees)
+        key = (tuple(building.name for building in pool.buildings), degrees)
         if key not in self._fills:
             named = dict(zip(Degrees.model_fields, degrees, strict=True))
-            self._fills[key] = self.family.fills(fleet, Degrees(**named))
+            self._fills[key] = self.family.fills(pool, Degrees(**named))
         return self._fills[key]
 
 
-def _ascending(priced: Priced) -> Iterator[Priced]:
-    order: Ints = np.argsort(priced.bound_s, kind="stable")
+def _ascending(bounded: Bounded) -> Iterator[Bounded]:
+    order: Ints = np.argsort(bounded.bound_s, kind="stable")
     for start in range(0, len(order), ROW_BLOCK):
-        yield priced.take(order[start : start + ROW_BLOCK])
+        yield bounded.take(order[start : start + ROW_BLOCK])

@@ -18,7 +18,7 @@ from scaleacross.solvers.baselines.rules import (
     as_megatron_runs_it,
     one_data_parallel_group,
 )
-from scaleacross.solvers.fleets import Fill, Fleet
+from scaleacross.solvers.pools import AcceleratorPool, Fill
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.workloads.problem import Problem
 
@@ -38,12 +38,12 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
     )
 
 
-def by_name(fleet: Fleet, degrees: Degrees) -> list[Fill]:
+def by_name(pool: AcceleratorPool, degrees: Degrees) -> list[Fill]:
     """Return the allocation of the first hosts by name; none where it leaves an accelerator type unused."""
     left, fill = degrees.world_size, []
-    for building in sorted(fleet.buildings, key=lambda building: building.name):
+    for building in sorted(pool.buildings, key=lambda building: building.name):
         share = min(left, building.num_accelerators)
         if share:
             fill.append((building.name, share))
             left -= share
-    return [tuple(fill)] if fleet.uses_all_types(tuple(fill)) else []
+    return [tuple(fill)] if pool.uses_all_types(tuple(fill)) else []

@@ -21,8 +21,8 @@ from scaleacross.cost_models.overlap import rounds
 from scaleacross.solvers.baselines.family import bases_that_fit
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.rules import allowed_schedules, one_data_parallel_group, whole_or_zero_1
-from scaleacross.solvers.candidates import Pricing
-from scaleacross.solvers.fleets import Fleet, fleets, shares
+from scaleacross.solvers.candidates import Bounder
+from scaleacross.solvers.pools import AcceleratorPool, pools, shares
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.plan import Decision
@@ -52,19 +52,19 @@ Found = tuple[tuple[float, ...], Decision]
 """Key and decision: seconds by a baseline's own model first, then what else ranks the decision."""
 
 
-def least_on_any_fleet(
-    problem: Problem, clock: Clock, least: Callable[[Fleet, Rows, Clock], Found | None], otherwise: str
+def least_on_any_pool(
+    problem: Problem, clock: Clock, least: Callable[[AcceleratorPool, Rows, Clock], Found | None], otherwise: str
 ) -> Outcome:
-    """Return the decision of a baseline: the least that ``least`` finds on any fleet.
+    """Return the decision of a baseline: the least that ``least`` finds on any pool.
 
     ``otherwise`` is the reason where candidates fit but ``least`` finds none.
     """
     found, reason = [], ""
-    for fleet in fleets(problem.topology):
-        rows = fitting_rows(problem, fleet)
+    for pool in pools(problem.topology):
+        rows = fitting_rows(problem, pool)
         if isinstance(rows, str):
             reason = reason or rows
-        elif (here := least(fleet, rows, clock)) is not None:
+        elif (here := least(pool, rows, clock)) is not None:
             found.append(here)
     if not found:
         return Outcome(None, reason or otherwise, complete=not clock.over)
@@ -83,45 +83,45 @@ def plain_job(job: Job) -> Job:
     )
 
 
-def fitting_rows(problem: Problem, fleet: Fleet) -> Rows | str:
-    """Return every candidate of ``plain_job`` that fits on a fleet, or why there is none.
+def fitting_rows(problem: Problem, pool: AcceleratorPool) -> Rows | str:
+    """Return every candidate of ``plain_job`` that fits on a pool, or why there is none.
 
     tp lies inside a scale-up domain (H1 of Sailor), and dp is one group.
     """
     for axis in ("cp", "ep"):
         if not problem.job.degrees.allows(axis, 1):
             return f"the job asks for {axis} {getattr(problem.job.degrees, axis)}, which it does not know"
-    pricing = Pricing.on(fleet, plain_job(problem.job), problem.profile)
-    candidates, least = _that_fit(pricing)
+    bounder = Bounder.on(pool, plain_job(problem.job), problem.profile)
+    candidates, least = _that_fit(bounder)
     if len(candidates):
-        return _timed(pricing, candidates)
+        return _timed(bounder, candidates)
     short = (
-        f"needs {human_bytes(least)} of {human_bytes(pricing.capacity_bytes)}" if np.isfinite(least) else "no degrees"
+        f"needs {human_bytes(least)} of {human_bytes(bounder.capacity_bytes)}" if np.isfinite(least) else "no degrees"
     )
     return f"does not fit in memory without context and expert parallelism: {short}"
 
 
-def _that_fit(pricing: Pricing) -> tuple[Candidates, float]:
+def _that_fit(bounder: Bounder) -> tuple[Candidates, float]:
     """Return the candidates that fit, and the least bytes that any base needs."""
-    fleet, domain = pricing.fleet, _domain(pricing.fleet)
+    pool, domain = bounder.pool, _domain(bounder.pool)
 
     def inside_a_domain(candidates: Candidates) -> Bools:
         return domain % candidates.tp == 0
 
-    space = SearchSpace(pricing.job, pricing.profile, fleet.num_accelerators, fleet.unit)
-    bases, least = bases_that_fit(space, pricing, inside_a_domain)
+    space = SearchSpace(bounder.job, bounder.profile, pool.num_accelerators, pool.unit)
+    bases, least = bases_that_fit(space, bounder, inside_a_domain)
     candidates = space.expand(bases, Refusals())
     candidates = candidates.take(one_data_parallel_group(candidates))
-    fits = pricing.needed_bytes(candidates) <= pricing.capacity_bytes if len(candidates) else np.zeros(0, dtype=bool)
+    fits = bounder.needed_bytes(candidates) <= bounder.capacity_bytes if len(candidates) else np.zeros(0, dtype=bool)
     return candidates.take(fits), least
 
 
-def _timed(pricing: Pricing, candidates: Candidates) -> Rows:
+def _timed(bounder: Bounder, candidates: Candidates) -> Rows:
     """Return the figures of candidates; tp lies inside one scale-up domain."""
-    fleet = pricing.fleet
-    work = pricing.work(candidates)
-    volumes = pricing.volumes(candidates, work)
-    levels = build_levels(fleet.topology, shares(((fleet.buildings[0].name, _domain(fleet)),)))
+    pool = bounder.pool
+    work = bounder.work(candidates)
+    volumes = bounder.volumes(candidates, work)
+    levels = build_levels(pool.topology, shares(((pool.buildings[0].name, _domain(pool)),)))
     shapes = {tp: exact_shape(tp, 1, levels) for tp in np.unique(candidates.tp).tolist()}
     shape = stacked_shapes([shapes[tp] for tp in candidates.tp.tolist()])
     tp_s = axis_terms("tp", volumes, shape, links_of(levels)).serial_total_s
@@ -129,13 +129,13 @@ def _timed(pricing: Pricing, candidates: Candidates) -> Rows:
         candidates,
         stage_s=work.forward_s + work.backward_s + tp_s / rounds(candidates, work),
         message_bytes=volumes.hidden_bytes,
-        gradient_bytes=(work.dense_parameters + work.expert_parameters) * pricing.job.optimizer.reduce_bytes,
+        gradient_bytes=(work.dense_parameters + work.expert_parameters) * bounder.job.optimizer.reduce_bytes,
         update_s=work.optimizer_s,
     )
 
 
-def _domain(fleet: Fleet) -> int:
-    return min(building.accelerators_per("scale_up") for building in fleet.buildings)
+def _domain(pool: AcceleratorPool) -> int:
+    return min(building.accelerators_per("scale_up") for building in pool.buildings)
 
 
 @dataclass(frozen=True)
@@ -146,14 +146,14 @@ class Distance:
     bytes_per_s: float
 
 
-def distance(fleet: Fleet, here: str, there: str) -> Distance:
+def distance(pool: AcceleratorPool, here: str, there: str) -> Distance:
     """Return latency and capacity of the path between two buildings."""
-    return Distance(fleet.paths.latency_s(here, there), fleet.paths.bytes_per_s(here, there))
+    return Distance(pool.paths.latency_s(here, there), pool.paths.bytes_per_s(here, there))
 
 
-def network_bytes_per_s(fleet: Fleet) -> float:
+def network_bytes_per_s(pool: AcceleratorPool) -> float:
     """Return the bytes/s that the network adapter of one accelerator sends, of the slowest building."""
-    technologies = [building.links.building.technology for building in fleet.buildings]
+    technologies = [building.links.building.technology for building in pool.buildings]
     return min(technology.bandwidth_bytes_per_s * technology.efficiency_fraction for technology in technologies)
 
 

@@ -8,7 +8,7 @@ in its simulator (sync is a ring):
 
 Its recursion gives stages to regions, T[l₀][P][R] = min_r T_total(…). Stages are equal here (a plan splits layers
 evenly). So the recursion decides in which order regions are visited, each taking as many stages as it holds. The state
-is (regions visited, last one). A fleet of several accelerator types counts as its slowest type, and money is left out.
+is (regions visited, last one). A pool of several accelerator types counts as its slowest type, and money is left out.
 
 The paper has neither recomputation nor sharding and leaves experts open. Without them large models do not fit at all,
 so recomputation and ZeRO-1 are allowed, ranked by the same T. Of plans with equal T the one with fewer accelerators is
@@ -29,12 +29,12 @@ from scaleacross.solvers.baselines.own_model import (
     Found,
     Rows,
     distance,
-    least_on_any_fleet,
+    least_on_any_pool,
     network_bytes_per_s,
     without_hops_s,
 )
 from scaleacross.solvers.baselines.rules import MEGATRON_ORDER
-from scaleacross.solvers.fleets import Fill, Fleet, shares
+from scaleacross.solvers.pools import AcceleratorPool, Fill, shares
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.topology import Building
 from scaleacross.workloads.problem import Problem
@@ -51,14 +51,14 @@ class Walk:
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
     """Return the plan with the least T."""
-    return least_on_any_fleet(problem, clock, _fastest, "no region holds a stage with all its replicas")
+    return least_on_any_pool(problem, clock, _fastest, "no region holds a stage with all its replicas")
 
 
-def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> Found | None:
-    regions = pools(fleet)
-    rate = network_bytes_per_s(fleet)
-    latency = max(building.links.building.one_way_latency_s for building in fleet.buildings)
-    far = {pair: _between(fleet, *pair) for pair in ((a, b) for a in regions for b in regions if a != b)}
+def _fastest(pool: AcceleratorPool, rows: Rows, clock: Clock) -> Found | None:
+    regions = by_region(pool)
+    rate = network_bytes_per_s(pool)
+    latency = max(building.links.building.one_way_latency_s for building in pool.buildings)
+    far = {pair: _between(pool, *pair) for pair in ((a, b) for a in regions for b in regions if a != b)}
     fixed = without_hops_s(rows, latency, rate)
     best: Found | None = None
     for row in smallest_tp(rows)[np.argsort(fixed[smallest_tp(rows)], kind="stable")]:
@@ -70,9 +70,9 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> Found | None:
         tp, pp, size = int(at.tp[0]), int(at.pp[0]), int(at.tp[0] * at.dp[0])
         message = float(rows.message_bytes[row]) / tp
         hops = {pair: 2 * (d.latency_s + message / min(rate, d.bytes_per_s)) for pair, d in far.items()}
-        capacities = {name: sum(b.num_accelerators for b in pool) // size for name, pool in regions.items()}
+        capacities = {name: sum(b.num_accelerators for b in members) // size for name, members in regions.items()}
         walk = visit(pp, capacities, hops)
-        fill = None if walk is None else _fill(regions, walk, size, fleet.unit)
+        fill = None if walk is None else _fill(regions, walk, size, pool.unit)
         if walk is None or fill is None:
             continue
         near = 2 * (latency + message / rate) if pp > len(walk.stages) else 0.0
@@ -97,11 +97,11 @@ def smallest_tp(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return order[first]
 
 
-def pools(fleet: Fleet) -> dict[str, list[Building]]:
+def by_region(pool: AcceleratorPool) -> dict[str, list[Building]]:
     """Return the buildings of every region (H6)."""
     out: dict[str, list[Building]] = {}
-    for building in fleet.buildings:
-        out.setdefault(fleet.topology.region_of(building.name), []).append(building)
+    for building in pool.buildings:
+        out.setdefault(pool.topology.region_of(building.name), []).append(building)
     return out
 
 
@@ -134,11 +134,11 @@ def visit(num_stages: int, capacities: Mapping[str, int], hops: Mapping[tuple[st
     return rest(num_stages, frozenset(), "")
 
 
-def _between(fleet: Fleet, here: str, there: str) -> Distance:
+def _between(pool: AcceleratorPool, here: str, there: str) -> Distance:
     """Return the path of least latency between two regions, the widest of equals."""
-    regions = pools(fleet)
+    regions = by_region(pool)
     pairs = [(a.name, b.name) for a in regions[here] for b in regions[there]]
-    return min((distance(fleet, *pair) for pair in pairs), key=lambda d: (d.latency_s, -d.bytes_per_s))
+    return min((distance(pool, *pair) for pair in pairs), key=lambda d: (d.latency_s, -d.bytes_per_s))
 
 
 def _fill(regions: Mapping[str, list[Building]], walk: Walk, stage_size: int, unit: int) -> Fill | None:

@@ -1,7 +1,7 @@
-"""Bound and prune the candidates of one fleet in blocks: steps 1 to 4 of the joint search (``joint``).
+"""Bound and prune the candidates of one pool in blocks: steps 1 to 4 of the joint search (``joint``).
 
 A *base* is a candidate without its split of dp and its shard level, so it stands for several candidates.
-``price_fleet`` is a generator, so that ``joint.search`` can let fleets take turns.
+``bound_pool`` is a generator, so that ``joint.search`` can let pools take turns.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import NOTHING, Candidates, Floats, Ints, concatenate
 from scaleacross.solvers.beyond import Beyond, pipelines_of
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.bounded import Bounded
+from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.neighbours import Climber
 from scaleacross.solvers.open_policies import narrowed, promising, space_on, stands_for
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.place_survivors import place_survivors
-from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Placed, Search, forget
 
@@ -77,8 +77,8 @@ class Bases(NamedTuple):
         return order if stays else np.argsort(expected_s, kind="stable")
 
 
-def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer] | None]:
-    """Run steps 1 to 3 on one fleet and yield the candidates whose coarse bound is below the incumbent, a block a turn.
+def bound_pool(state: Search, placer: Placer) -> Iterator[tuple[Bounded, Placer] | None]:
+    """Run steps 1 to 3 on one pool and yield the candidates whose coarse bound is below the incumbent, a block a turn.
 
     The first turn places a sample and yields None.
     """
@@ -88,22 +88,22 @@ def price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer]
     enumerated = _enumerate(state, space, refusals, placer.least_stages)
     climber = Climber(state, space, [bases for bases, _ in enumerated])
     if not again:
-        _place_most_promising(state, _sample(state, space, placer.pricing, enumerated), placer, climber)
+        _place_most_promising(state, _sample(state, space, placer.bounder, enumerated), placer, climber)
     yield None
-    left = _bases(state, placer.pricing, enumerated)
+    left = _bases(state, placer.bounder, enumerated)
     total = len(left.bound_s)
     while len(left.bound_s) and not state.out_of_time:
         left = left.take(np.flatnonzero(state.keep(left.bound_s, left.counts)))
         order = left.in_turn(placer.beyond, state.target_s)
         block, left = left.take(order[:BASE_BLOCK]).candidates, left.take(order[BASE_BLOCK:])
-        fitting = _that_fit(state, placer.pricing, space.expand(block, refusals))
+        fitting = _that_fit(state, placer.bounder, space.expand(block, refusals))
         if not len(fitting):
             continue
-        priced = placer.pricing.coarse(fitting)
-        state.free_bound_s = min(state.free_bound_s, float(priced.free_s.min()))
-        _place_most_promising(state, priced, placer, climber)
-        state.tell("pricing", total - len(left.bound_s), total)
-        yield priced.take(state.keep(priced.bound_s, stands_for(job, priced.candidates))), placer
+        bounded = placer.bounder.coarse(fitting)
+        state.free_bound_s = min(state.free_bound_s, float(bounded.free_s.min()))
+        _place_most_promising(state, bounded, placer, climber)
+        state.tell("bounding", total - len(left.bound_s), total)
+        yield bounded.take(state.keep(bounded.bound_s, stands_for(job, bounded.candidates))), placer
     state.drop(left.bound_s, left.counts)
 
 
@@ -149,49 +149,49 @@ def _enumerate(
 
 
 def _sample(
-    state: Search, space: SearchSpace, pricing: Pricing, enumerated: list[tuple[Candidates, Ints]]
-) -> Priced | None:
+    state: Search, space: SearchSpace, bounder: Bounder, enumerated: list[tuple[Candidates, Ints]]
+) -> Bounded | None:
     """Return candidates of a sample of bases, for a first incumbent; None of few bases, or if none fits."""
     total = sum(len(bases) for bases, _ in enumerated)
     if total < 2 * PROBED or state.out_of_time:
         return None
     every = total // PROBED
     sample = concatenate([bases.take(np.arange(0, len(bases), every)) for bases, _ in enumerated])
-    sample = sample.take(pricing.base_needed_bytes(sample) <= pricing.capacity_bytes)
-    expected = pricing.base_estimate_s(sample, pricing.base_bound_s(sample))
+    sample = sample.take(bounder.base_needed_bytes(sample) <= bounder.capacity_bytes)
+    expected = bounder.base_estimate_s(sample, bounder.base_bound_s(sample))
     best = sample.take(np.argsort(expected, kind="stable")[:PROBED_DEEPLY])
     rows = space.expand(best, Refusals())
-    rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
-    return pricing.coarse(rows) if len(rows) else None
+    rows = rows.take(bounder.needed_bytes(rows) <= bounder.capacity_bytes)
+    return bounder.coarse(rows) if len(rows) else None
 
 
-def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Candidates, Ints]]) -> Bases:
+def _bases(state: Search, bounder: Bounder, enumerated: list[tuple[Candidates, Ints]]) -> Bases:
     """Return the bases that may fit and win (step 1).
 
     The layers alone prune first, then computation rank by rank, then memory, then the bound with communication.
     """
     parts, bounds, counts, estimates, fast = [], [], [], [], list[tuple[Candidates, Ints, Floats]]()
     for batch, count in _in_parts(enumerated):
-        floor = np.zeros(len(batch)) if state.out_of_time else pricing.base_floor_s(batch)
+        floor = np.zeros(len(batch)) if state.out_of_time else bounder.base_floor_s(batch)
         keep = state.keep(floor, count)
         fast.append((batch.take(keep), count[keep], floor[keep]))
     for bases, count, floor in fast:
         if state.out_of_time:
             state.drop(floor, count)
             continue
-        keep = state.keep(pricing.base_free_s(bases), count)
+        keep = state.keep(bounder.base_free_s(bases), count)
         bases, count = bases.take(keep), count[keep]
         fits = state.fit(
-            pricing, pricing.base_needed_bytes(bases), partial(_of_rows, pricing.base_bound_s, bases), count
+            bounder, bounder.base_needed_bytes(bases), partial(_of_rows, bounder.base_bound_s, bases), count
         )
         bases, count = bases.take(fits), count[fits]
-        bound = pricing.base_bound_s(bases)
+        bound = bounder.base_bound_s(bases)
         keep = state.keep(bound, count)
         bases, bound = bases.take(keep), bound[keep]
         parts.append(bases)
         bounds.append(bound)
         counts.append(count[keep])
-        estimates.append(pricing.base_estimate_s(bases, bound))
+        estimates.append(bounder.base_estimate_s(bases, bound))
         state.tell("bounding", sum(map(len, parts)))
     if not parts:
         return Bases(NOTHING, np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))
@@ -206,30 +206,32 @@ def _in_parts(enumerated: list[tuple[Candidates, Ints]]) -> Iterator[tuple[Candi
             yield bases.take(rows), count[rows]
 
 
-def _place_most_promising(state: Search, priced: Priced | None, placer: Placer, climber: Climber) -> None:
+def _place_most_promising(state: Search, bounded: Bounded | None, placer: Placer, climber: Climber) -> None:
     """Place candidates whose estimates are below the incumbent; they are placed again in their turn.
 
     On one accelerator type these are the most promising candidates. On several types it is the one with the least
     estimate, followed by its neighbours.
     """
-    if priced is None or state.out_of_time:
+    if bounded is None or state.out_of_time:
         return
-    several, figures = len(placer.fleet.accelerators) > 1, [priced.estimate_s]
+    several, figures = len(placer.pool.accelerators) > 1, [bounded.estimate_s]
     if not several:
-        figures.append(placer.beyond.expected_s(priced.candidates, priced.estimate_s))
-    block = priced.take(np.unique([np.argsort(figure, kind="stable")[:PROMISING] for figure in figures]))
+        figures.append(placer.beyond.expected_s(bounded.candidates, bounded.estimate_s))
+    block = bounded.take(np.unique([np.argsort(figure, kind="stable")[:PROMISING] for figure in figures]))
     # the tight bound is slow, so hopeless rows are dropped before it
     block = block.take(block.estimate_s < state.target_s)
     if not len(block.bound_s):
         return
-    block = placer.pricing.tight(block)
+    block = placer.bounder.tight(block)
     if several:
         climber.climb(_place_best(state, block, placer.unlimited(), 1, lambda: np.inf))
     else:
         _place_best(state, block, placer, TRIED, lambda: state.incumbent_s)
 
 
-def _place_best(state: Search, block: Priced, placer: Placer, most: int, below_s: Callable[[], float]) -> Placed | None:
+def _place_best(
+    state: Search, block: Bounded, placer: Placer, most: int, below_s: Callable[[], float]
+) -> Placed | None:
     """Place the candidate with the least estimate, then those with the least expected step time.
 
     It ends once ``most`` candidates got exact step times: bounds on its allocations rule out a candidate in a tenth of
@@ -256,35 +258,35 @@ def _place_best(state: Search, block: Priced, placer: Placer, most: int, below_s
     return found
 
 
-def place_first(state: Search, blocks: Sequence[tuple[Priced, Placer]], most: int) -> None:
+def place_first(state: Search, blocks: Sequence[tuple[Bounded, Placer]], most: int) -> None:
     """Place the ``most`` candidates with the least estimates, whose recompute policies are chosen."""
     known = [one for one in blocks if len(one[0].bound_s) and not one[0].candidates.policy_open.any()]
-    least = np.concatenate([np.zeros(0), *(priced.estimate_s for priced, _ in known)])
+    least = np.concatenate([np.zeros(0), *(bounded.estimate_s for bounded, _ in known)])
     # a partition finds the limit of the best PROMISING without sorting all estimates
     worst_s = np.partition(least, PROMISING)[PROMISING] if len(least) > PROMISING else np.inf
-    few = [(priced.take(priced.estimate_s <= worst_s), placer) for priced, placer in known]
-    tight = [(placer.pricing.tight(priced), placer) for priced, placer in few if len(priced.bound_s)]
+    few = [(bounded.take(bounded.estimate_s <= worst_s), placer) for bounded, placer in known]
+    tight = [(placer.bounder.tight(bounded), placer) for bounded, placer in few if len(bounded.bound_s)]
     place_survivors(state, tight, most)
 
 
-def _that_fit(state: Search, pricing: Pricing, candidates: Candidates) -> Candidates:
+def _that_fit(state: Search, bounder: Bounder, candidates: Candidates) -> Candidates:
     counts = stands_for(state.problem.job, candidates)
-    bound_s = partial(_of_rows, lambda some: pricing.coarse(some).bound_s, candidates)
-    return candidates.take(state.fit(pricing, pricing.needed_bytes(candidates), bound_s, counts))
+    bound_s = partial(_of_rows, lambda some: bounder.coarse(some).bound_s, candidates)
+    return candidates.take(state.fit(bounder, bounder.needed_bytes(candidates), bound_s, counts))
 
 
 def _of_rows(law: Callable[[Candidates], Floats], candidates: Candidates, rows: Ints) -> Floats:
     return law(candidates.take(rows))
 
 
-def tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple[Priced, Placer]]:
+def tighten(state: Search, survivors: list[tuple[Bounded, Placer]]) -> list[tuple[Bounded, Placer]]:
     """Give all survivors the tight bound (step 4), the block with the least coarse estimate first.
 
     The most promising candidates of each block are placed at once. Returns the rows that may still win.
     """
     blocks, out = [], []
-    for priced, placer in survivors:
-        ordered = priced.take(np.argsort(priced.estimate_s, kind="stable"))
+    for bounded, placer in survivors:
+        ordered = bounded.take(np.argsort(bounded.estimate_s, kind="stable"))
         ordered = ordered.take(state.keep(ordered.bound_s, stands_for(state.problem.job, ordered.candidates)))
         for start in range(0, len(ordered.bound_s), TIGHT_BLOCK):
             rows = np.arange(start, min(start + TIGHT_BLOCK, len(ordered.bound_s)))
@@ -296,22 +298,22 @@ def tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple
         if len(tight.bound_s) and not state.out_of_time:
             _place_best(state, tight, placer, TRIED_TIGHT, lambda: state.incumbent_s)
         out.append((tight.take(state.keep(tight.bound_s, stands_for(state.problem.job, tight.candidates))), placer))
-        state.tell("pricing", done, total)
+        state.tell("bounding", done, total)
     return [(block, placer) for block, placer in out if len(block.bound_s)]
 
 
-def _tight_in_time(state: Search, block: Priced, placer: Placer) -> Priced:
+def _tight_in_time(state: Search, block: Bounded, placer: Placer) -> Bounded:
     """Return the block with tight bounds for as many first rows as there is time; the others keep the coarse bound.
 
     On several accelerator types a block takes seconds, so the clock is looked at after every part.
     """
     size = len(block.bound_s)
-    step = size if len(placer.fleet.accelerators) == 1 else TIGHT_PART
+    step = size if len(placer.pool.accelerators) == 1 else TIGHT_PART
     bound, estimate = block.bound_s.copy(), block.estimate_s.copy()
     for start in range(0, size, max(1, step)):
         if state.out_of_time:
             break
         rows = np.arange(start, min(start + step, size))
-        tight = placer.pricing.tight(block.take(rows))
+        tight = placer.bounder.tight(block.take(rows))
         bound[rows], estimate[rows] = tight.bound_s, tight.estimate_s
     return replace(block, bound_s=bound, estimate_s=estimate)

@@ -1,9 +1,9 @@
 """Fleets, the sets of buildings that a job may use, and allocations, the ways to spread accelerators over them.
 
-A *fleet* is a set of accelerator types that all take part (the slowest sets the pace); every subset of types is
+An *accelerator pool* is a set of accelerator types that all take part (the slowest sets the pace); every subset of types is
 searched by itself. An allocation (``Fill``) is a sequence of building shares. Those of n accelerators are made by
 
-S1 sequence   all permutations of the fleet's buildings up to MAX_PERMUTED of them; beyond, the order of the file, by
+S1 sequence   all permutations of the pool's buildings up to MAX_PERMUTED of them; beyond, the order of the file, by
               size, and the nearest-neighbour chain from every building (by latency, then size)
 S2 granule    every building but the last one used holds a multiple of a granule: a product of the degrees of the
               fastest axes, rounded up to whole hosts; so groups inside the granule never straddle buildings
@@ -46,8 +46,8 @@ Fill = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
-class Fleet:
-    """The buildings of a topology whose accelerator type is in the fleet."""
+class AcceleratorPool:
+    """The buildings of a topology whose accelerator type is in the pool."""
 
     topology: Topology
     buildings: tuple[Building, ...]
@@ -59,12 +59,12 @@ class Fleet:
 
     @property
     def accelerators(self) -> tuple[Accelerator, ...]:
-        """The types of the fleet."""
+        """The types of the pool."""
         return accelerator_types(self.buildings)
 
     @property
     def num_accelerators(self) -> int:
-        """Accelerators of the fleet."""
+        """Accelerators of the pool."""
         return sum(building.num_accelerators for building in self.buildings)
 
     @property
@@ -88,7 +88,7 @@ class Fleet:
     def optimistic_links(self) -> Links:
         """Return per level the best figures that any allocation can see on that level or farther out, for lower bounds.
 
-        All types of the fleet take part and the slowest link of an allocation sets its pace. So inside buildings a
+        All types of the pool take part and the slowest link of an allocation sets its pace. So inside buildings a
         level is as good as the best building of the type whose best is worst.
         """
         return self._best_links(tuple(self._levels_by_type.values()))
@@ -252,7 +252,7 @@ class Fleet:
         return list(out)
 
     def uses_all_types(self, fill: Fill) -> bool:
-        """Return whether an allocation has every type of the fleet (other sets of types are fleets of their own)."""
+        """Return whether an allocation has every type of the pool (other sets of types are pools of their own)."""
         used = {self.topology.building(name).accelerator.name for name, _ in fill}
         return len(used) == len(self.accelerators)
 
@@ -308,11 +308,14 @@ class Fleet:
         return {pair: tuple(of(*pair) for of in figures) for pair in pairs}
 
 
-def fleets(topology: Topology) -> list[Fleet]:
-    """One fleet per non-empty set of accelerator types, largest sets first."""
+def pools(topology: Topology) -> list[AcceleratorPool]:
+    """One pool per non-empty set of accelerator types, largest sets first."""
     types = [accelerator.name for accelerator in accelerator_types(topology.buildings)]
     subsets = chain.from_iterable(combinations(types, count) for count in range(len(types), 0, -1))
-    return [Fleet(topology, tuple(b for b in topology.buildings if b.accelerator.name in subset)) for subset in subsets]
+    return [
+        AcceleratorPool(topology, tuple(b for b in topology.buildings if b.accelerator.name in subset))
+        for subset in subsets
+    ]
 
 
 def shares(fill: Fill) -> tuple[BuildingShare, ...]:

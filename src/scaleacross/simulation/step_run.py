@@ -1,4 +1,4 @@
-"""Simulation of one step of a plan: ``replay`` builds rank classes, step graph and tasks, and runs them.
+"""Simulation of one step of a plan: ``simulate_step`` builds rank classes, step graph and tasks, and runs them.
 
 ``steady``, ``result``, ``execution`` and the package ``api`` use the result. CPU time depends on the number of rank
 classes, not ranks: a few thousand tasks per class and micro-batch round, at 1 to 3 µs a task (building, lowering,
@@ -77,7 +77,7 @@ class Disturbance:
 
 
 @dataclass(frozen=True)
-class Replay:
+class StepRun:
     """A simulated step: machine, step graph, tasks, and the times of all tasks."""
 
     machine: Machine
@@ -149,13 +149,13 @@ def no_collection() -> Iterator[None]:
 
 
 @no_collection()
-def replay(
+def simulate_step(
     plan: Plan,
     problem: Problem,
     disturbance: Disturbance | None = None,
     fold: bool = True,
     progress: Callable[[int, int], None] | None = None,
-) -> Replay:
+) -> StepRun:
     """Simulate one step of ``plan``.
 
     Args:
@@ -178,7 +178,7 @@ def replay(
     setting = replace(_setting(plan, problem.profile), replicated_share=unlike.replicated_share)
     graph = build(machine, setting, _ranks(plan, plan.work, machine, pace, counts, unlike))
     lowered = lower(graph, calls, _ways(plan, machine.fabric, _accelerators(machine)))
-    return Replay(machine, graph, lowered, lowered.run(progress))
+    return StepRun(machine, graph, lowered, lowered.run(progress))
 
 
 def _accelerators(machine: Machine) -> list[Accelerator]:

@@ -2,7 +2,7 @@
 
 Sets          T  accelerator types;  K  block types, N[k] layers each;  groups g: one stage of one replica, pp·dp of them
 Parameters    P[t,k]  seconds of a layer per micro-batch on type t: forward, backward, recomputation, and exposed tp, cp
-              and ep collectives over the type's best links;  A[t] accelerators of type t in the fleet
+              and ep collectives over the type's best links;  A[t] accelerators of type t in the pool
 Bound         With Q[k] = min_t P[t,k] and f[t] = max_k Q[k]/P[t,k] ≤ 1, a group of type t does at most f[t] of the
               reference work in a given time. A group is as slow as its slowest accelerator, so at most
               ⌊(A of the i fastest types)/(tp·cp)⌋ groups are of the i fastest types, and one or more has the slowest.
@@ -34,7 +34,7 @@ from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.early_gradients import before_gradients
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds, times_by_type
 from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
-from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
+from scaleacross.cost_models.network.drivers import contention_fraction, least_contention_fraction
 from scaleacross.cost_models.overlap import BUSY, CALLS, EVERY_PASS, TRAFFIC_ROWS, least_together_s, num_communicators
 from scaleacross.cost_models.pipeline.timed_bounds import folded
 from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_past_once_s, own_fill_paces, speed_in_any_order
@@ -47,25 +47,25 @@ from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import legal_micro_batches
 from scaleacross.solvers.arcs import axes_of_several, by_orders, sets_before
-from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing
-from scaleacross.solvers.fleets import Fleet
+from scaleacross.solvers.bounded import Bounded
+from scaleacross.solvers.candidates import ORDER_BLOCK, Bounder
 from scaleacross.solvers.mixed_estimates import like_the_slowest, share_left
 from scaleacross.solvers.mixed_memory import by_pipeline, layers_that_fit
 from scaleacross.solvers.mixed_passes import ShardedPasses, path_s, prefix_share, trunk_messages_s
-from scaleacross.solvers.priced import Priced
+from scaleacross.solvers.pools import AcceleratorPool
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, GridAxis
 from scaleacross.targets import needs_equal_batches
 from scaleacross.workloads.layer_profile import ModelProfile
 
 
-def pricing_on(fleet: Fleet, job: Job, profile: ModelProfile) -> Pricing:
-    """Return ``Pricing`` for a fleet of one accelerator type, ``MixedPricing`` for a mixed pool."""
-    return (MixedPricing if len(fleet.accelerators) > 1 else Pricing).on(fleet, job, profile)
+def bounder_on(pool: AcceleratorPool, job: Job, profile: ModelProfile) -> Bounder:
+    """Return ``Bounder`` for a pool of one accelerator type, ``MixedBounder`` for a mixed pool."""
+    return (MixedBounder if len(pool.accelerators) > 1 else Bounder).on(pool, job, profile)
 
 
 @dataclass(frozen=True)
-class MixedPricing(Pricing):
+class MixedBounder(Bounder):
     """Bounds on mixed pools by the formulas of the module docstring, whatever the placement."""
 
     def room_bytes(self, headroom_fraction: float) -> float:
@@ -103,42 +103,42 @@ class MixedPricing(Pricing):
         equal = self._equal_ranks
         return self._estimate_s(bases, equal.base_bound_s(bases), equal.base_free_s(bases), bound_s)
 
-    def coarse(self, candidates: Candidates) -> Priced:
+    def coarse(self, candidates: Candidates) -> Bounded:
         """Bound every axis as if it were the innermost one; inf where no split of the layers fits in memory."""
         times = self._times(candidates)
         volumes = self._unit_volumes(candidates, times)
         terms = self._coarse_terms(volumes, ("tp", "cp", "dp_shard", "dp_replicate"))
         work = self._least_work(candidates, self._computation_s(candidates, times, terms))
         free = placement_free_s(self.volumes(candidates, work))
-        room, fullest = layers_that_fit(self.job, self.profile, self.fleet.buildings, candidates)
+        room, fullest = layers_that_fit(self.job, self.profile, self.pool.buildings, candidates)
         seconds = np.stack([layer_pass_s(each, candidates) for each in times]) + self._waits_s(candidates, terms)
         busiest = candidates.num_micro_batches * fullest * seconds[:, :-2].min(axis=(0, 1))
         bound = np.maximum(self._bound_s(volumes, times, terms), busiest) + work.optimizer_s
         bound = np.where(room < self.profile.num_layers, np.inf, bound)
         equal = self._equal_ranks.coarse(candidates)
-        return Priced(
+        return Bounded(
             candidates, work, free, bound, self._estimate_s(candidates, equal.estimate_s, equal.free_s, bound)
         )
 
     def _estimate_s(self, candidates: Candidates, equal_s: Floats, free_s: Floats, bound_s: Floats) -> Floats:
         """Return ``mixed_estimates``, s, (n,), at least the bound; no placement changes ``free_s`` of ``equal_s``."""
-        left = share_left(self.job, self.profile, self.fleet, candidates, self._times(candidates))
+        left = share_left(self.job, self.profile, self.pool, candidates, self._times(candidates))
         return np.maximum(bound_s, equal_s - (1 - left) * free_s)
 
     @cached_property
-    def _equal_ranks(self) -> Pricing:
-        return Pricing.on(like_the_slowest(self.fleet, self.job), self.job, self.profile)
+    def _equal_ranks(self) -> Bounder:
+        return Bounder.on(like_the_slowest(self.pool, self.job), self.job, self.profile)
 
-    def tight(self, priced: Priced) -> Priced:
+    def tight(self, bounded: Bounded) -> Bounded:
         """Bound every axis at the stride that the best axis order gives it."""
-        added = np.empty(len(priced.bound_s))
-        for rows, orders in by_orders(priced.candidates):
-            some = priced.candidates.take(rows), priced.work.take(rows)
+        added = np.empty(len(bounded.bound_s))
+        for rows, orders in by_orders(bounded.candidates):
+            some = bounded.candidates.take(rows), bounded.work.take(rows)
             added[rows] = self.order_bounds_s(*some, orders).min(axis=0)
-        bound = np.maximum(priced.bound_s, priced.free_s + added)
-        equal = self._equal_ranks.tight(self._equal_ranks.coarse(priced.candidates))
-        estimate = self._estimate_s(priced.candidates, equal.estimate_s, equal.free_s, bound)
-        return replace(priced, bound_s=bound, estimate_s=estimate)
+        bound = np.maximum(bounded.bound_s, bounded.free_s + added)
+        equal = self._equal_ranks.tight(self._equal_ranks.coarse(bounded.candidates))
+        estimate = self._estimate_s(bounded.candidates, equal.estimate_s, equal.free_s, bound)
+        return replace(bounded, bound_s=bound, estimate_s=estimate)
 
     def order_bounds_s(self, candidates: Candidates, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """Return lower bounds on the step less ``placement_free_s``, s, per order of the same axes, (orders, n)."""
@@ -161,7 +161,7 @@ class MixedPricing(Pricing):
         if "pp" in orders[0]:
             strides = np.stack([stride_behind(candidates, order[: order.index("pp")]) for order in orders])
             np.maximum(
-                out, trunk_messages_s(self.fleet, self.links, volumes, strides, _fewest(self.job, candidates)), out=out
+                out, trunk_messages_s(self.pool, self.links, volumes, strides, _fewest(self.job, candidates)), out=out
             )
         return out + (work.optimizer_s - placement_free_s(self.volumes(candidates, work)))
 
@@ -197,8 +197,9 @@ class MixedPricing(Pricing):
                 "attention_s": np.max([each.attention_s.max(axis=0) for each in times], axis=0),
                 "dense_parameters": dense,
                 "mean_held_share": one,
-                "taken_fraction": one * taken_fraction(self.accelerators),
-                "least_taken_fraction": one * least_taken_fraction(self.accelerators, self.job.network.drivers),
+                "contention_fraction": one * contention_fraction(self.accelerators),
+                "least_contention_fraction": one
+                * least_contention_fraction(self.accelerators, self.job.network.drivers),
                 "elementwise_fraction": elementwise,
                 "hbm_s_per_byte": hbm_s_per_byte(self.accelerators, candidates, elementwise),
             }
@@ -252,12 +253,12 @@ class MixedPricing(Pricing):
         once = windows[0] + windows[1]
         first = least_bucket_share(self.job.overlap, candidates, self._fullest(candidates)[0])
         products = (1 - 1 / chunks) * (1 - work.elementwise_fraction)
-        reducing, moving = work.taken_fraction * products, work.least_taken_fraction * products
+        reducing, moving = work.contention_fraction * products, work.least_contention_fraction * products
         beside = (first + reducing) * traffic[0] + (first + moving) * traffic[1]
         behind = once - computation * np.minimum(1.0, hidden / fewest)
         if early is not None:
             later: Floats = 1 - before_gradients(candidates, fewest)
-            behind = np.where(early.is_far, windows[0] - computation * later, behind)
+            behind = np.where(early.gradients_cross, windows[0] - computation * later, behind)
         # gradients that are reduced once per step may overlap with what sharded passes expose
         sharded = reduced_every_pass(candidates)
         exposed = np.maximum(np.where(sharded, 0.0, behind), beside)
@@ -365,7 +366,7 @@ class MixedPricing(Pricing):
     def _speed(self, candidates: Candidates, share: Floats, lost: Floats | float = 0.0) -> Floats:
         """Return an upper bound on Σ_g f[g], (n,), or with ``lost`` on the sum of ``speed_in_any_order``."""
         order = np.argsort(-share, axis=0)
-        available = np.cumsum(np.array(self.fleet.num_by_type)[order], axis=0) // (candidates.tp * candidates.cp)
+        available = np.cumsum(np.array(self.pool.num_by_type)[order], axis=0) // (candidates.tp * candidates.cp)
         groups = candidates.pp * candidates.dp
         # at least one group has the slowest type
         upto = np.minimum(available, groups - 1)
@@ -374,9 +375,9 @@ class MixedPricing(Pricing):
         return speed_in_any_order(np.take_along_axis(share, order, axis=0), upto, candidates.dp, lost)
 
 
-def of_one_type(pricing: Pricing) -> Pricing:
-    """Return bounds on the same fleet for ranks of one type: its own, or the slowest of several."""
-    return Pricing(**{each.name: getattr(pricing, each.name) for each in fields(Pricing)})
+def of_one_type(bounder: Bounder) -> Bounder:
+    """Return bounds on the same pool for ranks of one type: its own, or the slowest of several."""
+    return Bounder(**{each.name: getattr(bounder, each.name) for each in fields(Bounder)})
 
 
 def _fewest(job: Job, candidates: Candidates) -> Ints:

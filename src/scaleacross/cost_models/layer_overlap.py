@@ -30,7 +30,7 @@ from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.far_gradients import FarGradients
+from scaleacross.cost_models.crossing_gradients import CrossingGradients
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.least_waits import cp_waits_s
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK
@@ -62,7 +62,7 @@ WHOLE_STREAM: Final = ("ring", "tree")
 """Algorithms that leave a building over the adapters of one scale-up domain."""
 
 
-class BesideLayers(NamedTuple):
+class LayerOverlap(NamedTuple):
     """Corrections to ``overlap.windows`` by pipeline rank.
 
     Attributes:
@@ -77,27 +77,27 @@ class BesideLayers(NamedTuple):
     endless: frozenset[int] = frozenset()
     shapes: Mapping[str, GroupShape] = MappingProxyType({})
 
-    def later(self, longer_s: Floats) -> BesideLayers:
+    def later(self, longer_s: Floats) -> LayerOverlap:
         """A copy with ``slowed_s`` at least ``longer_s``, (2, ranks), by which passes are late (``late_passes``)."""
         slowed_s = self.slowed_s.copy()
         slowed_s[: len(longer_s)] = np.maximum(slowed_s[: len(longer_s)], longer_s)
         return self._replace(slowed_s=slowed_s)
 
-    def behind_chunks(self, gradients: ChunkWindows) -> BesideLayers:
+    def behind_chunks(self, gradients: ChunkWindows) -> LayerOverlap:
         """A copy for gradients computed apart from the rest of a backward pass: their chunks limit the overlap, too."""
         return self._in_chunks({GRADIENTS: gradients})
 
-    def behind_passes(self, gradients: ChunkWindows) -> BesideLayers:
+    def behind_passes(self, gradients: ChunkWindows) -> LayerOverlap:
         """A copy for gradients of sharded parameters, which overlap only with their chunks."""
         return self._in_chunks({GRADIENTS: gradients}, endless={GRADIENTS})
 
-    def behind_trunks(self, gradients: FarGradients) -> BesideLayers:
+    def behind_trunks(self, gradients: CrossingGradients) -> LayerOverlap:
         """A copy for gradients, and parameters that cross buildings, which overlap only with their chunks."""
         own = {GRADIENTS: gradients.chunks, PARAMETERS: gradients.parameters}
         crossing = {window: chunks for window, chunks in own.items() if chunks is not None}
         return self._in_chunks(crossing, endless=crossing.keys())._replace(shapes=gradients.shapes)
 
-    def _in_chunks(self, own: Mapping[int, ChunkWindows], endless: AbstractSet[int] = frozenset()) -> BesideLayers:
+    def _in_chunks(self, own: Mapping[int, ChunkWindows], endless: AbstractSet[int] = frozenset()) -> LayerOverlap:
         """A copy with the chunks in ``own`` by window; traffic of ``endless`` windows overlaps with nothing else."""
         chunks = tuple(own.get(window, chunks) for window, chunks in enumerate(self.chunks))
         return self._replace(chunks=chunks, endless=self.endless | endless)
@@ -114,20 +114,20 @@ class BesideLayers(NamedTuple):
         )
 
 
-def beside_layers(
+def overlap_of_layers(
     volumes: Volumes,
     groups: Mapping[str, Group],
     exchanges: RankGroups,
     pipeline: PipelineChoice,
-) -> BesideLayers:
-    """Slowdown of exposed collectives by concurrent traffic on the same links, as ``BesideLayers`` without chunks.
+) -> LayerOverlap:
+    """Slowdown of exposed collectives by concurrent traffic on the same links, as ``LayerOverlap`` without chunks.
 
     Args:
         volumes: a row for every pipeline rank.
         groups: of all communicators, one row each.
         exchanges: the groups of all-to-alls that each rank waits for.
     """
-    return BesideLayers(_sharing_links(volumes, groups, exchanges, pipeline), (NO_CHUNKS,) * len(WINDOW_NAMES))
+    return LayerOverlap(_sharing_links(volumes, groups, exchanges, pipeline), (NO_CHUNKS,) * len(WINDOW_NAMES))
 
 
 def pieces_of_stages(volumes: Volumes, stages: StageWork) -> Floats:

@@ -9,7 +9,7 @@ from scaleacross.cost_models.work import Work
 
 
 @dataclass(frozen=True)
-class Priced:
+class Bounded:
     """Candidates that fit in memory, with their work and bounds in seconds, (n,) each.
 
     Attributes:
@@ -25,7 +25,7 @@ class Priced:
     bound_s: Floats
     estimate_s: Floats
 
-    def take(self, rows: Ints | Bools) -> Priced:
+    def take(self, rows: Ints | Bools) -> Bounded:
         """The rows selected by an index or mask array."""
         figures = (self.free_s[rows], self.bound_s[rows], self.estimate_s[rows])
-        return Priced(self.candidates.take(rows), self.work.take(rows), *figures)
+        return Bounded(self.candidates.take(rows), self.work.take(rows), *figures)

@@ -14,7 +14,7 @@ from instances import instance, plain_building, plain_topology, plain_trunk
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels, build_levels
 from scaleacross.cost_models.links import Links
-from scaleacross.solvers.fleets import Fill, Fleet, fleets, shares
+from scaleacross.solvers.pools import AcceleratorPool, Fill, pools, shares
 from scaleacross.spec.topology import Topology
 
 
@@ -22,11 +22,11 @@ def topology(*num_hosts: int, **changes: Any) -> Topology:
     return Topology.model_validate(plain_topology(*num_hosts, **changes))
 
 
-def fleet(*num_hosts: int, **changes: Any) -> Fleet:
-    return fleets(topology(*num_hosts, **changes))[0]
+def pool(*num_hosts: int, **changes: Any) -> AcceleratorPool:
+    return pools(topology(*num_hosts, **changes))[0]
 
 
-def every_fill(of: Fleet, size: int, granules: list[int]) -> set[Fill]:
+def every_fill(of: AcceleratorPool, size: int, granules: list[int]) -> set[Fill]:
     """S1–S3 in plain words, for up to four buildings; fills that leave out a type belong to another fleet."""
     out: set[Fill] = set()
     total = of.num_accelerators
@@ -64,7 +64,7 @@ def price_of(levels: Levels) -> tuple[object, ...]:
 @each("seed", range(0, 100, 10), range(0, 100, 2), size=10)
 def test_fills_are_s1_to_s3_up_to_equal_cost(seed: int) -> None:
     problem = instance(seed)
-    for of in fleets(problem.topology):
+    for of in pools(problem.topology):
         for size in {of.num_accelerators, of.num_accelerators // 2, 8, 12, of.unit}:
             for granules in ([1], [1, 2, 3, 4, 6]):
                 found = of.fills(size, granules)
@@ -77,30 +77,30 @@ def test_fills_are_s1_to_s3_up_to_equal_cost(seed: int) -> None:
 
 def test_shares_are_whole_granules_but_for_the_last() -> None:
     for size in range(4, 41, 4):
-        for fill in fleet(6, 4).fills(size, [1, 8]):
+        for fill in pool(6, 4).fills(size, [1, 8]):
             assert sum(share for _, share in fill) == size
             assert all(share % 4 == 0 for _, share in fill)
-    assert fleet(6, 4).fills(28, [8]) == [(("b0", 24), ("b1", 4)), (("b1", 16), ("b0", 12))]
-    assert fleet(6, 4).fills(40, [8]) == [(("b0", 24), ("b1", 16)), (("b1", 16), ("b0", 24))]
-    assert fleet(6, 4).fills(40, [32]) == []  # neither building holds a granule and the rest does not fit
+    assert pool(6, 4).fills(28, [8]) == [(("b0", 24), ("b1", 4)), (("b1", 16), ("b0", 12))]
+    assert pool(6, 4).fills(40, [8]) == [(("b0", 24), ("b1", 16)), (("b1", 16), ("b0", 24))]
+    assert pool(6, 4).fills(40, [32]) == []  # neither building holds a granule and the rest does not fit
 
 
 def test_more_accelerators_than_there_are() -> None:
-    assert fleet(2, 2).fills(20, [1]) == []
+    assert pool(2, 2).fills(20, [1]) == []
 
 
 def test_alike_buildings_are_filled_once() -> None:
-    assert fleet(2, 2).fills(16, [1]) == [(("b0", 8), ("b1", 8))]
-    assert len(fleet(2, 3).fills(20, [1])) == 2  # which is first matters
+    assert pool(2, 2).fills(16, [1]) == [(("b0", 8), ("b1", 8))]
+    assert len(pool(2, 3).fills(20, [1])) == 2  # which is first matters
 
 
 def test_alike_regions_are_filled_once_but_their_borders_count() -> None:
-    assert fleet(2, 2, apart=True).fills(16, [1]) == [(("b0", 8), ("b1", 8))]
+    assert pool(2, 2, apart=True).fills(16, [1]) == [(("b0", 8), ("b1", 8))]
     data = plain_topology(2, 2, 2)
     first, second, third = data["regions"][0]["buildings"]
     data["regions"] = [{"name": "one", "buildings": [first, third]}, {"name": "two", "buildings": [second]}]
     data["trunks"] = [plain_trunk(*pair) for pair in (("b0", "b1"), ("b1", "b2"), ("b0", "b2"))]
-    found = fleets(Topology.model_validate(data))[0].fills(24, [1])
+    found = pools(Topology.model_validate(data))[0].fills(24, [1])
     assert {tuple(name for name, _ in fill) for fill in found} == {
         ("b0", "b1", "b2"),  # a region left and entered again
         ("b0", "b2", "b1"),
@@ -113,7 +113,7 @@ def test_the_trunk_that_closes_the_ring_tells_fills_apart() -> None:
     data = plain_topology(4, 2, 3, 3)
     wide = [("b0", "b1"), ("b1", "b2"), ("b1", "b3"), ("b0", "b3")]
     data["trunks"] = [*(plain_trunk(*pair) for pair in wide), plain_trunk("b0", "b2", gbyte_per_s=1.0)]
-    of = fleets(Topology.model_validate(data))[0]
+    of = pools(Topology.model_validate(data))[0]
     found, expected = (
         {price_of(build_levels(of.topology, shares(fill))) for fill in fills}
         for fills in (of.fills(36, [4]), every_fill(of, 36, [4]))
@@ -122,7 +122,7 @@ def test_the_trunk_that_closes_the_ring_tells_fills_apart() -> None:
 
 
 def test_more_than_four_buildings_are_not_permuted() -> None:
-    found = fleet(1, 2, 3, 4, 5).fills(60, [1])
+    found = pool(1, 2, 3, 4, 5).fills(60, [1])
     assert (("b0", 4), ("b1", 8), ("b2", 12), ("b3", 16), ("b4", 20)) in found  # order of the file
     assert (("b4", 20), ("b3", 16), ("b2", 12), ("b1", 8), ("b0", 4)) in found  # by size
     assert found[0] != found[1]
@@ -137,7 +137,7 @@ def two_types() -> Topology:
 
 
 def test_one_fleet_per_set_of_types() -> None:
-    found = fleets(two_types())
+    found = pools(two_types())
     assert [sorted(a.name for a in of.accelerators) for of in found] == [["other", "plain"], ["plain"], ["other"]]
     assert [of.num_accelerators for of in found] == [24, 16, 8]
     both, plain, _ = found
@@ -148,7 +148,7 @@ def test_one_fleet_per_set_of_types() -> None:
 @each("seed", range(1, 60, 12), range(1, 60, 4), size=10)
 def test_no_fill_beats_the_optimistic_links(seed: int) -> None:
     problem = instance(seed)
-    for of in fleets(problem.topology):
+    for of in pools(problem.topology):
         best = of.optimistic_links()
         assert all(np.isfinite(figures).all() for figures in (best.bandwidth, best.capacity, best.latency))
         for size in {of.num_accelerators, 8, 12}:
@@ -163,7 +163,7 @@ def test_no_fill_beats_the_optimistic_links(seed: int) -> None:
 def test_optimistic_links_never_improve_outwards() -> None:
     slow_inside = {"scale_up": plain_building("x", 1)["links"]["building"]}
     links = plain_building("x", 1)["links"] | slow_inside  # 10 GB/s and 6 µs inside the host, 20 and 2 in the rack
-    best: Links = fleet(6, 4, links=links).optimistic_links()
+    best: Links = pool(6, 4, links=links).optimistic_links()
     assert best.bandwidth[0] == pytest.approx(0.8 * 20e9)
     assert best.latency[0] == pytest.approx(2e-6)
     assert (np.diff(best.bandwidth[:REGION]) <= 0).all()
@@ -173,7 +173,7 @@ def test_optimistic_links_never_improve_outwards() -> None:
 @each("seed", range(2, 60, 12), range(2, 60, 4), size=10)
 def test_children_are_between_fullest_and_largest(seed: int) -> None:
     problem = instance(seed)
-    for of in fleets(problem.topology):
+    for of in pools(problem.topology):
         for size in {of.num_accelerators, 8, 12, 16}:
             largest, fullest = np.minimum(of.largest_children(), size), of.fullest_children(np.array([size]))[0]
             for fill in of.fills(size, [1, 2, 4, 8]):
@@ -189,7 +189,7 @@ UNLIKE = pytest.param((5, 4, 3), marks=pytest.mark.heavy)
 
 @pytest.mark.parametrize("num_hosts", [(6, 4), (5, 5), (3, 7), (4, 4, 4), UNLIKE, MANY, (8,)])
 def test_must_cross_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
-    of = fleet(*num_hosts)
+    of = pool(*num_hosts)
     decided = 0
     for size in range(8, of.num_accelerators + 1, 4):
         axes = [(d, e // d) for e in range(2, size + 1) if size % e == 0 for d in range(2, e + 1) if e % d == 0]
@@ -212,7 +212,7 @@ def test_must_cross_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
 )
 def test_groups_that_cross_a_border_take_no_more_ways(num_hosts: tuple[int, ...]) -> None:
     """So some way from one building to another has its share of them or more; mostly there is one way."""
-    of = fleet(*num_hosts)
+    of = pool(*num_hosts)
     known = 0
     for size in range(8, of.num_accelerators + 1, 4):
         axes = [(d, e // d) for e in range(2, size + 1) if size % e == 0 for d in range(2, e + 1) if e % d == 0]
@@ -234,7 +234,7 @@ def test_must_cross_regions_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
     data = plain_topology(*num_hosts)
     buildings, half = data["regions"][0]["buildings"], len(num_hosts) // 2
     data["regions"] = [{"name": "near", "buildings": buildings[:half]}, {"name": "far", "buildings": buildings[half:]}]
-    of = fleets(Topology.model_validate(data))[0]
+    of = pools(Topology.model_validate(data))[0]
     decided = 0
     for size in range(8, of.num_accelerators + 1, 4):
         axes = [(d, e // d) for e in range(2, size + 1) if size % e == 0 for d in range(2, e + 1) if e % d == 0]
@@ -253,7 +253,7 @@ def test_must_cross_regions_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
 def test_units() -> None:
     data = plain_topology(2, 2)
     data["regions"][0]["buildings"][1]["accelerators_per_host"] = 6
-    of = fleets(Topology.model_validate(data))[0]
+    of = pools(Topology.model_validate(data))[0]
     assert (of.unit, of.common_host) == (lcm(4, 6), gcd(4, 6))
     assert all(share % 12 == 0 for fill in of.fills(12, [1, 2]) for _, share in fill)
     assert {name for pair in combinations(("b0", "b1"), 2) for name in pair} == {b.name for b in of.buildings}

@@ -10,16 +10,16 @@ import scaleacross as sa
 from instances import moe, plain_job, plain_topology
 from oracles import exhaustive
 from scaleacross.api.assemble import cost_of
-from scaleacross.cost_models.beside_layers import ADAPTER, BesideLayers, link_seconds
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.far_gradients import FarGradients
+from scaleacross.cost_models.crossing_gradients import CrossingGradients
 from scaleacross.cost_models.groups import exact_shape
+from scaleacross.cost_models.layer_overlap import ADAPTER, LayerOverlap, link_seconds
 from scaleacross.cost_models.levels import CAMPUS, build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.overlap import GRADIENTS, NO_CHUNKS, PARAMETERS, ChunkWindows, Window, exposed_s
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow, Op
-from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.pools import pools
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import PipelineChoice
 from scaleacross.workloads.equal_copies import EVERY_COPY
@@ -32,7 +32,7 @@ PLAIN = PipelineChoice(schedule="1F1B", num_chunks=1)
 def test_windows_never_expose_less_than_they_say_themselves() -> None:
     one, nothing = np.ones(2), np.zeros(2)
     over = [Window(one, one / 2, nothing, one, nothing, one < 0, NO_CHUNKS)] * 4
-    found = BesideLayers(np.full((4, 2), 0.1), (NO_CHUNKS,) * 4).on(over)
+    found = LayerOverlap(np.full((4, 2), 0.1), (NO_CHUNKS,) * 4).on(over)
     assert found[3].slowed_s.tolist() == [0.1, 0.1]
     assert found[GRADIENTS].length_s.tolist() == [1.0, 1.0]
 
@@ -44,7 +44,7 @@ def test_chunks_of_gradients_that_come_apart_never_hide_more_than_their_window()
     seconds = np.array([[10.0], *[[0.0]] * 3])
     for hidden_s, apart, behind_passes in ((4.0, 9.0, 6.0), (0.5, 9.5, 9.5)):
         chunks = ChunkWindows(*np.array([[[1.0]], [[0.0]], [[hidden_s]]]))
-        beside = BesideLayers(nothing, (NO_CHUNKS,) * 4)
+        beside = LayerOverlap(nothing, (NO_CHUNKS,) * 4)
         assert exposed_s(seconds, seconds, beside.behind_chunks(chunks).on(over)).tolist() == [apart]
         assert exposed_s(seconds, seconds, beside.behind_passes(chunks).on(over)).tolist() == [behind_passes]
 
@@ -54,11 +54,11 @@ def test_of_what_crosses_buildings_only_chunks_say_what_is_left() -> None:
     one, nothing = np.ones(2), np.zeros((4, 2))
     over = [Window(one, one / 4, one * 0, one, one * 0, one < 0, NO_CHUNKS)] * 4
     chunks = ChunkWindows(*np.array([[[0.5, 0.25]], [[0.0, 0.0]], [[2.0, 3.0]]]))
-    beside = BesideLayers(nothing, (NO_CHUNKS,) * 4)
-    far = beside.behind_trunks(FarGradients({}, chunks, None, {})).on(over)
+    beside = LayerOverlap(nothing, (NO_CHUNKS,) * 4)
+    far = beside.behind_trunks(CrossingGradients({}, chunks, None, {})).on(over)
     seconds = np.array([[10.0, 20.0], *[[0.0, 0.0]] * 3])
     assert exposed_s(seconds, seconds, far).tolist() == [3.0, 5.0]  # 10/2 − 2; a bucket of 20/4, as 20/4 − 3 is less
-    both = beside.behind_trunks(FarGradients({}, chunks, chunks, {})).on(over)
+    both = beside.behind_trunks(CrossingGradients({}, chunks, chunks, {})).on(over)
     assert both[PARAMETERS].chunks is chunks and far[PARAMETERS].length_s.tolist() == [1.0, 1.0]
 
 
@@ -77,8 +77,8 @@ def test_seconds_of_links(op: Op, adapter: float, campus: float) -> None:
     """8 GB among 4 hosts of one accelerator with 10 GB/s, two in each building, a trunk of 5 GB/s."""
     shape = {"per_host": 1, "hosts_per_rack": 1, "racks_per_zone": 2, "rates": (100 * GB, 10 * GB, 10 * GB, 10 * GB)}
     sites = [building(name, 2, **shape) for name in ("a", "b")]  # type: ignore[arg-type]
-    fleet = topology(sites, trunks=[trunk("a", "b", 0.1, bandwidth_bytes_per_s=5 * GB)])
-    levels = build_levels(fleet, fill(("a", 2), ("b", 2)))
+    pool = topology(sites, trunks=[trunk("a", "b", 0.1, bandwidth_bytes_per_s=5 * GB)])
+    levels = build_levels(pool, fill(("a", 2), ("b", 2)))
     group = Group(one_row(exact_shape(4, 1, levels)), links_of(levels), 0.0)
     axis = "ep" if op == "all_to_all" else "dp_shard"
     found = link_seconds(Flow(axis, op, "x", axis, 8 * GB, {"gradients": 1.0}), group, EVERY_COPY, PLAIN)
@@ -122,8 +122,8 @@ def test_traffic_meets_calls_on_links_that_do_not_limit_them() -> None:
         return plain_job(topology=there, degrees=degrees, shard="optimizer", schedules="1F1B", overlap=overlap)
 
     plan = sa.plan(job(1.0), simulated=False, alternatives=False)
-    [fleet] = fleets(problem_of(plan.job).topology)
-    placed = next(one for one in exhaustive.placements(fleet, plan.degrees) if one.axis_order[-1] == "tp")
+    [pool] = pools(problem_of(plan.job).topology)
+    placed = next(one for one in exhaustive.placements(pool, plan.degrees) if one.axis_order[-1] == "tp")
     decision = plan.decision.model_copy(update={"placement": placed, "network": ()})
     slowed = [
         float(cost_of(problem_of(job(ratio)), decision).windows[GRADIENTS].slowed_s[0])

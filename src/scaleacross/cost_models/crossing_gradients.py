@@ -34,7 +34,7 @@ from scaleacross.cost_models.buckets import hidden_reductions
 from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.far_shapes import SHARD_COMMUNICATORS, apart
+from scaleacross.cost_models.crossing_shapes import SHARD_COMMUNICATORS, apart
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, Levels
@@ -51,7 +51,7 @@ from scaleacross.spec.parallelism import GridAxis
 TINY_S: Final = 1e-30
 
 
-class FarGradients(NamedTuple):
+class CrossingGradients(NamedTuple):
     """Traffic of every rank's gradients and parameters alone on the links, and the windows that overlap with it.
 
     Attributes:
@@ -99,7 +99,7 @@ class Ranks(NamedTuple):
         return np.asarray(held / _carried(self)[0][self.stages.rank])
 
 
-def is_far(volumes: Volumes, groups: Mapping[str, Group]) -> bool:
+def gradients_cross(volumes: Volumes, groups: Mapping[str, Group]) -> bool:
     """Whether gradients that are reduced once in a step and overlapped with computation cross buildings.
 
     False for a single rank that scatters shards with every pass: its gradients are timed with its passes
@@ -112,7 +112,7 @@ def is_far(volumes: Volumes, groups: Mapping[str, Group]) -> bool:
 
 
 @dataclass(frozen=True)
-class FarTraffic:
+class CrossingTraffic:
     """Gradients and parameters of ranks whose gradients cross buildings.
 
     Attributes:
@@ -128,7 +128,7 @@ class FarTraffic:
     apart: Mapping[GridAxis, Sequence[Floats]]
 
     @classmethod
-    def on(cls, of: Ranks, traffic: Mapping[GridAxis, Sequence[Floats]]) -> FarTraffic:
+    def on(cls, of: Ranks, traffic: Mapping[GridAxis, Sequence[Floats]]) -> CrossingTraffic:
         """Traffic of ``of``, given the ``traffic`` with the groups of all ranks on the links at once."""
         own = apart(of.groups, of.axes, of.levels, (*GRADIENT_AXES, "expert"))
 
@@ -156,7 +156,7 @@ class FarTraffic:
         busy_s, left_s = queue(ends, self.of.pieces, self.states.gradients_s[1].sum(axis=0))
         return ends.total_s + max(0.0, busy_s - left_s)
 
-    def exposed(self, pipeline_s: float) -> FarGradients:
+    def exposed(self, pipeline_s: float) -> CrossingGradients:
         """Traffic and windows of a pipeline that takes ``pipeline_s`` without gradients and parameters."""
         traffic = {axis: [_with_gradients(*both) for both in self._pairs(axis)] for axis in self.shared}
         pace = together_s([part for parts in traffic.values() for part in parts], self.of.volumes.work.buckets)
@@ -166,7 +166,7 @@ class FarTraffic:
             ends = replace(self.of.passes, states=self.states).ends
             gradients, parameters = _sharing_links(ends, pace, pipeline_s)
         shapes = {name: group.shape for name, group in self.own.items()}
-        return FarGradients(traffic, gradients, parameters if self.gathers else None, shapes)
+        return CrossingGradients(traffic, gradients, parameters if self.gathers else None, shapes)
 
     @cached_property
     def states(self) -> States | None:
@@ -247,7 +247,7 @@ def near_gradients(of: Ranks) -> ChunkWindows:
 def _carried(of: Ranks) -> tuple[Floats, Floats]:
     """Parameters whose gradients count for every rank, and products' seconds lost per second of it, (ranks,) each."""
     work = of.volumes.work
-    return work.dense_parameters + work.expert_parameters, work.taken_fraction * (1 - work.elementwise_fraction)
+    return work.dense_parameters + work.expert_parameters, work.contention_fraction * (1 - work.elementwise_fraction)
 
 
 class Queue(NamedTuple):
