@@ -47,7 +47,6 @@ MECHANISMS: dict[str, tuple[tuple[str, Any], ...]] = {
     "HBM lost to traffic": ((f"{COSTS}step.hbm_lost_s", lambda volumes: np.zeros(len(volumes.candidates))),),
     "links shared with passes' calls": ((f"{COSTS}layer_overlap._sharing_links", _nothing_shared),),
     "waiting groups": ((f"{COSTS}replica_kinds.waiting_groups", lambda *_: {}),),
-    "calls that wait for messages": ((f"{COSTS}pipeline.unplaced.message_waits", lambda *_: None),),
     "weight gradients apart": ((f"{COSTS}layer_overlap.LayerOverlap.behind_chunks", lambda beside, _: beside),),
     "groups that cross farthest": ((f"{COSTS}groups.GroupShape.farthest", property(lambda shape: shape)),),
     "crowded inter-building links": ((f"{COSTS}pipeline.placed.is_crowded", lambda *_: False),),

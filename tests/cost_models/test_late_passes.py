@@ -18,7 +18,7 @@ from scaleacross.spec.plan import Decision
 def timed(name: str, p: int, m: int, v: int, sent: OwnTraffic | None) -> PipelineTimes:
     """Forward passes of 1 s, backward passes of 2 s, messages that take none."""
     compiled = compile_schedule(generate(name, p, m, v))  # type: ignore[arg-type]
-    return time_schedule(compiled, 1.0, 2.0, 0.0, 0.0, beside=sent)
+    return time_schedule(compiled, 1.0, 2.0, 0.0, 0.0, own_traffic=sent)
 
 
 def gradients(p: int, v: int, seconds: float, pieces: float, loss: float) -> OwnTraffic:

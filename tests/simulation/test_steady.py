@@ -65,7 +65,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
         out.append(unlike.micro_batches if unlike else None)
         return simulate_step(plan, problem, unlike)
 
-    monkeypatch.setattr(steady, "replay", counted)
+    monkeypatch.setattr(steady, "simulate_step", counted)
     return out
 
 

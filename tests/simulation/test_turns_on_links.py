@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
 import scaleacross as sa
 from design_points import placed, point
-from scaleacross.api import evaluation
-from scaleacross.api.problems import problem_of
-from scaleacross.api.simulating import simulated_step_s
 from scaleacross.spec.plan import Decision
 
 WITHIN = 0.05
@@ -95,35 +92,3 @@ def test_calls_of_every_pass_share_links_only_while_these_are_crowded(
     plan = sa.evaluate((point(**fields), decision))
     step = sa.simulate(plan)
     assert abs(step.difference) < WITHIN, (plan.cost.step_s, step.step_s)
-
-
-LLAMA: Final = ("llama3_405b_two_buildings", "tp=8 cp=4 pp=8", 1, "none")
-DEEPSEEK: Final = ("deepseek_v3_two_buildings", "tp=2 cp=4 pp=8 ep=8", 2, "selective")
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("model", "axis_order", "dp", "within"),
-    [  # one group of cp in 4,096 crosses the border beside 2,048 pipelines; 42 % too low if it had its share of the trunk
-        (LLAMA, "dp_replicate tp cp dp_shard pp", (64, 1), 0.03),
-        (LLAMA, "tp dp_shard cp dp_replicate pp", (2, 32), 0.14),  # replicas' gradients cross, too; 27 % too low
-        (DEEPSEEK, "dp_replicate tp cp dp_shard pp", (256, 1), 0.065),  # tokens of one group in 256 do; 50 % too low
-    ],
-    ids=["keys", "keys_and_gradients", "tokens"],
-)
-def test_calls_across_a_border_wait_for_messages(
-    model: tuple[str, str, int, str], axis_order: str, dp: tuple[int, int], within: float
-) -> None:
-    job, degrees, sequences, recompute = model
-    fill = [{"building": "building-b", "num_accelerators": 6384}, {"building": "building-a", "num_accelerators": 10000}]
-    decision = {
-        "degrees": dict(pair.split("=") for pair in degrees.split()) | {"dp_shard": dp[0], "dp_replicate": dp[1]},
-        "pipeline": {"schedule": "Interleaved1F1B", "num_chunks": 4, "micro_batch_sequences": sequences},
-        "recompute": recompute,
-        "shard": "optimizer",
-        "placement": {"axis_order": axis_order.split(), "fill": fill},
-    }
-    problem = problem_of(job, ("topology.trunks.0.oversubscription_ratio=16",))
-    plan = evaluation.evaluated(problem, Decision.model_validate(decision), degraded=False)
-    step_s = simulated_step_s(plan)
-    assert abs(plan.cost.step_s / step_s - 1) < within, (plan.cost.step_s, step_s)

@@ -152,7 +152,7 @@ class CrossingTraffic:
         """
         if self.states is None:
             return 0.0
-        ends = replace(self.of.passes, link_s=None, waits=None).ends
+        ends = replace(self.of.passes, link_s=None).ends
         busy_s, left_s = queue(ends, self.of.pieces, self.states.gradients_s[1].sum(axis=0))
         return ends.total_s + max(0.0, busy_s - left_s)
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Floats
 from scaleacross.cost_models.pipeline.exact import exact_ends, virtual_boundaries
-from scaleacross.cost_models.pipeline.message_waits import MessageWaits
 from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic
 from scaleacross.cost_models.pipeline.shared_links import States
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, chained_ends
@@ -35,7 +34,6 @@ class Actions:
         crossing: whether these messages cross buildings, likewise; None: none does.
         link_s: seconds for which F, B, I and W keep links busy that all ranks share, (4, p·v); None: there are none.
         states: gradients and parameters that share these links, if any.
-        waits: layers that wait for messages on these links, if any.
         own_traffic: traffic over links of each rank's own, if any.
     """
 
@@ -54,7 +52,6 @@ class Actions:
     crossing: Bools | None = None
     link_s: Floats | None = None
     states: States | None = None
-    waits: MessageWaits | None = None
     own_traffic: OwnTraffic | None = None
 
     @property
@@ -93,7 +90,6 @@ class Actions:
             self.crosses(),
             *links,
             *(self.states or ()),
-            *(self.waits or ()),
             *(self.own_traffic or ()),
         )
         shape = self.schedule, self.num_ranks, self.num_microbatches, self.num_chunks, self.order
@@ -110,12 +106,6 @@ class Actions:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Actions) and self._key == other._key
-
-    def behind(self, waits: MessageWaits | None) -> MessageWaits | None:
-        """``waits`` for the messages of this pipeline; None where no layer waits."""
-        if waits is None or self.crossing is None:
-            return None
-        return waits.behind(self.between_stages()[1], self.crosses())
 
     def crosses(self) -> Bools:
         """Whether messages between consecutive virtual stages cross buildings, (p·v − 1,)."""
@@ -136,4 +126,4 @@ def _ends(of: Actions) -> StageEnds:
     choice = PipelineChoice(schedule=of.schedule, num_chunks=of.num_chunks, order=of.order)
     seconds, messages = (*of.seconds, *of.outer_s), (of.latency_s, of.occupancy_s)
     size = of.num_ranks, of.num_microbatches
-    return exact_ends(choice, *size, seconds, *messages, of.link_s, of.states, of.waits, of.crossing, of.own_traffic)
+    return exact_ends(choice, *size, seconds, *messages, of.link_s, of.states, of.crossing, of.own_traffic)

@@ -27,7 +27,6 @@ from scaleacross.cost_models.least_waits import beyond_shared_s, cp_waits_s, hid
 from scaleacross.cost_models.messages import NO_DELAYS, Boundary, boundary_kinds, boundary_times
 from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, virtual_boundaries
-from scaleacross.cost_models.pipeline.message_waits import MessageWaits
 from scaleacross.cost_models.pipeline.shard_passes import ShardCalls
 from scaleacross.cost_models.pipeline.shared_links import is_crowded
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
@@ -273,7 +272,6 @@ def timed_pipelines(
     micro_batches: Sequence[int],
     message: Boundary | None,
     busy_s: Mapping[str, Floats],
-    waits: MessageWaits | None,
 ) -> list[TimedPipeline]:
     """The pipelines of one decision: one for every kind of replicas, by accelerator types and number of micro-batches.
 
@@ -282,7 +280,6 @@ def timed_pipelines(
         rank_of: pipeline rank of every virtual stage.
         micro_batches: of every class of ``layout``.
         busy_s: seconds for which F, B, I and W of every virtual stage use inter-building links, (4, p·v) by component.
-        waits: layers that may wait for messages on these links.
 
     Raises:
         InputError: a pipeline is too long to be timed (``pipeline.exact.MAX_ACTIONS``).
@@ -291,7 +288,7 @@ def timed_pipelines(
     for index, (one, m) in enumerate(zip(layout, micro_batches, strict=True)):
         played.setdefault((one.types, m), index)
     return [
-        _timed(volumes, _slowest(by_type, rank_of, types), rank_of, m, message, index, busy_s, waits)
+        _timed(volumes, _slowest(by_type, rank_of, types), rank_of, m, message, index, busy_s)
         for (types, m), index in played.items()
     ]
 
@@ -319,7 +316,6 @@ def _timed(
     message: Boundary | None,
     replicas: int,
     busy_s: Mapping[str, Floats],
-    waits: MessageWaits | None,
 ) -> TimedPipeline:
     candidates = volumes.candidates
     name, v, p = SCHEDULE_NAMES[int(candidates.schedule[0])], int(candidates.num_chunks[0]), int(candidates.pp[0])
@@ -346,10 +342,9 @@ def _timed(
     near = tuple(float(np.broadcast_to(part, 1)[0]) for part in message)
     blocking = not volumes.job.overlap.messages(chunked=choice.num_chunks > 1)
     delayed = seconds.actions(choice, p, m, near, blocking) if any(near[:6]) else alone
-    behind = delayed.behind(waits)
-    passes = replace(delayed, link_s=links if links.any() else None, waits=behind)
+    passes = replace(delayed, link_s=links if links.any() else None)
     timed = TimedPipeline(*busiest, replicas, rank, passes, delayed, alone, replicated_s=replicated_s)
-    if behind is None and not is_crowded(delayed.seconds, links, ranks):
+    if not is_crowded(delayed.seconds, links, ranks):
         return timed
     return _queued(replace(timed, actions=passes), passes.total_s - delayed.total_s, busy_s)
 

@@ -24,7 +24,6 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.pipeline.compiled import KINDS, CompiledSchedule
-from scaleacross.cost_models.pipeline.message_waits import MessageWaits
 from scaleacross.schedules.pipeline import Kind
 
 Call = tuple[int, int, float, float, int, bool]
@@ -70,7 +69,6 @@ def run_sharing(
     latency: Floats,
     occupancy: Floats,
     states: States | None = None,
-    waits: MessageWaits | None = None,
     crossing: Bools | None = None,
 ) -> tuple[Floats, Floats, Floats, float]:
     """Start and end of actions and arrival of their messages, in the compiled order, and the end of all ``states``.
@@ -78,14 +76,12 @@ def run_sharing(
     Args:
         seconds, busy_s: d and b of every action.
         latency, occupancy: of its message, s.
-        waits: layers that wait while messages pass these links.
         crossing: as of ``ways``; None: no messages pass these links.
     """
     from scaleacross.cost_models.pipeline import sharing_loop as loop  # late: it brings the compiler
 
     count = len(compiled.rank)
     parts = _Parts.of(compiled, states)
-    waiting = _Waiting.of(compiled, parts, waits)
     crosses = np.full(count, NO_WAY) if crossing is None else ways(compiled, crossing)
     actions = loop.Actions(
         compiled.rank,
@@ -97,10 +93,8 @@ def run_sharing(
         _asked(seconds, busy_s),
         latency,
         occupancy,
-        waiting.number,
-        *parts[2:],
+        *parts[1:],
         crosses,
-        *waiting[1:],
     )
     kinds = (np.int64, np.int64, np.float64, np.float64, np.int64, np.bool_)
     calls = loop.Calls(*(np.array([call[at] for call in parts.calls], dtype=kind) for at, kind in enumerate(kinds)))
@@ -147,26 +141,6 @@ class _Parts(NamedTuple):
                     opens = action if gates and one == own[-1] else _NONE
                     calls.append((lane, following, each_s, asks, opens, gates and one == own[0]))
         return cls(calls, number, gated, call, stride)
-
-
-class _Waiting(NamedTuple):
-    """Columns of ``sharing_loop.Actions``: number of parts, and figures of parts that wait for messages."""
-
-    number: Ints
-    ahead_s: Floats
-    hidden_s: Floats
-    more_s: Floats
-
-    @classmethod
-    def of(cls, compiled: CompiledSchedule, parts: _Parts, waits: MessageWaits | None) -> _Waiting:
-        """A part for every layer whose calls may wait, except in actions divided for gradients or parameters."""
-        none = np.zeros(len(compiled.rank))
-        if waits is None:
-            return cls(parts.number, none, none, none)
-        of = compiled.kind, compiled.stage
-        layers, whole = waits.layers[of], (parts.call == _NONE) & (parts.gated == 0)
-        number = np.where(whole, np.maximum(1, layers), parts.number)
-        return cls(number, waits.ahead_s[of], waits.hidden_s[of], waits.more_s[of])
 
 
 def ways(compiled: CompiledSchedule, crossing: Bools) -> Ints:

@@ -28,7 +28,6 @@ class Actions(NamedTuple):
         gated: whether its parts wait for parameters.
         call, stride: first call of its first part's gradients (NONE if it has none), and calls of each part.
         crosses: way on which its message passes these links, NONE if it does not.
-        ahead_s, hidden_s, more_s: of a part whose calls wait for messages (``message_waits``); 0 where none does.
     """
 
     rank: Ints
@@ -46,9 +45,6 @@ class Actions(NamedTuple):
     call: Ints
     stride: Ints
     crosses: Ints
-    ahead_s: Floats
-    hidden_s: Floats
-    more_s: Floats
 
 
 class Calls(NamedTuple):
@@ -147,18 +143,18 @@ def play(actions: Actions, calls: Calls, num_slots: int, played: Played) -> None
                 there[opened] += 1
                 rank = actions.rank[opened]
                 if does[rank] == HELD and actions.row[at[rank]] == opened:
-                    _begin(actions, jobs, does, over, there, rank, opened, passed - now)
+                    _begin(actions, jobs, does, over, there, rank, opened)
             continue
         action = actions.row[at[place]]
         if does[place] == READY:
             played.start[action] = now
-            _begin(actions, jobs, does, over, there, place, action, passed - now)
+            _begin(actions, jobs, does, over, there, place, action)
             continue
         if actions.call[action] != NONE:
             _post(calls, jobs, queue, last, ranks, actions.call[action] + over[action] * actions.stride[action])
         over[action] += 1
         if over[action] < actions.parts[action]:
-            _begin(actions, jobs, does, over, there, place, action, passed - now)
+            _begin(actions, jobs, does, over, there, place, action)
             continue
         played.end[action] = now
         free, lane, slot = link_free, actions.link[action], actions.fills[action]
@@ -186,21 +182,14 @@ def _next(actions: Actions, does: Ints, at: Ints, moment: Floats, arrived: Float
 
 
 @compiled
-def _begin(
-    actions: Actions, jobs: Jobs, does: Ints, over: Ints, there: Ints, rank: int, action: int, messages_s: Floats
-) -> None:
-    """Start the next part of an action, or hold it until its parameters are there.
-
-    ``messages_s``: seconds until the last message of every way has passed.
-    """
+def _begin(actions: Actions, jobs: Jobs, does: Ints, over: Ints, there: Ints, rank: int, action: int) -> None:
+    """Start the next part of an action, or hold it until its parameters are there."""
     if actions.gated[action] and there[action] <= over[action]:
         _stop(jobs, rank)
         does[rank] = HELD
         return
     does[rank] = RUNS
-    most_s = min(messages_s.max(), actions.ahead_s[action] + actions.more_s[action])
-    waits_s = max(0.0, most_s - actions.ahead_s[action] - actions.hidden_s[action])
-    _start(jobs, rank, action, actions.lasts_s[action] / actions.parts[action] + waits_s, actions.asks[action])
+    _start(jobs, rank, action, actions.lasts_s[action] / actions.parts[action], actions.asks[action])
 
 
 @compiled

@@ -115,7 +115,6 @@ def plan_timeline(problem: Problem, decision: Decision) -> PipelineTimeline:
         input_s=stages.input_s,
         outer_s=stages.outer_s,
         link_s=stages.link_s,
-        waits=stages.waits,
         crossing=stages.crosses(),
     )
     return timeline(pipe.schedule, times, pipe.message_bytes, _NOTE)

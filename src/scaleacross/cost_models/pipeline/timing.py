@@ -6,10 +6,9 @@ free, occupies it for ``occupancy_s`` (= bytes / bandwidth), and arrives ``laten
 link from one rank to the next, and messages leave in the order in which they are produced. Receives are posted ahead:
 computation never waits for a send. A boundary between two stages of the same rank adds nothing.
 
-Three options refine links: ``link_s`` has links that the collectives of all ranks share (``pipeline.shared_links``),
-``waits`` has layers whose calls wait there for messages (``pipeline.message_waits``), and with ``crossing`` all
-messages between two buildings in one direction queue on one link. Speed: about nine million actions per second, a tenth
-of that where the schedule is not compiled yet (one core).
+Two options refine links: ``link_s`` has links that the collectives of all ranks share (``pipeline.shared_links``), and
+with ``crossing`` all messages between two buildings in one direction queue on one link. Speed: about nine million
+actions per second, a tenth of that where the schedule is not compiled yet (one core).
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleacross.cost_models.pipeline.compiled import KINDS, CompiledSchedule, compile_schedule
-from scaleacross.cost_models.pipeline.message_waits import MessageWaits
 from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic, run_with_traffic
 from scaleacross.cost_models.pipeline.shared_links import NO_WAY, States, run_sharing, ways
 from scaleacross.errors import InputError
@@ -64,7 +62,6 @@ def time_schedule(
     outer_s: ArrayLike = 0.0,
     link_s: Floats | None = None,
     states: States | None = None,
-    waits: MessageWaits | None = None,
     crossing: Bools | None = None,
     own_traffic: OwnTraffic | None = None,
 ) -> PipelineTimes:
@@ -85,7 +82,7 @@ def time_schedule(
             which overlap with no other micro-batch, shape (2, p·v) or scalar.
         link_s: seconds for which F, B, I and W of every virtual stage keep links busy that all ranks share, (4, p·v);
             None: no links are shared.
-        states: other traffic of these links. waits: layers that wait for messages on them. Both only with ``link_s``.
+        states: other traffic of these links, only with ``link_s``.
         crossing: whether messages cross buildings, per boundary between virtual stages, (p·v−1,); None: none does.
         own_traffic: traffic over links of each rank's own, which slows its actions; only without ``link_s``.
 
@@ -121,7 +118,7 @@ def time_schedule(
         finish = start + seconds
     else:
         shared = link_s[compiled.kind, compiled.stage]
-        start, finish, arrival, states_s = run_sharing(compiled, seconds, shared, travel, busy, states, waits, crossing)
+        start, finish, arrival, states_s = run_sharing(compiled, seconds, shared, travel, busy, states, crossing)
     by_rank = np.argsort(compiled.rank, kind="stable")
     ends = np.cumsum(np.bincount(compiled.rank, minlength=p))[:-1]
     return PipelineTimes(

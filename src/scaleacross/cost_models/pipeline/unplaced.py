@@ -18,7 +18,6 @@ from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.layout import Layout
-from scaleacross.cost_models.pipeline.message_waits import message_waits
 from scaleacross.cost_models.pipeline.placed import TimedPipeline, layers_busy_s, stage_seconds, timed_pipelines
 from scaleacross.cost_models.pipeline.shard_passes import ShardCalls, passes_busy_s
 from scaleacross.cost_models.traffic import Volumes
@@ -92,9 +91,8 @@ class UnplacedPipelines:
             )
             for name, work in self.stages.items()
         }
-        behind = message_waits(self.volumes, self.any_stages, alone, waits)
         message, ranks = axis_calls("pp", self.volumes, groups["pp"]).message, self.any_stages.rank
-        return timed_pipelines(self.volumes, by_type, ranks, self.layout, self.micro_batches, message, busy_s, behind)
+        return timed_pipelines(self.volumes, by_type, ranks, self.layout, self.micro_batches, message, busy_s)
 
     def _links_busy_s(self, groups: Mapping[str, Group]) -> dict[str, Floats]:
         """Least seconds for which waits of F, B, I and W of every virtual stage keep inter-building links busy.

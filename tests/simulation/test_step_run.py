@@ -16,7 +16,7 @@ import scaleacross as sa
 from oracles.messages import Route, add_collective
 from scaleacross.errors import InputError, ScaleAcrossError
 from scaleacross.schedules import collective as c
-from scaleacross.simulation import replay
+from scaleacross.simulation import step_run
 from scaleacross.simulation.connections import Connection, Way
 from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.patterns import ring_fixed_s
@@ -85,7 +85,7 @@ def test_runs_folded_by_pipeline_alone_are_close(
     shape = {"sequence_length": 8192, "global_batch_sequences": 64, "num_accelerators": 4 * sum(hosts)}
     plan = sa.plan(instances.plain_job(*hosts, degrees=pinned, schedules="1F1B", **shape), alternatives=False)
     whole = sa.simulate(plan, fold=False)
-    monkeypatch.setattr(replay, "_most_classes", lambda plan: plan.degrees.pp)
+    monkeypatch.setattr(step_run, "_most_classes", lambda plan: plan.degrees.pp)
     folded = sa.simulate(plan)
     assert (folded.folding, folded.num_classes) == ("rounded", plan.degrees.pp * num_routes(plan))
     assert folded.step_s == pytest.approx(whole.step_s, rel=2e-3)
@@ -121,7 +121,7 @@ def test_what_a_pipeline_waits_for_a_trunk_reaches_all_of_its_ranks(monkeypatch:
     job = instances.plain_job(topology=topology, sequence_length=8192, global_batch_sequences=128)
     plan = sa.evaluate((job, laid(hosts, "tp cp pp dp_shard dp_replicate", tp=4, pp=8, dp_shard=4)))
     whole = sa.simulate(plan, fold=False)
-    monkeypatch.setattr(replay, "_most_classes", lambda plan: plan.degrees.pp)
+    monkeypatch.setattr(step_run, "_most_classes", lambda plan: plan.degrees.pp)
     folded = sa.simulate(plan)
     assert (folded.folding, folded.num_classes) == ("rounded", plan.degrees.pp * num_routes(plan))
     assert folded.num_classes < whole.num_classes
@@ -142,7 +142,7 @@ def test_a_group_that_straddles_buildings_makes_the_step_of_coarse_classes_too(
     decision = laid(hosts, "tp cp pp dp_shard dp_replicate", **axes).model_copy(update={"shard": shard})
     plan = sa.evaluate((job, decision))
     whole = sa.simulate(plan, fold=False)
-    monkeypatch.setattr(replay, "_most_classes", lambda plan: 1)
+    monkeypatch.setattr(step_run, "_most_classes", lambda plan: 1)
     folded = sa.simulate(plan)
     assert folded.folding == "rounded"
     assert folded.step_s == pytest.approx(whole.step_s, rel=1e-2)
@@ -166,7 +166,7 @@ def num_calls(schedule: str, shard: str, op: str) -> int:
         update={"shard": shard, "pipeline": PipelineChoice(schedule=schedule)}
     )
     plan = sa.evaluate((job, decision))
-    graph = replay.replay(plan, problem_of(plan.job)).graph
+    graph = step_run.simulate_step(plan, problem_of(plan.job)).graph
     nodes = (graph.node(number) for number in range(len(graph.of)))
     return sum(isinstance(node, Call) and node.use == "dp_shard" and op in node.ops for node in nodes)
 
