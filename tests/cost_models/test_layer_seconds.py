@@ -45,3 +45,10 @@ def test_nothing_is_remembered_across_models_accelerators_and_jobs() -> None:
     )
     assert (both(profile, fused, chip, rows)[2] != first[2]).any()
     assert both(profile, of, chip, rows).tolist() == first.tolist()
+
+
+def test_micro_batches_of_thousands_are_not_those_of_the_next_expert_degree() -> None:
+    """(ep 1, 4,097 sequences) and (ep 2, 1 sequence) once shared a key, and so their times."""
+    rows = candidates(ep=[1, 2], micro_batch=[4097, 1])
+    timed = both(gpt().profile(), job(2048, 256), accelerator(), rows)
+    assert (timed[0, 0, 0] > 1000 * timed[0, 0, 1]).all()

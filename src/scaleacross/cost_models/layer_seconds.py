@@ -13,21 +13,22 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import ANY_EXCHANGE, Candidates, Floats, Ints
+from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.columns import column_names, columns_of
 from scaleacross.cost_models.compute import LayerTimes, Shards, layer_times
+from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.offloading import paced
 from scaleacross.cost_models.recomputation import layers_again, partly_again
 from scaleacross.cost_models.runtime import Runtime, runtime_of
 from scaleacross.cost_models.stragglers import slowest_ratio
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.job import Job
-from scaleacross.spec.recomputation import MASKS, MODULES
+from scaleacross.spec.recomputation import MASKS
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 Row = tuple[int, ...]
 """A row of ``Shards``."""
-LAYER_COLUMNS: Final = ("tp", "cp", "ep", "expert_lanes", "micro_batch", "context", "cp_inner", "activation_offload")
+LAYER_COLUMNS: Final = (*(name for name in column_names(Shards) if name != "modules"), "activation_offload")
 """Columns of candidates that a layer's seconds depend on, besides ``recompute``."""
 Known = TypeVar("Known")
 StackedTimes = LayerTimes
@@ -67,9 +68,9 @@ def times_by_type(
     Raises:
         KeyError: an accelerator states no peak for the job's precision.
     """
-    distinct, rows_to_distinct = distinct_shards(candidates)
-    times = ((one, stacked_times(profile, job, one, distinct)) for one in accelerators)
-    return [at_pace(each.take(rows_to_distinct), profile, job, candidates, one) for one, each in times]
+    shards, rows_to_shards = distinct_shards(candidates)
+    times = ((one, stacked_times(profile, job, one, shards)) for one in accelerators)
+    return [at_pace(each.take(rows_to_shards), profile, job, candidates, one) for one, each in times]
 
 
 def shared_seconds(job: Job, times: Sequence[StackedTimes]) -> tuple[Floats, Floats]:
@@ -84,27 +85,11 @@ def shared_seconds(job: Job, times: Sequence[StackedTimes]) -> tuple[Floats, Flo
 
 
 def distinct_shards(candidates: Candidates) -> tuple[Shards, Ints]:
-    """The distinct (tp, cp, ep, micro_batch, modules, context, folded or not, cp_inner) and the row -> distinct map."""
+    """The distinct rows of ``Shards`` and the row -> distinct map."""
     modules = _MASKS[candidates.recompute]
-    # one integer per row, as ``np.unique`` over integers is fast; rare columns are added only where they differ
-    key = ((candidates.tp * 65536 + candidates.cp) * 65536 + candidates.ep) * 4096 + candidates.micro_batch
-    key = (key * (ANY_EXCHANGE + 1) + candidates.context) * 2 + (candidates.expert_lanes > 1)
-    if (candidates.cp_inner > 1).any():
-        key = np.unique(key, return_inverse=True)[1] * 65536 + candidates.cp_inner
-    if modules.any():
-        key = np.unique(key, return_inverse=True)[1] * (1 << len(MODULES)) + modules
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    columns = (
-        candidates.tp,
-        candidates.cp,
-        candidates.ep,
-        candidates.micro_batch,
-        modules,
-        candidates.context,
-        candidates.expert_lanes,
-        candidates.cp_inner,
-    )
-    return Shards(*(column[first] for column in columns)), inverse
+    columns = [modules if name == "modules" else getattr(candidates, name) for name in column_names(Shards)]
+    kinds = distinct(*columns)
+    return Shards(*(column[kinds.first] for column in columns)), kinds.code
 
 
 def stacked_times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Shards) -> StackedTimes:
