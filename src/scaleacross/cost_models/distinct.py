@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from scaleacross.cost_models.candidates import Ints
 
 MAX_TABLE: Final = 1 << 20
 """Largest lookup table; values beyond are sorted instead."""

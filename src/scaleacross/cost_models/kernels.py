@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.spec.accelerator import Accelerator, GemmKind, Precision
 from scaleacross.spec.kernel_model import AttentionModel, GemmModel
-
-Floats = NDArray[np.float64]
 
 ELEMENT_BYTES: Final[dict[GemmKind, float]] = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5}
 """Bytes per operand element."""

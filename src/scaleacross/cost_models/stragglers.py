@@ -23,9 +23,9 @@ and the busiest of r ranks has
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from scaleacross.cost_models.candidates import Floats
 
 
 def slowest_ratio(spread_fraction: ArrayLike, count: ArrayLike) -> Floats:

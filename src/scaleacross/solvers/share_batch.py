@@ -21,9 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from scaleacross.cost_models.candidates import Ints
 
 SAME: Final = 1 + 1e-9
 """Times within this ratio are equal."""

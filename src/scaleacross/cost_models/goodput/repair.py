@@ -19,12 +19,9 @@ import math
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.spec.goodput import FaultModel
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 DEVIATIONS: Final = 12
 """Standard deviations of a Poisson law above its mean at which sums over hosts in repair end, plus BEYOND hosts."""

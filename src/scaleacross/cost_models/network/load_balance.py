@@ -11,9 +11,9 @@ import math
 from functools import cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from scaleacross.cost_models.candidates import Floats
 
 _TAIL = 12.0  # standard deviations of a link's load that the sum covers
 

@@ -23,9 +23,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from scaleacross.cost_models.candidates import Floats
 
 RING_TOUCHES: Final = 5.0
 """HBM reads and writes per byte that a rank receives and passes on, through a buffer of the library at each end of a

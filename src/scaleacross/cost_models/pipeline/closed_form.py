@@ -23,11 +23,10 @@ laws with delay are derived here (longest path in the graph of the schedule) and
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.pipeline.delay import BoundaryDelays, interleaved_time_s, one_f_one_b_delay_s
-
-Floats = NDArray[np.float64]
 
 
 def lower_bound_s(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from scaleacross.cost_models.candidates import Ints
 from scaleacross.schedules.pipeline import Kind, PipelineSchedule
 from scaleacross.schedules.pipeline.check import execution_order
 
@@ -26,14 +26,14 @@ class CompiledSchedule:
     """
 
     schedule: PipelineSchedule
-    rank: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    stage: NDArray[np.int64]
-    microbatch: NDArray[np.int64]
-    needs: NDArray[np.int64]
-    fills: NDArray[np.int64]
-    boundary: NDArray[np.int64]
-    link: NDArray[np.int64]
+    rank: Ints
+    kind: Ints
+    stage: Ints
+    microbatch: Ints
+    needs: Ints
+    fills: Ints
+    boundary: Ints
+    link: Ints
 
     @property
     def num_slots(self) -> int:
@@ -41,7 +41,7 @@ class CompiledSchedule:
         return 2 * self.schedule.num_virtual_stages * self.schedule.num_microbatches + 2
 
     @property
-    def by_rank(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def by_rank(self) -> tuple[Ints, Ints]:
         """Actions of rank 0, of rank 1 ..., and the index where each rank's begin, (ranks + 1,)."""
         count = np.bincount(self.rank, minlength=self.schedule.num_ranks)
         return np.argsort(self.rank, kind="stable"), np.append(0, np.cumsum(count))
@@ -61,7 +61,7 @@ def compile_schedule(schedule: PipelineSchedule) -> CompiledSchedule:
     order = np.array(execution_order(schedule), dtype=np.int64)
     by_rank = np.argsort(order, kind="stable")
 
-    def flat(values: list[int]) -> NDArray[np.int64]:
+    def flat(values: list[int]) -> Ints:
         out = np.empty(len(values), dtype=np.int64)
         out[by_rank] = values
         return out

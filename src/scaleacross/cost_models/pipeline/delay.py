@@ -22,12 +22,10 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.columns import column_names
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

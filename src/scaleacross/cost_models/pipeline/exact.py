@@ -7,8 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from scaleacross.cost_models.candidates import Bools, Floats
 from scaleacross.cost_models.pipeline.compiled import CompiledSchedule, compile_schedule
 from scaleacross.cost_models.pipeline.delay import microbatches_per_round
 from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic
@@ -19,9 +20,6 @@ from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import SCHEDULES, chosen
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 MAX_ACTIONS = 4_000_000  # actions timed one by one at most, a few seconds
 _DIRECT_ACTIONS = 60_000  # up to here timing all of them is quicker than looking for a steady state

@@ -12,15 +12,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.pipeline.delay import microbatches_per_round
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import SCHEDULES, generate
 from scaleacross.schedules.pipeline.check import peak_in_flight
 from scaleacross.spec.parallelism import ADDED_SCHEDULES, SCHEDULE_NAMES, ScheduleName
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 CLOSED: Final[tuple[ScheduleName, ...]] = ("GPipe", "1F1B", "Interleaved1F1B")
 """Schedules with a closed form (``pipeline.closed_form``)."""

@@ -16,17 +16,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.pipeline.compiled import KINDS, CompiledSchedule, compile_schedule
 from scaleacross.cost_models.pipeline.own_traffic import OwnTraffic, run_with_traffic
 from scaleacross.cost_models.pipeline.shared_links import NO_WAY, States, run_sharing, ways
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import Kind, PipelineSchedule
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 _F, _B, _I, _W = (KINDS[kind] for kind in (Kind.F, Kind.B, Kind.I, Kind.W))
 
 

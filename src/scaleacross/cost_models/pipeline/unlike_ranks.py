@@ -29,11 +29,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from scaleacross.cost_models.pipeline.timed_bounds import Ints, among
-
-Floats = NDArray[np.float64]
+from scaleacross.cost_models.candidates import Bools, Floats, Ints
+from scaleacross.cost_models.pipeline.timed_bounds import among
 
 ORDERED: Final = ("GPipe", "1F1B")
 """Schedules with a law of their own."""
@@ -88,6 +86,6 @@ def fill_past_once_s(
     return np.where(among(schedule_codes, ORDERED), np.maximum(0.0, own), 0.0)
 
 
-def at_least(fewest: Ints, mean: Ints, num_ranks: Ints, slowest: Floats, alike: NDArray[np.bool_]) -> Floats:
+def at_least(fewest: Ints, mean: Ints, num_ranks: Ints, slowest: Floats, alike: Bools) -> Floats:
     """Micro-batches for which e may be taken, (n,); the ``mean`` where there is only one replica (``alike``)."""
     return np.where(alike, mean, np.maximum(fewest, mean * slowest - (num_ranks - 1)))

@@ -21,11 +21,10 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from scaleacross.cost_models.candidates import Ints
 from scaleacross.solvers.pipeline_order.streams import Streams
 
-Ints = NDArray[np.int64]
 _NEVER = 10**9  # lag of streams that do not wait for each other
 
 

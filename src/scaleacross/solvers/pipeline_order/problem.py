@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.pipeline.timing import PipelineTimes, time_schedule
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.schedules.pipeline import PipelineSchedule
 from scaleacross.schedules.pipeline.stage_placement import STAGE_PLACEMENTS, StagePlacement, locate
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.schedules.pipeline import Action, Kind, PipelineSchedule
-from scaleacross.solvers.pipeline_order.problem import Floats, OrderProblem
+from scaleacross.solvers.pipeline_order.problem import OrderProblem
 
 TICKS_PER_RANK: Final = 2_000_000  # ticks of the busiest rank's work, when the times have no common tick
 _FINEST_S: Final = 1e-9  # times are looked at in whole nanoseconds when a common tick is searched
