@@ -21,7 +21,7 @@ from scaleacross.spec.link_graph import LinkGraph
 CAPACITY_UNITS: Final = 10**6
 """Integer parts of a capacity. A rate is rounded down to one, so messages exceed a capacity by less than 1e-6 each."""
 _TICKS: Final = 2**24
-"""Ticks of the longest path that a chunk could take. Times are rounded up, by less than 1e-7 of it per message."""
+"""Ticks of ``num_ranks`` messages of the mean time over all lanes. A message takes less than two ticks too long."""
 
 
 class Lane(NamedTuple):
@@ -87,11 +87,9 @@ class Instance:
     @cached_property
     def tick_s(self) -> float:
         """Seconds of a tick."""
-        longest = sum(self._seconds(lane) for lane in self.network.lanes) / len(self.network.lanes)
-        return longest * self.network.num_ranks / _TICKS
-
-    def _seconds(self, lane: Lane) -> float:
-        return self.chunk_bytes / lane.bytes_per_s + lane.latency_s
+        lanes = self.network.lanes
+        mean_s = sum(self.chunk_bytes / lane.bytes_per_s + lane.latency_s for lane in lanes) / len(lanes)
+        return mean_s * self.network.num_ranks / _TICKS
 
     @cached_property
     def busy(self) -> tuple[int, ...]:

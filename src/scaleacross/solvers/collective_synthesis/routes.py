@@ -50,8 +50,6 @@ class _ListScheduler:
         self.room: defaultdict[int, int] = defaultdict(lambda: CAPACITY_UNITS)
         self.events: list[tuple[int, int, int, int]] = []  # (tick, 0 arrival | 1 lane free, lane, chunk)
         self.hops: list[Hop] = []
-        distance = instance.distance
-        self.reach = [max(distance[rank].values()) for rank in range(n)]
 
     def run(self) -> Hops:
         now, touched = 0, set(range(len(self.outgoing)))
