@@ -15,9 +15,10 @@ Constraints   C1 heads        tp divides heads, key/value heads and MLP widths  
               C3 layers       pp·v ≤ L, no stage count that another serves as well                      (R3)
               C4 batch        dp·b divides G                                                            (R4)
               C5 experts      ep divides the experts and dp_shard                                       (R5)
-              C6 accelerators tp·cp·pp·dp = Σ n_β ≤ all of the pool, whole hosts, n_β ≤ size of β      (R6, S2)
+              C6 accelerators tp·cp·pp·dp = Σ n_β ≤ all of the pool, whole hosts or a divisor of one,
+                              n_β ≤ size of β                                                     (R6, S2)
               C7 schedule     σ exists for (pp, m, v)                                                   (R7)
-              C8 sharding     ζ = none exactly where there is nothing to shard over                     (R8)
+              C8 sharding     ζ = none needs dp_shard = 1, every other level dp_shard·cp > 1            (R8)
               C9 user         pins of the job                                                           (R9)
               C10 memory      every pipeline rank fits in the smallest accelerator on it, reserve and headroom taken off
               C11 types       every type of f is used

@@ -16,7 +16,7 @@ R3 layers         pp ≤ L and pp·v ≤ L, or with chunks L + 2: the embedding 
                   pp is the smallest that R6 and R9 allow of its ⌈L/pp⌉ and ⌈(L+2)/pp⌉ (``stage_counts``)
 R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
 R5 experts        ep divides E and dp_shard; ep > 1 needs a shard level; folded: tp·cp·ep divides E, dp_shard > 1
-R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for, or in the range), whole hosts
+R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for, or in the range), whole hosts or a divisor of one
 R7 schedule       pp, m and v that the schedule's generator accepts (``schedules.pipeline.refusal``); v as the
                   schedule has chunks; without pipeline only 1F1B (nothing to choose)
 R8 shard level    none needs dp_shard = 1, every other level dp_shard·cp > 1; parameters_once needs pp = 1, because
