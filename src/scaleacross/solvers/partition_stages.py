@@ -43,8 +43,8 @@ from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.spec.parallelism import split_layers
 from scaleacross.spec.recomputation import policy_of_share, rerun_period
 
-SAME: Final = 1 + 1e-9
-"""Paces within this ratio are equal."""
+SAME: Final = 1e-9
+"""Relative difference up to which two paces are equal."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _nearest(pace: Floats, equal: Ints) -> list[int]:
     size = np.arange(pace.shape[1])
     taken = size[None, :] - size[:, None]
     # scaled so that the squares of all ranks together weigh less than one layer
-    squares = np.where(pace <= SAME, pace, np.inf) ** 2 / (2 * len(equal))
+    squares = np.where(pace <= 1 + SAME, pace, np.inf) ** 2 / (2 * len(equal))
     apart = [np.abs(taken - wanted) + here for here, wanted in zip(squares, equal, strict=True)]
     left = np.full(len(size), np.inf)
     left[-1] = 0.0

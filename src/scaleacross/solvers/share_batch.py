@@ -24,8 +24,8 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Ints
 
-SAME: Final = 1 + 1e-9
-"""Times within this ratio are equal."""
+SAME: Final = 1e-9
+"""Relative difference up to which two times are equal."""
 
 
 def share_batch(
@@ -66,7 +66,7 @@ def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 def _within(own: Sequence[Ints], pace_s: Sequence[float], limit_s: float, idle: float) -> list[Ints]:
     """The values of m[c] that keep C1, for every class."""
-    return [values[: np.searchsorted(values, limit_s * SAME / pace - idle, side="right")]
+    return [values[: np.searchsorted(values, limit_s * (1 + SAME) / pace - idle, side="right")]
             for values, pace in zip(own, pace_s, strict=True)]  # fmt: skip
 
 
