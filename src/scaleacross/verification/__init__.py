@@ -149,7 +149,7 @@ def illegal(problem: Problem, decision: Decision) -> Iterator[str]:
         return
     placed = list(_v1_devices(problem.topology, decision.degrees, decision.placement))
     yield from placed
-    yield from _v2_rules(problem, decision)
+    yield from refused_rules(problem, decision)
     if not placed:
         if decision.batch_shares is not None:
             yield from v2_batch_shares(problem, decision)
@@ -221,7 +221,6 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
             yield f"V2: {reason}"
     yield from v2_layers(problem, decision)
     yield from _v2_some_layers(problem, decision)
-    yield from v10_target(problem, decision)
     if decision.shard == "none" and degrees.dp_shard > 1:
         yield f"V2: dp_shard {degrees.dp_shard} with nothing sharded: call it dp_replicate"
     if decision.shard in WITHOUT_PIPELINE and degrees.pp > 1:
@@ -397,4 +396,4 @@ def _pairs(places: Places) -> NDArray[np.float64]:
 
 def refused_rules(problem: Problem, decision: Decision) -> list[str]:
     """Return the violations of V2 and V10, for a decision whose placement is still open."""
-    return list(_v2_rules(problem, decision))
+    return [*_v2_rules(problem, decision), *v10_target(problem, decision)]

@@ -8,9 +8,8 @@ from scaleacross.cost_models.embedding.card_problem import card_problem
 from scaleacross.cost_models.embedding.cards import latency_s, seconds_per_request
 from scaleacross.errors import VerificationError
 from scaleacross.spec.inference import InferencePlan
+from scaleacross.verification.figures import TOLERANCE
 from scaleacross.workloads.recommendation import Dlrm
-
-TOLERANCE = 1e-6
 
 
 def verify_inference(plan: InferencePlan) -> None:

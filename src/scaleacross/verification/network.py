@@ -18,6 +18,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.network_choice import MOVES, Algorithm, CollectiveOp, CommunicatorChoice
 from scaleacross.spec.plan import Decision, Plan
+from scaleacross.verification.figures import TOLERANCE
 
 # operation -> algorithms that can run it
 RUNS: Final[Mapping[CollectiveOp, tuple[Algorithm, ...]]] = {
@@ -93,7 +94,7 @@ def _impossible(choice: CommunicatorChoice, flow: Flow, shape: GroupShape) -> It
         yield f"connections for {stated}; the group crosses {', '.join(beyond) or 'nothing'} beyond its domain"
     if bool(choice.num_channels) != bool(beyond):
         yield f"{choice.num_channels} channels for a group that {'leaves' if beyond else 'stays in'} its domain"
-    if not math.isclose(choice.chunk_bytes * choice.num_chunks, flow.size_bytes, rel_tol=1e-6):
+    if not math.isclose(choice.chunk_bytes * choice.num_chunks, flow.size_bytes, rel_tol=TOLERANCE):
         yield f"{choice.num_chunks} chunks of {choice.chunk_bytes:,.0f} bytes are not the {flow.size_bytes:,.0f} that are sent"
     fanout = shape.fanout.reshape(NUM_LEVELS)
     crossed = [name for name, children in zip(LINK_LEVELS, fanout, strict=True) if children > 1]
@@ -151,7 +152,7 @@ def _miscoded(
         "relative_error": (own.relative_error, error),
     }
     for name, (said, found) in stated.items():
-        if not math.isclose(said, found, rel_tol=1e-6):
+        if not math.isclose(said, found, rel_tol=TOLERANCE):
             yield f"compression.{name} is stated as {said:g}, recomputes as {found:g}"
     if error > asked.max_relative_error * (1 + 1e-9):
         yield f"encodings of a result are off by up to {error:.2%} together, the job allows {asked.max_relative_error:.2%}"
@@ -170,13 +171,13 @@ def v9_report(plan: Plan, cost: PlanCost, library: PlanCost, shapes: Mapping[str
         "held_buffer_bytes": (plan.network.held_buffer_bytes, held.buffer_bytes),
     }
     for name, (said, found) in stated.items():
-        if not math.isclose(said, found, rel_tol=1e-6):
+        if not math.isclose(said, found, rel_tol=TOLERANCE):
             yield f"V9: network.{name} is stated as {said}, recomputes as {found}"
-    if plan.network.bound_s > plan.network.step_s * (1 + 1e-6):
+    if plan.network.bound_s > plan.network.step_s * (1 + TOLERANCE):
         yield f"V9: the network's bound of {plan.network.bound_s} s exceeds the step of {plan.network.step_s} s"
     times = {one.name: one.time_s for one in cost.collectives}
     for flow, one in zip(cost.sent, cost.collectives, strict=True):
         for term in plan.network.terms:
             same = (term.communicator, term.op, term.payload) == (flow.shape, flow.op, flow.what)
-            if same and not math.isclose(term.time_s, times[one.name], rel_tol=1e-6):
+            if same and not math.isclose(term.time_s, times[one.name], rel_tol=TOLERANCE):
                 yield f"V9: network: {one.name} is stated as {term.time_s} s, recomputes as {one.time_s} s"
