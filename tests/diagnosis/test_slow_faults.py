@@ -52,14 +52,17 @@ def test_ranks_that_are_late_because_they_waited_elsewhere_are_not_blamed() -> N
     assert found.root is not None and (found.verdict, found.root.ranks) == ("slow_rank", (0,))
 
 
-def ring_with_slow_link(slow: tuple[int, int] | None, *, predicted_ms: float | None, slowness: float = 5.0) -> Run:
+def ring_with_slow_link(
+    slow: tuple[int, int] | None, *, predicted_ms: float | None, slowness: float = 5.0, all_wait_ms: float = 0.0
+) -> Run:
     """A ring of six, 100 kB per link and operation in 2 ms; receivers wait as long as the operation takes."""
     run = Run(6)
     for step in range(STEPS):
-        took = 2.0 * (slowness if slow else 1.0)
+        sent = 2.0 * (slowness if slow else 1.0)
+        took = sent + all_wait_ms
         for rank in range(6):
             to, come = (rank + 1) % 6, (rank - 1) % 6
-            own = int((took if (rank, to) == slow else 2.0) * 1e6)
+            own = int((sent if (rank, to) == slow else 2.0) * 1e6)
             cursors = {
                 to: Cursor(4, 4, sent_bytes=100_000, send_ns=own),
                 come: Cursor(
@@ -89,6 +92,13 @@ def test_a_ring_as_predicted_is_good() -> None:
 
 def test_a_link_that_the_plan_knows_to_be_slow_is_good() -> None:
     assert diagnosis(ring_with_slow_link((0, 1), predicted_ms=10.0).traces()).verdict == "all_good"
+
+
+def test_a_link_that_costs_little_does_not_hide_a_group_that_is_slow() -> None:
+    """The link costs 2 of the 44 ms that an operation takes, all ranks together wait for 40."""
+    found = diagnosis(ring_with_slow_link((0, 1), predicted_ms=4.0, slowness=2.0, all_wait_ms=40.0).traces())
+    assert found.root is not None and (found.verdict, found.root.link) == ("slow_link", None)
+    assert found.root.lost_s == pytest.approx(STEPS * 0.040)
 
 
 def test_a_group_slower_than_predicted_without_a_link_to_blame() -> None:

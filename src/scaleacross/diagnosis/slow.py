@@ -130,11 +130,10 @@ def _slow_links(alignment: Alignment, span_s: float, slow_ratio: float) -> list[
         found = _against_prediction(instances)
         link = _worst_link(instances, slow_ratio)
         slow = found.predicted_s > 0 and found.measured_s > slow_ratio * found.predicted_s
-        if link is not None:
-            fault = _link_fault(kind, link, found)
-            if (fault.lost_s or 0.0) >= MIN_SHARE_OF_TRACE * span_s and (slow or found.predicted_s == 0):
-                faults.append(fault)
-        elif slow and found.measured_s - found.predicted_s >= MIN_SHARE_OF_TRACE * span_s:
+        least_s = MIN_SHARE_OF_TRACE * span_s
+        if link is not None and link.lost_s >= least_s and (slow or found.predicted_s == 0):
+            faults.append(_link_fault(kind, link, found))
+        elif slow and found.measured_s - found.predicted_s >= least_s:
             faults.append(_group_fault(kind, found, slow_ratio))
     return faults
 
@@ -244,5 +243,5 @@ def _group_fault(kind: str, found: Against, slow_ratio: float) -> Fault:
         lost_s=found.measured_s - found.predicted_s,
         explanation=f"{kind} took {found.measured_s:.3g} s where {found.predicted_s:.3g} s were predicted "
         f"({found.measured_s / found.predicted_s:.1f}x) in {where}, most in {worst.label() if worst else kind}; "
-        "no single link sticks out, or the trace has no transfer times",
+        "no single link explains it, or the trace has no transfer times",
     )
