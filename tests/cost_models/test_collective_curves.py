@@ -19,6 +19,7 @@ from scaleacross.cost_models.collectives import ALGORITHM_NAMES, HIERARCHICAL, M
 from scaleacross.cost_models.groups import exact_shape, largest_children, relaxed_shape
 from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.links import Links, links_of, stacked_links
+from scaleacross.simulation.curves import measured_s
 from scaleacross.spec.network import CURVE_OPS, CollectiveCurve, CurveOp, NetworkTechnology
 from scaleacross.spec.topology import Building
 
@@ -106,6 +107,14 @@ def test_a_single_group_size_grows_by_steps_or_like_the_gather() -> None:
     curves = [*one, ring("all_gather", 2, *law), ring("all_gather", 4, *law)]
     growth = seconds(curves, "all_gather", 4, MIB) / seconds(curves, "all_gather", 2, MIB)
     assert seconds(curves, "all_reduce", 4, MIB) == pytest.approx(growth * seconds(curves, "all_reduce", 2, MIB))
+
+
+@pytest.mark.parametrize("also", [(), (8,)])
+def test_an_all_to_all_among_fewer_than_any_measured_takes_the_time_of_the_fewest(also: tuple[int, ...]) -> None:
+    curves = [curve("all_to_all", n, _512=10, _1048576=80) for n in (4, *also)]
+    link = NetworkTechnology(name="x", bandwidth_bytes_per_s=1e11, efficiency_fraction=1, curves=tuple(curves))
+    assert seconds(curves, "all_to_all", 2, MIB) == pytest.approx(80e-6)
+    assert measured_s(link, "all_to_all", 2, MIB) == pytest.approx(80e-6)
 
 
 def test_all_to_all_sends_to_all_peers_at_once() -> None:

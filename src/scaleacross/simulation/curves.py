@@ -35,6 +35,8 @@ def measured_s(technology: NetworkTechnology, op: CurveOp, num_ranks: int, size_
     if num_ranks in curves:
         return _at(curves[num_ranks], size_bytes)
     known = sorted(curves)
+    if op == "all_to_all" and num_ranks < known[0]:
+        return _at(curves[known[0]], size_bytes)
     if len(known) == 1:
         return _scaled(curves[known[0]], known[0], num_ranks, size_bytes)
     right = min(max(int(np.searchsorted(known, num_ranks)), 1), len(known) - 1)
@@ -49,8 +51,7 @@ def measured_s(technology: NetworkTechnology, op: CurveOp, num_ranks: int, size_
     if num_ranks > b:
         return max(time, _at(curves[b], size_bytes))
     if num_ranks < a:  # a smaller group than any measured: its share of the bytes at least, as the estimate has it
-        least = _at(curves[a], size_bytes)
-        return least if op == "all_to_all" else max(time, least * (num_ranks - 1) / (a - 1))
+        return max(time, _at(curves[a], size_bytes) * (num_ranks - 1) / (a - 1))
     return time
 
 
