@@ -331,8 +331,8 @@ def ring_fixed_s(block_bytes: float, rate: Floats, latency: Floats) -> float:
 
     Hop j takes c_j = block / rate_j and then latency α_j. A block moves on once it has arrived and the block before it
     has left. The last block to arrive therefore waits C at the slowest hop, except on the steps that move it over other
-    hops. Each of these steps adds α_j − (C − c_j). The result is the largest sum over walks of at most d−1 hops that
-    contain the slowest hop.
+    hops. Each of these steps adds α_j − (C − c_j). The result is the largest sum over walks of d−1 hops, and over
+    shorter ones that contain the slowest hop.
     """
     cost = block_bytes / rate
     slowest = float(cost.max())
@@ -340,12 +340,14 @@ def ring_fixed_s(block_bytes: float, rate: Floats, latency: Floats) -> float:
     # no hop shortens a walk, so the longest walk is the ring without its smallest gain
     if (gain >= 0).all():
         return float(gain.sum() - gain.min())
-    best = 0.0
-    # hops equal to the slowest up to rounding are each tried as the slowest; eight of them bound the loop
-    for start in np.flatnonzero(cost >= slowest * (1 - 1e-12))[:8]:
-        others = np.roll(gain, -int(start))[1:]
-        forth = np.concatenate([[0.0], np.cumsum(others)])[:-1]
-        # back[k]: the best extension backwards when k of the d−2 other hops are already walked forwards
-        back = np.maximum.accumulate(np.concatenate([[0.0], np.cumsum(others[::-1])]))[:-1][::-1]
-        best = max(best, float(gain[start] + (forth + back).max()))
-    return best
+    # turned so that the first hop is a slowest one, equal up to rounding
+    slow = cost >= slowest * (1 - 1e-12)
+    first, last = int(np.argmax(slow)), len(gain) - 1
+    gain, slow = np.roll(gain, -first), np.roll(slow, -first)
+    sums = np.append(0.0, np.cumsum(gain))
+    at = np.maximum.accumulate(np.where(slow, np.arange(len(gain)), 0))  # the last slowest hop up to each
+    inside = (sums[1:-1] - np.minimum.accumulate(sums[:-1])[at[:-1]]).max()
+    ending = sums[-1] - sums[1 : at[last] + 1].min(initial=np.inf)  # the walk of all hops is one too long
+    # a walk over the turn has the first hop, and leaves out the least stretch of hops between
+    over = sums[-1] - (sums[2:-1] - np.maximum.accumulate(sums[1:-2])).min(initial=np.inf)
+    return float(max(inside, ending, over))
