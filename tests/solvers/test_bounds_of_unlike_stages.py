@@ -285,3 +285,37 @@ def test_a_link_carries_its_messages_whatever_else_waits() -> None:
     exact_s = float(priced.free_s[0]) + placed.communication_s
     assert exact_s > 3 * float(priced.free_s[0])
     assert 0.95 * exact_s <= float(priced.bound_s[0]) <= exact_s
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.25])
+def test_the_head_runs_no_gather_again_where_layers_do(fraction: float) -> None:
+    """One layer and the head, on types that differ in name alone: the head's waits are a large part of the step.
+
+    With the forward part of a layer that runs again, the bound was up to 1 % above the step.
+    """
+    topology = plain_topology(1, 1)
+    for building in topology["regions"][0]["buildings"]:
+        building["accelerator"] |= {"name": f"of-{building['name']}", "memory_bytes": 80e9}
+        building["links"]["scale_up"] = link(20.0, 1.0)
+    workload = {"num_layers": 1, "hidden_size": 1024, "head_dim": 256, "intermediate_size": 4096}
+    job = plain_job(
+        topology=topology,
+        degrees={"tp": 4, "cp": 1, "pp": 1, "dp_shard": 1, "dp_replicate": 2, "ep": 1},
+        schedules="1F1B",
+        num_chunks=1,
+        shard="none",
+        recompute="full",
+        overlap={"tp_fraction": fraction},
+        micro_batch_sequences=1,
+        global_batch_sequences=2048,
+    )
+    workload = job.model_dump(mode="json", exclude_unset=True)["workload"] | workload | {"vocabulary_size": 32000}
+    problem = problem_of(job.model_copy(update={"workload": workload}))
+    pool = pools(problem.topology)[0]
+    placer = placer_on(pool, problem.job, problem.profile)
+    space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
+    priced = placer.bounder.tight(placer.bounder.coarse(concatenate(list(space.batches(Refusals())))))
+    placed = placer.place(priced.candidates, priced.work)
+    assert placed is not None
+    exact = float(priced.free_s[0]) + placed.communication_s
+    assert 0.99 * exact < priced.bound_s[0] <= exact

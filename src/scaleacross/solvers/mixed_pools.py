@@ -116,9 +116,8 @@ class MixedBounder(Bounder):
         bound = np.maximum(self._bound_s(volumes, times, terms), busiest) + work.optimizer_s
         bound = np.where(room < self.profile.num_layers, np.inf, bound)
         equal = self._equal_ranks.coarse(candidates)
-        return Bounded(
-            candidates, work, free, bound, self._estimate_s(candidates, equal.estimate_s, equal.free_s, bound)
-        )
+        estimate = self._estimate_s(candidates, equal.estimate_s, equal.free_s, bound)
+        return Bounded(candidates, work, free, bound, estimate)
 
     def _estimate_s(self, candidates: Candidates, equal_s: Floats, free_s: Floats, bound_s: Floats) -> Floats:
         """Return ``mixed_estimates``, s, (n,), at least the bound; no placement changes ``free_s`` of ``equal_s``."""
@@ -160,9 +159,8 @@ class MixedBounder(Bounder):
             block[:] = self._bound_s(some, [each.take(rows) for each in times], placed).reshape(block.shape)
         if "pp" in orders[0]:
             strides = np.stack([stride_behind(candidates, order[: order.index("pp")]) for order in orders])
-            np.maximum(
-                out, trunk_messages_s(self.pool, self.links, volumes, strides, _fewest(self.job, candidates)), out=out
-            )
+            sent = trunk_messages_s(self.pool, self.links, volumes, strides, _fewest(self.job, candidates))
+            np.maximum(out, sent, out=out)
         return out + (work.optimizer_s - placement_free_s(self.volumes(candidates, work)))
 
     def _times(self, candidates: Candidates) -> list[StackedTimes]:
@@ -183,12 +181,17 @@ class MixedBounder(Bounder):
         _, dense = self._fullest(candidates)
         elementwise = elementwise_fraction(self.profile, times, candidates)
         shared, shared_backward = shared_seconds(self.job, times)
+        moving = least_contention_fraction(self.accelerators, self.job.network.drivers)
         work = Work(
             **dict.fromkeys(column_names(Work), nothing)
             | {
+                # g gathers forward are 2(2g + a·g) in all where the share a runs again; ends of the model (``every``) never
+                # do. Modules may run again, too: too large a forward part lengthens no wait (``_tp_waits_s``).
                 "tp_gathers": one,
                 "tp_forward": 0.5 / (2.0 + layers_again(candidates)),
-                "weight_s": np.full(len(candidates), np.inf),  # all that may overlap with it does
+                "every_tp_gathers": one,
+                "every_tp_forward": 0.25 * one,
+                **dict.fromkeys(("weight_s", "every_weight_s"), one * np.inf),  # all that may overlap with it does
                 "layers": one,
                 "buckets": one,
                 "moe_layers": one * bool(self.profile.num_experts),
@@ -198,8 +201,7 @@ class MixedBounder(Bounder):
                 "dense_parameters": dense,
                 "mean_held_share": one,
                 "contention_fraction": one * contention_fraction(self.accelerators),
-                "least_contention_fraction": one
-                * least_contention_fraction(self.accelerators, self.job.network.drivers),
+                "least_contention_fraction": one * moving,
                 "elementwise_fraction": elementwise,
                 "hbm_s_per_byte": hbm_s_per_byte(self.accelerators, candidates, elementwise),
             }
@@ -227,9 +229,11 @@ class MixedBounder(Bounder):
         name = "ep" if axis == "dp_shard" else axis
         innermost = np.ones(len(volumes.candidates), dtype=np.int64)
         calls = self._calls_by_type(axis, volumes, innermost if stride is None else stride, coarse)
-        serial = np.stack([waits_of(volumes, each).waited_s for each in calls], axis=-1)
+        waits = [waits_of(volumes, each) for each in calls]
+        serial, passed = (np.stack([getattr(one, of) for one in waits], axis=-1) for of in ("waited_s", "passed_s"))
         window, apart = self._carried_s(axis, volumes, stride, coarse)
-        return waiting(volumes, Terms({name: serial}, (window,), apart_s=() if apart is None else (apart,)))
+        apart_s = () if apart is None else (apart,)
+        return waiting(volumes, Terms({name: serial}, (window,), apart_s=apart_s, passed_s=passed))
 
     def _coarse_terms(self, volumes: Volumes, axes: Sequence[GridAxis]) -> list[Terms]:
         """Return the terms of the ``axes`` that have several ranks, each as if it were the innermost axis."""
@@ -314,9 +318,8 @@ class MixedBounder(Bounder):
         )
         filled = np.where(candidates.rerun_open, m * pace, np.maximum(m * pace + fill, any_order))
         # with more virtual stages than layers, an end of the model may have a virtual stage of its own
-        held = candidates.num_chunks - (pp * candidates.num_chunks > self.profile.num_layers) * (
-            1 + _folded(candidates)
-        )
+        alone = pp * candidates.num_chunks > self.profile.num_layers
+        held = candidates.num_chunks - alone * (1 + _folded(candidates))
         return np.maximum(filled, fewest * held * layers.min(axis=1).max(axis=0))
 
     def _in_any_order_s(
@@ -348,19 +351,17 @@ class MixedBounder(Bounder):
     def _waits_s(self, candidates: Candidates, terms: Sequence[Terms]) -> Floats:
         """Return exposed tp, cp and ep seconds per layer and micro-batch, (types, block types + 2, n)."""
         nothing = np.zeros((len(self.types), len(candidates)))
-        unit = {
-            name: sum((term.serial_s[name].T for term in terms if name in term.serial_s), start=nothing)
-            / candidates.num_micro_batches
-            for name in ("tp", "cp", "ep")
-        }
-        unit["ep"] = unit["ep"] * (1 - self.job.experts.overlap_fraction)  # the rest may overlap with computation
+        parts = [[term.serial_s[name].T for term in terms if name in term.serial_s] for name in ("tp", "cp", "ep")]
+        tp, cp, ep = (sum(part, start=nothing) / candidates.num_micro_batches for part in parts)
+        ep = ep * (1 - self.job.experts.overlap_fraction)  # the rest may overlap with computation
         out = [
-            2.0 * (2.0 * gathers_once(block, candidates) + gathers_again(block, candidates)) * unit["tp"]
-            + block.exchanges_over_cp * unit["cp"]
-            + (block.routed_tokens > 0) * unit["ep"]
+            2.0 * (2.0 * gathers_once(block, candidates) + gathers_again(block, candidates)) * tp
+            + block.exchanges_over_cp * cp
+            + (block.routed_tokens > 0) * ep
             for block, _ in self.profile.blocks
         ]
-        out += [4.0 * end.tp_gathers * unit["tp"] for end in (self.profile.embedding, self.profile.head)]
+        ends = sum((np.asarray(term.passed_s).T for term in terms if "tp" in term.serial_s), start=nothing)
+        out += [4.0 * end.tp_gathers * ends for end in (self.profile.embedding, self.profile.head)]
         return np.stack(out, axis=1)
 
     def _speed(self, candidates: Candidates, share: Floats, lost: Floats | float = 0.0) -> Floats:
