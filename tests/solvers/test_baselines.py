@@ -18,6 +18,8 @@ from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.solvers.baselines import BASELINES, Clock, Outcome, family
 from scaleacross.solvers.baselines.atlas import walk
 from scaleacross.solvers.baselines.family import Family, tune
+from scaleacross.solvers.baselines.own_model import Rows, fitting_rows
+from scaleacross.solvers.baselines.rules import MEGATRON_ORDER
 from scaleacross.solvers.baselines.sailor import visit
 from scaleacross.solvers.candidates import Bounder
 from scaleacross.solvers.pools import AcceleratorPool, Fill, pools, shares
@@ -91,6 +93,19 @@ def test_sailor_keeps_data_parallelism_inside_a_region_and_takes_the_smallest_tp
     assert decision.degrees.tp == 1
     assert decision.pipeline.schedule == "1F1B"
     assert {axis for axis, level in cost.placement.spans.items() if level == "region"} <= {"pp"}
+
+
+def test_models_of_baselines_know_tensor_parallelism_on_the_librarys_defaults() -> None:
+    where = problem(2, degrees={"tp": 4, "pp": 1, "dp_shard": 1}, recompute="none")
+    [pool] = pools(where.topology)
+    rows = fitting_rows(where, pool)
+    assert isinstance(rows, Rows)
+    for row in range(len(rows.stage_s)):
+        decision = rows.candidates.decision(row)
+        placement = Placement(axis_order=MEGATRON_ORDER, fill=shares((("b0", decision.degrees.world_size),)))
+        cost = priced(where, decision.model_copy(update={"placement": placement})).cost
+        whole_s = float(rows.stage_s[row] * rows.candidates.num_micro_batches[row])
+        assert whole_s == pytest.approx(cost.compute_s + cost.exposed_s["tp"])
 
 
 @settings(max_examples=40, deadline=None)

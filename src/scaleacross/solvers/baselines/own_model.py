@@ -1,8 +1,9 @@
 """Candidates that fit and their figures in seconds, for baselines that rank plans by a time model of their own.
 
 Layer times, tensor-parallel collectives and message sizes come from our cost model (they would come from a profile).
-How a step is put together from them is the baseline's own formula, and so is the choice that follows. Only the fit in
-memory is ours, because our cost model could not time a decision that does not fit.
+Collectives run on the library's defaults, as for all baselines. How a step is put together is the baseline's own
+formula, and so is the choice that follows. Only the fit in memory is ours, because our cost model could not time a
+decision that does not fit.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def _timed(bounder: Bounder, candidates: Candidates) -> Rows:
     levels = build_levels(pool.topology, shares(((pool.buildings[0].name, _domain(pool)),)))
     shapes = {tp: exact_shape(tp, 1, levels) for tp in np.unique(candidates.tp).tolist()}
     shape = stacked_shapes([shapes[tp] for tp in candidates.tp.tolist()])
-    tp_s = axis_terms("tp", volumes, shape, links_of(levels)).serial_total_s
+    tp_s = axis_terms("tp", volumes, shape, links_of(levels), network="library").serial_total_s
     return Rows(
         candidates,
         stage_s=work.forward_s + work.backward_s + tp_s / rounds(candidates, work),

@@ -61,7 +61,8 @@ def _fastest(pool: AcceleratorPool, rows: Rows, clock: Clock) -> Found | None:
     far = {pair: _between(pool, *pair) for pair in ((a, b) for a in regions for b in regions if a != b)}
     fixed = without_hops_s(rows, latency, rate)
     best: Found | None = None
-    for row in smallest_tp(rows)[np.argsort(fixed[smallest_tp(rows)], kind="stable")]:
+    left = smallest_tp(rows)
+    for row in left[np.argsort(fixed[left], kind="stable")]:
         # rows are in ascending order of T without hops; equal T may still mean fewer accelerators
         if (best is not None and fixed[row] > best[0][0]) or clock.over:
             break
