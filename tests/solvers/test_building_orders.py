@@ -13,7 +13,7 @@ from instances import accelerator, plain_building, plain_job, plain_trunk
 from scaleacross.api import refereeing, verify
 from scaleacross.api.problems import problem_of
 from scaleacross.cost_models.failures import replicas_lost
-from scaleacross.solvers.building_orders import MAX_PERMUTED, other_orders
+from scaleacross.solvers.building_orders import MAX_ORDERED, other_orders
 from scaleacross.spec.parallelism import Degrees, PipelineChoice
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision
@@ -113,7 +113,7 @@ def test_failure_domains_are_kept() -> None:
 
 def test_many_buildings_are_tried_in_chains() -> None:
     names = "hbgcfade"
-    assert len(names) > MAX_PERMUTED
+    assert len(names) > MAX_ORDERED
     assert set(orders_of(problem_on(chained(*names)), decided("abcdefgh", Degrees(pp=8, dp_shard=8)))) & {
         names,
         names[::-1],

@@ -4,7 +4,7 @@ An estimate knows how many messages cross and what a link carries in the mean. I
 of which stage pass one after another. A simulation does, so it decides among the few orders that this file proposes.
 
 Sets          O  permutations of the buildings of an allocation that keep the accelerator type of every place, each
-              building with its share (up to MAX_PERMUTED buildings; beyond, the nearest-neighbour chains)
+              building with its share (up to MAX_ORDERED buildings; beyond, the nearest-neighbour chains)
 Parameters    load(o)     seconds per byte of the busiest inter-building link, if every two neighbours of every pipeline
                           (its last and first rank too, where chunks run in a loop) exchange one byte, on the paths of
                           ``TrunkPaths``
@@ -34,7 +34,7 @@ from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import attainable_trunk_bytes_per_s
 from scaleacross.workloads.problem import Problem
 
-MAX_PERMUTED: Final = 6
+MAX_ORDERED: Final = 6
 """Most buildings whose orders are all looked at: at most 720, some milliseconds each on the largest pools."""
 LEAST_BUILDINGS: Final = 3
 """With two buildings, both orders load the only path alike."""
@@ -91,23 +91,13 @@ def _promising(pool: AcceleratorPool, present: Fill, figures: Callable[[Fill], F
 def _orders(pool: AcceleratorPool, present: Fill) -> list[Fill]:
     """Return O with the present order first, in a deterministic order."""
     types = [_type(pool, name) for name, _ in present]
-    if len(present) <= MAX_PERMUTED:
+    if len(present) <= MAX_ORDERED:
         every: Sequence[Fill] = list(permutations(present))
     else:
-        chains = [_chain(pool, present, start) for start in present]
+        share = dict(present)
+        chains = [tuple((name, share[name]) for name in pool.nearest_chain(start, share)) for start in share]
         every = [present, *chains, *(chain[::-1] for chain in chains)]
     return [fill for fill in every if [_type(pool, name) for name, _ in fill] == types]
-
-
-def _chain(pool: AcceleratorPool, present: Fill, start: tuple[str, int]) -> Fill:
-    """Return the buildings from ``start``, each followed by the one at the least latency, then over the widest path."""
-    chain, left = [start], [share for share in present if share != start]
-    while left:
-        here, paths = chain[-1][0], pool.paths
-        nearest = min(left, key=lambda one: (paths.latency_s(here, one[0]), -paths.bytes_per_s(here, one[0]), one[0]))
-        chain.append(nearest)
-        left.remove(nearest)
-    return tuple(chain)
 
 
 def _figures(pool: AcceleratorPool, decision: Decision, fill: Fill) -> Figures:

@@ -4,7 +4,7 @@ An *accelerator pool* is a set of accelerator types that all take part (the slow
 searched by itself. An allocation (``Fill``) is a sequence of building shares. Those of n accelerators are made by
 
 S1 sequence   all permutations of the pool's buildings up to MAX_PERMUTED of them; beyond, the order of the file, by
-              size, and the nearest-neighbour chain from every building (by latency, then size)
+              size, and the nearest-neighbour chain from every building (by latency, then width, then size)
 S2 granule    every building but the last one used holds a multiple of a granule: a product of the degrees of the
               fastest axes, rounded up to whole hosts; so groups inside the granule never straddle buildings
 S3 policy     packed: each building takes as many granules as it holds, in sequence, until all are placed;
@@ -14,7 +14,7 @@ S3 policy     packed: each building takes as many granules as it holds, in seque
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations, permutations
@@ -262,14 +262,21 @@ class AcceleratorPool:
         if len(self.buildings) <= MAX_PERMUTED:
             return tuple(permutations(self.buildings))
         by_size = tuple(sorted(self.buildings, key=lambda b: -b.num_accelerators))
-        return (self.buildings, by_size, *(tuple(self._nearest_chain(start)) for start in self.buildings))
+        by_name = {building.name: building for building in self.buildings}
+        chains = (tuple(by_name[name] for name in self.nearest_chain(start, by_name)) for start in by_name)
+        return (self.buildings, by_size, *chains)
 
-    def _nearest_chain(self, start: Building) -> Iterator[Building]:
-        here, left = start, [building for building in self.buildings if building is not start]
+    def nearest_chain(self, start: str, among: Iterable[str]) -> Iterator[str]:
+        """Yield the buildings from ``start``, each followed by the nearest one left: least latency, widest path, size."""
+
+        def distance(name: str) -> tuple[float, float, int, str]:
+            latency_s, bytes_per_s, *_ = self.hop(here, name)
+            return latency_s, -bytes_per_s, -self.topology.building(name).num_accelerators, name
+
+        here, left = start, {*among} - {start}
         yield here
         while left:
-            distance = {b.name: self.hop(here.name, b.name)[0] for b in left}
-            here = min(left, key=lambda b: (distance[b.name], -b.num_accelerators, b.name))
+            here = min(left, key=distance)
             left.remove(here)
             yield here
 
