@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scaleacross.errors import InputError
 from scaleacross.row_codec import quantiser
-from scaleacross.row_codec.message import HEAD_BYTES, RowCodec, read_rows
+from scaleacross.row_codec.message import HEAD_BYTES, RowCodec, as_it_is, read_rows
 from scaleacross.row_codec.quantiser import absolute_bound, distinct_rows, quantise
 from scaleacross.row_codec.stages import STAGES, has_zstd, stages_here, written
 
@@ -129,6 +129,8 @@ def test_other_types_and_stages_are_refused() -> None:
         RowCodec(0.1, "lz4")
     with pytest.raises(InputError, match="65,535"):
         RowCodec(0.1).write(np.zeros((1, 65536), np.float32))
+    with pytest.raises(InputError, match="65,535"):
+        as_it_is(np.zeros((1, 65536), np.float32))
 
 
 @settings(max_examples=120, deadline=None)

@@ -88,5 +88,11 @@ def test_empty_constant_and_hopeless_rows() -> None:
             float((read_rows_on(data, HOST).double() - rows.double()).abs().max().nan_to_num() if rows.numel() else 0)
             <= 1e-3
         )
+    few = torch.arange(6.0).reshape(
+        1, 6
+    )  # coded rows and a header take more than these rows, and less than they with one
+    assert len(write_rows(few, RowCodec(0.1, "packed"))) == len(RowCodec(0.1, "packed").write(few.numpy()))
+    with pytest.raises(InputError, match="65,535"):
+        write_rows(torch.zeros(1, 70_000), RowCodec(1e-3, "packed"))
     with pytest.raises(InputError, match="1 elements are infinite or NaN"):
         write_rows(torch.tensor([[1.0, float("inf")]]), RowCodec(1e-3, "packed"))

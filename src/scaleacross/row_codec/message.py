@@ -25,7 +25,6 @@ smallest code, bytes of the codes, bytes of the row index. A CRC-32 of the heade
 _SUM: Final = struct.Struct("<I")
 _AS_IT_IS, _CODED = 0, 1
 _NAMES: Final = tuple(STAGES)
-_MOST_WIDTH: Final = 2**16 - 1
 HEAD_BYTES: Final = _HEAD.size + _SUM.size
 
 
@@ -57,14 +56,15 @@ class RowCodec:
                 missing.
         """
         own = checked_rows(rows)
-        if own.shape[1] > _MOST_WIDTH:
-            raise InputError(f"rows of {own.shape[1]:,} columns; a message has at most {_MOST_WIDTH:,}")
-        coded = _coded(quantise(own, self.bound), own.shape, self.stage)
-        return coded if coded is not None and len(coded) < HEAD_BYTES + own.nbytes else as_it_is(own)
+        return _coded(quantise(own, self.bound), own.shape, self.stage) or as_it_is(own)
 
 
 def as_it_is(rows: Rows) -> bytes:
-    """Return the uncoded message of fp32 (rows, width). It is lossless; elements may be infinite or NaN."""
+    """Return the uncoded message of fp32 (rows, width). It is lossless; elements may be infinite or NaN.
+
+    Raises:
+        InputError: more than 65,535 columns, or 4 GiB of rows or more.
+    """
     head = (_MAGIC, _AS_IT_IS, 0, 0, rows.shape[1], rows.shape[0], 0, 0, 0.0, 0, rows.nbytes, 0)
     return _sealed(head, rows.astype("<f4", copy=False).tobytes())
 
@@ -134,15 +134,16 @@ def coded_of(data: bytes) -> Coded | None:
 
 
 def message_of(own: Coded) -> bytes | None:
-    """Return the message of ``own``.
+    """Return the message of ``own``; None if exceptions lie beyond 32 bits, or uncoded rows take no more bytes.
 
-    It is None if exceptions lie at positions beyond 32 bits, or take more bytes than the uncoded rows.
+    Raises:
+        InputError: more than 65,535 columns.
     """
     num_rows, distinct, width = own.shape
-    # an exception takes 8 bytes (position and value), an uncoded element 4
-    if num_rows * width >= 2**32 or 2 * len(own.places) > num_rows * width:
-        return None
     codes, index = own.codes[1], own.row_index[1]
+    # an exception takes 8 bytes (position and value), an uncoded element 4
+    if num_rows * width >= 2**32 or len(codes) + len(index) + 8 * len(own.places) >= 4 * num_rows * width:
+        return None
     body = codes + index + own.places.astype("<u4").tobytes() + own.values.astype("<f4").tobytes()
     ids = _NAMES.index(own.codes[0]), _NAMES.index(own.row_index[0])
     sizes = num_rows, distinct, len(own.places)
@@ -160,5 +161,10 @@ def _coded(own: Quantised, shape: tuple[int, ...], stage: str) -> bytes | None:
 
 
 def _sealed(fields: tuple[object, ...], body: bytes) -> bytes:
-    head = _HEAD.pack(*fields)
+    try:
+        head = _HEAD.pack(*fields)
+    except struct.error:
+        raise InputError(
+            f"{fields[5]:,} rows of {fields[4]:,} columns; a message has at most 65,535 columns, and less than 4 GiB"
+        ) from None
     return head + _SUM.pack(zlib.crc32(body, zlib.crc32(head))) + body

@@ -23,7 +23,7 @@ def write_rows(rows: Tensor, codec: RowCodec) -> bytes:
     """Return the message of fp32 ``rows`` (rows, width), finite, by a codec of stage ``packed``.
 
     Raises:
-        InputError: infinities or NaN.
+        InputError: infinities, NaN, or more than 65,535 columns.
     """
     if not bool(torch.isfinite(rows).all()):
         raise InputError(
@@ -44,8 +44,7 @@ def write_rows(rows: Tensor, codec: RowCodec) -> bytes:
         places.cpu().numpy(),
         own.reshape(-1)[places].cpu().numpy(),
     )
-    data = message_of(parts)
-    return as_it_is(own.cpu().numpy()) if data is None or len(data) > own.numel() * own.element_size() else data
+    return message_of(parts) or as_it_is(own.cpu().numpy())
 
 
 def read_rows_on(data: bytes, device: torch.device) -> Tensor:
