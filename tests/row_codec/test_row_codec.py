@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import os
+import zlib
 from fractions import Fraction
 from pathlib import Path
 
@@ -143,6 +144,17 @@ def test_damaged_messages_are_refused(at: int, flip: int, cut: int, stage: str) 
         read_rows(bytes(data))
     with pytest.raises(InputError, match=r"damaged|no message"):
         read_rows(bytes(data[: len(data) - 1 - cut]))
+
+
+@pytest.mark.parametrize("at", [3, 4, 5])  # kind, stage of the codes, stage of the row index
+def test_messages_of_another_version_are_refused(at: int) -> None:
+    rows = np.random.default_rng(1).integers(0, 2, (40, 4)).astype(np.float32)
+    data = bytearray(RowCodec(0.05, "packed").write(rows))
+    data[at] = len(STAGES)
+    body = data[HEAD_BYTES:]
+    data[HEAD_BYTES - 4 : HEAD_BYTES] = zlib.crc32(body, zlib.crc32(data[: HEAD_BYTES - 4])).to_bytes(4, "little")
+    with pytest.raises(InputError, match="none of this version"):
+        read_rows(bytes(data))
 
 
 def test_without_the_package_zstd_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,10 @@ def coded_of(data: bytes) -> Coded | None:
         raise InputError("a message of coded rows is damaged: its length or checksum does not match")
     if kind == _AS_IT_IS:
         return None
+    if kind != _CODED or max(codes_by, index_by) >= len(_NAMES):
+        raise InputError(
+            f"a message of coded rows of kind {kind}, stages {codes_by} and {index_by}: none of this version"
+        )
     rest = body[codes_size + index_size :]
     return Coded(
         step,
