@@ -193,6 +193,7 @@ def test_members_that_cannot_reach_each_other_try_again_and_then_end() -> None:
             membership.heard(Place(name), now + 2.5)
         letters = membership.tick(now + 2.5)
     assert "replica 2: replica 1 is unreachable" in told(letters, "gone")["0"]
+    assert membership.tick(now + 2.6) == [], "they were told"
 
 
 def test_a_joiner_gets_a_donor_near_it_and_nobody_waits_for_it() -> None:

@@ -193,6 +193,7 @@ class Membership:
             self._attempts += 1
             if self._attempts >= MAX_ATTEMPTS:
                 why = f"step {self.step} failed {MAX_ATTEMPTS} times with all members alive; first {self._failed[1]}"
+                self._failed = None  # said once
                 return letters + [(place, {"gone": why}) for place in self._places(self.current.members)]
             letters += self._begin(self.current.members, now, self._attempts)
         return letters
