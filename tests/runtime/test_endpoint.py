@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,9 +13,12 @@ pytest.importorskip("torch", reason="the runtime needs torch (pip install 'scale
 
 import torch.distributed as dist
 
+from scaleacross.errors import InputError
 from scaleacross.runtime.communicator import Communicator, LinkSettings
-from scaleacross.runtime.endpoint import Contact, Member, ask, endpoint_of_process
+from scaleacross.runtime.endpoint import Contact, Member, ask, call, endpoint_of_process
+from scaleacross.runtime.faults import CollectiveError
 from scaleacross.runtime.liveness import ABSENT, Status
+from scaleacross.runtime.secure import NEEDS_TLS, PATHS
 
 LIMIT_S = 30.0
 
@@ -42,6 +47,26 @@ def test_a_caller_for_a_group_that_is_gone_never_reaches_its_namesake() -> None:
     new = member_of(dist.HashStore(), 0)
     assert ask(gone, LIMIT_S) == ABSENT
     new.close()
+
+
+@pytest.mark.parametrize("wrong", ["silent", "tls", "no certificate"])
+def test_a_caller_that_fails_hangs_up(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other side sees the end although the error, which groups keep as their reason, is still held."""
+    if wrong == "no certificate":
+        monkeypatch.setenv(PATHS[0], "/nowhere.pem")
+    with socket.create_server(("127.0.0.2", 0)) as listener:
+        contact = Contact("127.0.0.2", listener.getsockname()[1], "token", "elsewhere")
+        with ThreadPoolExecutor(1) as pool, pytest.raises((CollectiveError, InputError)) as held:
+            calling = pool.submit(call, contact, 0, 0, 0.2, 0, contact._replace(address="127.0.0.1").to_json())
+            with listener.accept()[0] as taken:
+                if wrong == "tls":
+                    taken.sendall(NEEDS_TLS)
+                calling.exception(LIMIT_S)
+                taken.settimeout(1.0)
+                while taken.recv(4096):
+                    pass
+            calling.result()
+    assert held.value.__traceback__ is not None
 
 
 def test_a_group_may_be_dropped_in_the_middle_of_anything() -> None:

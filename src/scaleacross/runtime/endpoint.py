@@ -175,16 +175,23 @@ def call(
     tls, (path, memory) = False, _create_memory(share_bytes) if share_bytes else (None, None)
     try:
         connection = socket.create_connection((contact.address, contact.port), timeout=max(timeout_s, 0.001))
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        tls = leaves_network(Contact.from_json(own).address if own else connection.getsockname()[0], contact.address)
-        connection = secured(connection, server=False) if tls else connection
-        hello = {"token": contact.token, "rank": rank, "memory": path and path.name}
-        hello |= {"window_bytes": window_bytes, "contact": own}
-        text = json.dumps(hello).encode()
-        connection.sendall(LENGTH.pack(len(text)) + text)
-        answer = connection.recv(1)
-        if not answer:
-            raise ConnectionError("the other side hung up")
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            here = Contact.from_json(own).address if own else connection.getsockname()[0]
+            tls = leaves_network(here, contact.address)
+            connection = secured(connection, server=False) if tls else connection
+            hello = {"token": contact.token, "rank": rank, "memory": path and path.name}
+            hello |= {"window_bytes": window_bytes, "contact": own}
+            text = json.dumps(hello).encode()
+            connection.sendall(LENGTH.pack(len(text)) + text)
+            answer = connection.recv(1)
+            if not answer:
+                raise ConnectionError("the other side hung up")
+            if answer == NEEDS_TLS:
+                raise PeerLostError(only_by_tls(where))
+        except BaseException:
+            connection.close()  # the error's traceback would keep it open
+            raise
     except TimeoutError:
         raise CollectiveTimeoutError(f"no answer from {where} within {timeout_s:.1f} s") from None
     except OSError as error:
@@ -194,8 +201,6 @@ def call(
     finally:
         if path is not None:
             path.unlink(missing_ok=True)
-    if answer == NEEDS_TLS:
-        raise PeerLostError(only_by_tls(where))
     return Caller(rank, connection, memory if answer == WITH_MEMORY else None, window_bytes)
 
 
@@ -229,9 +234,8 @@ def listen_address(towards: str | None = None) -> str:
 def machine_identity() -> str:
     """Return a text that is equal for processes of one kernel, one network namespace and one shared-memory folder."""
     parts = []
-    for name in ("/proc/sys/kernel/random/boot_id",):
-        with contextlib.suppress(OSError):
-            parts.append(Path(name).read_text(encoding="ascii").strip())
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
     for name in ("/proc/self/ns/net", str(SHARED_FOLDER)):
         with contextlib.suppress(OSError):
             status = Path(name).stat()
