@@ -41,7 +41,7 @@ def sharded(rank: int, text: str, steps: int) -> tuple[list[float], dict[tuple[s
     each, losses = launch.embedding.samples_per_rank, []
     for step in range(steps):
         ids = [one[rank * each : (rank + 1) * each] for one in ids_of(launch, step)]
-        loss = loss_of(tables(tables.ask(ids) if step % 2 else ids))
+        loss = loss_of(tables(tables.ask(ids) if step % 2 else tuple(ids)))
         loss.backward()
         total = loss.detach().clone()
         dist.all_reduce(total)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -64,13 +64,20 @@ class _Bag:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Sent:
     """Row numbers that have been sent, of bags of one width and number of reads."""
 
     width: int
     bags: tuple[_Bag, ...]
     received: Received
     rows: Tensor
+
+
+class Asked(NamedTuple):
+    """What ``EmbeddingTables.ask`` returns: row numbers by feature, and what has been sent for them."""
+
+    ids: Sequence[Tensor]
+    sent: list[_Sent]
 
 
 class EmbeddingTables(torch.nn.Module):
@@ -117,7 +124,7 @@ class EmbeddingTables(torch.nn.Module):
         # autograd calls a backward only where an input asks for a gradient
         self._handle = torch.zeros((), requires_grad=True)
 
-    def ask(self, ids: Sequence[Tensor]) -> tuple[Sequence[Tensor], list[_Asked]]:
+    def ask(self, ids: Sequence[Tensor]) -> Asked:
         """Send row numbers to the ranks that hold the rows.
 
         Args:
@@ -132,9 +139,9 @@ class EmbeddingTables(torch.nn.Module):
         classes: defaultdict[tuple[int, int], list[_Bag]] = defaultdict(list)
         for bag in self._bags:
             classes[bag.shard.columns, ids[bag.feature].shape[1]].append(bag)
-        return ids, [self._sent(width, tuple(bags), ids) for (width, _), bags in sorted(classes.items())]
+        return Asked(ids, [self._sent(width, tuple(bags), ids) for (width, _), bags in sorted(classes.items())])
 
-    def _sent(self, width: int, bags: tuple[_Bag, ...], ids: Sequence[Tensor]) -> _Asked:
+    def _sent(self, width: int, bags: tuple[_Bag, ...], ids: Sequence[Tensor]) -> _Sent:
         rows = []
         for bag in bags:
             own = ids[bag.feature] - bag.shard.first_row
@@ -146,7 +153,7 @@ class EmbeddingTables(torch.nn.Module):
         # the bags of the rank with the most of these shards: a size that all ranks know beforehand
         room = samples * int(ranks.bincount().max())
         received = exchange_rows(self.group, torch.cat(rows), ranks.repeat_interleave(samples), room)
-        return _Asked(width, bags, received, self._places(width, received.rows))
+        return _Sent(width, bags, received, self._places(width, received.rows))
 
     def _places(self, width: int, requests: Tensor) -> Tensor:
         """Return (requests, reads): rows among those held in this width, −1 for none."""
@@ -158,16 +165,16 @@ class EmbeddingTables(torch.nn.Module):
         own = requests[:, 1:]
         return torch.where((own >= 0) & (requests[:, :1] > 0), own + starts[requests[:, :1]], -1)
 
-    def forward(self, asked: Any) -> list[Tensor]:
+    def forward(self, asked: Sequence[Tensor] | Asked) -> list[Tensor]:
         """Return the vectors of every feature, (samples, dimension), added up over the rows that a sample reads.
 
         Args:
             asked: row numbers by feature, or what ``ask`` returned.
         """
-        ids, sent = asked if isinstance(asked, tuple) else self.ask(asked)
+        ids, sent = asked if isinstance(asked, Asked) else self.ask(asked)
         return list(_LookUp.apply(self._handle, self, ids, sent))
 
-    def look_up(self, ids: Sequence[Tensor], sent: Sequence[_Asked]) -> list[Tensor]:
+    def look_up(self, ids: Sequence[Tensor], sent: Sequence[_Sent]) -> list[Tensor]:
         """Return the vectors of every feature, without autograd."""
         out = [
             _pooled(self._whole[table.name].weight, ids[number])
@@ -185,7 +192,7 @@ class EmbeddingTables(torch.nn.Module):
                 out[bag.feature][:, first : first + asked.width] += vectors
         return out
 
-    def update(self, ids: Sequence[Tensor], sent: Sequence[_Asked], gradients: Sequence[Tensor]) -> None:
+    def update(self, ids: Sequence[Tensor], sent: Sequence[_Sent], gradients: Sequence[Tensor]) -> None:
         """Send the gradients of the vectors to the rows, and take an optimizer step there."""
         size = self.group.size()
         for asked in sent:
