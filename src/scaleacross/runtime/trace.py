@@ -205,7 +205,7 @@ class FlightRecorder:
 
         Args:
             group: the group of the operation.
-            op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``all_to_allv``, ``send``, ...
+            op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``all_to_all``, ``send``, ...
             num_inputs, num_outputs: elements that go in and come out on this rank.
             dtype: element type as torch names it.
             num_bytes: bytes as launch.json counts: the full tensor of gathers, scatters and reductions, the bytes sent

@@ -1,7 +1,7 @@
 """Writes a rank's records as a file of PyTorch's flight recorder, for its ``fr_trace`` and ``scaleacross diagnose``.
 
 Field names are those of format 2.10. ``fr_trace`` accepts a fixed set of names: the library before the colon is
-``gloo``, and ``all_to_allv`` is called ``all_to_all``. It counts the ranks of a send or receive within the group.
+``gloo``. It counts the ranks of a send or receive within the group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from scaleacross.runtime.trace import FlightRecorder, Record
 
 LIBRARY: Final = "gloo"
-_NAMES: Final = {"all_to_allv": "all_to_all"}
 
 
 def write_dump(recorder: FlightRecorder, directory: Path) -> Path:
@@ -71,7 +70,7 @@ def _status(records: list[Record], number: int) -> dict[str, int]:
 def _entry(recorder: FlightRecorder, record: Record, notes_waits: bool) -> dict[str, Any]:
     group, state = record.group, record.state
     pair = record.pair
-    name = f"{LIBRARY}:{_NAMES.get(record.op, record.op)}"
+    name = f"{LIBRARY}:{record.op}"
     if pair is not None:
         source, target = group.ranks.index(pair[0]), group.ranks.index(pair[1])
         name += f" {source}->{target}" if record.op == "send" else f" {target}<-{source}"
