@@ -12,7 +12,7 @@ from scaleacross.errors import InputError
 from scaleacross.runtime.lockstep import Round, rounds_of
 from scaleacross.runtime.messages import COPY, WORK, Message, Piece, RankProgram, RankStep, block_major, rank_program
 from scaleacross.runtime.policy import named_schedule
-from scaleacross.schedules.collective import PHASES, Operation
+from scaleacross.schedules.collective import PHASES, Kind, Operation
 
 REDUCING = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
 NESTED = (((0, 1), (2, 3, 4)), "hierarchical(ring, halving_doubling)")
@@ -56,6 +56,12 @@ def unfinished(rounds: list[tuple[Round, ...]]) -> dict[int, int]:
             return {rank: number for rank, number in at.items() if number < len(rounds[rank])}
         for rank in ready:
             at[rank] += 1
+
+
+def test_a_ring_has_the_order_of_a_flat_layout() -> None:
+    ring = named_schedule(Operation.ALL_REDUCE, "ring", (0, 2, 1, 3))
+    sent_to = [{t.peer for step in ring.steps(rank) for t in step if t.kind is Kind.SEND} for rank in range(4)]
+    assert sent_to == [{2}, {3}, {1}, {0}]
 
 
 def test_messages_between_two_ranks_stand_in_one_order() -> None:

@@ -23,7 +23,7 @@ from scaleacross.spec.testbed import (
     TrainingSetting,
 )
 from scaleacross.testbed import collectives, experiments
-from scaleacross.testbed.cases import Case, Timing
+from scaleacross.testbed.cases import LAYERED, Case, Timing
 from scaleacross.testbed.core_figures import Alone, Core, _price, fitted_accelerator
 from scaleacross.testbed.link_figures import (
     INSIDE,
@@ -146,7 +146,7 @@ def timings(latency_s: float, bytes_per_s: float, launch_s: float = 0.0, message
         return Timing(Case(name, ((0, 2), (1, 3)), "ring", size, 1, operation=operation), (seconds,), 0.0)
 
     swept = [
-        Timing(Case(SWEPT, ((0, 1, 2, 3),), "ring,ring", SHORT_BYTES, 1, k, children=((0, 1), (2, 3))), (seconds,), 0.0)
+        Timing(Case(SWEPT, ((0, 1, 2, 3),), LAYERED, SHORT_BYTES, 1, k, children=((0, 1), (2, 3))), (seconds,), 0.0)
         for k in SWEPT_CHUNKS
         for seconds in [launch_s + 4 * latency_s + (k - 1) * 4 * message_s]
     ]

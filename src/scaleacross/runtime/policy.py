@@ -91,7 +91,7 @@ def named_schedule(operation: Operation, algorithm: str, layout: Layout, num_cha
         operation: the collective.
         algorithm: a name of ``PHASES``; ``double_tree`` (all-reduce); ``direct``, ``pairwise``, ``two_level``
             (all-to-all); ``tree``, ``chain`` (broadcast); or ``hierarchical(outermost, …, innermost)``.
-        layout: ranks 0 … n−1, nested as the network nests them.
+        layout: ranks 0 … n−1, nested as the network nests them; if it is flat, a ring has its order.
         num_channels: number of chunks that follow one another.
 
     Raises:
@@ -110,7 +110,8 @@ def named_schedule(operation: Operation, algorithm: str, layout: Layout, num_cha
     if algorithm.startswith("hierarchical(") and algorithm.endswith(")"):
         names = [name.strip() for name in algorithm[len("hierarchical(") : -1].split(",")]
         return layered(operation, layout, names, num_channels)
-    return flat(operation, algorithm, num_ranks, num_channels)
+    order = ranks_of(layout) if depth_of(layout) == 1 else None
+    return flat(operation, algorithm, num_ranks, num_channels, order)
 
 
 def fixed(

@@ -6,11 +6,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from scaleacross.schedules.collective import CollectiveSchedule, Operation, flat, layered, tree_all_reduce
 from scaleacross.testbed.ranks import asked
 from scaleacross.testbed.session import Testbed
+
+LAYERED: Final = "hierarchical(ring, ring)"
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Case:
     Attributes:
         name: name of the row.
         groups: ranks of the groups that run it at the same time.
-        algorithm: ``ring``, ``double_tree``, or names of phases joined by commas, outermost level first.
+        algorithm: a name as ``runtime.policy.named_schedule`` takes it.
         num_chunks: number of chunks that follow one another.
         order: order of the members in the ring; None: their own.
         children: [child] -> its members, for a hierarchical algorithm.
@@ -40,16 +41,6 @@ class Case:
     children: tuple[tuple[int, ...], ...] = ()
     codec: str | None = None
     operation: Literal["all_reduce", "all_gather"] = "all_reduce"
-
-    def schedule(self) -> CollectiveSchedule:
-        """Return the schedule of every group. Raises InputError for an unknown algorithm."""
-        num_ranks, names = len(self.groups[0]), self.algorithm.split(",")
-        operation = Operation(self.operation)
-        if self.algorithm == "double_tree":
-            return tree_all_reduce(num_ranks, self.num_chunks)
-        if len(names) > 1:
-            return layered(operation, self.children, names, self.num_chunks)
-        return flat(operation, self.algorithm, num_ranks, self.num_chunks, self.order)
 
 
 @dataclass(frozen=True)

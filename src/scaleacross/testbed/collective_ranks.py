@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from scaleacross.runtime.codecs import codec_named
 from scaleacross.runtime.communicator import LinkSettings
-from scaleacross.runtime.policy import Chosen, Policy
+from scaleacross.runtime.policy import Policy, fixed
 from scaleacross.runtime.process_group import BACKEND, Options
 from scaleacross.schedules.collective import Operation
 from scaleacross.testbed.cases import Case, case_of
@@ -63,17 +63,10 @@ def _own_group(case: Case) -> Any:
 
 
 def _policy(case: Case) -> Policy:
-    schedule, children = case.schedule(), [set(child) for child in case.children]
+    layout = case.children or case.order or tuple(range(len(case.groups[0])))
     codec = None if case.codec is None else codec_named(case.codec)
-
-    def far(rank: int, peer: int) -> bool:
-        return not any(rank in child and peer in child for child in children)
-
-    def choose(operation: Operation, num_bytes: int) -> Chosen | None:
-        return Chosen(schedule, codec=codec, far=far) if operation is schedule.operation else None
-
     settings = LinkSettings(window_bytes=WINDOW_BYTES)
-    return Policy(choose, lambda rank, peer: settings, f"the testbed's case {case.name}")
+    return fixed({Operation(case.operation): case.algorithm}, layout, settings, case.num_chunks, codec)
 
 
 def _measure(together: Sequence[tuple[Case, Any]]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from scaleacross.spec.collective import CollectiveOption
 from scaleacross.spec.testbed import Bar, CollectiveResults, CollectiveSetting, TimedCollective
 from scaleacross.spec.topology import Topology
 from scaleacross.testbed import fabric
-from scaleacross.testbed.cases import Case, Timing, time_cases
+from scaleacross.testbed.cases import LAYERED, Case, Timing, time_cases
 from scaleacross.testbed.conditions import conditions, load_average
 from scaleacross.testbed.link_figures import link_cases, link_figures, measured_topology
 from scaleacross.testbed.session import Testbed, standing
@@ -25,7 +25,7 @@ MIDDLE_BYTES_PER_S: Final = 400e6 / 8
 CHUNKS: Final = (1, 2, 4, 8, 16)
 INTERLEAVED: Final = "ring, buildings taking turns"
 CODEC: Final = "int8_block"
-COMPRESSED: Final = f"hierarchical(ring, ring) in 4, {CODEC}"
+COMPRESSED: Final = f"{LAYERED} in 4, {CODEC}"
 Say = Callable[[str], None]
 
 
@@ -98,20 +98,18 @@ def ways(testbed: Testbed, size_bytes: int, rate: float) -> list[Case]:
         return Case(name, (tuple(ranks),), algorithm, size_bytes, runs, **how)  # type: ignore[arg-type]
 
     layers = {"children": tuple(children)}
-    chunked = [
-        case(_layered(k), "ring,ring", num_chunks=k, **layers) for k in CHUNKS if k == 1 or size_bytes / k >= 65536
-    ]
+    chunked = [case(_layered(k), LAYERED, num_chunks=k, **layers) for k in CHUNKS if k == 1 or size_bytes / k >= 65536]
     return [
         case("ring", "ring"),
         case("double_tree", "double_tree", num_chunks=4),
         *chunked,
         case(INTERLEAVED, "ring", order=turns),
-        case(COMPRESSED, "ring,ring", num_chunks=4, codec=CODEC, **layers),
+        case(COMPRESSED, LAYERED, num_chunks=4, codec=CODEC, **layers),
     ]
 
 
 def _layered(num_chunks: int) -> str:
-    return "hierarchical(ring, ring)" + (f" in {num_chunks}" if num_chunks > 1 else "")
+    return LAYERED + (f" in {num_chunks}" if num_chunks > 1 else "")
 
 
 def _name(option: CollectiveOption) -> str:

@@ -20,7 +20,7 @@ from scaleacross.errors import EmulationError
 from scaleacross.spec.base import Provenance
 from scaleacross.spec.network import LevelLink
 from scaleacross.spec.topology import Building, BuildingLinks, Topology, trunk_bytes_per_s
-from scaleacross.testbed.cases import Case, Timing
+from scaleacross.testbed.cases import LAYERED, Case, Timing
 from scaleacross.testbed.session import Testbed
 
 SHORT_BYTES: Final = 4096
@@ -67,7 +67,7 @@ def link_cases(testbed: Testbed) -> list[Case]:
     short = [Case(name, ranks, "ring", SHORT_BYTES, SHORT_RUNS) for name, ranks in groups.items()]
     short += [replace(case, operation="all_gather") for case in short]
     if len(children) > 1:
-        whole = Case(SWEPT, (tuple(range(len(testbed.layout.hosts))),), "ring,ring", SHORT_BYTES, SHORT_RUNS)
+        whole = Case(SWEPT, (tuple(range(len(testbed.layout.hosts))),), LAYERED, SHORT_BYTES, SHORT_RUNS)
         parts = tuple(map(tuple, children.values()))
         short += [replace(whole, num_chunks=chunks, children=parts) for chunks in SWEPT_CHUNKS]
     return [*short, *(Case(name, ranks, "ring", LONG_BYTES, LONG_RUNS) for name, ranks in groups.items())]
