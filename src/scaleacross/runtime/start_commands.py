@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from scaleacross.errors import InputError
-from scaleacross.runtime.launch_file import DUMPS_VARIABLE, LAUNCH_VARIABLE
+from scaleacross.runtime.launch_file import DEFAULT_PORT, DUMPS_VARIABLE, LAUNCH_VARIABLE, LOOPBACK
 from scaleacross.runtime.requirement import require_torch
 from scaleacross.spec.launch import LaunchConfig
 from scaleacross.spec.trace import DUMP_PREFIX
 
 GRACE_S: Final = 40.0
 """Seconds for torchrun to end. It gives ranks 30 s before it kills them; killed earlier, it leaves them running."""
-LOOPBACK: Final = "127.0.0.1"
-DEFAULT_PORT: Final = 29500
 OWN_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Environment variable that, set to 1, keeps torchrun from opening a store of its own for the ranks."""
 

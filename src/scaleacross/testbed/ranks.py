@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleacross.errors import EmulationError, InputError
-from scaleacross.runtime.launch_file import LAUNCH_VARIABLE
+from scaleacross.runtime.launch_file import DEFAULT_PORT, LAUNCH_VARIABLE
 from scaleacross.spec.launch import LaunchConfig
 from scaleacross.testbed.fabric import in_host
 from scaleacross.testbed.session import Testbed
 
-PORT: Final = 29500
 POLL_S: Final = 0.05
 KILL_S: Final = 5.0
 LAST_LINES: Final = 12
@@ -61,7 +60,11 @@ def run_ranks(
         if host not in places:
             raise InputError(f"rank {hosts.index(host)} is to run on '{host}'; the testbed has {', '.join(places)}")
     shared = {**os.environ, **(extra or {}), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
-    shared |= {"MASTER_ADDR": there[places[hosts[0]]].address, "MASTER_PORT": str(PORT), "WORLD_SIZE": str(len(hosts))}
+    shared |= {
+        "MASTER_ADDR": there[places[hosts[0]]].address,
+        "MASTER_PORT": str(DEFAULT_PORT),
+        "WORLD_SIZE": str(len(hosts)),
+    }
     logs.mkdir(parents=True, exist_ok=True)
     running: dict[int, subprocess.Popen[bytes]] = {}
     try:
