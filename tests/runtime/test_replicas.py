@@ -153,7 +153,7 @@ def test_bad_input() -> None:
 
 @pytest.mark.parametrize(
     ("planned", "runs"),
-    [("ring", "ring"), ("tree", "double_tree"), ("hierarchical: ring, tree", "ring"), (None, "ring")],
+    [("ring", "ring"), ("tree", "double_tree"), ("hierarchical", "ring"), ("measured", "ring"), (None, "ring")],
 )
 def test_replicas_run_what_the_plan_runs_among_any_number_of_them(planned: str | None, runs: str) -> None:
     groups = SimpleNamespace(axis="dp_replicate", collectives=[SimpleNamespace(op="all_reduce", algorithm=planned)])

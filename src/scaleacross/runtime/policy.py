@@ -253,25 +253,26 @@ def chunks_of(num_bytes: int) -> int:
 def _schedule_of(
     entry: PredictedCollective, operation: Operation, layout: Layout, num_chunks: int, steps: tuple[str, ...]
 ) -> CollectiveSchedule | None:
-    """Return the schedule that the cost model's algorithm stands for; None for a curve measured on a library's own.
+    name = name_of(entry.algorithm, operation, depth_of(layout), steps)
+    return None if name is None else named_schedule(operation, name, layout, num_chunks)
+
+
+def name_of(algorithm: str, operation: Operation, depth: int = 1, steps: tuple[str, ...] = ()) -> str | None:
+    """Return what ``named_schedule`` calls the cost model's algorithm; None for a curve measured on a library's own.
 
     Args:
+        depth: levels of the layout.
         steps: algorithms of a hierarchical schedule, outermost level first; levels that the plan does not name run a
             ring.
     """
-    if entry.algorithm == "hierarchical":
-        depth = depth_of(layout)
+    if operation is Operation.ALL_TO_ALL:
+        return algorithm if algorithm in EXCHANGES else None
+    if algorithm == "hierarchical":
         names = [*steps, *["ring"] * depth][:depth]
-        name = names[0] if depth <= 1 else f"hierarchical({', '.join(names)})"
-    elif entry.algorithm == "tree":
-        name = "double_tree"
-    elif entry.algorithm in PHASES or operation is Operation.ALL_TO_ALL:
-        name = entry.algorithm
-    else:
-        return None
-    if operation is Operation.ALL_TO_ALL and name not in EXCHANGES:
-        return None
-    return named_schedule(operation, name, layout, num_chunks)
+        return names[0] if depth <= 1 else f"hierarchical({', '.join(names)})"
+    if algorithm == "tree":
+        return "double_tree"
+    return algorithm if algorithm in PHASES else None
 
 
 def _choice_for(network: Sequence[CommunicatorChoice], entry: PredictedCollective) -> CommunicatorChoice | None:

@@ -27,7 +27,7 @@ from scaleacross.errors import InputError
 from scaleacross.runtime.communicator import LinkSettings
 from scaleacross.runtime.endpoint import Caller, Member, endpoint_of_process, listen_address
 from scaleacross.runtime.faults import CollectiveError
-from scaleacross.runtime.policy import Policy, fixed
+from scaleacross.runtime.policy import Policy, fixed, name_of
 from scaleacross.runtime.replicas.control import Control
 from scaleacross.runtime.replicas.coordinator import TOKEN_VARIABLE
 from scaleacross.runtime.replicas.donation import Donation, receive
@@ -326,11 +326,10 @@ def policy_of_plan(launch: Any) -> Callable[[int], Policy]:
 
     found = next((groups for groups in launch.process_groups if groups.axis == "dp_replicate"), None)
     names = [] if found is None else [one.algorithm for one in found.collectives if one.op == "all_reduce"]
-    algorithm = {"tree": "double_tree"}.get(names[0], names[0]) if names else "ring"
+    algorithm = (name_of(names[0], Operation.ALL_REDUCE) if names else None) or "ring"
 
     def policy(num_members: int) -> Policy:
-        name = "ring" if algorithm.startswith("hierarchical") else algorithm
-        chosen = fixed({Operation.ALL_REDUCE: name}, tuple(range(num_members)), LinkSettings())
+        chosen = fixed({Operation.ALL_REDUCE: algorithm}, tuple(range(num_members)), LinkSettings())
         proved = chosen.choose(Operation.ALL_REDUCE, 1)
         if proved is not None:
             check(proved.schedule)
