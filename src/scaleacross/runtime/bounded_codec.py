@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from scaleacross.errors import InputError
+from scaleacross.row_codec.quantiser import checked_bound
 from scaleacross.runtime.encoding import GRAIN
 from scaleacross.runtime.requirement import kernels, runs_kernels
 
@@ -114,9 +115,7 @@ def step_exponent(bound: float) -> int:
     Raises:
         InputError: the bound is not positive, or its step leaves the range of exact fp32.
     """
-    if not (bound > 0 and math.isfinite(bound)):
-        raise InputError(f"an error bound must be positive and finite; got {bound}")
-    exponent = math.frexp(2 * bound)[1] - 1
+    exponent = math.frexp(2 * checked_bound(bound))[1] - 1
     if not -100 <= exponent <= 100:
         raise InputError(f"an error bound must lie between 2^-101 and 2^99; got {bound}")
     return exponent

@@ -53,7 +53,8 @@ def exchange_rows(group: dist.ProcessGroup, rows: Tensor, destinations: Tensor, 
     Raises:
         InputError: shapes or types make no sense.
     """
-    _check(rows, destinations)
+    if rows.dim() != 2 or destinations.shape != rows.shape[:1]:
+        raise InputError(f"rows of {tuple(rows.shape)} with destinations of {tuple(destinations.shape)}")
     layout = lay_out(destinations, group.size(), capacity)
     packed = pack_rows(rows, layout)
     received, counts = torch.empty_like(packed), torch.empty_like(layout.counts)
@@ -100,13 +101,3 @@ def _anywhere(group: dist.ProcessGroup, overflow: Tensor) -> Tensor:
     flag = overflow.to(torch.int32)
     dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
     return flag
-
-
-def _check(rows: Tensor, destinations: Tensor) -> None:
-    if rows.dim() != 2 or destinations.dim() != 1 or destinations.shape[0] != rows.shape[0]:
-        raise InputError(
-            f"rows of {tuple(rows.shape)} with destinations of {tuple(destinations.shape)}: (num_rows, width) and "
-            "(num_rows,) are needed"
-        )
-    if destinations.dtype != torch.int64:
-        raise InputError(f"destinations are int64, not {destinations.dtype}")
