@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -88,16 +87,15 @@ def _settings(testbed: Testbed, rate: float, sizes: Sequence[int], folder: Path)
 
 def ways(testbed: Testbed, size_bytes: int, rate: float) -> list[Case]:
     """Return the cases to time: all that a plan offers, a ring that alternates between buildings, and compression."""
-    sizes = [len(building.hosts) for building in testbed.layout.buildings]
-    ranks, starts = range(sum(sizes)), accumulate(sizes, initial=0)
-    children = [tuple(range(start, start + size)) for start, size in zip(starts, sizes, strict=False)]
+    children = tuple(testbed.layout.ranks.values())
+    ranks = range(sum(map(len, children)))
     turns = tuple(child[index] for index in range(len(children[0])) for child in children)
     runs = 5 if size_bytes / rate < 0.2 else 3
 
     def case(name: str, algorithm: str, **how: object) -> Case:
         return Case(name, (tuple(ranks),), algorithm, size_bytes, runs, **how)  # type: ignore[arg-type]
 
-    layers = {"children": tuple(children)}
+    layers = {"children": children}
     chunked = [case(_layered(k), LAYERED, num_chunks=k, **layers) for k in CHUNKS if k == 1 or size_bytes / k >= 65536]
     return [
         case("ring", "ring"),

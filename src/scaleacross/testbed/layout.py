@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import count, islice, permutations
 from typing import Final
 
 from scaleacross.errors import InputError
@@ -92,6 +92,12 @@ class Layout:
     def hosts(self) -> tuple[Host, ...]:
         """All hosts, building by building."""
         return tuple(host for building in self.buildings for host in building.hosts)
+
+    @property
+    def ranks(self) -> dict[str, tuple[int, ...]]:
+        """Ranks of every building, with one on each host."""
+        numbers = count()
+        return {building.name: tuple(islice(numbers, len(building.hosts))) for building in self.buildings}
 
     def trunk(self, one: str, other: str) -> TrunkWire:
         """Return the link between two buildings, in either order. Raises InputError if there is none."""

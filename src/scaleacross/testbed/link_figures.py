@@ -56,9 +56,7 @@ class LinkFigures:
 
 def link_cases(testbed: Testbed) -> list[Case]:
     """Return the cases to time, short ones first."""
-    children: dict[str, list[int]] = {}
-    for rank, host in enumerate(testbed.layout.hosts):
-        children.setdefault(host.name.rpartition("-h")[0], []).append(rank)
+    children = testbed.layout.ranks
     pairs = tuple((ranks[0], ranks[1]) for ranks in children.values() if len(ranks) > 1)
     groups = {INSIDE: pairs} if pairs else {}
     for trunk in testbed.layout.trunks:
@@ -68,7 +66,7 @@ def link_cases(testbed: Testbed) -> list[Case]:
     short += [replace(case, operation="all_gather") for case in short]
     if len(children) > 1:
         whole = Case(SWEPT, (tuple(range(len(testbed.layout.hosts))),), LAYERED, SHORT_BYTES, SHORT_RUNS)
-        parts = tuple(map(tuple, children.values()))
+        parts = tuple(children.values())
         short += [replace(whole, num_chunks=chunks, children=parts) for chunks in SWEPT_CHUNKS]
     return [*short, *(Case(name, ranks, "ring", LONG_BYTES, LONG_RUNS) for name, ranks in groups.items())]
 
