@@ -22,8 +22,10 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 import scaleacross.runtime  # noqa: F401  registers the backend
 from scaleacross.errors import InputError
 from scaleacross.runtime.launch_file import LAUNCH_VARIABLE, read_launch
+from scaleacross.runtime.mesh import own_group
 from scaleacross.runtime.tracing import recorder_of_process
 from scaleacross.spec.launch import LaunchConfig
+from scaleacross.spec.parallelism import Axis
 from scaleacross.testbed.codec_rates import codec_rates
 from scaleacross.testbed.cpus import take_share
 from scaleacross.testbed.flat_parameters import FlatParameters
@@ -66,7 +68,9 @@ def _as_planned(shape: ModelShape, launch: LaunchConfig, steps: int, now: Path) 
         raise InputError(reason)
     rank, degrees = dist.get_rank(), launch.degrees
     at = launch.coordinates(rank)
-    groups = {axis: _group(launch, axis) for axis in ("pp", "dp_shard", "dp_replicate")}
+    axes: tuple[Axis, ...] = ("pp", "dp_shard", "dp_replicate")
+    limit_s = TIMEOUT.total_seconds()
+    groups = {axis: own_group(launch, axis, rank, timeout_s=limit_s) if degrees.of(axis) > 1 else None for axis in axes}
     layers = [sum(chunks) for chunks in launch.layers_per_stage]
     first = list(accumulate(layers, initial=0))[at["pp"]]
     part = part_of(shape, first, layers[at["pp"]])
@@ -112,15 +116,6 @@ def _alone(shape: ModelShape, stated: dict[str, int]) -> dict[str, float]:
         took.append((middle - began, time.perf_counter() - middle))
     passes, updates = zip(*took[1:], strict=True)
     return {"passes_s": sorted(passes)[len(passes) // 2], "update_s": sorted(updates)[len(updates) // 2]}
-
-
-def _group(launch: LaunchConfig, axis: Any) -> dist.ProcessGroup | None:
-    """Return the group of this rank on ``axis``; None if the degree is 1. All ranks take part in making all groups."""
-    own = None
-    for ranks in launch.groups(axis) if launch.degrees.of(axis) > 1 else []:
-        group = dist.new_group(ranks, timeout=TIMEOUT, backend="cpu:scaleacross", group_desc=axis)
-        own = group if dist.get_rank() in ranks else own
-    return own
 
 
 def _plain(part: torch.nn.Module, micro: int) -> Callable[[Tensor, Tensor], list[Tensor]]:
