@@ -99,11 +99,10 @@ def _srun(sizes: Sequence[int], launch: Launch) -> str:
     common = f"--distribution=arbitrary --cpu-bind=none --kill-on-bad-exit=1{container}"
     if len(sizes) == 1:
         return f'SLURM_HOSTFILE="$PLAN_HOSTFILE" srun --ntasks={sizes[0]} {common} "${{task[@]}}"'
-    steps, first = [], 1
+    steps = []
     for number, size in enumerate(sizes):
         file = f"$PLAN_HOSTFILE.{number}"
         steps.append(f'--het-group={number} --ntasks={size} --nodelist="{file}" {common} "${{task[@]}}"')
-        first += size
     cut = "\n".join(_cut(sizes))
     return f"{cut}\nsrun {' : '.join(steps)}"
 
