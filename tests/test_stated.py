@@ -11,9 +11,12 @@ from agreement import decisions
 
 import scaleacross as sa
 from instances import plain_job
+from priced import MONEY, POWER, two
 from scaleacross.api import refereeing
 from scaleacross.api import stated as module
 from scaleacross.api.simulating import stepped
+from scaleacross.api.summarising import JOULES_PER_KWH, MILLION
+from scaleacross.spec.job import ObjectiveName
 from scaleacross.spec.plan import COMPONENTS, Decision, Plan
 from scaleacross.workloads.problem import Problem
 
@@ -67,6 +70,19 @@ def test_both_verify_and_are_read_back(far_off: Plan) -> None:
     assert Plan.model_validate_json(far_off.model_dump_json()) == far_off
     verified = sa.verify(far_off, deep=True, max_difference=1e-9)
     assert verified.step_s == far_off.cost.step_s
+
+
+@pytest.mark.parametrize("objective", [MONEY, POWER])
+def test_what_an_unsearched_step_spends_is_of_the_simulation(confirmed: Plan, objective: ObjectiveName) -> None:
+    found = sa.evaluate((two(objective), confirmed.decision))
+    cost, value = sa.summarise(found), found.report.objective
+    assert found.cost.step_s != found.estimated.step_s and value is not None
+    used = cost.money if objective == MONEY else cost.energy
+    unit = 1.0 if objective == MONEY else JOULES_PER_KWH
+    assert used is not None
+    assert value.spent_per_step == pytest.approx(used.used * unit * found.job.tokens_per_step / MILLION)
+    assert found.report.gap == pytest.approx(1 - value.spent_bound_per_step / value.spent_per_step)
+    sa.verify(found)
 
 
 @pytest.mark.parametrize(

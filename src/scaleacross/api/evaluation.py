@@ -9,7 +9,7 @@ from scaleacross import catalogue
 from scaleacross import verification as checks
 from scaleacross.api.arguments import instance
 from scaleacross.api.assemble import assemble, cost_of, versions
-from scaleacross.api.objectives import objective_value
+from scaleacross.api.objectives import gap_of, objective_value
 from scaleacross.api.problems import problem_of
 from scaleacross.api.stated import stated
 from scaleacross.cost_models.candidates import candidate_of
@@ -175,13 +175,11 @@ def _evaluation_report(problem: Problem, decision: Decision, cost: PlanCost, not
     bound = compute_bound(problem)
     step_s = cost.cost.step_s
     value = objective_value(problem, cost, decision)
-    spent = value.spent_per_step if value else step_s
-    spent_bound = value.spent_bound_per_step if value else bound.step_s
     return SolveReport(
         status="evaluated",
         objective_s=step_s,
         bound_s=bound.step_s,
-        gap=(spent - spent_bound) / spent,
+        gap=gap_of(value, step_s, bound.step_s),
         objective=value,
         bounds=(bound,),
         num_candidates=1,

@@ -84,6 +84,12 @@ def objective_value(
     )
 
 
+def gap_of(value: ObjectiveValue | None, step_s: float, bound_s: float) -> float:
+    """Return the gap of a plan: of its spending per step, or of its step time where ``value`` is None."""
+    spent, least = (step_s, bound_s) if value is None else (value.spent_per_step, value.spent_bound_per_step)
+    return (spent - least) / spent
+
+
 def _useful_value(problem: Problem, cost: PlanCost, decision: Decision, spent_bound: float) -> ObjectiveValue:
     """Return wall seconds per step of useful tokens: the step itself and the loss by failures."""
     parts = useful_parts(problem, decision.model_copy(update={"placement": cost.placement}), cost.cost.step_s)

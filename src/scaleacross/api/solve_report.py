@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from scaleacross.api.assemble import cost_of, versions
-from scaleacross.api.objectives import Limits, objective_value, value_of
+from scaleacross.api.objectives import Limits, gap_of, objective_value, value_of
 from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
 from scaleacross.solvers.network_of_plan import Networked
 from scaleacross.solvers.objectives import Goal
@@ -68,9 +68,7 @@ def goal_report(
     bound_s = max(bound.step_s for bound in bounds)
     if value is None:  # the step time within limits: the score is the step time
         bound_s = state.bound_s
-        gap = (step_s - bound_s) / step_s
-    else:
-        gap = (value.spent_per_step - value.spent_bound_per_step) / value.spent_per_step
+    gap = gap_of(value, step_s, bound_s)
     return SolveReport(
         objective_s=step_s,
         bound_s=bound_s,

@@ -8,9 +8,11 @@ bounds, alternatives and the gap of a search refer.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from scaleacross.api.assemble import interval_of
+from scaleacross.api.assemble import cost_of, interval_of
+from scaleacross.api.objectives import gap_of, objective_value
 from scaleacross.api.simulating import stepped
 from scaleacross.cost_models.goodput import goodput_of
 from scaleacross.errors import InputError
@@ -42,7 +44,7 @@ def stated(plan: Plan, problem: Problem, played: SteadyStep | None = None) -> Pl
             "simulated_s": cost.step_s,
             "interval": interval_of(problem, plan.placement, cost.step_s),
             "goodput": goodput,
-            "report": _restated(plan.report, cost.step_s),
+            "report": _restated(problem, plan, cost),
         }
     )
     apart = plan.cost.step_s / cost.step_s - 1
@@ -71,13 +73,15 @@ def simulated_cost(estimate: CostBreakdown, step_s: float, components_s: Mapping
     )
 
 
-def _restated(report: SolveReport, step_s: float) -> SolveReport:
-    """Return an unsearched report for the simulated step; its arithmetic bound stays valid."""
+def _restated(problem: Problem, plan: Plan, cost: CostBreakdown) -> SolveReport:
+    """Return an unsearched report for the simulated step; its arithmetic bounds stay valid."""
+    report, value = plan.report, plan.report.objective
     if report.status != "evaluated":
         return report
-    # the gap of another objective refers to spending and stays that of the estimate
-    gap = report.gap if report.objective is not None else (step_s - report.bound_s) / step_s
-    return report.model_copy(update={"objective_s": step_s, "gap": gap})
+    if value is not None:
+        value = objective_value(problem, replace(cost_of(problem, plan.decision), cost=cost), plan.decision)
+    gap = gap_of(value, cost.step_s, report.bound_s)
+    return report.model_copy(update={"objective_s": cost.step_s, "gap": gap, "objective": value})
 
 
 def noted(plan: Plan, note: str) -> Plan:

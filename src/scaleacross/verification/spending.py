@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 from scaleacross.cost_models.goodput import useful_parts
@@ -23,6 +24,8 @@ def v7_spending(plan: Plan, topology: Topology, cost: PlanCost, tolerance: float
     if wanted != (stated.name if stated else "step_time"):
         yield f"V7: the job asks for {wanted}, the report is about {stated.name if stated else 'step_time'}"
         return
+    if plan.report.status == "evaluated":  # it spends its simulated step; a search compares estimates
+        cost = replace(cost, cost=plan.cost)
     names: set[ObjectiveName] = {wanted, *plan.report.limits}
     spent: dict[ObjectiveName, float] = {}
     for name in names - {"step_time"}:
