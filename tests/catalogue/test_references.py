@@ -33,7 +33,7 @@ def test_objects_pass_through() -> None:
         assert load(loaded) is loaded  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("spelled", ["Qwen/Qwen3-30B-A3B", "Qwen3-30B-A3B", "qwen3_30b_a3b"])
+@pytest.mark.parametrize("spelled", ["Qwen/Qwen3-30B-A3B", "Qwen3-30B-A3B", "qwen3_30b_a3b", "qwen3.30b a3b"])
 def test_models_go_by_the_names_that_hubs_and_files_give_them(spelled: str) -> None:
     assert load_workload(spelled).name == "qwen3-30b-a3b"
 

@@ -98,8 +98,8 @@ def find(kind: Kind, ref: str, folder: Path | None = None) -> Path:
     known = dict(names(kind))
     of_hub = kind == "workloads" and not ref.endswith(_SUFFIXES) and _HUB_NAME.fullmatch(ref)
     if of_hub or not looks_like_path:
-        alike = {_letters(name): name for name in known}
-        if name := ref if ref in known else alike.get(_letters(ref)):
+        alike = {letters(name): name for name in known}
+        if name := ref if ref in known else alike.get(letters(ref)):
             return known[name]
         where = f"no file and no name in the catalogue ({', '.join(f'{base}/{kind}' for base in config_folders())})"
     else:
@@ -108,6 +108,6 @@ def find(kind: Kind, ref: str, folder: Path | None = None) -> Path:
     raise InputError(f"{kind}: '{ref[:100]}': {where}; {nearest(word.lower(), known, 'name', 'names')}")
 
 
-def _letters(name: str) -> str:
-    """Normalised name: without organisation, hyphens and underscores, in lower case."""
-    return name.rsplit("/", 1)[-1].lower().replace("-", "").replace("_", "")
+def letters(name: str) -> str:
+    """Normalised name: letters and digits in lower case, without the organisation."""
+    return "".join(one for one in name.rsplit("/", 1)[-1].lower() if one.isalnum())

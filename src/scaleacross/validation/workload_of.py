@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from scaleacross.catalogue import load_workload
-from scaleacross.catalogue.find import names
+from scaleacross.catalogue.find import letters, names
 from scaleacross.errors import InputError
 from scaleacross.validation.runs import Run
 from scaleacross.workloads.dense_transformer import DenseTransformer
@@ -65,12 +65,8 @@ def _published(run: Run, stated: Workload) -> Workload:
     Columns say nothing of sliding windows, sinks, biases of experts and norms of q and k; published models of that name
     do.
     """
-    named = (name for name, _ in names("workloads") if _letters(name) == _letters(run.model))
+    named = (name for name, _ in names("workloads") if letters(name) == letters(run.model))
     return next((each for name in named if _products(each := load_workload(name)) == _products(stated)), stated)
-
-
-def _letters(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())
 
 
 def _products(workload: Workload) -> tuple[object, ...]:
