@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.validation.mapping import Case
+from scaleacross.validation.metrics import weighted_quantile
 from scaleacross.workloads.layer_profile import LayerProfile
 
 Floats = NDArray[np.float64]
@@ -50,13 +51,7 @@ def constant_mfu(cases: Sequence[Case], measured_s: Floats) -> tuple[Floats, dic
     for key in dict.fromkeys(keys.tolist()):
         rows = keys == key
         share = ideal[rows] / measured_s[rows]
-        inverse = _weighted_median(1 / share, share)  # minimises Σ |share · x − 1|
+        inverse = weighted_quantile(1 / share, share, 0.5)  # minimises Σ |share · x − 1|
         predicted[rows] = ideal[rows] * inverse
         fitted[key] = 1 / inverse
     return predicted, fitted
-
-
-def _weighted_median(values: Floats, weights: Floats) -> float:
-    order = np.argsort(values)
-    cumulated = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(cumulated, cumulated[-1] / 2)])
