@@ -23,13 +23,12 @@ from scaleacross.api.assemble import cost_of
 from scaleacross.api.planning import plan
 from scaleacross.solvers.baselines.rules import FRAMEWORK_SCHEDULES, allowed_schedules
 from scaleacross.solvers.network_of_plan import with_library_network, with_network
+from scaleacross.spec.design_space import START
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.parallelism import has_chunks
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.problem import Problem
 
-START: Final = "production"
-"""Name of the baseline whose dimensions are improved one at a time."""
 Known = Mapping[str, Decision]
 
 

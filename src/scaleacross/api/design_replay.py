@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from scaleacross.api.design_run import CONTENDERS, OURS
+from scaleacross.api.design_run import CONTENDERS
 from scaleacross.api.engines.outcome import FAILED, Record
 from scaleacross.api.evaluation import evaluated
 from scaleacross.api.problems import problem_of
 from scaleacross.api.simulating import simulated_step_s
 from scaleacross.errors import ScaleAcrossError
+from scaleacross.spec.design_space import OURS
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from scaleacross.api.ablation import ABLATIONS, START, SearchLimit, ablate
+from scaleacross.api.ablation import ABLATIONS, SearchLimit, ablate
 from scaleacross.api.assemble import cost_of
 from scaleacross.api.comparison import comparison_of, rivals_of, same_plan
 from scaleacross.api.engines.outcome import FAILED, Record
@@ -25,13 +25,11 @@ from scaleacross.catalogue import DesignPoint
 from scaleacross.errors import ScaleAcrossError
 from scaleacross.solvers.baselines import BASELINES
 from scaleacross.solvers.work_limit import WorkClock
-from scaleacross.spec.design_space import DesignSpace
+from scaleacross.spec.design_space import OURS, DesignSpace
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.problem import Problem
 
-OURS: Final = "ours"
 RIVALS: Final = tuple(BASELINES)
-__all__ = ["CONTENDERS", "OURS", "RIVALS", "START", "design_key", "run_design_point"]
 CONTENDERS: Final = (OURS, *RIVALS, *ABLATIONS)
 
 

@@ -11,6 +11,7 @@ from scaleacross import verification as checks
 from scaleacross.api.arguments import search_arguments
 from scaleacross.api.assemble import interval_of, probability_of_lead
 from scaleacross.api.evaluation import evaluate
+from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S
 from scaleacross.api.problems import problem_of
 from scaleacross.cost_models.goodput.what_if import paying_rate_factor, spare_break_even, units_break_even
 from scaleacross.cost_models.sensitivity import Estimator, sensitivities
@@ -22,8 +23,6 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem
-
-DEFAULT_TIME_LIMIT_S = 60.0
 
 
 def explain(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -12,14 +11,12 @@ from scaleacross.calibration.collective_data import Measurement
 from scaleacross.calibration.collectives import SIZE_CLASSES, CurveError, held_out, score
 from scaleacross.calibration.file_scores import Skipped
 from scaleacross.calibration.kernels import Score, score_of
+from scaleacross.calibration.levels import MIN_SIZES
 from scaleacross.calibration.network_entry import as_one_system, fitted_network, kept_curves
 from scaleacross.calibration.plausible import check_collectives
 from scaleacross.calibration.result import Residual
 from scaleacross.errors import InputError
 from scaleacross.spec.network import NetworkTechnology
-
-MIN_SIZES: Final = 4
-"""Sizes of one operation and group: two on either side when every second one is left out."""
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from scaleacross.catalogue.yaml_source import Source
 from scaleacross.errors import InputError
+from scaleacross.workloads.recommendation import Family
 
 Kind = Literal[
     "training job", "training plan", "decision", "recommendation job", "recommendation plan", "inference job",
     "inference plan", "study",
 ]  # fmt: skip
-FAMILIES: Final = ("dlrm", "sequence_rec")
+FAMILIES: Final = get_args(Family)
 """Families of recommendation models."""
 _OWN_VERSIONS: Final[Mapping[str, Kind]] = {
     "inference-1": "inference plan",

@@ -11,15 +11,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scaleacross.report.format import add, columns, count, grid, section
+from scaleacross.spec.design_space import OURS, START
 
 if TYPE_CHECKING:
     from scaleacross.api.reproducing import Reproduction
 
 Row = Mapping[str, Any]
 SHOWN_AXES: Final = ("model", "accelerators", "fleet", "buildings", "regions", "latency_ms", "oversubscription")
-OURS: Final = "ours"
 BEST: Final = "the best baseline"
-START: Final = "production"
 AGREES: Final = 0.05
 """Largest relative difference at which estimate and simulation of a plan agree."""
 SLOWER: Final = 1 - 1e-9

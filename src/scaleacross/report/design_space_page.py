@@ -13,7 +13,6 @@ from scaleacross.report.design_space import (
     PRICE,
     REPLAY,
     SHOWN_AXES,
-    START,
     Row,
     contender_cells,
     lost,
@@ -28,6 +27,7 @@ from scaleacross.report.design_space import (
 )
 from scaleacross.report.design_space_referee import referee, verdict
 from scaleacross.report.format import plural
+from scaleacross.spec.design_space import START
 
 if TYPE_CHECKING:
     from scaleacross.api.reproducing import Reproduction

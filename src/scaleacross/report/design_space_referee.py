@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Final
 from scaleacross.report.design_space import (
     AGREES,
     BEST,
-    OURS,
     PRICE,
     REPLAY,
-    START,
     Off,
     Row,
     distinct,
@@ -27,6 +25,7 @@ from scaleacross.report.design_space import (
     uncut,
 )
 from scaleacross.report.format import plural
+from scaleacross.spec.design_space import OURS, START
 
 if TYPE_CHECKING:
     from scaleacross.api.reproducing import Reproduction

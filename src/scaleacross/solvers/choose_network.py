@@ -55,8 +55,6 @@ from scaleacross.solvers.network_model import (
 )
 
 TIME_LIMIT_S: Final = 10.0
-LOAD_UNIT: Final = "KiB"
-"""Unit of link loads, counted in whole numbers so that the model rounds nothing."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,7 @@ def _why_infeasible(problem: NetworkProblem, status: str) -> str:
         load = sum(min(one.trunk_load[index] for one in block) for block in problem.blocks)
         if load > budget:
             short.append(
-                f"network.max_trunk_fraction lets trunks carry {budget:,} {LOAD_UNIT} in a window, the least that any choice "
+                f"network.max_trunk_fraction lets trunks carry {budget:,} KiB in a window, the least that any choice "
                 f"sends is {load:,}"
             )
     return "No choice of the network keeps to the job's budgets: " + (

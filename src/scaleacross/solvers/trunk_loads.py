@@ -19,6 +19,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision
 
 KIB: Final = 1024
+"""Unit of link loads, counted in whole numbers so that the model rounds nothing."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -11,6 +11,10 @@ from scaleacross.spec.base import Name, Spec
 
 AXES = ("model", "accelerators", "fleet", "buildings", "distance", "oversubscription")
 """Axes that vary, in the order of ``DesignSpace.values``."""
+OURS: Final = "ours"
+"""Name of our plan among the contenders."""
+START: Final = "production"
+"""Name of the baseline whose dimensions are improved one at a time."""
 
 
 class Distance(Spec):

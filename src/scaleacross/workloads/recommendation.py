@@ -15,6 +15,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_va
 from scaleacross.spec.base import Name, SourcedSpec, Spec, one_is_a_list
 from scaleacross.workloads.sequences import SequenceLayers
 
+Family = Literal["dlrm", "sequence_rec"]
 ID_BYTES = 8
 """Bytes of one row number of a look-up, as TorchRec sends it (int64)."""
 
@@ -119,7 +120,7 @@ class Dlrm(SourcedSpec):
     """
 
     name: Name
-    family: Literal["dlrm", "sequence_rec"] = "dlrm"
+    family: Family = "dlrm"
     description: str = ""
     source: str = Field(default="", description="where the list of tables comes from")
     num_dense_features: NonNegativeInt = 0

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from scaleacross.report.design_space import (
     BEST,
     SHOWN_AXES,
-    START,
     Row,
     place,
     planned,
@@ -19,6 +18,7 @@ from scaleacross.report.design_space import (
 )
 from scaleacross.report.format import count
 from scaleacross.report.page.chart import INK, PALETTE, Chart, bars, field, tips, values
+from scaleacross.spec.design_space import START
 
 if TYPE_CHECKING:
     from scaleacross.api.reproducing import Reproduction
