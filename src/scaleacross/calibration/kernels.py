@@ -96,7 +96,7 @@ TimesT = TypeVar("TimesT", bound=Times)
 
 @dataclass(frozen=True)
 class Score:
-    """Relative errors |predicted / measured − 1| over rows; ``bias`` is the median of predicted / measured − 1."""
+    """Relative errors |predicted / measured − 1| over rows; ``bias`` is the mean of predicted / measured − 1."""
 
     num_rows: int
     median_abs_error: float
@@ -163,7 +163,7 @@ def score_of(relative: Floats) -> Score:
         median_abs_error=float(np.median(size)),
         p90_abs_error=float(np.quantile(size, 0.9)),
         mean_abs_error=float(size.mean()),
-        bias=float(np.median(relative)),
+        bias=float(relative.mean()),
     )
 
 

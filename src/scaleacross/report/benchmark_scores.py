@@ -57,7 +57,7 @@ def skipped_table(skipped: Sequence[Skipped]) -> RenderableType:
 
 def _parts(one: FileScore) -> Iterator[RenderableType]:
     used = one.overall.num_rows
-    title = f"{one.kind}: predicted / measured − 1 with the catalogue's figures; bias is the median"
+    title = f"{one.kind}: predicted / measured − 1 with the catalogue's figures"
     yield section(title, cell(f"{', '.join(one.files)}: {count(used)} rows used, {count(one.rows - used)} skipped"))
     yield from map(cell, one.notes)
     if one.skipped:
