@@ -28,7 +28,7 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.spec.accelerator import GemmKind, Precision
-from scaleacross.spec.conversion import ELEMENT_BYTES, GatheredConversion, MovedBytes, Recipe
+from scaleacross.spec.conversion import RECIPE_BYTES, GatheredConversion, MovedBytes, Recipe
 from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import Gemm
 
@@ -59,11 +59,11 @@ ACROSS_BYTES: Final = ALONG_BYTES * 2.1 / 0.65
 RESCALE_BYTES: Final = 4.0
 
 MOVED: Final[Mapping[Recipe, MovedBytes]] = {
-    "delayed": _once(0.0, 2.0 + 2 * ELEMENT_BYTES["delayed"]),
-    "tensorwise": _once(2.0, 2.0 + 2 * ELEMENT_BYTES["tensorwise"]),
-    "blockwise": _once(0.0, 2.0 + 2 * ELEMENT_BYTES["blockwise"]),
-    "mxfp8": _once(0.0, 2.0 + 2 * ELEMENT_BYTES["mxfp8"]),
-    "nvfp4": _once(2.0, 2 * (2.0 + ELEMENT_BYTES["nvfp4"])),
+    "delayed": _once(0.0, 2.0 + 2 * RECIPE_BYTES["delayed"]),
+    "tensorwise": _once(2.0, 2.0 + 2 * RECIPE_BYTES["tensorwise"]),
+    "blockwise": _once(0.0, 2.0 + 2 * RECIPE_BYTES["blockwise"]),
+    "mxfp8": _once(0.0, 2.0 + 2 * RECIPE_BYTES["mxfp8"]),
+    "nvfp4": _once(2.0, 2 * (2.0 + RECIPE_BYTES["nvfp4"])),
     # One scale per tensor (pytorch/ao 0598012, torchao/testing/training/roofline_utils.py, get_tensor_memory_traffic_ovhd_s): a
     # pass finds the scale (2 read), another converts (2 read, 1 written per layout). What tp gathers is converted before and
     # transposed after (2 + 2 + 1, 1 + 1; torchao/float8/float8_tensor_parallel.py).
@@ -76,8 +76,8 @@ MOVED: Final[Mapping[Recipe, MovedBytes]] = {
     ),
     "torchao_rowwise": _per_product(ALONG_BYTES, ACROSS_BYTES, RESCALE_BYTES),
     # A kernel per layout (MXFP8Linear of torchtitan 0.3.0 is torchao's); 4 bit with a pass for the tensor's scale (assumed).
-    "torchao_mxfp8": _per_product(2.0 + ELEMENT_BYTES["torchao_mxfp8"], 2.0 + ELEMENT_BYTES["torchao_mxfp8"]),
-    "torchao_nvfp4": _per_product(4.0 + ELEMENT_BYTES["torchao_nvfp4"], 4.0 + ELEMENT_BYTES["torchao_nvfp4"]),
+    "torchao_mxfp8": _per_product(2.0 + RECIPE_BYTES["torchao_mxfp8"], 2.0 + RECIPE_BYTES["torchao_mxfp8"]),
+    "torchao_nvfp4": _per_product(4.0 + RECIPE_BYTES["torchao_nvfp4"], 4.0 + RECIPE_BYTES["torchao_nvfp4"]),
 }
 """HBM bytes per element in addition to the products, by recipe."""
 
@@ -108,7 +108,7 @@ def kept_weight_bytes(job: Job) -> float:
     if recipe is None or recipe.startswith("torchao"):
         return 0.0
     instead = job.optimizer.parameter_bytes if job.conversion.narrow_parameters else 0.0
-    return 2 * ELEMENT_BYTES[recipe] - instead
+    return 2 * RECIPE_BYTES[recipe] - instead
 
 
 def conversion_bytes(

@@ -24,7 +24,7 @@ from scaleacross.spec.accelerator import Accelerator, GemmKind, Precision
 from scaleacross.spec.kernel_model import AttentionModel, GemmModel
 
 ELEMENT_BYTES: Final[dict[GemmKind, float]] = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5}
-"""Bytes per operand element."""
+"""Bytes per operand element of a GEMM, without scales."""
 RESULT_BYTES: Final = 2.0
 """Bytes per element of a GEMM's result: 16 bit whatever its operands."""
 PARTIAL_BYTES: Final = 8.0

@@ -34,7 +34,7 @@ RECIPE_PRECISION: Final[Mapping[Recipe, Precision]] = {
 }
 DEFAULT_RECIPES: Final[Mapping[Precision, Recipe]] = {"fp8": "delayed", "nvfp4": "nvfp4"}
 """Recipes of Megatron-LM with ``--fp8-format`` or ``--fp4-format`` alone (core/transformer/transformer_config.py)."""
-ELEMENT_BYTES: Final[Mapping[Recipe, float]] = {
+RECIPE_BYTES: Final[Mapping[Recipe, float]] = {
     "delayed": 1.0,
     "tensorwise": 1.0,
     "blockwise": 1.0 + 4 / 128,

@@ -9,7 +9,8 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_va
 from scaleacross.spec.base import Name, Spec, one_is_a_list
 
 CopyPrecision = Literal["fp32", "fp16", "int8", "int4"]
-ELEMENT_BYTES: dict[CopyPrecision, float] = {"fp32": 4, "fp16": 2, "int8": 1, "int4": 0.5}
+COPY_BYTES: dict[CopyPrecision, float] = {"fp32": 4, "fp16": 2, "int8": 1, "int4": 0.5}
+"""Bytes per element of a table's copy, without ``ROW_EXTRA_BYTES``."""
 ROW_EXTRA_BYTES: dict[CopyPrecision, int] = {"fp32": 0, "fp16": 0, "int8": 8, "int4": 4}
 """Bytes of scale and bias per row: fp32 for int8, fp16 for int4 (FBGEMM's fused row-wise formats)."""
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, field_valida
 
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.base import Name, Spec, each_once, one_is_a_list
-from scaleacross.spec.conversion import DEFAULT_RECIPES, ELEMENT_BYTES, RECIPE_PRECISION, Conversion, Recipe
+from scaleacross.spec.conversion import DEFAULT_RECIPES, RECIPE_BYTES, RECIPE_PRECISION, Conversion, Recipe
 from scaleacross.spec.fine_tuning import FineTuning
 from scaleacross.spec.framework import ExpertRuntime, Kept, Optimizer, Overlap
 from scaleacross.spec.network_request import NetworkRequest
@@ -355,4 +355,4 @@ class Job(Spec):
         recipe = self.recipe
         if not self.conversion.narrow_parameters or recipe is None or "mxfp8" in recipe:
             return self.optimizer.parameter_bytes
-        return ELEMENT_BYTES[recipe]
+        return RECIPE_BYTES[recipe]

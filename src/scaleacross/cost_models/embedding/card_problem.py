@@ -8,7 +8,7 @@ from typing import Final
 from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable
 from scaleacross.errors import InputError
 from scaleacross.spec.inference import (
-    ELEMENT_BYTES,
+    COPY_BYTES,
     ROW_EXTRA_BYTES,
     CopyPrecision,
     DenseLayout,
@@ -34,7 +34,7 @@ def card_problem(
         raise InputError("transfers through the host: cards.uplink_bandwidth_gbyte_per_s is missing")
     tables = []
     for table in model.expanded():
-        row = table.dimension * ELEMENT_BYTES[precision] + ROW_EXTRA_BYTES[precision]
+        row = table.dimension * COPY_BYTES[precision] + ROW_EXTRA_BYTES[precision]
         read = batch * table.reads_per_sample * row
         sent = batch * table.outputs_per_sample * table.dimension * VECTOR_BYTES
         seconds = read * cards.cores / cards.memory_bandwidth_bytes_per_s
