@@ -102,6 +102,24 @@ def test_eager_operators_move_more_bytes_than_fused_ones() -> None:
     assert variants.with_eager_operators(LLAMA, one_kernel) == LLAMA
 
 
+@pytest.mark.parametrize(
+    ("name", "stream", "inside"),
+    [
+        ("llama3.1-8b", 2, 0),
+        ("gemma-3-27b", 4, (32 + 16) * 128),  # norms before and after each half, and of q and k
+        ("deepseek-v3", 2, 1536 + 512),  # norms of both latents
+        ("gpt3-175b", 0, 0),  # LayerNorm
+    ],
+)
+def test_eager_norms_are_those_that_a_layer_has(name: str, stream: int, inside: int) -> None:
+    block = _block(catalogue.load_workload(name).profile())
+    eager = variants.Uncompiled(norms=True, rotary=False, gates=False)
+    found = _block(variants.with_eager_operators(catalogue.load_workload(name).profile(), eager))
+    on_stream = 30 * stream * block.hidden_size
+    assert found.stream_bytes - block.stream_bytes == on_stream
+    assert found.elementwise_bytes - block.elementwise_bytes == on_stream + 30 * inside
+
+
 def test_lean_activations_hold_what_the_backward_pass_reads() -> None:
     before = _block(LLAMA).activations["none"].sharded
     wide, narrow = (

@@ -175,6 +175,7 @@ class LayerProfile:
         stream_bytes: part of ``elementwise_bytes`` on the tensor between layers, divided by sequence parallelism alone.
         stream_activation_bytes: part of held activations on that tensor, divided by sequence parallelism alone.
         replicated_elementwise_bytes: part of ``elementwise_bytes`` that tp does not divide.
+        rms_features, stream_rms_features: features that RMSNorms work on: all, and those of the tensor between layers.
         autograd_bytes: further activation bytes per token that are held where operators run one by one.
         by_operator: selective recomputation keeps results operator by operator (``variants.with_operator_recompute``).
         sends_again: with ``by_operator``, scatters over tp and experts' all-to-alls run again, their results not kept.
@@ -202,6 +203,8 @@ class LayerProfile:
     stream_bytes: float = 0.0
     stream_activation_bytes: float = 0.0
     replicated_elementwise_bytes: float = 0.0
+    rms_features: int = 0
+    stream_rms_features: int = 0
     autograd_bytes: float = 0.0
     by_operator: bool = False
     sends_again: bool = False
@@ -390,9 +393,7 @@ class ModelProfile:
 
     def model_flop_per_token(self, sequence_length: int) -> float:
         """Forward + backward model FLOP per token: 3 × forward minus frozen weights' gradients, without recompute."""
-        forward = self.embedding.forward_flop_per_token(sequence_length) + self.head.forward_flop_per_token(
-            sequence_length
-        )
+        forward = sum(one.forward_flop_per_token(sequence_length) for one in (self.embedding, self.head))
         forward += sum(layer.forward_flop_per_token(sequence_length) * count for layer, count in self.blocks)
         runs = ((self.embedding, 1), *self.blocks, (self.head, 1))
         frozen = sum(g.flop_per_token * count for layer, count in runs for g in layer.gemms if not g.trained)

@@ -160,7 +160,7 @@ def profile_of(job: Job, workload: Workload) -> ModelProfile:
 
 
 def uncompiled(workload: Workload) -> Uncompiled:
-    """Operators of the model that need several kernels uncompiled: RMSNorm, rotary embedding, gated activations.
+    """Operators of the model that need several kernels uncompiled: RMSNorms, rotary embedding, gated activations.
 
     One layer kind with such an operator is enough. A rotary embedding that is not stated is assumed.
     """
@@ -168,7 +168,6 @@ def uncompiled(workload: Workload) -> Uncompiled:
     kinds = decoder.kinds.values()
     mixers = [kind.mixer for kind in kinds if isinstance(kind.mixer, Attention | Latent)]
     return Uncompiled(
-        norms=decoder.norm == "rmsnorm",
         rotary=any(mixer.rope != "none" for mixer in mixers),
         gates=any(kind.feed_forward is not None and kind.feed_forward.gated for kind in kinds),
     )

@@ -42,12 +42,7 @@ BF16 = 2.0
 FP32 = 4.0
 
 Norm = Literal["rmsnorm", "layernorm", "layernorm_unbiased", "layernorm_unweighted"]
-NORM_WEIGHTS: Mapping[Norm, int] = {
-    "rmsnorm": 1,
-    "layernorm": 2,
-    "layernorm_unbiased": 1,
-    "layernorm_unweighted": 0,
-}
+NORM_WEIGHTS: Mapping[Norm, int] = {"rmsnorm": 1, "layernorm": 2, "layernorm_unbiased": 1, "layernorm_unweighted": 0}
 """Parameters of a norm per feature."""
 QkNorm = Literal["none", "head", "full", "unweighted"]
 """RMSNorm of q and k: none, one weight per feature of a head, one per feature of all heads, or without weights."""
@@ -78,6 +73,7 @@ class Part:
     num_replicated_parameters: int = 0
     num_expert_parameters: int = 0
     elementwise_bytes: float = 0.0
+    rms_features: int = 0
     held: tuple[Held, ...] = ()
     kv_features: int = 0
     routed_tokens: int = 0
@@ -95,6 +91,7 @@ def norm(features: int, kind: Norm, *, on_stream: bool = True) -> Part:
         num_parameters=weights,
         num_replicated_parameters=weights,
         elementwise_bytes=2 * BF16 * features,
+        rms_features=features if kind == "rmsnorm" else 0,
         held=held,
         on_stream=on_stream,
     )
@@ -199,6 +196,7 @@ def _qk_norm(q: int, kv: int, head_dim: int, kind: QkNorm) -> Part:
         num_parameters=weights,
         num_replicated_parameters=weights if kind == "head" else 0,
         elementwise_bytes=2 * BF16 * (q + kv),
+        rms_features=q + kv,
         held=(Held("q, k before their norm", BF16 * (q + kv)),),
     )
 
@@ -324,6 +322,8 @@ def block(name: str, hidden_size: int, parts: Iterable[Part], sub_layers: int = 
         num_expert_parameters=sum(part.num_expert_parameters for part in parts),
         elementwise_bytes=sum(part.elementwise_bytes for part in parts),
         stream_bytes=sum(part.elementwise_bytes for part in parts if part.on_stream),
+        rms_features=sum(part.rms_features for part in parts),
+        stream_rms_features=sum(part.rms_features for part in parts if part.on_stream),
         stream_activation_bytes=sum(tensor.num_bytes for part in parts if part.on_stream for tensor in part.held),
         activations={
             "none": ActivationBytes(sum(one.num_bytes for one in held), of_divided=gathered),

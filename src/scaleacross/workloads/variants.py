@@ -94,7 +94,7 @@ def with_attention_rate(profile: ModelProfile, ratio: float) -> ModelProfile:
 class Uncompiled(NamedTuple):
     """Operators that need several kernels uncompiled. LayerNorm, GELU and additions are one kernel in any case."""
 
-    norms: bool = True
+    norms: bool = True  # those that are RMSNorms
     rotary: bool = True
     gates: bool = True
 
@@ -105,18 +105,19 @@ def with_eager_operators(profile: ModelProfile, operators: Uncompiled) -> ModelP
     Per feature, forward, in 16 bit unless stated: RMSNorm casts to fp32, squares, averages, scales, casts back and
     multiplies by its weight (EAGER_NORM_BYTES). Rotary embedding casts to fp32, multiplies complex numbers and casts
     back (EAGER_ROTARY_BYTES). SiLU and the product with the other half are two kernels (EAGER_ACTIVATION_BYTES).
-    Residual additions stay the same, as do operators that ``operators`` excludes.
+    All RMSNorms of a block count, those of q, k and latents too. Residual additions stay the same, as do operators that
+    ``operators`` excludes.
     """
 
     def change(block: LayerProfile) -> LayerProfile:
-        d, core = block.hidden_size, block.attention
+        core = block.attention
         rotated = 0 if core is None else (core.num_heads + core.num_kv_heads) * core.qk_head_dim
         width = sum(gemm.in_features * gemm.tokens_per_token for gemm in block.gemms if _ends_feed_forward(gemm))
-        # assumed: two norms of the stream per block
-        norms = 2 * (EAGER_NORM_BYTES - FUSED_NORM_BYTES) * d * operators.norms
-        more = norms + (EAGER_ROTARY_BYTES - FUSED_ROTARY_BYTES) * rotated * operators.rotary
+        norm = (EAGER_NORM_BYTES - FUSED_NORM_BYTES) * operators.norms
+        more = norm * block.rms_features + (EAGER_ROTARY_BYTES - FUSED_ROTARY_BYTES) * rotated * operators.rotary
         more += (EAGER_ACTIVATION_BYTES - FUSED_ACTIVATION_BYTES) * width * operators.gates
-        return replace(block, elementwise_bytes=block.elementwise_bytes + more, stream_bytes=block.stream_bytes + norms)
+        stream = block.stream_bytes + norm * block.stream_rms_features
+        return replace(block, elementwise_bytes=block.elementwise_bytes + more, stream_bytes=stream)
 
     return _each_block(profile, change)
 
