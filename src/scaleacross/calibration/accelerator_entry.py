@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scaleacross.calibration.kernels import SIGNIFICANT_DIGITS
+from scaleacross.calibration.kernels import rounded
 from scaleacross.calibration.result import taken_over
 from scaleacross.spec.base import Provenance
 from scaleacross.spec.kernel_model import AttentionModel, GemmModel
@@ -57,7 +57,7 @@ def _set(data: dict[str, Any], field: str, value: Any) -> str:
         return field
     key = next((spelling for spelling in user_keys(field) if spelling in data), field)
     data[key] = (
-        {part: each if isinstance(each, int) else _rounded(each) for part, each in value.items()}
+        {part: each if isinstance(each, int) else rounded(each) for part, each in value.items()}
         if isinstance(value, Mapping)
         else _in_unit(key, value)
     )
@@ -76,8 +76,4 @@ def _model_data(model: GemmModel | AttentionModel) -> dict[str, Any]:
 def _in_unit(key: str, value: float) -> float:
     """Convert an SI value to the unit of the suffix of ``key``."""
     unit = si_key(key)
-    return _rounded(value / unit[1] if unit else value)
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+    return rounded(value / unit[1] if unit else value)

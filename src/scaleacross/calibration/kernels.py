@@ -263,7 +263,7 @@ def _cross_validated(
     def best(part: TimesT) -> Model:
         tried = [(_fitted(kind, part, start, predict), start.fixed) for start in starts]
         fitted, fixed = min(tried, key=lambda pair: pair[0].loss)
-        return kind.model_validate({**fixed, **{name: _rounded(value) for name, value in fitted.values.items()}})
+        return kind.model_validate({**fixed, **{name: rounded(value) for name, value in fitted.values.items()}})
 
     fold = folds(times.shapes())
     model = best(times)
@@ -284,7 +284,8 @@ def _fitted(kind: type[Model], part: TimesT, start: _Start, predict: Callable[[M
     return fit_times(seconds, part.time_s, start.free, scale=LOSS_SCALE, leash=LEASH if start.of_base else 0.0)
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
+    """``value`` to SIGNIFICANT_DIGITS."""
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 

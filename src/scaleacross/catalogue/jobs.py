@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from scaleacross.catalogue.find import find
 from scaleacross.catalogue.kinds import require_kind
-from scaleacross.catalogue.load import EXTRA_KEYS, Reference, part, read, topology_under, workload_from
+from scaleacross.catalogue.load import EXTRA_KEYS, Reference, full_topology, part, read, topology_under, workload_from
 from scaleacross.catalogue.overrides import Overrides, apply_overrides
 from scaleacross.catalogue.validation import validate
 from scaleacross.catalogue.yaml_source import Source, read_file
@@ -61,7 +61,7 @@ def job_from(source: Source, overrides: Overrides = ()) -> Job:
     if not isinstance(source.data, dict):
         raise InputError(f"{source.place(())}: a job is a mapping, not a {type(source.data).__name__}")
     require_kind(source, "training job")
-    source = apply_overrides(source, overrides, Job, {"workload": _full_workload, "topology": _full_topology})
+    source = apply_overrides(source, overrides, Job, {"workload": _full_workload, "topology": full_topology})
     job = validate(Job, source, EXTRA_KEYS)
     return _self_contained(job, _workload(source), topology_under(source))
 
@@ -73,10 +73,6 @@ def _workload(source: Source) -> Workload:
 def _full_workload(source: Source) -> tuple[type[BaseModel], dict[str, Any]]:
     workload = _workload(source)
     return type(workload), workload.model_dump(mode="json")
-
-
-def _full_topology(source: Source) -> tuple[type[BaseModel], dict[str, Any]]:
-    return Topology, topology_under(source).model_dump(mode="json")
 
 
 def _self_contained(job: Job, workload: Workload, topology: Topology) -> Job:

@@ -87,6 +87,11 @@ def topology_under(source: Source) -> Topology:
     return topology_from(part(source, "topology", partial(read, "topologies")))
 
 
+def full_topology(source: Source) -> tuple[type[Topology], dict[str, Any]]:
+    """Return the topology under ``source`` in full, as overrides need it. Raises InputError."""
+    return Topology, topology_under(source).model_dump(mode="json")
+
+
 def named(source: Source, path: Path) -> Source:
     """Return ``source`` with a missing ``name`` filled in from the file's own name."""
     if not isinstance(source.data, dict):

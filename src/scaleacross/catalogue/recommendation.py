@@ -14,7 +14,7 @@ from typing import Any, Final
 from scaleacross.catalogue.codec_table import codec_rows
 from scaleacross.catalogue.find import find
 from scaleacross.catalogue.kinds import FAMILIES, kind_of, require_kind
-from scaleacross.catalogue.load import Reference, part, read, topology_under
+from scaleacross.catalogue.load import Reference, full_topology, part, read, topology_under
 from scaleacross.catalogue.overrides import Overrides, apply_overrides
 from scaleacross.catalogue.validation import validate
 from scaleacross.catalogue.yaml_source import Source, lines_of, read_file
@@ -148,7 +148,7 @@ def load_recommendation_job(
 def recommendation_job_from(source: Source, overrides: Overrides = ()) -> tuple[RecommendationJob, Dlrm, Topology]:
     """Return the self-contained job in ``source``, with its model and topology. Raises InputError."""
     require_kind(source, "recommendation job")
-    expand = {"workload": _full_model, "topology": _full_topology}
+    expand = {"workload": _full_model, "topology": full_topology}
     source = _with_lengths(apply_overrides(source, overrides, RecommendationJob, expand))
     job = validate(RecommendationJob, _with_codecs(source))
     model, topology = _model_under(source), topology_under(source)
@@ -232,10 +232,6 @@ def _model_under(source: Source) -> Dlrm:
 
 def _full_model(source: Source) -> tuple[type[Dlrm], dict[str, Any]]:
     return Dlrm, _model_under(source).model_dump(mode="json")
-
-
-def _full_topology(source: Source) -> tuple[type[Topology], dict[str, Any]]:
-    return Topology, topology_under(source).model_dump(mode="json")
 
 
 def is_inference(ref: object) -> bool:

@@ -8,16 +8,16 @@ NVIDIA/Megatron-LM megatron/training/arguments.py (d98e8a64).
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from scaleacross.emitters.megatron_model import decoder_arguments
 from scaleacross.errors import InputError
+from scaleacross.readers.megatron_arguments import Options
 from scaleacross.readers.megatron_options import MODEL
 from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.workload import MAX_LAYERS
 
-Options = Mapping[str, Sequence[str]]
 Figure = int | bool | str | tuple[int, ...]
 
 HEADS: Final = "--num-attention-heads"

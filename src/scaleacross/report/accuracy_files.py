@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from xml.sax.saxutils import escape
 
+from scaleacross.report.format import GIB
 from scaleacross.spec.csv_table import csv_text
 from scaleacross.validation.score import Group, GroupBy, Scored, Validation
 
-GIB = 2.0**30
 COLUMNS: Final = (
     *("id", "source", "model", "arch", "gpu", "n_gpus", "precision", "used", "reason", "measured_s", "predicted_s"),
     *("error", "constant_mfu_s", "constant_mfu_error", "compute_s", "bubble_s", "tp_s", "cp_s", "ep_s", "pp_s", "dp_s"),

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from scaleacross.report.cost import COMPONENT_MEANING
 from scaleacross.report.format import add, cell, columns, count, grid, percent, plural, rate, section
+from scaleacross.report.schedule import IDLE
 from scaleacross.spec.simulation import SimulatedRow, SimulatedStep, Span, SpanKind, StepDraws
 from scaleacross.units import human_bytes, human_seconds
 
-IDLE: Final = "·"
 ACTION: Final = re.compile(r"\d*([FBIW])(\d+)")
 """Label of a computation: virtual stage, pass, micro-batch."""
 LETTERS: Final = {"compute": "█", "tp": "t", "cp": "c", "ep": "e", "pp": "p", "dp": "d", "optimizer": "o"}
