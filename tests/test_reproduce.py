@@ -308,6 +308,20 @@ def test_the_referee_chooses_our_plan_among_the_finalists_of_a_point(monkeypatch
     assert design_key(space, point, "1") != design_key(by_price, point, "1")
 
 
+def test_words_and_the_last_digits_of_a_figure_make_no_other_point() -> None:
+    space, folder = load_design_space(SMALL)
+    point = design_points(space, folder)[0]
+    topology: Any = point.job.topology
+    trunks = [one | {"one_way_latency_s": one["one_way_latency_s"] * (1 + 1e-15)} for one in topology["trunks"]]
+
+    def key(**changes: Any) -> str:
+        job = point.job.model_copy(update={"topology": topology | changes})
+        return design_key(space, replace(point, job=job), "1")
+
+    assert key(description="the same fleet in other words") == key(trunks=trunks) == key()
+    assert key(name="another") != key() != design_key(space, point, "2")
+
+
 def test_fields_of_a_space_can_be_overridden() -> None:
     space, _ = load_design_space("scale_across", ["accelerators=[1024]", "points=3"])
     assert {point.fields["accelerators"] for point in design_points(space)} == {1024}

@@ -8,8 +8,6 @@ are CPU seconds, so that the figures do not depend on other load on the machine.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -20,7 +18,7 @@ from scaleacross.api.comparison import comparison_of, rivals_of, same_plan
 from scaleacross.api.engines.outcome import FAILED, Record
 from scaleacross.api.planning import plan
 from scaleacross.api.problems import problem_of
-from scaleacross.api.sweep_points import figures_of, refusal
+from scaleacross.api.sweep_points import digest, figures_of, refusal
 from scaleacross.catalogue import DesignPoint
 from scaleacross.errors import ScaleAcrossError
 from scaleacross.solvers.baselines import BASELINES
@@ -44,7 +42,7 @@ def design_key(space: DesignSpace, point: DesignPoint, version: str) -> str:
         "contenders": CONTENDERS,
         "job": point.job.model_dump(mode="json", exclude={"name"}),
     }
-    return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:32]
+    return digest(how)
 
 
 def run_design_point(space: DesignSpace, point: DesignPoint) -> Record:
