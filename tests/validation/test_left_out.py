@@ -150,6 +150,9 @@ def test_drift_is_the_slope_over_scale() -> None:
     slower = replace(rows, cases=cases, measured_s=np.array(sizes, dtype=float) ** 0.02)
     assert drift(slower) == pytest.approx(0.02 * np.log(2), rel=0.01)
     assert {source: len(each) for source, each in slopes(slower).items()} == {f"s{index}": 1 for index in range(5)}
+    two = [f"release {index % 2}, Table 1" for index in range(len(cases))]
+    told = tuple(replace(one, run=replace(one.run, source_ref=ref)) for one, ref in zip(cases, two, strict=True))
+    assert {len(each) for each in slopes(replace(slower, cases=told)).values()} == {2}
 
 
 @pytest.mark.heavy

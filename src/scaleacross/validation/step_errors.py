@@ -290,12 +290,15 @@ def paired(rows: Apart) -> dict[str, float]:
 
 
 def slopes(rows: Apart) -> dict[str, tuple[float, ...]]:
-    """Change of x per doubling of accelerators by source, one per group of rows that differ only in scale and batch."""
+    """Change of x per doubling of accelerators by source, one per group of rows that differ only in scale and batch.
+
+    Rows of one group have one ``source_ref``: other tables and releases were measured with other software.
+    """
     residuals = rows.own_residuals()
     groups: dict[tuple[object, ...], list[int]] = {}
     for row, case in enumerate(rows.cases):
         run = case.run
-        same = (run.source_ref.rpartition(" ")[2], run.tp, run.cp, run.pp, run.vpp, run.ep, run.mbs)
+        same = (run.source_ref, run.tp, run.cp, run.pp, run.vpp, run.ep, run.mbs)
         groups.setdefault((*_fleet(rows, row), *same), []).append(row)
     found: dict[str, tuple[float, ...]] = {}
     for members in groups.values():
