@@ -49,7 +49,7 @@ consumers: $(VENV)/.installed-dev $(CONSUMERS)/.installed ## let torchrun, torch
 		SCALEACROSS_NCCL_LIBRARY=$$(ls $(abspath $(CONSUMERS))/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2 2>/dev/null) \
 		$(BIN)/python -m pytest -m consumer
 
-recsys-peers: $(VENV)/.installed-dev $(RECSYS)/.installed ## let TorchRec read, plan and train; our plans beside its planner's
+recsys-peers: $(VENV)/.installed-dev $(RECSYS)/.installed ## let TorchRec read, plan and train; our plans against its planner's
 	SCALEACROSS_TORCHREC_PYTHON=$(abspath $(RECSYS))/bin/python $(BIN)/python -m pytest -m consumer tests/recommendation
 	$(RECSYS)/bin/python benchmarks/recsys_peers.py --sets mlperf-dlrm-dcnv2 synthetic-tiny --ranks 8 16
 
@@ -61,8 +61,8 @@ gpu: $(RUNTIME)/.installed ## on a machine with an NVIDIA GPU: kernels, schedule
 	$(RUNTIME)/bin/python benchmarks/kernel_bandwidth.py
 
 # Every value of every dimension of the space is in its first 24 points. A second per search and rival is too short for good plans, and
-# enough to show that none of ours loses to what it starts from, and that prices agree with the replay on three plans of four and more.
-slice: $(VENV)/.installed-dev ## 24 points of the published design space; fails when our plan loses, or prices leave the replay
+# enough to show that none of ours loses to what it starts from, and that estimates agree with the simulation on three plans of four and more.
+slice: $(VENV)/.installed-dev ## 24 points of the published design space; fails when our plan loses, or estimates leave the simulation
 	$(BIN)/scaleacross reproduce scale_across --points 24 --set time_limit_s=1 --set rival_time_limit_s=1 \
 		--replay --agree 0.75 -j 2 -o build/slice
 

@@ -46,7 +46,7 @@ into seconds with the FLOP convention of their framework.
 that it is scored on."""
 
 LEFT_OUT = """\
-What to expect of a fleet that nobody has measured: `scaleacross validate RUNS.csv --left-out --judges
+What to expect of a cluster that nobody has measured: `scaleacross validate RUNS.csv --left-out --judges
 benchmarks/outside_runs.csv`. A source is left out whole: none of its rows is fitted where they are predicted. Which effects
 the model has was chosen with the sources of RUNS.csv in view, so these flatter it. `outside_runs.csv` does not: 542 rows of
 24 publications that were collected on 2026-11-30, when everything else was fixed, and to which nothing is fitted. Their
@@ -62,7 +62,7 @@ away, as the last table says.
 source with equal weight, the quantiles further out the fewer sources there are (conformal prediction for grouped data, arXiv
 2306.06342). They are twice as wide for accelerators and precisions never seen, and twice as wide for experts: assumed.
 Below, the interval of a source is made of the others alone. *Own runs*: one to three runs of a model, drawn at random from one
-fleet (source, accelerator, framework), are fitted as `scaleacross calibrate --runs` does. The plans' constants are in
+cluster (source, accelerator, framework), are fitted as `scaleacross calibrate --runs` does. The plans' constants are in
 `configs/standard/step_errors.yaml`.
 
 Keyed by a name or a text of a row, no rule by its source or release. Texts state facts of the run: ports in `notes` are read
@@ -121,33 +121,33 @@ of from columns that cannot say them: 5.4; 17.7; 9.4. Of variants that were not 
 
 ### Collectives over nodes
 
-284 published times of nccl-tests (`tests/calibration/data/node_collectives.csv`): all-reduces of 1 KiB to 16 GiB on seven fleets
-(four of H100, two of B200, one of A100 hosts) over 2 nodes, on two of them also over 4 and on one over 8; gathers, scatters and
-all-to-alls on one; the faster of the two columns that nccl-tests prints. Rings and trees had a latency per link and the full
-rate at every size: 45.3 % median error, bias -42 %. They now take what NCCL's own constants say of its three protocols,
+284 published times of nccl-tests (`tests/calibration/data/node_collectives.csv`): all-reduces of 1 KiB to 16 GiB on seven
+clusters (four of H100, two of B200, one of A100 hosts) over 2 nodes, on two of them also over 4 and on one over 8; gathers,
+scatters and all-to-alls on one; the faster of the two columns that nccl-tests prints. Rings and trees had a latency per link and
+the full rate at every size: 45.3 % median error, bias -42 %. They now take what NCCL's own constants say of its three protocols,
 multiplied by how much slower than these a node's own small collective is; nodes with NVLink SHARP reduce in their switches, and
-of two nodes each sends a tensor once. These constants are published; one is fitted, with all fleets in view: the share of the
+of two nodes each sends a tensor once. These constants are published; one is fitted, with all clusters in view: the share of the
 bandwidth that LL128 reaches, 0.3 (NCCL states 0.92; below 64 MiB the median is 24.2 % with that, 13.5 % with 0.2). With every
-fleet left out in turn, five figures fitted to the others in a prototype, a factor on all latencies among them, gave 19.8 % there:
-not fitted.
+cluster left out in turn, five figures fitted to the others in a prototype, a factor on all latencies among them, gave 19.8 %
+there: not fitted.
 
 | median error | below 64 MiB (bar 15 %) | from 64 MiB on (bar 7 %) |
 | --- | --- | --- |
-| all-reduce, 7 fleets | 13.9 % | 7.4 % |
-| all-gather and reduce-scatter, one fleet of two nodes | 13.0 % | 14.0 % |
-| all-to-all, the same fleet | 12.4 % | 49.7 % |
+| all-reduce, 7 clusters | 13.9 % | 7.4 % |
+| all-gather and reduce-scatter, one cluster of two nodes | 13.0 % | 14.0 % |
+| all-to-all, the same cluster | 12.4 % | 49.7 % |
 | all | 13.9 % | 8.4 % |
 
-(`scaleacross validate --collectives tests/calibration/data/node_collectives.csv`.) What is left: fleets differ by a factor of two
-at small messages with equal hardware (1 KiB over two H100 nodes: 27, 31 and 55 us); the port of the fleet with gathers is
-measured at 40 to 45 of 50 GB/s by its own report, priced at 45; its all-to-all reaches 45 % of the port with NCCL's defaults and
-74 % with other settings, and is priced at all of it, as training's dispatchers seldom are NCCL's. From 512 MiB on two H100 nodes
-of four fleets move 250 GB/s, where one node's own switched all-reduce moves 273, priced here: -8 %; H100 over 4 and 8 nodes of
-one fleet drive 40 of 50 GB/s of their ports. NCCL's own cap of such trees (`perChMaxNVLSTreeBws`, 57.7 GB/s a channel over two
-nodes of Hopper, 45.5 over four), read as NCCL reads it with eight channels, brings all from 64 MiB on from 8.4 to 7.8 % and
-all-reduces from 7.4 to 6.2 %, two H100 nodes to +8 %: not taken, as the channels are assumed. Left out of the file: runs that
-their source calls slow, that change NCCL's settings, use SHARP in InfiniBand switches or TCP, and RCCL. `validate` and
-`calibrate --collectives` find the machine of a `system` that the catalogue does not know by `gpu` and `fabric`."""
+(`scaleacross validate --collectives tests/calibration/data/node_collectives.csv`.) What is left: clusters differ by a factor of
+two at small messages with equal hardware (1 KiB over two H100 nodes: 27, 31 and 55 us); the port of the cluster with gathers is
+measured at 40 to 45 of 50 GB/s by its own report, estimated at 45; its all-to-all reaches 45 % of the port with NCCL's defaults
+and 74 % with other settings, and is estimated at all of it, as training's dispatchers seldom are NCCL's. From 512 MiB on two H100
+nodes of four clusters move 250 GB/s, where one node's own switched all-reduce moves 273, estimated here: -8 %; H100 over 4 and 8
+nodes of one cluster drive 40 of 50 GB/s of their ports. NCCL's own cap of such trees (`perChMaxNVLSTreeBws`, 57.7 GB/s a channel
+over two nodes of Hopper, 45.5 over four), read as NCCL reads it with eight channels, brings all from 64 MiB on from 8.4 to 7.8 %
+and all-reduces from 7.4 to 6.2 %, two H100 nodes to +8 %: not taken, as the channels are assumed. Left out of the file: runs that
+their source calls slow, that change NCCL's settings, use SHARP in InfiniBand switches or TCP, and RCCL. `validate` and `calibrate
+--collectives` find the machine of a `system` that the catalogue does not know by `gpu` and `fabric`."""
 
 FITTED = """\
 Inference kernels (ai-dynamo/aiconfigurator 095f58a, Apache-2.0) give the time of a product or an attention forward pass
@@ -199,7 +199,7 @@ def _lines(validation: Validation, check: CrossCheck, apart: SourcesLeftOut, tod
     yield from (INTRODUCTION, "", f"{used} rows used, {len(skipped)} skipped:", "")
     reasons = Counter(reason for _, reason in skipped).most_common()
     yield from _table(("rows", "skipped because"), [(str(number), reason) for reason, number in reasons])
-    yield from ("## A fleet never seen", "", LEFT_OUT, "")
+    yield from ("## A cluster never seen", "", LEFT_OUT, "")
     for title, heads, rows in left_out_tables(apart):
         yield from (f"### {title[0].upper()}{title[1:]}", "", *_table(heads, rows))
     yield from ("## In sample and left out", "", *_checks(check, validation.noise))

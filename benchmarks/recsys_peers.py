@@ -229,7 +229,7 @@ def page(rows: list[Row], asked: argparse.Namespace) -> str:
     worse = [row for row in rows if is_worse(row)]
     off = max(abs(row.ours_ms / row.estimate_ms - 1) for row in rows if row.ours_ms and row.estimate_ms)
     sets = "" if tuple(asked.sets) == SETS else f" --sets {' '.join(asked.sets)}"
-    text = f"""# Our plans beside those of TorchRec's planner, by TorchRec's estimator
+    text = f"""# Our plans against those of TorchRec's planner, by TorchRec's estimator
 
 `make recsys-peers`, then `.venv-recsys/bin/python benchmarks/recsys_peers.py --time-limit {asked.time_limit:g}
 --their-limit {asked.their_limit} --write docs/results{sets}`

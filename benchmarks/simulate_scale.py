@@ -1,4 +1,4 @@
-"""What a replay costs: with accelerators, and with the classes of ranks that it tells apart.
+"""CPU time of a simulation: by accelerators, and by the classes of ranks that it distinguishes.
 
     python benchmarks/simulate_scale.py [--write docs/results]
 
@@ -90,7 +90,7 @@ def svg(table: list[dict[str, Any]]) -> str:
     for count in sorted({one["classes"] for one in table}):
         x = left + (width - left - 130) * (log10(count) - low) / (high - low)
         parts.append(f'<text x="{x:.1f}" y="{height - bottom + 18}" text-anchor="middle">{count}</text>')
-    parts.append(f'<text x="{left}" y="{height - 10}">classes of ranks; upward: CPU seconds of a replay</text>')
+    parts.append(f'<text x="{left}" y="{height - 10}">classes of ranks; upward: CPU seconds of a simulation</text>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">'
     return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>"]) + "\n"
 

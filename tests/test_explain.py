@@ -63,12 +63,14 @@ def test_placements_are_compared_with_all_placements(seed: int) -> None:
         for other in placements(pool, plan.degrees)
     ]
     fills = [cost.cost.step_s for cost in costs if cost.placement.fill != chosen.fill]
-    assert rows["fill"].step_s == (pytest.approx(min(fills), rel=1e-9) if fills else None)
+    assert rows["allocation"].step_s == (pytest.approx(min(fills), rel=1e-9) if fills else None)
     for axis, level in chosen.spans.items():
         if axis != "ep":
             others = [cost.cost.step_s for cost in costs if cost.placement.spans.get(axis) != level]
-            assert rows[f"reach of {axis}"].chosen == level
-            assert rows[f"reach of {axis}"].step_s == (pytest.approx(min(others), rel=1e-9) if others else None)
+            assert rows[f"outermost level of {axis}"].chosen == level
+            assert rows[f"outermost level of {axis}"].step_s == (
+                pytest.approx(min(others), rel=1e-9) if others else None
+            )
 
 
 def test_no_time_is_said_and_not_called_optimal() -> None:
@@ -122,7 +124,7 @@ def test_command_prints_tables_and_json(tmp_path: Path) -> None:
         assert words in shown.stdout
     made: Any = CliRunner().invoke(app, ["explain", str(path), "--json", "--time-limit", "0"])
     explanation = Explanation.model_validate(json.loads(made.stdout))
-    assert {row.decision for row in explanation.runner_ups} >= {"tp", "pp", "schedule", "axis order", "fill"}
+    assert {row.decision for row in explanation.runner_ups} >= {"tp", "pp", "schedule", "axis order", "allocation"}
     assert CliRunner().invoke(app, ["explain", "no-such-plan.json"]).exit_code == 2
 
 

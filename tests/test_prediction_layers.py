@@ -208,7 +208,7 @@ def test_a_last_chunk_without_the_prediction_layer_does_not_verify(plan: Plan) -
     empty = plan.model_copy(
         update={"layers_per_stage": stages, "decision": plan.decision.model_copy(update={"layers_per_stage": stages})}
     )
-    with pytest.raises(sa.VerificationError, match="prediction layers run beside the head"):
+    with pytest.raises(sa.VerificationError, match="prediction layers run next to the head"):
         sa.verify(empty)
 
 

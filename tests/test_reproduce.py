@@ -204,8 +204,8 @@ def test_a_second_run_runs_nothing_and_a_wider_one_only_what_is_new(
 def test_the_page_states_what_the_rows_say(found: Reproduction) -> None:
     page = design_page(found, "scaleacross reproduce small", date(2030, 1, 2))
     assert "small: 2 of 2 combinations" in page
-    assert "Contenders with a lower price than the best that our search found: 0" in page
-    assert "| production, all points | price | 2 | " in page and "| replay |" not in page
+    assert "Plans of others with a lower estimate than the best that our search found: 0" in page
+    assert "| production, all points | estimate | 2 | " in page and "| simulation |" not in page
     ratio = max(row["production_s"] / row["ours_s"] for row in found.rows)
     assert "| production | 2 | " in page and f" | {ratio:.2f} | " in page
     assert all(f"\n| {name} | " in page for name in RIVALS)
@@ -216,7 +216,7 @@ def test_the_page_states_what_the_rows_say(found: Reproduction) -> None:
 @pytest.mark.heavy
 def test_the_referee_replays_what_the_records_name(folder: Path, found: Reproduction) -> None:
     assert not any("ours_simulated_s" in row for row in found.rows)
-    assert "was replayed yet" in design_page(found, "", date(2030, 1, 2))
+    assert "was simulated yet" in design_page(found, "", date(2030, 1, 2))
     replayed = sa.reproduce(SMALL, directory=folder, points=1, replay=True)
     [row] = replayed.rows
     assert row["ours_priced_s"] == pytest.approx(row["ours_s"], rel=1e-12)
@@ -232,8 +232,8 @@ def test_the_referee_replays_what_the_records_name(folder: Path, found: Reproduc
     assert f"| all, equal ones once | {different} | " in page and f" {off:+.1%} |" in page
     assert different < len(names)
     fastest = min(row[f"{name}_simulated_s"] for name in RIVALS) / row["ours_simulated_s"]
-    assert f"| the best baseline, all points | replay | 1 | {fastest:.3f} | " in page
-    assert "| by replay, 1 points | placement | schedule | network | placement and degrees | joint |" in page
+    assert f"| the best baseline, all points | simulation | 1 | {fastest:.3f} | " in page
+    assert "| by simulation, 1 points | placement | schedule | network | placement and degrees | joint |" in page
     again = sa.reproduce(SMALL, directory=folder, run=False)  # shown beside the points that have no replay
     assert ["ours_simulated_s" in row for row in again.rows] == [True, False]
 
@@ -268,14 +268,14 @@ def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) ->
     cheap = {"arnold_priced_s": 8.0, "arnold_simulated_s": 2.0}  # dear by price, the fastest by replay
     rows[0] |= cheap | {"network_priced_s": 3.0, "network_simulated_s": 3.0}  # production's plan under another name
     page = design_page(Reproduction(**{**vars(found), "rows": tuple(rows)}), "", date(2030, 1, 2))
-    assert "| production, all points | replay | 1 | 0.750 | 0.75 | 0 | 1 |" in page
-    assert "| the best baseline, all points | replay | 1 | 0.500 | 0.50 | 0 | 1 |" in page
-    assert "Price and replay of 3 plans are within 5% on 1 (33%)." in page
+    assert "| production, all points | simulation | 1 | 0.750 | 0.75 | 0 | 1 |" in page
+    assert "| the best baseline, all points | simulation | 1 | 0.500 | 0.50 | 0 | 1 |" in page
+    assert "Estimate and simulation of 3 plans are within 5% on 1 (33%)." in page
     assert "- -50.0%: ours, llama3.1-8b on 32 h100" in page
     assert "slower than production on 1 point:\n- production takes 0.750 of our step: llama3.1-8b" in page
     assert "slower than the best baseline on 1 point:\n- arnold takes 0.500 of our step: llama3.1-8b" in page
     assert "one dimension of production on 1 point:\n- network only takes 0.750 of our step: llama3.1-8b" in page
-    assert "could not be replayed: 1\n- llama3.1-8b on 32 h100" in page and "ours: too long to play" in page
+    assert "could not be simulated: 1\n- llama3.1-8b on 32 h100" in page and "ours: too long to play" in page
     assert "Baselines without a plan: 1\n- atlas, 1 point: no rows of racks" in page
 
 
@@ -338,7 +338,7 @@ def test_the_page_tells_rivals_that_were_cut_short_from_others(found: Reproducti
     assert f"| production | 1 | {ended:.3f} | {ended:.2f} | 1 | {cut:.3f} | {cut:.2f} |" in page
     assert any(line.startswith("| the best baseline | 1 | ") for line in page.splitlines())
     assert page.count("| 0 | – | – |") == len(RIVALS) - 1
-    assert f"| production, run to its end | price | 1 | {ended:.3f} | " in page
+    assert f"| production, run to its end | estimate | 1 | {ended:.3f} | " in page
     assert page.index("| production, run to its end |") < page.index("| production, all points |")
     by_work = Reproduction(**{**vars(found), "space": found.space.model_copy(update={"work_limit": 40})})
     assert "came to their end within 40 step times" in design_page(by_work, "", date(2030, 1, 2))

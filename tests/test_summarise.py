@@ -92,4 +92,4 @@ def test_what_more_of_a_link_brings_is_what_evaluate_says() -> None:
     assert row.more_s < 0.9 * row.trunks_more_s < 0  # NICs are as narrow
     words = effect(row, plan.estimated.step_s)
     saves = 100 * (1 - after_s / plan.estimated.step_s)
-    assert words.endswith(f"of the step ({saves:.2f} % where trunks alone are wider, not NICs)")
+    assert words.endswith(f"of the step ({saves:.2f} % where inter-building links alone are wider)")

@@ -61,7 +61,7 @@ def test_no_placement_of_the_same_shares_is_faster(seed: int) -> None:
     plan = plan_of(seed)
     explained = sa.explain(plan, time_limit_s=0.1)
     assert explained.step_s == pytest.approx(plan.estimated.step_s)
-    placed = [one for one in explained.runner_ups if one.decision in ("axis order", "fill")]
+    placed = [one for one in explained.runner_ups if one.decision in ("axis order", "allocation")]
     assert any(one.step_s is not None for one in placed)
     for one in explained.runner_ups:
         if one.difference_s is not None:

@@ -157,7 +157,7 @@ def placed(plan: Plan, *shares: tuple[str, int]) -> Plan:
         ([("b0", 16), ("elsewhere", 8)], "there is no building 'elsewhere'"),
         ([("b0", 18), ("b1", 6)], "6 accelerators of 'b1' cut a host of 4"),
         ([("b0", 16)], "the placement holds 16 accelerators, the degrees need"),
-        ([("b0", 8), ("b1", 8), ("b0", 8)], "building 'b0' is filled 2 times"),
+        ([("b0", 8), ("b1", 8), ("b0", 8)], "building 'b0' stands 2 times in placement.fill"),
     ],
     ids=str,
 )

@@ -124,7 +124,7 @@ def test_what_cannot_be_used_is_refused(plan: Plan, tmp_path: Path) -> None:
     for change, words, kind in (
         ({"plan_name": "other"}, "a bench of plan 'other'; the plan is 'plain'", InputError),
         ({"rows": []}, "no output of scaleacross bench --json.*rows", InputError),
-        ({"op": "broadcast"}, "broadcast is not priced", InputError),
+        ({"op": "broadcast"}, "broadcast is not modelled", InputError),
         ({"num_ranks": 5}, "5 ranks per group of dp_replicate; the plan has 2", InputError),
         ({"rows": [{**rows[0], "num_wrong": 3}]}, "some results were wrong", InputError),
         ({"rows": rows[:2]}, "campus: 2 times; 4 sizes are needed", TooFewError),

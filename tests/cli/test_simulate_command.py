@@ -243,7 +243,7 @@ def test_jitter_follows_its_seed(plan: Plan) -> None:
         ("slow=moon:0.5", "no link 'moon'"),
         ("lost-plane=building", "states no num_planes for level building"),
         ("seed=1.5", "a whole number is expected, got '1.5'"),
-        ("straggler=99999:2", "there is no position 99999"),
+        ("straggler=99999:2", "there is no global rank 99999"),
         ("sync-every=0", "a number from 1 to 1e+06 is expected, got '0'"),
         ("sync-every=50:64", "a number from 1 to 32 is expected, got '64'"),
         ("lost-rack=nowhere:0", "the plan uses no building 'nowhere'"),

@@ -241,7 +241,7 @@ def test_unequal_buildings_leave_the_network_out_and_say_so(tmp_path: Path) -> N
     result = CliRunner().invoke(app, ["simulate", str(tmp_path / "plan.json"), "--chakra", str(tmp_path / "traces")])
     assert result.exit_code == 0, result.output
     assert (
-        "no network.yml: ASTRA-sim's analytical network cannot express the fleet: it has equal parts only"
+        "no network.yml: ASTRA-sim's analytical network cannot express the topology: it has equal parts only"
         in result.stderr
     )
     names = {path.name for path in (tmp_path / "traces").iterdir()}

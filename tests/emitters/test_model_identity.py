@@ -214,7 +214,7 @@ def test_torchtitan_s_softmax_scale_of_latent_attention_is_the_workload_s() -> N
     assert identity(workload, "deepseek_v3")["Attention"] == {"mscale": 0.707}
     config = {**CONFIGS["DeepSeek-V2-Lite"]}
     config["rope_scaling"] = {**config["rope_scaling"], "mscale": 1.0}
-    with pytest.raises(EmitError, match=r"mscale 1\.0 beside mscale_all_dim 0\.707"):
+    with pytest.raises(EmitError, match=r"mscale 1\.0 differs from mscale_all_dim 0\.707"):
         identity(from_hf_config(config, "x"), "deepseek_v3")
 
 

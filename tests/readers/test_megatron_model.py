@@ -154,14 +154,14 @@ def test_what_cannot_be_compared_and_dropout_are_named() -> None:
     del stated["--hidden-dropout"]
     assert check("llama3.1-8b", stated) == [
         "not compared with the job's model, as a shell would tell its value: --ffn-hidden-size",
-        "masks of dropout are not priced, which the job's model has not: --hidden-dropout 0.1",
+        "masks of dropout are not modelled, as the job's model has none: --hidden-dropout 0.1",
     ]
 
 
 def test_kernels_that_are_not_fused_are_named() -> None:
     own = options_of(decoder_arguments(load_workload("llama3.1-8b").decoder(), LENGTH, TP))
     assert check("llama3.1-8b", own | {"--no-rope-fusion": []}) == [
-        "kernels that are not fused are not priced: --no-rope-fusion"
+        "kernels that are not fused are not modelled: --no-rope-fusion"
     ]
 
 

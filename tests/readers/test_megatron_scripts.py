@@ -217,14 +217,14 @@ def test_other_options_are_named_in_notes_and_harmless_ones_are_not() -> None:
     more = "--foo 1 --use-nccl-ub --rampup-batch-size 16 8 3000 --data-path d --lr 1e-4 --log-interval 1 --vocab-size 128256"
     assert read(plain(more), "x", 16, 32).notes == (
         "options that were not read, and may change time or memory: --foo, --use-nccl-ub",
-        "--rampup-batch-size: the step is that of --global-batch-size; smaller steps of the ramp before it are not priced",
+        "--rampup-batch-size: the step is that of --global-batch-size; smaller steps of the ramp before it are not modelled",
     )
 
 
 def test_what_every_plan_is_priced_with_is_named_where_it_is_missing() -> None:
     model = "--num-attention-heads 32"
     assert read(plain(model), "x", 16, 32).notes == (
-        "priced as if these were stated: --cross-entropy-loss-fusion, --no-create-attention-mask-in-dataloader",
+        "modelled as if these were stated: --cross-entropy-loss-fusion, --no-create-attention-mask-in-dataloader",
     )
     both = f"{model} --cross-entropy-loss-fusion --no-create-attention-mask-in-dataloader"
     assert read(plain(both), "x", 16, 32).notes == ()
@@ -237,12 +237,12 @@ def test_what_every_plan_is_priced_with_is_named_where_it_is_missing() -> None:
         (
             "--moe-router-load-balancing-type seq_aux_loss global_aux_loss",
             "--moe-router-load-balancing-type sinkhorn",
-            "each round of sinkhorn, is not priced",
+            "each round of sinkhorn, is not modelled",
         ),
         (
             "--moe-flex-dispatcher-backend deepep",
             "--moe-flex-dispatcher-backend hybridep",
-            "all-to-alls are priced as DeepEP's",
+            "all-to-alls are modelled as DeepEP's",
         ),
     ],
 )

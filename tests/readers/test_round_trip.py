@@ -86,7 +86,7 @@ def test_a_switch_without_its_share_is_refused(tmp_path: Path) -> None:
         "--global-batch-size 32"
     )
     (tmp_path / "args.sh").write_text(f"{text} --tp-comm-overlap")
-    with pytest.raises(sa.InputError, match=r"--tp-comm-overlap hides a share .* overlap.tp_fraction 0"):
+    with pytest.raises(sa.InputError, match=r"--tp-comm-overlap overlaps a share .* overlap.tp_fraction 0"):
         evaluate_settings("megatron", tmp_path / "args.sh", JOB, world=16)
 
 

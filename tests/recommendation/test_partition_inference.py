@@ -115,7 +115,7 @@ def test_reproduction_is_never_behind_glow() -> None:
 
 def test_what_cannot_be() -> None:
     tables, host = drawn_set(1, 8)
-    with pytest.raises(InfeasibleError, match="bytes each beside the dense network"):
+    with pytest.raises(InfeasibleError, match="bytes each next to the dense network"):
         partition_inference(tables, CardHost(6, 1000, 4, 1e9, 0, 1.0), time_limit_s=1)
     with pytest.raises(InfeasibleError, match="ms at least; make requests smaller"):
         partition_inference(tables, replace(host, latency_bound_s=1e-9), time_limit_s=1)

@@ -68,7 +68,7 @@ def ring(topology: Topology, count: int, *, closed: bool) -> Topology:
 def test_paths_over_several_trunks_are_shown(topology: Topology, render: Render) -> None:
     assert "Paths over" not in render(topology_report(topology))
     shown = [" ".join(line.split()) for line in render(topology_report(ring(topology, 3, closed=True))).splitlines()]
-    assert "Paths over several trunks, which 1.0 GiB pass soonest (routed_message_mib)" in shown
+    assert "Paths over several inter-building links, which 1.0 GiB pass soonest (routed_message_mib)" in shown
     assert "b0 – b2 b0 – b1 – b2 50 GB/s 2 ms 1 GB/s, not used" in shown
     many = render(topology_report(ring(topology, 12, closed=True)))
     assert "39 more not shown" in many and many.index("b0 – b11") < many.index("b0 – b2 ")

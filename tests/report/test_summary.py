@@ -129,7 +129,7 @@ def test_sensitivities_say_what_trunks_alone_bring(render: Render) -> None:
     wider = SLOW.model_copy(update={"trunks_more_s": -0.12})
     found = Explanation(name="demo", step_s=10.0, runner_ups=(), phases=(), sensitivities=(wider, FLOP), seconds=1.0)
     (row,) = [line for line in render(explanation_report(found)).splitlines() if "campus bandwidth" in line]
-    assert "−120 ms with wider trunks alone, not NICs" in row
+    assert "−120 ms with wider inter-building links alone" in row
 
 
 def test_a_gap_names_the_objective_that_it_is_of(plan: Plan) -> None:
@@ -185,7 +185,7 @@ def test_more_of_a_time_costs_and_more_of_a_rate_saves() -> None:
     assert effect(host, 2.0) == "10 % more launch and host time costs 0.90 % of the step"
     assert "(" not in effect(SLOW.model_copy(update={"trunks_more_s": -0.195}), 10.0)
     nics = SLOW.model_copy(update={"trunks_more_s": 0.0})
-    assert effect(nics, 10.0).endswith("saves 2.00 % of the step (0.00 % where trunks alone are wider, not NICs)")
+    assert effect(nics, 10.0).endswith("saves 2.00 % of the step (0.00 % where inter-building links alone are wider)")
     assert effect(rate, 2.0) == "10 % more HBM bandwidth saves 1.50 % of the step"
 
 

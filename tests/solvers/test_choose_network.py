@@ -232,7 +232,9 @@ def test_communicators_of_a_window_share_the_trunk() -> None:
         with_network(problem_of(shared_trunk_job(max_trunk_fraction=min(1.0, share / 50))), free.decision)
     strict = shared_trunk_job(max_trunk_fraction=min(1.0, share / 50))
     wrong = list(v9_trunks(strict, found.decision, found.cost, shapes, levels))
-    assert wrong and wrong[0].startswith("V9: gradient_reduce: ") and "over the trunks of campus" in wrong[0]
+    assert (
+        wrong and wrong[0].startswith("V9: gradient_reduce: ") and "over the inter-building links of campus" in wrong[0]
+    )
 
 
 @pytest.mark.parametrize("highest", [3, 50])

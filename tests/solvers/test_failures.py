@@ -267,4 +267,4 @@ def test_spare_hosts_that_the_fleet_lacks_are_said(spares: object, hosts: int, h
     assert found.spares_lacking == max(0, found.spares_taken - free)
     assert ("spares" in found.assumed) == (free == 0)
     told = "\n".join(text for _, text in plan_facts(plan, summarise(plan)))
-    assert ("with 2 spare hosts beyond the fleet" in told) == (free == 0)
+    assert ("with 2 spare hosts beyond the topology" in told) == (free == 0)

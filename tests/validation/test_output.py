@@ -74,7 +74,7 @@ def test_page_has_its_tables(validation: Validation) -> None:
     rows = apart(validation)
     page = accuracy_page(validation, cross_check(rows), sources_left_out(rows), date(2026, 1, 2))
     for heading in (
-        "A fleet never seen",
+        "A cluster never seen",
         "In sample and left out",
         "Step time by source",
         "The 20 worst rows",

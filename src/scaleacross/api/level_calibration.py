@@ -76,7 +76,7 @@ def _bench(path: str | Path, plan: Plan) -> Bench:
     if result.plan_name != plan.job.name:
         raise InputError(f"{path}: a bench of plan '{result.plan_name}'; the plan is '{plan.job.name}'")
     if result.op not in OPERATIONS:
-        raise InputError(f"{path}: {result.op} is not priced: bench one of {', '.join(OPERATIONS)}")
+        raise InputError(f"{path}: {result.op} is not modelled: bench one of {', '.join(OPERATIONS)}")
     degrees = {axis: degree for axis, degree in plan.degrees.model_dump().items() if isinstance(degree, int)}
     if degrees.get(result.axis) != result.num_ranks:
         raise InputError(

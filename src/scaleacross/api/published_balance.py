@@ -126,7 +126,7 @@ def freescale() -> PublishedStudy:
                 rows=tuple((f"{longest:,}", f"{share:.1%}") for longest, share in idle.items()),
             ),
             PublishedTable(
-                title="Computation that runs beside a collective lasts longer by (bound: all of it overlapped)",
+                title="Computation concurrent with a collective lasts longer by (bound: all of it overlapped)",
                 heads=("driver", "multiprocessors held", "longer by"),
                 rows=tuple(
                     (driver, f"{held_by(driver, HELD)} of {SMS}", f"{longer:.1%}") for driver, longer in slower.items()

@@ -157,7 +157,7 @@ def _shares_stated(problem: Problem, reading: Reading, name: str) -> None:
         part, _, field = path.partition(".")
         if not getattr(getattr(problem.job, part), field) > 0:
             raise InputError(
-                f"{name}: {option} hides a share that it does not say, and the job says {path} 0: state the share there, or with "
+                f"{name}: {option} overlaps a share that it does not state, and the job states {path} 0: state it there, or with "
                 f"--set {path}=0.8"
             )
 

@@ -161,6 +161,6 @@ def _played(
 
     def told(done: int, total: int) -> None:
         if progress is not None:
-            progress(Progress("replaying", done, total, None, None, time.monotonic() - began))
+            progress(Progress("simulating", done, total, None, None, time.monotonic() - began))
 
     return simulate_step(plan, problem, disturbance_of(what_if, plan, problem.topology), fold, told), problem

@@ -202,7 +202,7 @@ def _from_config_json(source: Source) -> Workload:
     unknown = sorted(set(others) - {"name", READ_AS})
     if unknown or not isinstance(path, str):
         said = f"keys {', '.join(unknown)} are unknown" if unknown else f"{CONFIG_JSON} must be a path, got {path!r}"
-        raise InputError(f"{source.place(())}: {said}; beside {CONFIG_JSON} there are name and {READ_AS}")
+        raise InputError(f"{source.place(())}: {said}; allowed with {CONFIG_JSON}: name and {READ_AS}")
     found = read("workloads", path, source.folder)
     return _from_hf(replace(found, data={**found.data, **others}))
 

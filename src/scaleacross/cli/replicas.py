@@ -59,7 +59,7 @@ def coordinate_command(
 def goodput_command(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="What `scaleacross coordinate --log` wrote.")],
     plan: Annotated[
-        Path | None, typer.Option("--plan", metavar="PLAN.json", help="Adds tokens, and the prediction beside them.")
+        Path | None, typer.Option("--plan", metavar="PLAN.json", help="Adds tokens and the prediction.")
     ] = None,
     like: Annotated[
         Path | None,

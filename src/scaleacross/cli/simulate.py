@@ -45,7 +45,7 @@ WhatIf = Annotated[
     typer.Option(
         "--what-if",
         metavar="CHANGE",
-        help="jitter=0.02, host-jitter=0.03, seed=1, straggler=POSITION:1.3, slow=LEVEL:0.5, slow=A/B:0.5 (a trunk), "
+        help="jitter=0.02, host-jitter=0.03, seed=1, straggler=RANK:1.3, slow=LEVEL:0.5, slow=A/B:0.5 (an inter-building link), "
         "lost-plane=LEVEL, lost-rack=BUILDING:RACK, sync-every=STEPS[:BITS] (replicas meet rarely: DiLoCo). Repeatable.",
     ),
 ]

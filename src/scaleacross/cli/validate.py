@@ -75,7 +75,7 @@ def validate_command(
     Examples:
       scaleacross validate runs.csv --by source,model
       scaleacross validate runs.csv --json | jq .median_abs_error
-      scaleacross validate runs.csv --left-out     # what to expect of a fleet that nobody has measured
+      scaleacross validate runs.csv --left-out     # what to expect of accelerators that nobody has measured
       scaleacross validate runs.csv --left-out --judges outside.csv
       scaleacross validate runs.csv -o build/accuracy
       scaleacross validate --gemm gemm.csv.gz --attention attention.csv

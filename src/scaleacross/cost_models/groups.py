@@ -112,7 +112,7 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
 
     extent = degree * stride
     if levels.num_positions % extent:
-        raise ValueError(f"degree {degree} with stride {stride} does not tile {levels.num_positions} positions")
+        raise ValueError(f"degree {degree} with stride {stride} does not tile {levels.num_positions} global ranks")
     unit = math.gcd(stride, levels.alignment)
     together = math.gcd(extent, levels.alignment) // stride if unit == stride else 1
     # ranks are merged only where an aligned unit holds a whole number of them, or a whole group

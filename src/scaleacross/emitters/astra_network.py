@@ -52,13 +52,13 @@ def astra_network(plan: Plan) -> AstraNetwork:
     if len(fill) > 1:
         found = _between(topology, [share.building for share in fill], size)
         if found is None:
-            return _refused("a dimension joins all its members; some buildings have no trunk between them")
+            return _refused("a dimension joins all its members; some buildings have no link between them")
         rows.append((len(fill), min(outside, found[0]), found[1]))
     return AstraNetwork(_text(rows), len(rows)) if rows else _refused("one accelerator is no network")
 
 
 def _refused(why: str) -> AstraNetwork:
-    return AstraNetwork("", 1, f"ASTRA-sim's analytical network cannot express the fleet: {why}")
+    return AstraNetwork("", 1, f"ASTRA-sim's analytical network cannot express the topology: {why}")
 
 
 def _inside(building: Building, level: LinkLevel) -> tuple[float, float]:

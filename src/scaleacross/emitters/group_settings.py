@@ -101,7 +101,7 @@ def class_variable(groups: Sequence[ProcessGroups], target: Target) -> list[EnvV
         EnvVariable(
             name="NCCL_CTRAN_IB_PG_TRAFFIC_CLASS",
             value=",".join(f"{name}:{number}" for axis, number in stated.items() for name in target.group_names(axis)),
-            why="classes as decided: what the step waits for apart from what computation hides; map them to queues of your "
+            why="classes as decided: exposed traffic apart from overlapped traffic; map them to queues of your "
             "switches, or they mean nothing",
         )
     ]

@@ -244,7 +244,7 @@ def _max_connections(plan: Plan) -> str:
     if plan.decision.shard in FSDP_STRATEGIES:
         return "unset CUDA_DEVICE_MAX_CONNECTIONS  # Megatron-FSDP refuses 1\n"
     if "--overlap-moe-expert-parallel-comm" in expert_runtime(plan):
-        return "export CUDA_DEVICE_MAX_CONNECTIONS=32  # experts' all-to-alls run beside computation\n"
+        return "export CUDA_DEVICE_MAX_CONNECTIONS=32  # experts' all-to-alls overlap with computation\n"
     topology = plan_topology(plan)
     names = [topology.building(share.building).accelerator.name for share in plan.placement.fill]
     before_blackwell = any(not name.upper().startswith(BLACKWELL_PREFIXES) for name in names)
@@ -273,7 +273,7 @@ def _arguments_file(plan: Plan, mapping: list[str], left_out: Sequence[str] = ()
         notes.append("Megatron-FSDP with fused gradient accumulation needs Transformer Engine 2.10 or later.")
     if narrow_moments(plan.job) is not None:
         notes.append(
-            "States of so few bytes need Transformer Engine 2.1 or later (half of the master weights beside bf16 parameters)."
+            "States of so few bytes need Transformer Engine 2.1 or later (half of the master weights next to bf16 parameters)."
         )
     if plan.job.fine_tuning is not None and plan.job.fine_tuning.checkpoint:
         notes.append("--pretrained-checkpoint takes Megatron-LM's own format: convert other weights first.")

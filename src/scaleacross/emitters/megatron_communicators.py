@@ -91,7 +91,7 @@ def communicators_file(plan: Plan) -> str:
     head = [f"# NCCL options of each process group of plan {one_line(plan.job.name)}: channels as decided."]
     if axes_over_sockets(plan):
         head += [
-            "# net_name Socket: the group crosses a trunk of transport tcp. The default group, which Megatron-LM uses for",
-            "# barriers, takes no options: hosts of all sites must reach each other by NCCL's own choice of network too.",
+            "# net_name Socket: the group crosses an inter-building link over tcp. The default group, which Megatron-LM uses",
+            "# for barriers, takes no options: hosts of all sites must reach each other by NCCL's own choice of network too.",
         ]
     return "\n".join([*head, *lines]) + "\n" if lines else ""

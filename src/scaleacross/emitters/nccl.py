@@ -290,7 +290,7 @@ def _carried(levels: tuple[LevelFigures, ...]) -> list[str]:
 
 def _enough(most: float, decided: bool) -> str:
     if not decided:
-        return "the plan decides no network, so NCCL's defaults hold, at which it was priced."
+        return "the plan decides no network, so NCCL's defaults hold, which its step time assumes."
     return f"no channel keeps more than 4 MiB in flight; B·RTT is {human_bytes(most)} at most."
 
 

@@ -220,7 +220,7 @@ def _environment(config: LaunchConfig, target: Target, tuned: bool, more: list[E
 
 def _env_text(config: LaunchConfig, settings: list[EnvVariable]) -> str:
     lines = [
-        f"# NCCLX settings of plan {' '.join(config.plan_name.split())}, beside nccl.env; the reasons are in explain.md.",
+        f"# NCCLX settings of plan {' '.join(config.plan_name.split())}, in addition to nccl.env; the reasons are in explain.md.",
         "# Wire it in with bash: export NCCLX_DIR=/absolute/path/of/this/folder; set -a; source ncclx.env; set +a",
         "# Stock NCCL with its example tuner plugin reads nccl_tuner.conf instead:",
         "# NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE=${NCCLX_DIR}/nccl_tuner.conf",

@@ -150,7 +150,7 @@ _NCCL: Final = """\
 _SLURM: Final = """\
 # For submit.sh: the job is queued again when a host is lost, and its log goes on.
 SBATCH_OPTIONS="--requeue --open-mode=append"
-# Hosts to keep free beside the job; then 99.9 % of the time a lost host is replaced at once.
+# Hosts to keep free in addition to the job's; then 99.9 % of the time a lost host is replaced at once.
 SPARE_HOSTS={spares}
 """
 

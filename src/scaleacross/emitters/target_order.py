@@ -8,7 +8,7 @@ from scaleacross.emitters.torchtitan import TORCHTITAN_ORDER
 from scaleacross.spec.plan import Plan
 
 _OWN = (
-    "Ranks run as in the plan (ranks.csv beside plan.json). Megatron-LM and torchtitan number theirs otherwise: plan with "
+    "Ranks run as in the plan (ranks.csv next to plan.json). Megatron-LM and torchtitan number theirs otherwise: plan with "
     "target: megatron or torchtitan for either."
 )
 

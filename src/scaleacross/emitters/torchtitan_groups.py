@@ -60,6 +60,6 @@ def group_lines(plan: Plan) -> tuple[str, str]:
 
 IMPORTS: Final = "import torch.distributed as dist\nfrom torch.distributed.device_mesh import DeviceMesh\n"
 SOCKETS_NOTE: Final = """\
-# net_name Socket: the group crosses a trunk of transport tcp. The default group and the loss's take no options: hosts of all
-# sites must reach each other by NCCL's own choice of network too.
+# net_name Socket: the group crosses an inter-building link of transport tcp. The default group and the loss's take no
+# options: hosts of all sites must reach each other by NCCL's own choice of network too.
 """

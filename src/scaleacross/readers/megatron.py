@@ -111,7 +111,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     model = {label: number(option) for option, label in MODEL.items() if option in found}
     order = DP_OUTERMOST if "--use-tp-pp-dp-mapping" in found else PP_OUTERMOST
     if HEADS in found and (left := [option for option in PRICED if option not in found and not PRICED[option]]):
-        notes += (f"priced as if these were stated: {', '.join(left)}",)
+        notes += (f"modelled as if these were stated: {', '.join(left)}",)
     unsaid = {field: option for option, field in SHARES.items() if option in found}
     return Reading(decision, job, model, order, COMMUNICATORS in found, unsaid, notes, model_options(found))
 

@@ -88,9 +88,9 @@ def check_model(stated: Options, decoder: Decoder, length: int, tp: int, name: s
     if unread:
         notes.append(f"not compared with the job's model, as a shell would tell its value: {', '.join(unread)}")
     if apart := [option for option in UNFUSED if option in stated and option not in wanted]:
-        notes.append(f"kernels that are not fused are not priced: {', '.join(apart)}")
+        notes.append(f"kernels that are not fused are not modelled: {', '.join(apart)}")
     if HEADS in stated and not decoder.dropout and (kept := _dropouts(stated)):
-        notes.append(f"masks of dropout are not priced, which the job's model has not: {', '.join(kept)}")
+        notes.append(f"masks of dropout are not modelled, as the job's model has none: {', '.join(kept)}")
     return notes
 
 

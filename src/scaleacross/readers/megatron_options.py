@@ -40,7 +40,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "--step-batch-size-schedule": "batches that change with the samples seen are not modelled; state --global-batch-size",
     "--fine-grained-activation-offloading": "offloading by module is not modelled; state --cpu-offloading-num-layers",
     "--use-torch-fsdp2": "state --use-megatron-fsdp",
-    "--first-last-layers-bf16": "layers in 16 bit beside others in 8 or 4 are not modelled; leave it out",
+    "--first-last-layers-bf16": "layers in 16 bit next to others in 8 or 4 are not modelled; leave it out",
     "--fp8-output-proj": "the output projection is modelled in 16 bit; leave it out",
     "--fp8-dot-product-attention": "attention is modelled in 16 bit; leave it out",
     "--te-precision-config-file": "precisions by module are not modelled; leave it out",
@@ -81,22 +81,22 @@ HARMLESS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     ),
     "--cross-entropy-fusion-impl": (("native",), "Megatron-LM stops at te, which is not stable; state native"),
     "--outer-dp-sharding-strategy": (("no_shard",), "states sharded over replicas of shards are not modelled; state no_shard"),
-    "--tensor-parallel-num-weight-shards": (("1",), "weights sharded beside tp are not modelled; leave it out"),
-    "--expert-tensor-parallel-num-weight-shards": (("1",), "weights sharded beside tp are not modelled; leave it out"),
+    "--tensor-parallel-num-weight-shards": (("1",), "weights sharded in addition to tp are not modelled; leave it out"),
+    "--expert-tensor-parallel-num-weight-shards": (("1",), "weights sharded in addition to tp are not modelled; leave it out"),
 }  # fmt: skip
 """Option -> values that need no field of a plan, and the way out of all others."""
 
 REMARKS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "--rampup-batch-size": (
-        (), "the step is that of --global-batch-size; smaller steps of the ramp before it are not priced"
+        (), "the step is that of --global-batch-size; smaller steps of the ramp before it are not modelled"
     ),
     "--moe-router-load-balancing-type": (
         ("aux_loss", "seq_aux_loss", "global_aux_loss", "none"),
-        "a rule that iterates in every layer, where the host waits for each round of sinkhorn, is not priced",
+        "a rule that iterates in every layer, where the host waits for each round of sinkhorn, is not modelled",
     ),
-    "--moe-flex-dispatcher-backend": (("deepep",), "all-to-alls are priced as DeepEP's"),
+    "--moe-flex-dispatcher-backend": (("deepep",), "all-to-alls are modelled as DeepEP's"),
     "--timing-log-level": (
-        ("0", "1"), "the host waits for the accelerator around every pass of a micro-batch, which is not priced"
+        ("0", "1"), "the host waits for the accelerator around every pass of a micro-batch, which is not modelled"
     ),
 }  # fmt: skip
 """Option -> values that the estimate covers, and what it leaves out for others."""

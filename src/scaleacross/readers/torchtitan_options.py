@@ -38,7 +38,7 @@ HARMLESS: Final[Mapping[tuple[str, str], tuple[tuple[Any, ...], str]]] = {
         ("allgather",), "keys and values that go round are not modelled here; state allgather"
     ),
     ("parallelism", "enable_async_tensor_parallel"): (
-        (False,), "collectives of tp beside the products that they feed are not modelled here; leave it out"
+        (False,), "collectives of tp that overlap with the products they feed are not modelled here; leave it out"
     ),
     ("parallelism", "enable_sequence_parallel"): ((True,), "norms and residuals whole on every rank of tp are not modelled"),
     ("parallelism", "disable_loss_parallel"): ((False,), "logits whole on every rank of tp are not modelled; leave it out"),

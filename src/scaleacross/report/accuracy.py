@@ -61,7 +61,7 @@ def _sections(validation: Validation, by: Sequence[GroupBy]) -> Iterator[Rendera
             add(table, str(number), reason)
         yield table
     for name in by:
-        yield section(f"step time by {name}: predicted / measured − 1, beside one constant MFU per gpu and precision")
+        yield section(f"step time by {name}: predicted / measured − 1, next to one constant MFU per gpu and precision")
         yield _errors(name, (*validation.groups[name], validation.overall))
     if validation.rankings:
         yield section(

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 NUM_LARGEST: Final = 10
 Gains = Sequence[tuple[Row, dict[str, float]]]
 CONTENDERS: Final = """\
-All plans of a point are priced by the same exact cost model. Baselines are the programs that `scaleacross compare` runs; what
+All plans of a point are timed by the same exact cost model. Baselines are the programs that `scaleacross compare` runs; what
 their rules leave open is tuned with that model too (but for Sailor and Atlas, which have time models of their own), so they are
 strong; their networks run on the communication library's defaults. *Placement only*, *schedule only* and *network only* keep
 everything else as in `production`; *placement and degrees* plans everything with default schedules and networks. Our search
-starts from the decisions of all others: its best price is never above theirs. Where the space names finalists, the replay
-chooses our plan among so many of the best (`plan --referee`) and every decision of others whose price is below the fastest
-replay, and that plan may cost more than the best price."""
+starts from the decisions of all others: its best estimate is never above theirs. Where the space names finalists, the
+simulation chooses our plan among so many of the best (`plan --referee`) and every decision of others whose estimate is below
+the fastest simulation, and that plan may have a longer estimate than the best one."""
 
 
 def design_page(found: Reproduction, command: str, today: date) -> str:
@@ -119,9 +119,9 @@ def _value(axis: str, value: Any) -> str:
     shown = f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
     return {
         "latency_ms": f"{shown} ms one way",
-        "oversubscription": f"trunks 1:{shown}",
+        "oversubscription": f"inter-building links 1:{shown}",
         "model": shown,
-        "fleet": f"fleet {shown}",
+        "fleet": f"pool {shown}",
     }.get(axis, f"{shown} {axis[:-1] if value == 1 else axis}")
 
 
@@ -137,11 +137,11 @@ def _dimensions(found: Reproduction) -> Iterator[str]:
         return
     names = list(gains[0][1])
     yield f"\n## One dimension at a time\n\nSpeed-up over `{START}` of what improves one dimension alone, and of all together.\n"
-    yield from _alone_and_together(found, "price", gains, names)
+    yield from _alone_and_together(found, "estimate", gains, names)
     if replayed := _gains(found, REPLAY):
-        yield from _alone_and_together(found, "replay", replayed, names)
+        yield from _alone_and_together(found, "simulation", replayed, names)
     yield from _where_they_matter(gains, names)
-    yield f"Largest gains over `{START}`, by price:\n"
+    yield f"Largest gains over `{START}`, by estimate:\n"
     for row, own in sorted(gains, key=lambda pair: -pair[1]["joint"])[:NUM_LARGEST]:
         alone = ", ".join(f"{name.replace('_', ' ')} {own[name]:.2f}" for name in found.ablations)
         yield f"- {own['joint']:.2f}x: {place(row)} ({alone}; {row['schedule']}, crosses with {row['across'] or 'nothing'})"
@@ -165,7 +165,7 @@ def _alone_and_together(found: Reproduction, clock: str, gains: Gains, names: Se
 
 def _where_they_matter(gains: Gains, names: Sequence[str]) -> Iterator[str]:
     """Yield median gains by value of every axis."""
-    yield "Median by where, by price:\n"
+    yield "Median by where, by estimate:\n"
     yield (
         "| | points | "
         + " | ".join(name.replace("_", " ") for name in names)
@@ -184,13 +184,13 @@ def _where_they_matter(gains: Gains, names: Sequence[str]) -> Iterator[str]:
 def _ends(found: Reproduction) -> Iterator[str]:
     slower = lost(found)
     yield (
-        f"\n## Losses and ties\n\nContenders with a lower price than the best that our search found: {len(slower)}"
+        f"\n## Losses and ties\n\nPlans of others with a lower estimate than the best that our search found: {len(slower)}"
         + "".join(f"\n- {one}" for one in slower)
     )
     matched = [row["matched"] for row in planned(found) if row.get("matched")]
     names = {name: matched.count(name) for name in dict.fromkeys(matched)}
     shown = ", ".join(f"{name} {number}" for name, number in names.items())
-    yield f"\nPoints where our plan is a contender's own but for the network: {len(matched)}" + (
+    yield f"\nPoints where our plan is that of another but for the network: {len(matched)}" + (
         f" ({shown})" if shown else ""
     )
     without = [(name, row[f"{name}_reason"]) for name in found.rivals for row in planned(found) if _has_none(row, name)]

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 NUM_WORST: Final = 10
 HEADS: Final = "points | median | maximum | ties | slower |"
 REFEREE: Final = """\
-The simulator replays a plan event by event on the topology and never sees the cost model. A difference is price / replay − 1.
-It plays the network settings that a plan states and, where it states none (baselines and ablations), the library's defaults with
-their windows and with flows hashed onto the links of a trunk. Replayed is every contender's plan; the best baseline is the one
-that is the fastest by the clock of the line."""
+The simulator plays a plan event by event on the topology and never sees the cost model. A difference is
+estimate / simulation − 1. The network settings are those that a plan states and, where it states none (baselines and ablations),
+the library's defaults with their windows and with flows hashed onto the parts of an inter-building link. Every plan is
+simulated, ours and all others; the best baseline is the one that is the fastest by the clock of the line."""
 
 
 def verdict(found: Reproduction) -> Iterator[str]:
@@ -46,12 +46,12 @@ def verdict(found: Reproduction) -> Iterator[str]:
     yield f"## In short\n\n| our plan over | by | {HEADS}\n|---|---|---|---|---|---|---|"
     for name in (START, BEST):
         for which, rows in ((", run to its end", uncut(found, name)), (", all points", planned(found))):
-            for label, clock in (("price", PRICE), ("replay", REPLAY)):
+            for label, clock in (("estimate", PRICE), ("simulation", REPLAY)):
                 if values := speed_ups(found, name, rows, clock):
                     yield f"| {name}{which} | {label} | {_figures(found, values)} |"
     if pairs := distinct(replayed_off(found)):
         near = num_agreeing(pairs)
-        yield f"\nPrice and replay of {len(pairs)} plans are within {AGREES:.0%} on {near} ({near / len(pairs):.0%})."
+        yield f"\nEstimate and simulation of {len(pairs)} plans are within {AGREES:.0%} on {near} ({near / len(pairs):.0%})."
     yield ""
 
 
@@ -60,7 +60,7 @@ def referee(found: Reproduction) -> Iterator[str]:
     pairs, refused = replayed_off(found), [row for row in found.rows if row.get("referee")]
     yield "\n## Referee\n"
     if not pairs and not refused:
-        yield "No plan of these points was replayed yet (`--replay`)."
+        yield "No plan of these points was simulated yet (`--replay`)."
         return
     yield f"{REFEREE}\n"
     if pairs:
@@ -79,20 +79,20 @@ def referee(found: Reproduction) -> Iterator[str]:
                 for up, whose, row in sorted(slower, key=lambda one: one[0])
             )
         )
-    yield f"\nPoints with a plan that could not be replayed: {len(refused)}" + "".join(
+    yield f"\nPoints with a plan that could not be simulated: {len(refused)}" + "".join(
         f"\n- {place(row)}: {str(row['referee']).strip()[:240]}" for row in refused
     )
 
 
 def _by_its_clock(found: Reproduction) -> Iterator[str]:
-    yield f"| our plan over, by replay | {HEADS}\n|---|---|---|---|---|---|"
+    yield f"| our plan over, by simulation | {HEADS}\n|---|---|---|---|---|---|"
     for name in (BEST, *found.rivals, *found.ablations):
         if values := speed_ups(found, name, clock=REPLAY):
             yield f"| {shown_name(name)} | {_figures(found, values)} |"
 
 
 def _off(found: Reproduction, pairs: Sequence[Off]) -> Iterator[str]:
-    yield f"\n| plans | replayed | within {AGREES:.0%} | median difference | least | largest |\n|---|---|---|---|---|---|"
+    yield f"\n| plans | simulated | within {AGREES:.0%} | median difference | least | largest |\n|---|---|---|---|---|---|"
     for name in (OURS, *found.rivals, *found.ablations):
         yield from _agreement(shown_name(name), [one for one in pairs if one.name == name])
     different = distinct(pairs)

@@ -190,7 +190,7 @@ def _sensitivities(explanation: Explanation) -> RenderableType:
 
 def _trunks(row: Sensitivity) -> str:
     """Describe the effect of wider inter-building links alone; '' for other figures."""
-    return "" if row.trunks_more_s is None else f"{_signed(row.trunks_more_s)} with wider trunks alone, not NICs"
+    return "" if row.trunks_more_s is None else f"{_signed(row.trunks_more_s)} with wider inter-building links alone"
 
 
 def _signed(seconds: float | None) -> str:

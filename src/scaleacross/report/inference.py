@@ -25,7 +25,7 @@ def inference_summary(plan: InferencePlan) -> FirstLines:
         ("dense", f"{own.dense_layout}; {own.lookup_cores} of {job.cards.cores} cores look rows up"),
         ("rate", f"{count(round(plan.queries_per_s))} queries/s · {count(round(plan.samples_per_s))} samples/s"),
         ("latency", f"{human_seconds(plan.latency_s)}{bound}, without waiting for other requests"),
-        ("beside", f"Glow's rule: {count(round(glow))} queries/s" if glow else "Glow's rule finds no plan"),
+        ("baseline", f"Glow's rule: {count(round(glow))} queries/s" if glow else "Glow's rule finds no plan"),
         ("proof", f"{proof} (gap {percent(plan.gap)})"),
     ]
     return FirstLines(facts)

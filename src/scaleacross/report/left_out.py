@@ -51,7 +51,7 @@ def left_out_tables(found: SourcesLeftOut) -> Iterator[Table]:
     if found.coverage:
         yield "80 % intervals made of the other sources", ("source", "rows", "inside", "from", "to"), _coverage(found)
         yield (
-            "random own runs of a model on one fleet, its other rows",
+            "random own runs of a model on one cluster, its other rows",
             ("source", "own runs", "median before", "after", "p90 before", "after", "in interval"),
             _own_runs(found),
         )

@@ -26,7 +26,7 @@ AXIS_MEANING: dict[Axis, str] = {
 }
 BETWEEN_BUILDINGS = ("campus", "region")
 CONTEXT_MEANING = {
-    "ring": "ring: keys and values go round beside attention",
+    "ring": "ring: keys and values go round, overlapped with attention",
     "gather": "gather: keys and values are gathered before attention",
     "all_to_all": "all_to_all: heads are exchanged for sequence before and after attention",
     "all_to_all_ring": "all_to_all_ring: all_to_all among cp_inner neighbours, a ring between their groups",
@@ -41,7 +41,7 @@ SHARD_MEANING = {
 }
 RECOMPUTE_MEANING = {
     "none": "none (all activations kept)",
-    "selective": "selective (the cheap-to-repeat activations)",
+    "selective": "selective (the quick-to-repeat activations)",
     "full": "full (only layer inputs kept)",
 }
 

@@ -145,7 +145,7 @@ def _step(plan: RecommendationPlan) -> RenderableType:
         (f"look-ups of the busiest rank ({busiest.rank})", busiest.lookup_s),
         ("its exchange of vectors", busiest.exchange_s),
         ("its average over replica groups", busiest.sync_s),
-        ("dense networks that nothing hides", cost.dense_s),
+        ("dense networks, exposed", cost.dense_s),
         ("all-reduce of dense gradients", cost.all_reduce_s),
         ("latency and launches of collectives", cost.start_s),
     ]
@@ -274,8 +274,8 @@ def _ms(value: float | None) -> str:
 
 def recommendation_explanation(found: EmbeddingExplanation) -> RenderableType:
     """Return the busiest rank's tables, and what other memory sizes would change."""
-    heads = ("table", "sharding", "rows live in", "time here", "HBM", "cheapest other place")
-    table = columns(heads, right=("time here", "HBM"), flexible=("cheapest other place",))
+    heads = ("table", "sharding", "rows live in", "time here", "HBM", "fastest other place")
+    table = columns(heads, right=("time here", "HBM"), flexible=("fastest other place",))
     for one in found.binding[:MAX_TABLES]:
         other = f"{one.other}: {human_seconds(one.other_s)} per rank" if one.other_s is not None else "none"
         own = (human_seconds(one.seconds), gib(one.memory_bytes["hbm"]))

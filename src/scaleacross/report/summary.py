@@ -166,7 +166,7 @@ def _rates(plan: Plan) -> str:
     if plan.goodput is not None:
         share = percent(plan.goodput.goodput_fraction)
         lacking = plan.goodput.spares_lacking
-        beyond = f" with {plural(lacking, 'spare host')} beyond the fleet" if lacking else ""
+        beyond = f" with {plural(lacking, 'spare host')} beyond the topology" if lacking else ""
         tokens = f"{large(plan.goodput.useful_tokens_per_s)} useful tokens/s ({tokens}, goodput {share}{beyond})"
     return f"{tokens} · MFU {percent(plan.cost.mfu)} · {large(plan.cost.model_flop_per_s)}FLOP/s each"
 
@@ -246,7 +246,7 @@ def effect(row: Sensitivity, step_s: float) -> str:
     said = f"{more} {'saves' if value < 0 else 'costs'} {abs(value):.2f} % of the step"
     if row.trunks_more_s is None or row.trunks_more_s <= MOSTLY * (row.more_s or 0.0):
         return said
-    return f"{said} ({max(0.0, -100 * row.trunks_more_s / step_s):.2f} % where trunks alone are wider, not NICs)"
+    return f"{said} ({max(0.0, -100 * row.trunks_more_s / step_s):.2f} % where inter-building links alone are wider)"
 
 
 def _next_best(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -289,7 +289,7 @@ def proof_words(report: SolveReport) -> str:
 
 def _unpaid(plan: Plan) -> str:
     lacking = plan.goodput.spares_lacking if plan.goodput else 0
-    return f"; without the {plural(lacking, 'spare host')} beyond the fleet" if lacking else ""
+    return f"; without the {plural(lacking, 'spare host')} beyond the topology" if lacking else ""
 
 
 def _cost(found: TokenCost) -> str:

@@ -96,12 +96,12 @@ def _trunks(topology: Topology) -> RenderableType:
             percent(trunk.efficiency_fraction),
             human_seconds(trunk.one_way_latency_s),
         )
-    return section("Trunks between buildings, per direction", table)
+    return section("Inter-building links, per direction", table)
 
 
 def _paths(topology: Topology) -> list[RenderableType]:
     """Return paths over several inter-building links, if any, first those that bypass a direct link."""
-    heads = ("between", "path", "capacity", "one way", "a trunk of their own")
+    heads = ("between", "path", "capacity", "one way", "their direct link")
     table, paths = columns(heads, right=heads[2:4]), TrunkPaths(topology)
     direct = {frozenset(trunk.between): trunk for trunk in topology.trunks}
     pairs = combinations((building.name for building in topology.buildings), 2)
@@ -116,7 +116,7 @@ def _paths(topology: Topology) -> list[RenderableType]:
     size = topology.routed_message_bytes
     rule = f"which {human_bytes(size)} pass soonest" if size else "of least latency"
     hidden = f"; {len(several) - SHOWN_PATHS} more not shown" if len(several) > SHOWN_PATHS else ""
-    return [section(f"Paths over several trunks, {rule} (routed_message_mib){hidden}", table)]
+    return [section(f"Paths over several inter-building links, {rule} (routed_message_mib){hidden}", table)]
 
 
 def _zones(building: Building) -> int:

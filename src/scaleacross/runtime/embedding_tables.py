@@ -304,7 +304,7 @@ def _bags(launch: EmbeddingLaunch, size: int) -> list[_Bag]:
 def _require_known(table: TableLaunch, launch: EmbeddingLaunch) -> None:
     if table.kernel not in ("dense", "fused"):
         raise InputError(
-            f"table '{table.name}' is planned with {table.kernel}; the runtime keeps rows beside the model: plan with "
+            f"table '{table.name}' is planned with {table.kernel}; the runtime keeps rows next to the model: plan with "
             "kernels: [dense, fused]"
         )
     if not table.pooled:

@@ -106,11 +106,11 @@ def _cause(name: str, played: StepRun, longer: bool) -> str:
         return (
             "buckets wait for computation to end before they leave, or a gather that is prefetched too late stalls a layer"
             if longer
-            else "hidden behind more than the cost model counts (other chunks, the drain, other communicators)"
+            else "overlapped with more than the cost model counts (other chunks, the drain, other communicators)"
         )
     if name == "pp":
-        return "messages on the longest chain of waiting" if longer else "messages hide behind other computation"
-    return "members of a group come late to their collectives" if longer else "hidden behind computation"
+        return "messages on the longest chain of waiting" if longer else "messages overlap with other computation"
+    return "members of a group come late to their collectives" if longer else "overlapped with computation"
 
 
 def _uneven_chunks(played: StepRun) -> float:

@@ -169,7 +169,7 @@ def simulate_step(
     if plan.work is None:
         raise InputError(
             f"plan '{plan.job.name}' does not state its computation, which plans of this version do: "
-            "price it again (scaleacross evaluate plan.json -o DIR)"
+            "evaluate it again (scaleacross evaluate plan.json -o DIR)"
         )
     unlike = disturbance or Disturbance()
     machine, pace, counts = _machine(plan, problem, unlike, fold)
@@ -206,7 +206,7 @@ def _machine(plan: Plan, problem: Problem, unlike: Disturbance, fold: bool) -> t
     pace = np.ones(degrees.world_size // width)
     for position, factor in unlike.stragglers.items():
         if not 0 <= position < degrees.world_size:
-            raise InputError(f"there is no position {position}: the plan uses 0 to {degrees.world_size - 1}")
+            raise InputError(f"there is no global rank {position}: the plan uses 0 to {degrees.world_size - 1}")
         pace[position // width] = factor
     counts = _micro_batches(plan, width)
     if unlike.micro_batches is not None:

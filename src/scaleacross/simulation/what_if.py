@@ -3,7 +3,7 @@
 * ``jitter=0.02``                   every action's seconds vary, standard deviation 2 % (of the logarithm); ``seed=1`` draws
                                     others, and other links for hashed flows
 * ``host-jitter=0.03``              every host has its own pace for the step, standard deviation 3 % (of the logarithm)
-* ``straggler=POSITION:1.3``        the accelerator of this global rank computes 1.3 times as long (with its equivalent
+* ``straggler=RANK:1.3``            the accelerator of this global rank computes 1.3 times as long (with its equivalent
                                     neighbours)
 * ``slow=zone:0.5``                 a link level keeps half of its capacity; ``slow=building-a/building-b:0.5`` an
                                     inter-building link
@@ -133,7 +133,7 @@ def _refuse_repeated(options: Sequence[str]) -> None:
         where = value.rpartition(":")[0] if name in ("straggler", "slow") else value if name.startswith("lost-") else ""
         if name == "slow":
             where = "/".join(sorted(where.split("/")))
-        elif name == "straggler":  # 3, 03 and 3.0 are one position
+        elif name == "straggler":  # 3, 03 and 3.0 are one global rank
             where = str(_whole(option, where))
         if (name, where) in seen:
             raise InputError(f"what-if '{option}': '{seen[name, where]}' says it already: state it once")

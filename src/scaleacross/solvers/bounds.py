@@ -84,7 +84,7 @@ def cut_bound(problem: Problem) -> Bound | None:
     together = max(compute_bound(problem).step_s, crossing / widest)
     alone = _step_flop(problem) / _attainable_flop_per_s(problem, fastest_building(problem))
     why = (
-        f"one building alone needs {alone:.3g} s; over several, {human_bytes(crossing)} must pass trunks of "
+        f"one building alone needs {alone:.3g} s; over several, {human_bytes(crossing)} must pass inter-building links of "
         f"{human_bytes(widest)}/s"
     )
     return Bound(name="cut", step_s=min(alone, together), why=why)

@@ -166,7 +166,7 @@ def _too_little(tables: Sequence[InferenceTable], host: CardHost) -> InfeasibleE
     largest = max(tables, key=lambda table: table.memory_bytes)
     if whole > room * host.num_cards or largest.memory_bytes > room:
         return InfeasibleError(
-            f"{whole:,} bytes of tables on {host.num_cards} cards with {room:,} bytes each beside the dense network: "
+            f"{whole:,} bytes of tables on {host.num_cards} cards with {room:,} bytes each next to the dense network: "
             f"{max(0, whole - room * host.num_cards, largest.memory_bytes - room):,} are missing (largest table: "
             f"'{largest.name}', {largest.memory_bytes:,}); quantise tables or add cards"
         )

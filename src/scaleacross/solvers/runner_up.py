@@ -195,7 +195,7 @@ def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> It
     yield rival(
         "axis order", order, lambda p: _order(p.axis_order, decision) != order, lambda p: _order(p.axis_order, decision)
     )
-    yield rival("fill", _filled(fill), lambda p: shares(p.fill) != fill, lambda p: _filled(shares(p.fill)))
+    yield rival("allocation", _filled(fill), lambda p: shares(p.fill) != fill, lambda p: _filled(shares(p.fill)))
     for axis in active:
 
         def reach(placed: PlacementDecision, axis: Any = axis) -> str:
@@ -203,7 +203,7 @@ def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> It
             return LINK_LEVELS[int(placer.on(placed.fill).shape(decision.degrees.of(axis), stride).span)]
 
         level = str(won.placement.spans.get(axis, "–"))
-        yield rival(f"reach of {axis}", level, lambda p, level=level, reach=reach: reach(p) != level, reach)  # type: ignore[misc]
+        yield rival(f"outermost level of {axis}", level, lambda p, level=level, reach=reach: reach(p) != level, reach)  # type: ignore[misc]
 
 
 def _pool_of(problem: Problem, placement: Placement) -> AcceleratorPool:

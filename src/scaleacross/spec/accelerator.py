@@ -74,7 +74,7 @@ class Accelerator(SourcedSpec):
     memory_efficiency_fraction: float = Field(
         gt=0, le=1, description="share of HBM bandwidth that element-wise kernels reach"
     )
-    kernel_launch_s: float = Field(ge=0, description="fixed cost of one kernel that is not hidden, s")
+    kernel_launch_s: float = Field(ge=0, description="exposed fixed time of one kernel, s")
     collective_launch_s: float | None = Field(
         default=None, ge=0, description="fixed start-up of a collective, s; absent: kernel_launch_s"
     )
@@ -85,11 +85,11 @@ class Accelerator(SourcedSpec):
         "layers in proportion to their operators; backward: twice)",
     )
     step_overhead_s: float = Field(
-        default=0.0, ge=0, description="host work per step that nothing hides: data, norms, logging, jitter, s"
+        default=0.0, ge=0, description="exposed host work per step: data, norms, logging, jitter, s"
     )
 
     collective_multiprocessors: NonNegativeInt = Field(
-        default=0, description="multiprocessors that a collective holds while it runs beside computation"
+        default=0, description="multiprocessors that a collective holds while it overlaps with computation"
     )
     host: HostShare | None = Field(
         default=None,

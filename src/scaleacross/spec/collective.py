@@ -30,7 +30,7 @@ class CollectiveStudy(Spec):
     size_bytes: PositiveFloat = Field(description="full tensor; of an all-to-all what one rank sends in all")
     topology: str
     num_ranks: PositiveInt
-    stride: PositiveInt = Field(description="positions between neighbours of the group")
+    stride: PositiveInt = Field(description="global ranks between neighbours of the group")
     num_groups: PositiveInt = Field(description="groups that run it at the same time and share the links")
     members: dict[LinkLevel, float] = Field(description="crossed level -> units that one group touches below it")
     bound_s: float

@@ -29,7 +29,7 @@ class Rival(Spec):
         default=None,
         ge=0,
         le=1,
-        description="that ours is measured faster: errors of two plans of one model on one fleet are correlated, so this is "
+        description="that ours is measured faster: errors of two plans of one model on one cluster are correlated, so this is "
         "surer than the two intervals side by side",
     )
     speed_up: float | None = Field(default=None, description="its step time over ours")
@@ -46,5 +46,5 @@ class Comparison(Spec):
     tie_tolerance: float = Field(ge=0, description="relative difference of step times that counts as a tie")
     rivals: tuple[Rival, ...]
     matched: str | None = Field(
-        default=None, description="rival whose decision our plan is: the search found nothing faster than it"
+        default=None, description="baseline whose decision our plan is: the search found nothing faster than it"
     )

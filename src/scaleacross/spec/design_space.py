@@ -45,9 +45,9 @@ class DesignSpace(Spec):
     description: str = ""
     command: Literal["reproduce"]
     model: dict[str, PositiveInt] = Field(min_length=1, description="workload -> tokens per sequence")
-    accelerators: tuple[PositiveInt, ...] = Field(min_length=1, description="of the whole fleet")
+    accelerators: tuple[PositiveInt, ...] = Field(min_length=1, description="of all buildings together")
     fleet: tuple[tuple[Name, ...], ...] = Field(
-        min_length=1, description="kinds that the buildings have in turn; a fleet named twice is drawn twice as often"
+        min_length=1, description="kinds that the buildings have in turn; a pool named twice is drawn twice as often"
     )
     buildings: tuple[PositiveInt, ...] = Field(min_length=1)
     distance: tuple[Distance, ...] = Field(min_length=1)
@@ -65,16 +65,17 @@ class DesignSpace(Spec):
     seed: int = Field(default=0, ge=0, description="of the drawing, and of the solver")
     time_limit_s: PositiveFloat = Field(default=60.0, description="processor seconds of our search at most")
     rival_time_limit_s: PositiveFloat = Field(
-        default=60.0, description="processor seconds of each rival, and of each search for one dimension, at most"
+        default=60.0, description="processor seconds of each baseline, and of each search for one dimension, at most"
     )
     work_limit: PositiveInt | None = Field(
         default=None,
-        description="step times that our search, each rival and each search for one dimension may compute, in place of limits in "
-        "seconds: the same plans on every machine",
+        description="step times that our search, each baseline and each search for one dimension may compute, in place of limits "
+        "in seconds: the same plans on every machine",
     )
     finalists: PositiveInt | None = Field(
         default=None,
-        description="of our search, among which the replay decides (and what rivals found, if cheaper); null: the price does",
+        description="of our search, among which the simulation decides (and what baselines found, if faster); null: the "
+        "estimate does",
     )
     gap_tolerance: float = Field(default=0.01, ge=0, le=1, description="relative gap at which a search stops")
     tie_tolerance: float = Field(default=0.005, ge=0, description="relative difference of step times that is a tie")
@@ -83,7 +84,7 @@ class DesignSpace(Spec):
     def _fleets_have_known_kinds(self) -> DesignSpace:
         for kind in {kind for fleet in self.fleet for kind in fleet}:
             if kind not in self.kinds:
-                raise ValueError(f"a fleet has buildings of kind '{kind}'; kinds: {', '.join(self.kinds)}")
+                raise ValueError(f"a pool has buildings of kind '{kind}'; kinds: {', '.join(self.kinds)}")
         if not self.combinations:
             raise ValueError("every combination has more regions or kinds than buildings")
         return self

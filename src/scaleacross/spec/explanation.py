@@ -18,7 +18,7 @@ RunnerUpStatus = Literal["proved", "best_found", "none", "not_tried"]
 class RunnerUp(Spec):
     """The best plan that differs in one decision."""
 
-    decision: str = Field(description="what is decided otherwise, e.g. 'tp', 'schedule', 'reach of tp'")
+    decision: str = Field(description="what is decided otherwise, e.g. 'tp', 'schedule', 'outermost level of tp'")
     chosen: str
     runner_up: str | None = Field(default=None, description="what it has instead; None when there is no such plan")
     step_s: float | None = None
@@ -67,7 +67,7 @@ class Sensitivity(Spec):
     more_s: float | None = Field(description="the same when it rises, s")
     trunks_more_s: float | None = Field(
         default=None,
-        description="more_s where trunks alone are wider and NICs are not, s; None: no bandwidth of trunks",
+        description="more_s where inter-building links alone are wider and NICs are not, s; None: no bandwidth of these links",
     )
     note: str = ""
 

@@ -19,8 +19,8 @@ class Optimizer(Spec):
     reduce_bytes: PositiveFloat = Field(default=4.0, description="one gradient element on the wire, bytes")
     gathered_from_master: bool = Field(
         default=False,
-        description="sharded parameters have no working copy beside the fp32 master, which is part of state_bytes: what is "
-        "gathered is converted from it (FSDP2)",
+        description="sharded parameters have no working copy in addition to the fp32 master, which is part of state_bytes: what "
+        "is gathered is converted from it (FSDP2)",
     )
     fused_accumulation: bool = Field(
         default=True,
@@ -95,7 +95,7 @@ class Overlap(Spec):
     reduce_within_pass: bool = Field(
         default=True,
         description="so are those of pipeline stages, while their last pass runs; torch's pipelines reduce a stage's gradients "
-        "after its last pass, beside other chunks' passes alone (target: torchtitan)",
+        "after its last pass, concurrent with other chunks' passes alone (target: torchtitan)",
     )
     parameter_gather: bool = Field(default=True, description="updated parameters are gathered during the next forward")
     bucket_parameters: PositiveInt | None = Field(
@@ -121,7 +121,10 @@ class Overlap(Spec):
         "computed (Megatron-LM's asynchronous tp reduction)",
     )
     tp_fraction: float = Field(
-        default=0.0, ge=0, le=1, description="share of tp collectives that the products they feed hide (userbuffers)"
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of tp collectives that overlap with the products they feed (userbuffers)",
     )
 
     def reduces_within(self, *, pipelined: bool) -> bool:
@@ -164,12 +167,12 @@ class ExpertRuntime(Spec):
         default=0.0,
         ge=0,
         le=1,
-        description="share of the all-to-alls of one micro-batch that the computation of another hides",
+        description="share of the all-to-alls of one micro-batch that overlaps with the computation of another",
     )
     shared_overlap: bool = Field(
         default=False,
-        description="shared experts compute while tokens of their layer travel, the up-projection beside dispatch, the "
-        "down-projection beside combine (Megatron-LM's --moe-shared-expert-overlap); not with overlap_fraction",
+        description="shared experts compute while tokens of their layer travel, the up-projection during dispatch, the "
+        "down-projection during combine (Megatron-LM's --moe-shared-expert-overlap); not with overlap_fraction",
     )
     fused_permutation: bool = Field(
         default=True,
@@ -192,7 +195,7 @@ class ExpertRuntime(Spec):
     def _hidden_once(self) -> ExpertRuntime:
         if self.shared_overlap and self.overlap_fraction > 0:
             raise ValueError(
-                "shared_overlap with overlap_fraction: all-to-alls run beside shared experts or beside another micro-batch; "
+                "shared_overlap with overlap_fraction: all-to-alls overlap with shared experts or with another micro-batch; "
                 "state one of them"
             )
         return self

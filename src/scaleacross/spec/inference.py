@@ -30,7 +30,7 @@ class Cards(Spec):
     uplink_bandwidth_bytes_per_s: PositiveFloat | None = Field(
         default=None, description="between switch and host, each direction; needed for transfers through the host"
     )
-    hop_s: float = Field(default=0.0, ge=0, description="of a transfer between two devices, beside its bytes")
+    hop_s: float = Field(default=0.0, ge=0, description="of a transfer between two devices, in addition to its bytes")
 
 
 class InferenceJob(Spec):

@@ -184,7 +184,7 @@ class Job(Spec):
     )
     context_exchange: tuple[ContextExchange, ...] = Field(
         default=("ring", "all_to_all"),
-        description="allowed exchanges under context parallelism. ring: keys and values go round beside attention, which runs "
+        description="allowed exchanges under context parallelism. ring: keys and values go round during attention, which runs "
         "block by block (Megatron: p2p); gather: they are gathered before one attention call (Llama 3, torchtitan); "
         "all_to_all: heads for sequence, before and after attention; tp · cp divides the heads (Megatron: a2a); "
         "all_to_all_ring: all-to-alls among cp_inner neighbours, whose number times tp divides the heads, and a ring between "
@@ -198,7 +198,7 @@ class Job(Spec):
     )
     schedules: tuple[ScheduleName, ...] = Field(
         default=("GPipe", "1F1B", "Interleaved1F1B"),
-        description="allowed pipeline schedules; every schedule but DualPipe, whose second copy of the model is not priced",
+        description="allowed pipeline schedules; every schedule but DualPipe, whose second copy of the model is not modelled",
     )
     num_chunks: tuple[PositiveInt, ...] = Field(
         default=(1, 2, 3, 4, 5, 6, 7, 8), description="allowed model chunks per rank"
@@ -212,7 +212,7 @@ class Job(Spec):
     activation_offload: tuple[OffloadShare, ...] = Field(
         default=(0.0,),
         description="allowed shares of every chunk's layers whose activations wait in host memory from the forward to the "
-        "backward pass, copied beside computation (Megatron: --cpu-offloading-num-layers, pp 1, recompute none)",
+        "backward pass, copied concurrently with computation (Megatron: --cpu-offloading-num-layers, pp 1, recompute none)",
     )
     optimizer_offload: tuple[OffloadShare, ...] = Field(
         default=(0.0,),
@@ -321,7 +321,7 @@ class Job(Spec):
     @classmethod
     def _one_copy_of_the_model(cls, value: tuple[ScheduleName, ...]) -> tuple[ScheduleName, ...]:
         if "DualPipe" in value:
-            raise ValueError("DualPipe holds a second copy of the model, which is not priced: use DualPipeV")
+            raise ValueError("DualPipe holds a second copy of the model, which is not modelled: use DualPipeV")
         return value
 
     @property

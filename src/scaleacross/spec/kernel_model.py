@@ -59,7 +59,7 @@ class GemmModel(Spec):
     overlap_exponent: float | None = Field(
         default=None,
         ge=1,
-        description="p of (compute^p + memory^p)^(1/p): 1 adds them; absent: the longer one hides the other",
+        description="p of (compute^p + memory^p)^(1/p): 1 adds them; absent: the longer of the two",
     )
     cast_bytes: float = Field(
         default=0.0,
@@ -85,7 +85,7 @@ class AttentionModel(Spec):
     unhidden_passes: float = Field(
         default=0.0,
         ge=0,
-        description="passes of 2 bytes per element of query, key and value over HBM that nothing hides",
+        description="exposed passes of 2 bytes per element of query, key and value over HBM",
     )
     slowdown_fraction: Fraction = Field(
         default=0.0, description="rise of the compute time of long kernels (clock under the power limit)"

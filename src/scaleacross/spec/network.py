@@ -72,7 +72,8 @@ class NetworkTechnology(SourcedSpec):
     congestion_control: Name = Field(default="none", description="e.g. dcqcn, receiver-driven, none")
     load_balancing: Name = Field(default="none", description="e.g. ecmp, adaptive-routing, spray, none")
     retransmission: Literal["go_back_n", "selective_repeat"] = Field(
-        default="go_back_n", description="what a network adapter sends again when a packet is lost on a trunk"
+        default="go_back_n",
+        description="what a network adapter sends again when a packet is lost on an inter-building link",
     )
     packet_bytes: PositiveInt = Field(
         default=4096, description="largest packet payload (RoCE and InfiniBand MTU), bytes"
@@ -88,7 +89,7 @@ class NetworkTechnology(SourcedSpec):
     )
     curves: tuple[CollectiveCurve, ...] = Field(
         default=(),
-        description="measured collectives inside one scale-up domain; operations without a curve are priced from bandwidth, "
+        description="measured collectives inside one scale-up domain; operations without a curve are estimated from bandwidth, "
         "efficiency and latency alone",
     )
 

@@ -51,7 +51,7 @@ class NetworkTerm(Spec):
     time_s: float
     library_s: float = Field(description="under the library's defaults")
     decided_by: str = Field(
-        description="what the time answers to: scale-up domain, network adapter, uplinks, latency or window of a level"
+        description="what the time depends on most: scale-up domain, network adapter, uplinks, latency or window of a level"
     )
     instead: str | None = Field(default=None, description="the best other algorithm; None: there is no other")
     instead_s: float | None = Field(default=None, description="seconds of that one")
@@ -70,7 +70,7 @@ class NetworkReport(Spec):
     library_step_s: float = Field(description="the same plan under the library's defaults")
     library_kept: bool = Field(
         default=False,
-        description="what the model chose is priced above the library's defaults, which the plan therefore states",
+        description="what the model chose is estimated slower than the library's defaults, which the plan therefore states",
     )
     num_options: int = Field(description="combinations of options that the choice was made from")
     held_channels: int = Field(description="blocks of threads on one accelerator, all communicators together")

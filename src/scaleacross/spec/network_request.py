@@ -39,7 +39,7 @@ class NetworkRequest(Spec):
     settings: Literal["chosen", "library"] = Field(
         default="chosen",
         description="chosen: the plan decides algorithm, chunks and connections of every communicator; library: nothing is set, "
-        "and NCCL's defaults are priced",
+        "and NCCL's defaults are modelled",
     )
     max_channels: PositiveInt = Field(
         default=64, description="blocks of threads that may drive networks beyond the scale-up domain at once"
@@ -52,7 +52,7 @@ class NetworkRequest(Spec):
         default=None,
         gt=0,
         le=1,
-        description="share of what the trunks between buildings carry during the computation of an overlap window that all "
+        description="share of what inter-building links carry during the computation of an overlap window that all "
         "collectives of that window may take together; None: any",
     )
     drivers: tuple[Driver, ...] = Field(

@@ -45,7 +45,7 @@ class Placement(Spec):
         description="fastest-varying axis first; a permutation of the five grid axes"
     )
     fill: tuple[BuildingShare, ...] = Field(
-        min_length=1, description="buildings in the order in which positions run through them"
+        min_length=1, description="buildings in the order in which global ranks run through them"
     )
     spans: dict[Axis, LinkLevel] = Field(
         default_factory=dict,

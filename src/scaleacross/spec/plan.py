@@ -26,7 +26,9 @@ COMPONENTS = ("compute", "bubble", "tp", "cp", "ep", "pp", "dp", "optimizer")
 class BatchShare(Spec):
     """Micro-batches of the data-parallel replicas that lie in exactly these buildings."""
 
-    buildings: tuple[Name, ...] = Field(min_length=1, description="buildings of a replica, in the order of the fill")
+    buildings: tuple[Name, ...] = Field(
+        min_length=1, description="buildings of a replica, in the order of placement.fill"
+    )
     num_replicas: PositiveInt = Field(description="replicas that touch these buildings and no others")
     num_micro_batches: PositiveInt = Field(description="micro-batches of each of them in a step")
 
@@ -82,7 +84,7 @@ class CostBreakdown(Spec):
     exposed_s: dict[Axis | Literal["dp"], float] = Field(
         description="exposed communication per axis: tp, cp, ep, pp, dp"
     )
-    optimizer_s: float = Field(description="optimizer update and host work per step that nothing hides")
+    optimizer_s: float = Field(description="optimizer update and host work per step, exposed")
     tokens_per_s: float
     model_flop_per_s: float = Field(
         description="model FLOP (causal attention counted half, no recompute) per accelerator and second"
@@ -202,7 +204,7 @@ class Finalist(Spec):
 
     decision: Decision
     price_s: float
-    replayed_s: float | None = Field(description="step time of its replay; None: the simulator refused it")
+    replayed_s: float | None = Field(description="step time of its simulation; None: the simulator refused it")
     reason: str = Field(default="", description="of the refusal")
 
 
@@ -275,14 +277,14 @@ class SolveReport(Spec):
     headroom: Headroom | None = Field(
         default=None, description="None: the job keeps no memory free, or nothing was searched"
     )
-    num_pruned: int = Field(description="priced, then excluded by their lower bound")
+    num_pruned: int = Field(description="excluded by their lower bound")
     num_placed: int = Field(description="placed exactly by the solver")
     seconds: float
     seed: int
     versions: dict[str, str] = Field(description="solver and package versions")
     alternatives: tuple[Alternative, ...] = ()
     finalists: tuple[Finalist, ...] = Field(
-        default=(), description="replayed, fastest first: the plan is the first; empty: the price alone chose it"
+        default=(), description="simulated, fastest first: the plan is the first; empty: the estimate alone chose it"
     )
     notes: tuple[str, ...] = ()
 
@@ -335,7 +337,7 @@ class Plan(Spec):
     traffic: tuple[LevelTraffic, ...]
     collectives: tuple[PredictedCollective, ...]
     work: dict[Name, PipelineWork] | None = Field(
-        default=None, description="computation by accelerator type, for a replay; None: a plan of an older version"
+        default=None, description="computation by accelerator type, for a simulation; None: a plan of an older version"
     )
     degraded: tuple[DegradedState, ...] = Field(default=(), description="the plan with something lost")
     goodput: Goodput | None = Field(

@@ -11,7 +11,7 @@ class Progress:
 
     Attributes:
         stage: ``enumerating``, ``bounding`` or ``placing`` (prefixed by ``one building:`` for that search); ``moving
-            layers``; ``ordering`` a pipeline step; ``replaying`` tasks.
+            layers``; ``ordering`` a pipeline step; ``simulating`` tasks.
         done: candidates handled in this stage, or orders found when ordering.
         total: candidates of this stage, None while unknown.
         incumbent_s: step time of the best plan so far, s; None before the first.

@@ -248,7 +248,7 @@ class EmbeddingCost(Spec):
 
     step_s: float
     busiest_rank_s: float = Field(description="look-ups, exchange and sync of the busiest rank")
-    dense_s: float = Field(description="dense networks beyond what look-ups and exchange hide")
+    dense_s: float = Field(description="dense networks beyond what overlaps with look-ups and exchange")
     all_reduce_s: float = Field(
         default=0.0, description="all-reduce of dense gradients, on the links of the exchange; 0: older plans hid it"
     )
@@ -344,7 +344,7 @@ class BusyTable(Spec):
     cache_fraction: CacheFraction | None = Field(default=None, description="None: no cache")
     seconds: float = Field(description="on this rank")
     memory_bytes: dict[Tier, float] = Field(description="on this rank")
-    other: str = Field(default="", description="sharding, kernel and cache of the cheapest other option of a shard")
+    other: str = Field(default="", description="sharding, kernel and cache of the fastest other option of a shard")
     other_s: float | None = Field(default=None, description="its seconds per rank that it loads")
 
 
@@ -375,7 +375,7 @@ class EmbeddingExplanation(Spec):
 
     plan: RecommendationPlan
     busiest_rank: NonNegativeInt
-    binding: tuple[BusyTable, ...] = Field(description="its tables, dearest first")
+    binding: tuple[BusyTable, ...] = Field(description="its tables, slowest first")
     tiers: tuple[TierValue, ...]
     as_it_is_s: float = Field(
         description="busiest rank of the best plan found that fits the memories as they are, s: below the plan's where the "

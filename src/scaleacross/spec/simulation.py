@@ -150,7 +150,9 @@ class SimulatedTables(Spec):
     num_ranks: int
     num_tasks: int
     what_if: tuple[str, ...] = ()
-    links: tuple[LinkUse, ...] = Field(default=(), description="trunks and oversubscribed uplinks, most used first")
+    links: tuple[LinkUse, ...] = Field(
+        default=(), description="inter-building links and oversubscribed uplinks, most used first"
+    )
 
     @property
     def difference(self) -> float:

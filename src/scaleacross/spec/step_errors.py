@@ -39,7 +39,7 @@ class StepErrors(SourcedSpec):
         description="times as wide once the accelerator was fitted to 1, 2, 3 or more own runs of the model in the precision"
     )
     paired_log: dict[str, PositiveFloat] = Field(
-        description="dense, experts: mean size of the difference between the x of two plans of one model on one fleet"
+        description="dense, experts: mean size of the difference between the x of two plans of one model on one cluster"
     )
     seen: tuple[SeenSteps, ...] = Field(description="what step times were measured of")
 
@@ -53,8 +53,8 @@ class StepInterval(Spec):
     p10_s: PositiveFloat = Field(description="one measured step time in ten is expected to be shorter")
     p50_s: PositiveFloat | None = Field(
         default=None,
-        description="every other one is expected to be longer: most fleets run slower than the best that is published; the step "
-        "time itself after own runs; null in plans of versions that did not state it",
+        description="every other one is expected to be longer: most clusters run slower than the best that is published; the "
+        "step time itself after own runs; null in plans of versions that did not state it",
     )
     p90_s: PositiveFloat = Field(description="one in ten is expected to be longer")
     seen: bool = Field(

@@ -29,11 +29,11 @@ class ChunkWork(Spec):
     )
     weight_gradient_s: NonNegativeFloat = Field(description="weight gradients, added to those of earlier micro-batches")
     attention_s: NonNegativeFloat = Field(
-        description="attention, part of forward_s: what an exchange of keys can hide behind"
+        description="attention, part of forward_s: what an exchange of keys can overlap with"
     )
     attention_backward_s: NonNegativeFloat = Field(description="its backward pass, part of input_gradient_s")
     shared_s: NonNegativeFloat = Field(
-        default=0.0, description="shared experts, part of forward_s, that run beside all-to-alls of their layers"
+        default=0.0, description="shared experts, part of forward_s, that overlap with all-to-alls of their layers"
     )
     shared_backward_s: NonNegativeFloat = Field(
         default=0.0, description="their backward pass, weight gradients included"

@@ -34,7 +34,7 @@ class Study(Spec):
     name: Name
     description: str = ""
     command: Literal["plan", "evaluate"] = Field(
-        default="plan", description="search the best plan of every point, or price given settings"
+        default="plan", description="search the best plan of every point, or evaluate given settings"
     )
     base: tuple[str | dict[str, Any], ...] = Field(
         min_length=1,

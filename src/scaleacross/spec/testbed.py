@@ -88,7 +88,7 @@ class CollectiveResults(Spec):
 class TrainedPlan(Spec):
     """One plan of a job, trained in the emulated buildings."""
 
-    name: str = Field(description="ours, or the rival whose plan it is")
+    name: str = Field(description="ours, or the baseline whose plan it is")
     same_as: str | None = Field(None, description="the plan of that name is the same one and was trained for both")
     degrees: str
     across: str = Field(description="axes that cross buildings")
@@ -118,7 +118,7 @@ class TrainingSetting(Spec):
     trunks: tuple[str, ...] = Field(description="rate and distance of each")
     thinnest_bytes_per_s: PositiveFloat
     plans: tuple[TrainedPlan, ...]
-    refused: dict[str, str] = Field(default_factory=dict, description="rivals that were not trained, and why")
+    refused: dict[str, str] = Field(default_factory=dict, description="baselines that were not trained, and why")
 
     @property
     def ours(self) -> TrainedPlan:

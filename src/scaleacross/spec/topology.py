@@ -76,7 +76,7 @@ class Building(SourcedSpec):
     links: BuildingLinks
     host: HostMemory | None = Field(
         default=None,
-        description="memories beside HBM: needed to keep tables there; for offloads in place of the accelerator's own host",
+        description="memories besides HBM: needed to keep tables there; for offloads in place of the accelerator's own host",
     )
     power_usage_effectiveness_ratio: float | None = Field(
         default=None,
@@ -183,7 +183,7 @@ class Topology(SourcedSpec):
     routed_message_bytes: float = Field(
         default=2.0**30,
         ge=0,
-        description="traffic between two buildings takes the path that this many bytes pass soonest, trunk after trunk; "
+        description="traffic between two buildings takes the path that this many bytes pass soonest, link after link; "
         "0: the path of least latency",
     )
     currency: Name | None = Field(
@@ -201,7 +201,8 @@ class Topology(SourcedSpec):
         names = [building.name for building in self.buildings]
         if len(names) > MAX_BUILDINGS:
             raise ValueError(
-                f"{len(names):,} buildings; at most {MAX_BUILDINGS} are planned as one job: split the fleet, or join neighbours"
+                f"{len(names):,} buildings; at most {MAX_BUILDINGS} are planned as one job: split the topology, "
+                "or join neighbours"
             )
         for name, times in Counter(names).items():
             if times > 1:
@@ -231,7 +232,7 @@ class Topology(SourcedSpec):
         if self.num_accelerators > MAX_ACCELERATORS:
             raise ValueError(
                 f"{self.num_accelerators:,} accelerators; at most {MAX_ACCELERATORS:,} are planned as one job: "
-                "split the fleet into separate topologies"
+                "split them into separate topologies"
             )
         return self
 

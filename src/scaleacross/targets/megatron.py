@@ -273,7 +273,7 @@ LAWS: Final = (
         _shared_overlap,
         lambda c: (
             f"experts.shared_overlap with recompute {c.decision.recompute}: Megatron-LM does not rerun shared_experts that run "
-            "beside all-to-alls; leave that module out, or set shared_overlap: false"
+            "concurrently with all-to-alls; leave that module out, or set shared_overlap: false"
         ),
     ),
     Law(

@@ -97,7 +97,7 @@ JOB_LAWS: Final = (
     JobLaw(
         lambda s: s.job.optimizer.parameter_bytes == PARAMETER_BYTES,
         lambda s: (
-            f"optimizer.parameter_bytes {s.job.optimizer.parameter_bytes:g}: Megatron-LM computes with copies of 2 bytes beside "
+            f"optimizer.parameter_bytes {s.job.optimizer.parameter_bytes:g}: Megatron-LM computes with copies of 2 bytes next to "
             "the fp32 master; set 2 (8 and 4 bit: conversion.narrow_parameters)"
         ),
     ),

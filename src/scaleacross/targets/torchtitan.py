@@ -187,7 +187,7 @@ JOB_LAWS: Final = (
     JobLaw(
         lambda s: not _switched_off(s),
         lambda s: (
-            f"{_switched_off(s)} false: FSDP2 gathers a layer ahead, torch's pipelines send beside other chunks' passes, and no "
+            f"{_switched_off(s)} false: FSDP2 gathers a layer ahead, torch's pipelines send during other chunks' passes, and no "
             "setting of torchtitan 0.3.0 says otherwise; leave it out"
         ),
     ),
@@ -257,7 +257,9 @@ LAWS: Final = (
         "expert overlap",
         "base",
         lambda s, rows: (rows.ep * rows.expert_lanes == 1) | np.bool_(s.job.experts.overlap_fraction == 0),
-        lambda c: "experts.overlap_fraction: torchtitan 0.3.0 hides no all-to-all of experts; set overlap_fraction: 0",
+        lambda c: (
+            "experts.overlap_fraction: torchtitan 0.3.0 overlaps no all-to-all of experts; set overlap_fraction: 0"
+        ),
     ),
     Law(
         "expert dispatch",

@@ -89,9 +89,7 @@ def refused_scaling(scaling: RopeScaling | None, package: str) -> str:
     if scaling is None:
         return ""
     if package == "deepseek_v3" and scaling.mscale != scaling.mscale_all_dim:
-        return (
-            f"mscale {scaling.mscale} beside mscale_all_dim {scaling.mscale_all_dim}: torchtitan 0.3.0 has one for both"
-        )
+        return f"mscale {scaling.mscale} differs from mscale_all_dim {scaling.mscale_all_dim}: torchtitan 0.3.0 has one for both"
     if scaling.kind in known:
         return ""
     return f"rotary scaling {scaling.kind}: torchtitan 0.3.0's {rope} has {' and '.join(known)}"

@@ -42,7 +42,7 @@ def telling_rate(known: Calibrated) -> tuple[float, Plan]:
     most, at, chosen = best
     if chosen is None or most < LEAST_GAIN:
         raise InputError(
-            f"{known.job.name}: with half of its trunk another plan is at most {most:.2f}x faster, at rates from "
+            f"{known.job.name}: with half of its inter-building link another plan is at most {most:.2f}x faster, at rates from "
             f"{RATES_BYTES_PER_S[0] * 8e-6:g} to {RATES_BYTES_PER_S[-1] * 8e-6:g} Mbit/s; take one with more tokens per parameter"
         )
     return at, chosen

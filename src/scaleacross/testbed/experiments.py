@@ -133,7 +133,7 @@ def bars(settings: Sequence[TrainingSetting], degraded: Degraded | None) -> Iter
         )
     rivals = [min(plan.measured_s / s.ours.measured_s for plan in s.plans[1:]) for s in settings]
     yield Bar(
-        what="our step is never slower than any rival's by more than noise",
+        what="our step is never slower than any baseline's by more than noise",
         wanted=f"speed-up over the best ≥ {1 - NOISE:g}x",
         measured=", ".join(f"{gain:.2f}x" for gain in rivals),
         is_met=min(rivals) >= 1 - NOISE,

@@ -218,7 +218,9 @@ def _start_relay(trunks: Sequence[TrunkWire], log: Path) -> None:
             process.kill()
             process.wait()
             reason = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            raise EmulationError(f"the relay of the trunks did not start: {reason[-1] if reason else 'no answer'}")
+            raise EmulationError(
+                f"the relay of the inter-building links did not start: {reason[-1] if reason else 'no answer'}"
+            )
 
 
 def _commands_on(prefix: str) -> list[int]:

@@ -101,7 +101,7 @@ def contest_of(known: Calibrated, rivals: Sequence[str] | None) -> Contest:
     plans, refused = {OURS: found.plan}, {}
     for name in sorted(by_name) if rivals is None else rivals:
         if name not in by_name:
-            raise InputError(f"no rival '{name}': choose from {', '.join(sorted(by_name))}")
+            raise InputError(f"no baseline '{name}': choose from {', '.join(sorted(by_name))}")
         decision = by_name[name].decision
         plan = None if decision is None else api.evaluate((known.job, decision))
         reason = by_name[name].reason if plan is None else why_untrainable(launch_config(plan))

@@ -118,7 +118,7 @@ KNOBS: Final[tuple[Knob, ...]] = (
         matters=_has_experts,
     ),
     _field("speed_spread_fraction", "–", "standard deviation of the speed of accelerators of one type", 0.01, 0.5),
-    _field("step_overhead_s", "s", "host work per step that nothing hides", 0.05, 0.5),
+    _field("step_overhead_s", "s", "exposed host work per step", 0.05, 0.5),
 )
 
 GENERATIONS: Final[Mapping[str, tuple[str, ...]]] = {

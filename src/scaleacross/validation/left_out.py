@@ -150,7 +150,9 @@ def apart(
 
     def tell(done: int) -> None:
         report(
-            Progress("pricing every parameter of measured runs", done, len(cases), None, None, time.monotonic() - began)
+            Progress(
+                "timing measured runs with every parameter", done, len(cases), None, None, time.monotonic() - began
+            )
         )
 
     scored = (*validation.scored, *(judges.scored if judges else ()))

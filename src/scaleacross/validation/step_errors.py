@@ -284,7 +284,9 @@ def paired(rows: Apart) -> dict[str, float]:
                 sizes[kind].setdefault(source, []).append(abs(float(residuals[a] - residuals[b])))
     found = {kind: [float(np.mean(one)) for one in of.values()] for kind, of in sizes.items() if of}
     if "dense" not in found:
-        raise InputError("no source has two configurations of one dense model on one fleet: comparisons have no errors")
+        raise InputError(
+            "no source has two configurations of one dense model on one cluster: comparisons have no errors"
+        )
     dense = float(np.mean(found["dense"]))
     return {"dense": dense, "experts": float(np.mean(found.get("experts", [ASSUMED.experts_ratio * dense])))}
 

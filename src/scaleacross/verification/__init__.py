@@ -160,7 +160,7 @@ def _v1_devices(topology: Topology, degrees: Degrees, placement: Placement) -> I
     sizes = {building.name: building for building in topology.buildings}
     for name, times in Counter(share.building for share in placement.fill).items():
         if times > 1:
-            yield f"V1: building '{name}' is filled {times} times"
+            yield f"V1: building '{name}' stands {times} times in placement.fill"
     for share in placement.fill:
         building = sizes.get(share.building)
         if building is None:

@@ -129,7 +129,7 @@ def _miscoded(
         yield f"compression by {own.codec}, which job.network.compression does not allow"
         return
     if own.codec == "bounded":
-        yield "compression by bounded: how short it makes messages depends on the values, so a plan has no price for it"
+        yield "compression by bounded: how short it makes messages depends on the values, so a plan cannot estimate it"
         return
     if own.codec not in asked.codecs or not set(own.levels) <= set(asked.levels):
         yield (

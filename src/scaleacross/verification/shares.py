@@ -44,7 +44,7 @@ def v2_layers(problem: Problem, decision: Decision) -> Iterator[str]:
             yield f"V2: chunk {chunk} of stage {rank} holds no layer; only the model's first and last chunk may be empty"
     rank, chunk = places[-1]
     if split[rank][chunk] < problem.profile.num_prediction_layers:
-        yield f"V2: the model's last chunk, of stage {rank}, holds no layer; prediction layers run beside the head"
+        yield f"V2: the model's last chunk, of stage {rank}, holds no layer; prediction layers run next to the head"
     if sum(map(sum, split)) != problem.profile.num_layers:
         yield f"V2: layers_per_stage holds {sum(map(sum, split))} layers, the model has {problem.profile.num_layers}"
 

@@ -103,8 +103,8 @@ def with_policies(job: Job, profile: ModelProfile) -> Job:
             )
         if policy in (*PARTS, BY_STAGE) and len(profile.blocks) > 1:
             raise InputError(
-                f"recompute {policy}: '{profile.name}' has layers of {len(profile.blocks)} kinds, and some of the layers are "
-                "priced where all are alike; set recompute: none, full or modules"
+                f"recompute {policy}: '{profile.name}' has layers of {len(profile.blocks)} kinds, and this policy is "
+                "modelled only where all layers are alike; set recompute: none, full or modules"
             )
         if policy == BY_STAGE and (job.stages == "equal" or job.objective != "step_time"):
             raise InputError(

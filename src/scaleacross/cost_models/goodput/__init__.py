@@ -179,7 +179,7 @@ def _spares_beyond(found: Goodput) -> dict[str, str]:
         return {}
     by, free = found.spares_taken, found.hosts_free
     return {
-        "spares": f"{by:,} hosts stand by (reliability.spares), and the plan leaves {free:,} of the fleet free: hold some back "
+        "spares": f"{by:,} hosts stand by (reliability.spares), and the plan leaves {free:,} free: hold some back "
         f"(spare_hosts), or state reliability.spares: {free} for the goodput without others"
     }
 

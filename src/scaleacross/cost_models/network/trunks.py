@@ -89,7 +89,8 @@ def loads_bytes(decision: Decision, cost: PlanCost, shapes: Mapping[str, GroupSh
 def over(loads: Floats, budgets: Floats, only: Sequence[bool]) -> list[str]:
     """Descriptions of the windows in ``only`` whose load exceeds its budget."""
     return [
-        f"{name}: {loads[row, at] / 1e9:.4g} GB over the trunks of {LINK_LEVELS[level]}, {budgets[row, at] / 1e9:.4g} GB allowed"
+        f"{name}: {loads[row, at] / 1e9:.4g} GB over the inter-building links of {LINK_LEVELS[level]}, "
+        f"{budgets[row, at] / 1e9:.4g} GB allowed"
         for row, name in enumerate(WINDOW_NAMES)
         for at, level in enumerate(TRUNKS)
         if only[row] and loads[row, at] > budgets[row, at] * (1 + 1e-9)

@@ -18,8 +18,8 @@ from scaleacross.spec.timeline import PipelineTimeline, TimelineMessage, Timelin
 from scaleacross.workloads.problem import Problem
 
 _NOTE: Final = (
-    "the pipeline as the plan's price times it: every stage with its own layers, what these wait for, and messages; the step of "
-    "the plan adds what data parallelism leaves exposed, and the optimizer"
+    "the pipeline as the plan's estimate times it: every stage with its own layers, what these wait for, and messages; the step "
+    "of the plan adds what data parallelism leaves exposed, and the optimizer"
 )
 
 

@@ -177,8 +177,8 @@ def simulated_chart(step: SimulatedStep) -> Chart:
     ]
     left = "" if len(shown) == len(rows) else f" {len(shown)} of {len(rows)} classes are drawn."
     note = (
-        f"A line per class of ranks that do the same: what took most of each {human_seconds(part_s)}. Only communication that "
-        f"nothing hides is drawn. White: waiting.{left}"
+        f"A line per class of ranks that do the same: what took most of each {human_seconds(part_s)}. Only exposed "
+        f"communication is drawn. White: waiting.{left}"
     )
     facts = [{"class": row.name, "ranks": row.num_ranks, "stage": row.stage} for row in rows]
     names = [row.name for row in shown]

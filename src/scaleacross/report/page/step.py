@@ -77,7 +77,7 @@ def waterfall(plan: Plan) -> Chart:
         },
         "layer": layers,
     }
-    note = "Every part begins where the one above it ends. Only what no computation hides is counted as communication."
+    note = "Every part begins where the one above it ends. Only exposed communication is counted."
     return Chart("step", f"Where the {human_seconds(plan.cost.step_s)} of a step go", note, spec, rows)
 
 

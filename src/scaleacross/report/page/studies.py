@@ -234,7 +234,9 @@ def simulated_links(step: SimulatedStep) -> Chart:
         for one in sorted(step.links, key=lambda one: -one.mean_utilisation)[:MAX_LINKS]
     ]
     spec = bars(rows, "link", "used", "share of the capacity over the step", "said")
-    return Chart("links", "Load of trunks and uplinks", "Mean over the step; the fullest links first.", spec, rows)
+    return Chart(
+        "links", "Load of inter-building links and uplinks", "Mean over the step; the fullest links first.", spec, rows
+    )
 
 
 def weeks_charts(run: LongRun) -> Iterator[Chart]:
