@@ -20,7 +20,7 @@ from scaleacross.cli import app
 from scaleacross.report.comparison import comparison_report
 from scaleacross.report.cost import chance
 from scaleacross.solvers.baselines import BASELINES, Baseline, Outcome
-from scaleacross.spec.comparison import Comparison, Rival
+from scaleacross.spec.comparison import BaselineResult, Comparison
 from scaleacross.spec.job import Job
 from scaleacross.spec.progress import Progress
 
@@ -40,7 +40,7 @@ def found(told: list[Progress]) -> Comparison:
     return sa.compare(job(), progress=told.append)
 
 
-def rival(found: Comparison, name: str) -> Rival:
+def rival(found: Comparison, name: str) -> BaselineResult:
     return next(rival for rival in found.rivals if rival.name == name)
 
 

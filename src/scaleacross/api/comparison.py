@@ -15,7 +15,7 @@ from scaleacross.api.problems import problem_of
 from scaleacross.api.stated import stated
 from scaleacross.solvers.baselines import BASELINES, Baseline, Clock
 from scaleacross.solvers.work_limit import WorkClock
-from scaleacross.spec.comparison import Comparison, Rival
+from scaleacross.spec.comparison import BaselineResult, Comparison
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Axis
 from scaleacross.spec.placement import Placement
@@ -69,7 +69,7 @@ def compare(
     problem = problem_of(job, overrides)
     limit = (time_limit_s, clock) if work_limit is None else (float(work_limit), WorkClock())
     report = progress or (lambda _: None)
-    found = rivals_of(problem, limit[0], report, limit[1])
+    found = baseline_results(problem, limit[0], report, limit[1])
     ours = plan(
         problem.job,
         time_limit_s=time_limit_s,
@@ -78,29 +78,31 @@ def compare(
         progress=progress,
         clock=clock,
         work_limit=work_limit,
-        incumbents=[rival.decision for rival in found if rival.decision is not None],
+        incumbents=[result.decision for result in found if result.decision is not None],
     )
     return comparison_of(problem, ours, _simulated(problem, found, report), tie_tolerance)
 
 
-def _simulated(problem: Problem, rivals: Sequence[Rival], report: Callable[[Progress], None]) -> list[Rival]:
+def _simulated(
+    problem: Problem, results: Sequence[BaselineResult], report: Callable[[Progress], None]
+) -> list[BaselineResult]:
     """Return the baselines with their simulated step times in place of estimates."""
     began, out = time.perf_counter(), []
-    for index, rival in enumerate(rivals):
-        report(Progress(f"simulating {rival.name}", index, len(rivals), None, None, time.perf_counter() - began))
-        if rival.decision is not None:
-            found = stated(evaluated(problem, rival.decision, degraded=False), problem)
-            rival = _timed(problem, rival, found.cost, found.placement)
-        out.append(rival)
+    for index, result in enumerate(results):
+        report(Progress(f"simulating {result.name}", index, len(results), None, None, time.perf_counter() - began))
+        if result.decision is not None:
+            found = stated(evaluated(problem, result.decision, degraded=False), problem)
+            result = _timed(problem, result, found.cost, found.placement)
+        out.append(result)
     return out
 
 
-def rivals_of(
+def baseline_results(
     problem: Problem,
     time_limit_s: float,
     report: Callable[[Progress], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
-) -> list[Rival]:
+) -> list[BaselineResult]:
     """Run every baseline; return its decision with its estimated step time, not yet compared with our plan.
 
     ``time_limit_s`` holds for each, in seconds of ``clock``.
@@ -108,24 +110,24 @@ def rivals_of(
     began, found = time.perf_counter(), []
     for index, (name, baseline) in enumerate(BASELINES.items()):
         report(Progress(f"baseline {name}", index, len(BASELINES), None, None, time.perf_counter() - began))
-        found.append(_rival(problem, name, baseline, Clock(time_limit_s, clock)))
+        found.append(_result(problem, name, baseline, Clock(time_limit_s, clock)))
     return found
 
 
-def comparison_of(problem: Problem, ours: Plan, found: Sequence[Rival], tie_tolerance: float) -> Comparison:
+def comparison_of(problem: Problem, ours: Plan, found: Sequence[BaselineResult], tie_tolerance: float) -> Comparison:
     """Return our plan and the baselines, fastest first, with speed-ups, ties and the probability that ours is faster."""
-    against = (_against(problem, rival, ours, tie_tolerance) for rival in found)
-    rivals = sorted(against, key=lambda rival: rival.step_s or float("inf"))
+    against = (_against(problem, result, ours, tie_tolerance) for result in found)
+    results = sorted(against, key=lambda result: result.step_s or float("inf"))
     return Comparison(
         plan=ours,
         across=_across(ours.placement),
         tie_tolerance=tie_tolerance,
-        rivals=tuple(rivals),
-        matched=next((rival.name for rival in rivals if rival.decision and same_plan(rival.decision, ours)), None),
+        rivals=tuple(results),
+        matched=next((result.name for result in results if result.decision and same_plan(result.decision, ours)), None),
     )
 
 
-def _rival(problem: Problem, name: str, baseline: Baseline, clock: Clock) -> Rival:
+def _result(problem: Problem, name: str, baseline: Baseline, clock: Clock) -> BaselineResult:
     """Run a baseline, check its decision, and estimate its step time. An illegal decision is dropped, with the reason."""
     outcome = baseline.decide(problem, clock)
     decision, reason, cost = outcome.decision, outcome.reason, None
@@ -135,7 +137,7 @@ def _rival(problem: Problem, name: str, baseline: Baseline, clock: Clock) -> Riv
         wrong += [*checks.does_not_fit(cost.memory), *checks.takes_headroom(cost.memory)] if cost else []
         if wrong:
             decision, cost, reason = None, None, "; ".join(wrong)
-    rival = Rival(
+    result = BaselineResult(
         name=name,
         title=baseline.title,
         source=baseline.source,
@@ -143,10 +145,10 @@ def _rival(problem: Problem, name: str, baseline: Baseline, clock: Clock) -> Riv
         reason=reason,
         complete=outcome.complete,
     )
-    return rival if cost is None else _timed(problem, rival, cost.cost, cost.placement)
+    return result if cost is None else _timed(problem, result, cost.cost, cost.placement)
 
 
-def _timed(problem: Problem, rival: Rival, cost: CostBreakdown, placement: Placement) -> Rival:
+def _timed(problem: Problem, result: BaselineResult, cost: CostBreakdown, placement: Placement) -> BaselineResult:
     figures = {
         "step_s": cost.step_s,
         "interval": interval_of(problem, placement, cost.step_s),
@@ -154,20 +156,20 @@ def _timed(problem: Problem, rival: Rival, cost: CostBreakdown, placement: Place
         "num_accelerators": placement.num_accelerators,
         "across": _across(placement),
     }
-    return rival.model_copy(update=figures)
+    return result.model_copy(update=figures)
 
 
-def _against(problem: Problem, rival: Rival, ours: Plan, tie_tolerance: float) -> Rival:
-    if rival.step_s is None:
-        return rival
-    speed_up = rival.step_s / ours.cost.step_s
-    sure = probability_of_lead(problem, ours.cost.step_s, rival.step_s)
+def _against(problem: Problem, result: BaselineResult, ours: Plan, tie_tolerance: float) -> BaselineResult:
+    if result.step_s is None:
+        return result
+    speed_up = result.step_s / ours.cost.step_s
+    sure = probability_of_lead(problem, ours.cost.step_s, result.step_s)
     figures = {
         "speed_up": speed_up,
         "is_tie": abs(speed_up - 1) <= tie_tolerance,
         "probability_ours_faster": sure,
     }
-    return rival.model_copy(update=figures)
+    return result.model_copy(update=figures)
 
 
 def _across(placement: Placement) -> tuple[Axis, ...]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from scaleacross.api.ablation import ABLATIONS, SearchLimit, ablate
 from scaleacross.api.assemble import cost_of
-from scaleacross.api.comparison import comparison_of, rivals_of, same_plan
+from scaleacross.api.comparison import baseline_results, comparison_of, same_plan
 from scaleacross.api.engines.outcome import FAILED, Record
 from scaleacross.api.planning import plan
 from scaleacross.api.problems import problem_of
@@ -64,8 +64,8 @@ def run_design_point(space: DesignSpace, point: DesignPoint) -> Record:
 def _contend(space: DesignSpace, problem: Problem) -> Record:
     work = space.work_limit
     limit, clock = (space.rival_time_limit_s, time.process_time) if work is None else (float(work), WorkClock())
-    rivals = rivals_of(problem, limit, clock=clock)
-    decisions = {rival.name: rival.decision for rival in rivals if rival.decision is not None}
+    results = baseline_results(problem, limit, clock=clock)
+    decisions = {result.name: result.decision for result in results if result.decision is not None}
     decisions |= ablate(problem, decisions, SearchLimit(space.rival_time_limit_s, work), space.gap_tolerance)
     ours = plan(
         problem.job,
@@ -80,15 +80,15 @@ def _contend(space: DesignSpace, problem: Problem) -> Record:
         work_limit=work,
         simulated=False,
     )
-    compared = comparison_of(problem, ours, rivals, space.tie_tolerance)
+    compared = comparison_of(problem, ours, results, space.tie_tolerance)
     figures = {**figures_of(ours), "across": "+".join(compared.across)}
     if ours.report.finalists:
         figures |= {"finalists": len(ours.report.finalists), "replayed_s": ours.report.finalists[0].replayed_s}
         figures |= {"best_price_s": min(one.price_s for one in ours.report.finalists)}
     figures["matched"] = next((name for name, decision in decisions.items() if same_plan(decision, ours)), None)
-    for rival in rivals:
-        figures |= {f"{rival.name}_across": "+".join(rival.across), f"{rival.name}_complete": rival.complete}
-        figures |= {f"{rival.name}_reason": rival.reason} if rival.reason else {}
+    for result in results:
+        figures |= {f"{result.name}_across": "+".join(result.across), f"{result.name}_complete": result.complete}
+        figures |= {f"{result.name}_reason": result.reason} if result.reason else {}
     decisions[OURS] = ours.decision
     figures |= {f"{name}_s": step_s for name, step_s in _step_s(problem, decisions).items()}
     chosen = {name: decision.model_dump(mode="json") for name, decision in decisions.items()}

@@ -63,14 +63,14 @@ def explain(
     rows, phases = sensitivities(estimator)
     limit_s, clock = (time_limit_s, clock) if work_limit is None else (work_limit, WorkClock())
     told = progress or (lambda _: None)
-    rivals = runner_ups(problem, plan.decision, time_limit_s=limit_s, seed=plan.report.seed, report=told, clock=clock)
+    found = runner_ups(problem, plan.decision, time_limit_s=limit_s, seed=plan.report.seed, report=told, clock=clock)
     step_s = estimator.cost().cost.step_s
     return Explanation(
         name=plan.job.name,
         step_s=step_s,
         simulated_s=plan.simulated_s,
         interval=plan.interval or interval_of(problem, plan.placement, step_s),
-        runner_ups=tuple(_with_lead(problem, step_s, one) for one in rivals),
+        runner_ups=tuple(_with_lead(problem, step_s, one) for one in found),
         phases=phases,
         sensitivities=rows,
         network=plan.network.terms if plan.network else (),

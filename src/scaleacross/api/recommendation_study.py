@@ -21,9 +21,9 @@ from scaleacross.solvers.embeddings.infeasible import require_options
 from scaleacross.solvers.embeddings.reasons import busy_tables, memory_values
 from scaleacross.spec.progress import Progress
 from scaleacross.spec.recommendation import (
+    EmbeddingBaselineResult,
     EmbeddingComparison,
     EmbeddingExplanation,
-    EmbeddingRival,
     RecommendationJob,
     RecommendationPlan,
 )
@@ -80,10 +80,10 @@ def compare_recommendation(
         progress=progress,
         incumbents=starts,
     )
-    rivals = [_rival(name, *outcomes[name], problem, view, plan) for name in RULES]
-    rivals.sort(key=lambda rival: (rival.step_s is None, rival.step_s or 0.0))
+    results = [_result(name, *outcomes[name], problem, view, plan) for name in RULES]
+    results.sort(key=lambda result: (result.step_s is None, result.step_s or 0.0))
     ours = _by_torchrec(problem, view, _assignment(plan, model, topology)) if plan.decision.num_groups == 1 else None
-    return EmbeddingComparison(plan=plan, torchrec_ms=ours, rivals=tuple(rivals))
+    return EmbeddingComparison(plan=plan, torchrec_ms=ours, rivals=tuple(results))
 
 
 def _assignment(plan: RecommendationPlan, model: Dlrm, topology: Topology) -> Assignment:
@@ -102,19 +102,19 @@ def _by_torchrec(problem: EmbeddingProblem, view: ShardingProblem | None, plan: 
     return busiest(view, mapped) * 1e3 if view is not None and mapped is not None else None
 
 
-def _rival(
+def _result(
     name: str,
     outcome: Outcome,
     seconds: float,
     problem: EmbeddingProblem,
     view: ShardingProblem | None,
     plan: RecommendationPlan,
-) -> EmbeddingRival:
+) -> EmbeddingBaselineResult:
     told = {"name": name, "rule": RULES[name].summary, "seconds": seconds, "complete": outcome.complete}
     if outcome.assignment is None:
-        return EmbeddingRival(**told, reason=outcome.reason)
+        return EmbeddingBaselineResult(**told, reason=outcome.reason)
     cost, _ = priced(problem, outcome.assignment)
-    return EmbeddingRival(
+    return EmbeddingBaselineResult(
         **told,
         step_s=cost.step_s,
         busiest_rank_s=cost.busiest_rank_s,

@@ -93,11 +93,11 @@ def _files(found: Comparison) -> dict[str, str]:
     import json
 
     job = found.plan.job.model_dump(mode="json")
-    rivals = {rival.name: rival.decision.model_dump(mode="json") for rival in found.rivals if rival.decision}
+    decisions = {one.name: one.decision.model_dump(mode="json") for one in found.rivals if one.decision}
     return {
         "comparison.json": found.model_dump_json(indent=2) + "\n",
         "plan.json": found.plan.model_dump_json(indent=2) + "\n",
     } | {
         f"rivals/{name}.json": json.dumps({"job": job, "decision": own}, indent=2) + "\n"
-        for name, own in rivals.items()
+        for name, own in decisions.items()
     }

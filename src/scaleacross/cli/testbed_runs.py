@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run_job(
-    job: str, rivals: Sequence[str], steps: int, output: Path | None, overrides: Sequence[str], name: str
+    job: str, baselines: Sequence[str], steps: int, output: Path | None, overrides: Sequence[str], name: str
 ) -> TrainingResults:
     """Calibrate, plan, train."""
     from scaleacross.spec.testbed import TrainingResults
@@ -34,7 +34,7 @@ def run_job(
     stated, before = resolved(job, overrides), load_average()
     with folder(output) as kept, testbed_of(stated.topology, name) as testbed:
         known = calibrate(testbed, stated, kept, say)
-        setting = train_all(testbed, known, contest_of(known, rivals), steps, kept, say)
+        setting = train_all(testbed, known, contest_of(known, baselines), steps, kept, say)
         where = conditions(before, testbed.fixed_shares)
     return TrainingResults(conditions=where, settings=(setting,), bars=())
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from scaleacross.report.cost import between, chance, expectation, status
 from scaleacross.report.format import add, cell, columns, count, grid, percent, section
-from scaleacross.spec.comparison import Comparison, Rival
+from scaleacross.spec.comparison import BaselineResult, Comparison
 from scaleacross.spec.plan import Decision
 from scaleacross.units import human_seconds
 
@@ -38,8 +38,8 @@ def comparison_report(comparison: Comparison) -> RenderableType:
     within = between(ours.interval) if ours.interval else ""
     first = (OURS, human_seconds(cost.step_s), within, f"{cost.model_flop_per_s / 1e12:.0f}", used)
     add(table, *first, _names(comparison.across), "", "", _choice(ours.decision), style="bold")
-    for rival in comparison.rivals:
-        add(table, *_row(rival), style="dim" if rival.step_s is None else "")
+    for result in comparison.rivals:
+        add(table, *_row(result), style="dim" if result.step_s is None else "")
     facts = grid([("proof", status(ours.report)), ("gap", percent(ours.report.gap)), *_remarks(comparison)])
     return Group(
         section(f"{ours.job.name}: one cost model for all plans", table),
@@ -51,26 +51,26 @@ def comparison_report(comparison: Comparison) -> RenderableType:
 def comparison_line(comparison: Comparison) -> str:
     """The comparison in one line, for ``--quiet``."""
     step = f"{comparison.plan.job.name}: {human_seconds(comparison.plan.cost.step_s)}"
-    known = [rival for rival in comparison.rivals if rival.speed_up is not None]
+    known = [result for result in comparison.rivals if result.speed_up is not None]
     if not known:
         return cell(f"{step}; none of {len(comparison.rivals)} baselines has a plan").plain
-    best = min(known, key=lambda rival: rival.speed_up or 0.0)
+    best = min(known, key=lambda result: result.speed_up or 0.0)
     return cell(f"{step}; {best.speed_up:.3f}x as fast as the best of {len(known)} baselines, {best.name}").plain
 
 
-def _row(rival: Rival) -> tuple[str | Text, ...]:
-    if rival.step_s is None or rival.model_flop_per_s is None or rival.speed_up is None:
-        return rival.name, "–", "–", "–", "–", "–", "no plan", "", rival.reason
-    faster = "a tie" if rival.is_tie else f"{rival.speed_up:.2f}x faster" if rival.speed_up > 1 else "SLOWER"
-    sure = "" if rival.probability_ours_faster is None else chance(rival.probability_ours_faster)
-    within = between(rival.interval) if rival.interval else ""
+def _row(result: BaselineResult) -> tuple[str | Text, ...]:
+    if result.step_s is None or result.model_flop_per_s is None or result.speed_up is None:
+        return result.name, "–", "–", "–", "–", "–", "no plan", "", result.reason
+    faster = "a tie" if result.is_tie else f"{result.speed_up:.2f}x faster" if result.speed_up > 1 else "SLOWER"
+    sure = "" if result.probability_ours_faster is None else chance(result.probability_ours_faster)
+    within = between(result.interval) if result.interval else ""
     figures = (
-        human_seconds(rival.step_s),
+        human_seconds(result.step_s),
         within,
-        f"{rival.model_flop_per_s / 1e12:.0f}",
-        count(rival.num_accelerators or 0),
+        f"{result.model_flop_per_s / 1e12:.0f}",
+        count(result.num_accelerators or 0),
     )
-    return rival.name, *figures, _names(rival.across), faster, sure, _choice(rival.decision)
+    return result.name, *figures, _names(result.across), faster, sure, _choice(result.decision)
 
 
 def _choice(decision: Decision | None) -> str:
@@ -87,9 +87,9 @@ def _names(axes: Sequence[str]) -> str:
 
 
 def _remarks(comparison: Comparison) -> Iterator[tuple[str, str | Text]]:
-    priced = [rival.speed_up for rival in comparison.rivals if rival.speed_up is not None]
-    if priced:
-        yield "speed-up", f"{min(priced):.3f}x over the best baseline, {median(priced):.2f}x over the median one"
+    speed_ups = [result.speed_up for result in comparison.rivals if result.speed_up is not None]
+    if speed_ups:
+        yield "speed-up", f"{min(speed_ups):.3f}x over the best baseline, {median(speed_ups):.2f}x over the median one"
     if comparison.plan.interval is not None:
         yield "measured", cell(f"{expectation(comparison.plan.interval)}, ours")
         yield (
@@ -98,7 +98,7 @@ def _remarks(comparison: Comparison) -> Iterator[tuple[str, str | Text]]:
         )
     if comparison.matched:
         yield "same plan", cell(f"the search found nothing faster than {comparison.matched}'s plan")
-    late = [rival.name for rival in comparison.rivals if not rival.complete]
+    late = [result.name for result in comparison.rivals if not result.complete]
     if late:
         way_out = "more (--time-limit, --cpu-limit, --work-limit) may find a faster plan"
         yield "cut short", cell(f"{', '.join(late)}: the limit ended its rule; {way_out}")

@@ -255,15 +255,15 @@ def recommendation_comparison(found: EmbeddingComparison) -> RenderableType:
     cost = found.plan.cost
     ours = (human_seconds(cost.step_s), human_seconds(cost.busiest_rank_s), _ms(found.torchrec_ms))
     add(table, "scaleacross", *ours, "", human_seconds(found.plan.report.seconds), "", style="bold")
-    for rival in found.rivals:
-        took = human_seconds(rival.seconds)
-        if rival.step_s is None or rival.busiest_rank_s is None or rival.speed_up is None:
-            add(table, rival.name, "–", "–", "–", "no plan", took, rival.reason, style="dim")
+    for result in found.rivals:
+        took = human_seconds(result.seconds)
+        if result.step_s is None or result.busiest_rank_s is None or result.speed_up is None:
+            add(table, result.name, "–", "–", "–", "no plan", took, result.reason, style="dim")
             continue
-        faster = f"{rival.speed_up:.2f}x faster" if rival.speed_up > 1.0005 else "a tie"
-        said = rival.rule + ("" if rival.complete else " (cut short by the limit)")
-        figures = (human_seconds(rival.step_s), human_seconds(rival.busiest_rank_s), _ms(rival.torchrec_ms))
-        add(table, rival.name, *figures, faster, took, said)
+        faster = f"{result.speed_up:.2f}x faster" if result.speed_up > 1.0005 else "a tie"
+        said = result.rule + ("" if result.complete else " (cut short by the limit)")
+        figures = (human_seconds(result.step_s), human_seconds(result.busiest_rank_s), _ms(result.torchrec_ms))
+        add(table, result.name, *figures, faster, took, said)
     facts = grid([("gap", percent(found.plan.report.gap)), ("status", STATUS_MEANING[found.plan.report.status][0])])
     return Group(section(f"{found.plan.job.name}: one cost model for all plans", table), Text(), facts)
 

@@ -184,7 +184,7 @@ def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> It
     active = [axis for axis in GRID_AXES if decision.degrees.of(axis) > 1]
     order, fill = _order(placement.axis_order, decision), placement.fill
 
-    def rival(name: str, chosen: str, differs: Callable[[PlacementDecision], bool], read: Any) -> RunnerUp:
+    def runner_up(name: str, chosen: str, differs: Callable[[PlacementDecision], bool], read: Any) -> RunnerUp:
         found = next((placed for placed in every if differs(placed)), None)
         if found is None:
             return RunnerUp(decision=name, chosen=chosen, status="none", reason="there is no other placement")
@@ -192,18 +192,18 @@ def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> It
         placed = decision.model_copy(update={"placement": other})
         return _against(won, name, chosen, read(found), with_network(problem, placed), "proved")
 
-    yield rival(
+    yield runner_up(
         "axis order", order, lambda p: _order(p.axis_order, decision) != order, lambda p: _order(p.axis_order, decision)
     )
-    yield rival("allocation", _filled(fill), lambda p: shares(p.fill) != fill, lambda p: _filled(shares(p.fill)))
+    yield runner_up("allocation", _filled(fill), lambda p: shares(p.fill) != fill, lambda p: _filled(shares(p.fill)))
     for axis in active:
 
         def reach(placed: PlacementDecision, axis: Any = axis) -> str:
             stride = strides(decision.degrees, placed.axis_order)[axis]
             return LINK_LEVELS[int(placer.on(placed.fill).shape(decision.degrees.of(axis), stride).span)]
 
-        level = str(won.placement.spans.get(axis, "–"))
-        yield rival(f"outermost level of {axis}", level, lambda p, level=level, reach=reach: reach(p) != level, reach)  # type: ignore[misc]
+        level, name = str(won.placement.spans.get(axis, "–")), f"outermost level of {axis}"
+        yield runner_up(name, level, lambda p, level=level, reach=reach: reach(p) != level, reach)  # type: ignore[misc]
 
 
 def _pool_of(problem: Problem, placement: Placement) -> AcceleratorPool:

@@ -12,7 +12,7 @@ from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.step_errors import StepInterval
 
 
-class Rival(Spec):
+class BaselineResult(Spec):
     """One baseline: its decision and step time, or the reason why it has none."""
 
     name: str
@@ -44,7 +44,7 @@ class Comparison(Spec):
     plan: Plan
     across: tuple[Axis, ...] = Field(description="axes of our plan that cross buildings or regions")
     tie_tolerance: float = Field(ge=0, description="relative difference of step times that counts as a tie")
-    rivals: tuple[Rival, ...]
+    rivals: tuple[BaselineResult, ...]
     matched: str | None = Field(
         default=None, description="baseline whose decision our plan is: the search found nothing faster than it"
     )

@@ -313,7 +313,7 @@ class RecommendationPlan(Spec):
         return {**data, "decision": {**data["decision"], "tables": filled}}
 
 
-class EmbeddingRival(Spec):
+class EmbeddingBaselineResult(Spec):
     """Result of one baseline for the job, under the same cost model."""
 
     name: Name
@@ -332,7 +332,7 @@ class EmbeddingComparison(Spec):
 
     plan: RecommendationPlan
     torchrec_ms: float | None = Field(default=None, description="our plan's score by TorchRec's estimator")
-    rivals: tuple[EmbeddingRival, ...]
+    rivals: tuple[EmbeddingBaselineResult, ...]
 
 
 class BusyTable(Spec):

@@ -90,16 +90,16 @@ class Contest:
     refused: dict[str, str]
 
 
-def contest_of(known: Calibrated, rivals: Sequence[str] | None) -> Contest:
+def contest_of(known: Calibrated, baselines: Sequence[str] | None) -> Contest:
     """Return our plan and those of the baselines named; None: of all baselines that there are.
 
     Raises:
         InputError: a baseline that is named does not exist, or has no plan that the testbed trains.
     """
     found = api.compare(known.job, gap_tolerance=GAP_TOLERANCE)
-    by_name = {rival.name: rival for rival in found.rivals}
+    by_name = {result.name: result for result in found.rivals}
     plans, refused = {OURS: found.plan}, {}
-    for name in sorted(by_name) if rivals is None else rivals:
+    for name in sorted(by_name) if baselines is None else baselines:
         if name not in by_name:
             raise InputError(f"no baseline '{name}': choose from {', '.join(sorted(by_name))}")
         decision = by_name[name].decision
@@ -107,7 +107,7 @@ def contest_of(known: Calibrated, rivals: Sequence[str] | None) -> Contest:
         reason = by_name[name].reason if plan is None else why_untrainable(launch_config(plan))
         if plan is not None and reason is None:
             plans[name] = plan
-        elif rivals is None:
+        elif baselines is None:
             refused[name] = reason or "no plan"
         else:
             raise InputError(f"{name} has no plan for {known.job.name} to train: {reason}")

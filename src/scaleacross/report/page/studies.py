@@ -27,13 +27,13 @@ OBJECTIVES = {"step_time": "step time, s"}
 def baselines(comparison: Comparison) -> Chart:
     """Return the step times of our plan and of every baseline that has a plan."""
     rows: list[dict[str, Any]] = [{"plan": "scaleacross", "seconds": comparison.plan.cost.step_s, "why": ""}]
-    for rival in comparison.rivals:
-        if rival.step_s is not None:
-            cut = "" if rival.complete else " (cut short by the limit)"
-            rows.append({"plan": rival.name, "seconds": rival.step_s, "why": f"{rival.title}{cut}"})
+    for result in comparison.rivals:
+        if result.step_s is not None:
+            cut = "" if result.complete else " (cut short by the limit)"
+            rows.append({"plan": result.name, "seconds": result.step_s, "why": f"{result.title}{cut}"})
     for row in rows:
         row["said"] = f"{human_seconds(row['seconds'])}, {row['seconds'] / comparison.plan.cost.step_s:.2f}x"
-    without = [rival.name for rival in comparison.rivals if rival.step_s is None]
+    without = [result.name for result in comparison.rivals if result.step_s is None]
     note = "Step time of every plan under one cost model." + (f" No plan: {', '.join(without)}." if without else "")
     table = [*rows, *({"plan": one.name, "why": one.reason} for one in comparison.rivals if one.step_s is None)]
     return Chart(
