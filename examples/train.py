@@ -7,7 +7,7 @@ Everything below is plain PyTorch: ``torch.distributed.pipelining`` for the stag
 the launch file adds is which rank is where. Run it with ``--backend gloo`` to see the same losses without the runtime. Where
 torch sees GPUs each process takes one, and the schedules run over NCCL's send and receive.
 
-It trains as the plan is priced: products, gathered parameters and pipeline messages in bf16 over masters in fp32, gradients in
+It trains as the plan is modelled: products, gathered parameters and pipeline messages in bf16 over masters in fp32, gradients in
 ``optimizer.reduce_bytes``, reduced and gathered as often as the shard level says, layers computed again where the plan says so.
 What it cannot run so, it refuses.
 """
