@@ -15,6 +15,7 @@ from scaleacross.validation.step_errors import SourcesLeftOut, drift, sources_le
 
 FOLDER = Path(os.environ.get("SCALEACROSS_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 FILE = FOLDER / "measured_runs.csv"
+OUTSIDE = Path(__file__).parents[2] / "benchmarks" / "outside_runs.csv"
 
 pytestmark = pytest.mark.skipif(
     not FILE.is_file(), reason=f"no {FILE.name}: set SCALEACROSS_DATA to the folder that holds it"
@@ -104,8 +105,8 @@ def test_step_times_do_not_drift_with_scale(rows: Apart) -> None:
 
 
 @pytest.mark.slow
-def test_the_shipped_constants_are_those_of_the_file(rows: Apart) -> None:
-    fitted = step_errors(rows, "the file")
+def test_the_shipped_constants_are_those_of_both_files(validation: Validation) -> None:
+    fitted = step_errors(apart(validation, validate_runs(read_runs(OUTSIDE))), "both files")
     assert fitted.seen == shipped().seen
     for name in ("low_log", "high_log", "drift_per_doubling", "calibrated_fraction"):
         assert getattr(fitted, name) == pytest.approx(getattr(shipped(), name), rel=0.05), name
