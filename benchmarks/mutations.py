@@ -49,7 +49,7 @@ _BYTES = "cost_models/test_traffic.py cost_models/test_overlap.py"
 _PIPELINE = "cost_models/test_pipeline.py cost_models/test_pipeline_exact.py"
 _MEMORY = "test_counted_memory.py cost_models/test_memory.py"
 _ENGINE = "simulation/test_engine.py"
-_REPLAY = "simulation/test_two_buildings.py simulation/test_replay.py simulation/test_price_agrees.py"
+_REPLAY = "simulation/test_two_buildings.py simulation/test_step_run.py simulation/test_price_agrees.py"
 _VERIFICATION = "test_verification.py test_verify_command.py"
 
 # fmt: off

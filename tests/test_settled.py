@@ -30,7 +30,7 @@ def test_a_faster_alternative_takes_the_plans_place(is_late: bool, monkeypatch: 
     state = search(problem_of(job), time_limit_s=600)
     assert state.best is not None
     best, slow = state.best, decision_of(state.best)
-    state.pool[:] = [best]
+    state.remembered[:] = [best]
     asked: list[Decision] = []
 
     def stretched(problem: Problem, decision: Decision, seed: int = 0) -> Networked:
@@ -62,7 +62,7 @@ def test_a_best_whose_network_is_slow_gives_way_after_the_limit(
         search(problem_of(plain_job(2, degrees={"tp": tp, "cp": 1}, **kinds)), time_limit_s=600) for tp in (1, 2)
     )
     assert state.best is not None and other.best is not None
-    state.pool[:] = [state.best, other.best]
+    state.remembered[:] = [state.best, other.best]
     best, slow = state.best, decision_of(state.best)
 
     def stretched(problem: Problem, decision: Decision, seed: int = 0) -> Networked:

@@ -297,7 +297,7 @@ def test_a_group_of_one_has_no_span() -> None:
 
 
 def test_an_axis_that_does_not_tile_is_refused() -> None:
-    with pytest.raises(ValueError, match="degree 3 with stride 1 does not tile 8 positions"):
+    with pytest.raises(ValueError, match="degree 3 with stride 1 does not tile 8 global ranks"):
         exact_shape(3, 1, build_levels(flat(2, 4), fill(("b0", 4), ("b1", 4))))
 
 
