@@ -56,7 +56,7 @@ def test_a_faster_alternative_takes_the_plans_place(is_late: bool, monkeypatch: 
 def test_a_best_whose_network_is_slow_gives_way_after_the_limit(
     is_stopped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit ended the search: the next best of its pool may still have a network, unless somebody stops."""
+    """The limit ended the search: the next best that it remembers may still have a network, unless somebody stops."""
     kinds = {"schedules": "1F1B", "recompute": "none", "num_accelerators": 8}
     state, other = (
         search(problem_of(plain_job(2, degrees={"tp": tp, "cp": 1}, **kinds)), time_limit_s=600) for tp in (1, 2)

@@ -51,7 +51,7 @@ MAX_BUILDINGS: Final = 10
 
 @dataclass(frozen=True)
 class Crossing(Bounder):
-    """Pricing in which only links between buildings take time.
+    """Bounder in which only inter-building links take time.
 
     Attributes:
         held: accelerators of every set of buildings, ascending, (sets,).

@@ -21,7 +21,7 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 
 class EqualRanks(Bounder):
-    """Pricing of equal layers and batches on a mixed pool, as baselines plan.
+    """Bounder of equal layers and batches on a mixed pool, as baselines plan.
 
     Memory and estimates are those of ranks that all have the slowest type. Bounds are those of ``MixedBounder``,
     because the step of such ranks is no bound: of two stages the longer one may lie in a building of faster

@@ -38,7 +38,7 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 @dataclass(frozen=True)
 class FixedPlacement(Bounder):
-    """Pricing on the devices of one allocation, all used by every candidate (else ``exact_shape`` raises ValueError).
+    """Bounds on the devices of one allocation, all used by every candidate (else ``exact_shape`` raises ValueError).
 
     ``order_bounds_s`` bounds the communication of candidates on many orders.
     """

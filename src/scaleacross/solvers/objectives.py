@@ -195,7 +195,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class GoalBounder(Bounder):
-    """Pricing whose bounds are scores of a goal; ``free_s`` stays the placement-free part of the step time.
+    """Bounder whose bounds are scores of a goal; ``free_s`` stays the placement-free part of the step time.
 
     ``times`` has the bounds on step time and memory.
     """

@@ -24,10 +24,10 @@ from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 MAX_ACTIONS = 4_000_000  # actions timed one by one at most, a few seconds
 _DIRECT_ACTIONS = 60_000  # up to here timing all of them is quicker than looking for a steady state
 _REMEMBERED = 48  # compiled schedules of up to _DIRECT_ACTIONS: a search times the same one with many delays
-_LARGE_ACTIONS = (
-    500_000  # up to here the last _LARGE_REMEMBERED larger ones, of about 200 bytes per action: compiling one takes
-)
-_LARGE_REMEMBERED = 3  # ten times as long as timing it, and a plan that is found is priced again and again
+# larger schedules, of about 200 bytes per action, are remembered up to this size: compiling one takes ten times as long
+# as timing it, and a plan that is found is timed again and again
+_LARGE_ACTIONS = 500_000
+_LARGE_REMEMBERED = 3
 _RELATIVE_TOLERANCE = 1e-12  # of the total: starts that differ by less are equal
 _MIN_WINDOW = 8  # actions per rank; any action waits only for actions of the last 4 positions
 
