@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +11,17 @@ import pytest
 
 from cases import each
 from instances import moe, plain_job, plain_topology, plain_trunk
-from scaleacross.cost_models.candidates import concatenate
+from scaleacross.catalogue import load_job, quick_job
+from scaleacross.catalogue.quick_start import Start
+from scaleacross.cost_models.candidates import candidate_of, concatenate
 from scaleacross.solvers.every_placement import EveryPlacement, balanced, placer_on
 from scaleacross.solvers.mixed_memory import layers_that_fit
+from scaleacross.solvers.mixed_pools import bounder_on
 from scaleacross.solvers.pools import pools
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.plan import Decision, PipelineChoice
 from scaleacross.workloads.problem import problem_of
 
 CANDIDATES, PLACES = 24, 2
@@ -49,10 +55,28 @@ def passing_job(seed: int) -> Job:
     return Job.model_validate(data)
 
 
+def expert_job(seed: int) -> Job:
+    """The same pools with experts that weigh more than their tokens: what they gather decides most steps."""
+    rng, data = random.Random(f"experts {seed}"), passing_job(seed).model_dump(mode="json", exclude_unset=True)
+    dense = {"num_dense_layers": rng.choice([1, 3]), "dense_intermediate_size": rng.choice([64, 12000])}
+    size = rng.choice([1024, 8192, 32768])
+    data["workload"] = moe(num_layers=rng.choice([6, 9, 12]), expert_intermediate_size=size, **rng.choice([{}, dense]))
+    for building in data["topology"]["regions"][0]["buildings"]:
+        building["accelerator"]["memory_bytes"] = 64_000 * 2**20
+    changed = {
+        "sequence_length": rng.choice([128, 512]),
+        "degrees": {"tp": [1, 2], "cp": [1, 2], "ep": [1, 2, 4]},
+        "expert_folding": ["none", "tp_cp"],
+        "shard": ["parameters", "gradients", "parameters_once"],
+    }
+    return Job.model_validate(data | changed)
+
+
 @pytest.mark.heavy
+@pytest.mark.parametrize("make", [passing_job, expert_job])
 @each("seed", QUICK[::2], range(24), size=4)
-def test_no_bound_is_above_an_exact_step(seed: int) -> None:
-    problem, rng = problem_of(passing_job(seed)), np.random.default_rng(seed)
+def test_no_bound_is_above_an_exact_step(make: Callable[[int], Job], seed: int) -> None:
+    problem, rng = problem_of(make(seed)), np.random.default_rng(seed)
     pool = pools(problem.topology)[0]
     placer = placer_on(pool, problem.job, problem.profile)
     assert isinstance(placer, EveryPlacement)
@@ -74,6 +98,25 @@ def test_no_bound_is_above_an_exact_step(seed: int) -> None:
                 assert max(above.values()) <= 1, (above, decision)
                 compared += 1
     assert compared > 0 or seed not in QUICK
+
+
+def test_the_bound_knows_what_experts_gather() -> None:
+    """DeepSeek-V3 with sharded parameters: a rank gathers its experts twice per micro-batch, whatever its type."""
+    start = Start(
+        model="deepseek-v3", gpus="h100:2048,b200:1024", trunk="16x400G", km=30, tokens="16M", sequence="4096"
+    )
+    problem = problem_of(load_job(quick_job(start)))
+    pool = next(one for one in pools(problem.topology) if len(one.accelerators) == 2)
+    degrees = Degrees(pp=3, dp_shard=1024, ep=8)
+    pipeline = PipelineChoice(schedule="Interleaved1F1B", num_chunks=2, micro_batch_sequences=1)
+    decision = Decision(degrees=degrees, pipeline=pipeline, recompute="selective", shard="parameters")
+    candidates = candidate_of(decision, problem.job.global_batch_sequences)
+    whole = sum(layer.num_expert_parameters * count for layer, count in problem.profile.blocks)
+    on_a_rank = whole / degrees.pp / degrees.ep
+    gathered = 2 * int(candidates.num_micro_batches[0]) * on_a_rank * problem.job.gathered_bytes
+    nic_bytes_per_s = 50e9  # 400 Gbit/s: an adapter of either type
+    bound_s = bounder_on(pool, problem.job, problem.profile).coarse(candidates).bound_s[0]
+    assert bound_s >= gathered / nic_bytes_per_s * 0.9  # members on the same host gather over NVLink
 
 
 @each("seed", (0, 1), range(24), size=4, heavy=(2, 3))

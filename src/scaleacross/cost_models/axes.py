@@ -82,6 +82,7 @@ class Terms:
         far: whether gradients cross buildings; None where that is not known.
         apart_s: gradients of each communicator where one group has the inter-building links to itself
             (``trunks_apart_s``), each (2, ..., n).
+        of_experts_s: as the sum of ``traffic_s``, on the rank with most expert parameters (``mixed_passes``).
     """
 
     serial_s: dict[str, Floats]
@@ -91,6 +92,7 @@ class Terms:
     early_s: Floats | float = 0.0
     apart_s: tuple[Floats, ...] = ()
     passed_s: Floats | float = 0.0
+    of_experts_s: Floats | None = None
 
     @cached_property
     def window_s(self) -> Floats:
@@ -107,6 +109,7 @@ class Terms:
             self.early_s if isinstance(self.early_s, float) else self.early_s[rows],
             tuple(part[:, rows] for part in self.apart_s),
             self.passed_s if isinstance(self.passed_s, float) else self.passed_s[rows],
+            None if self.of_experts_s is None else self.of_experts_s[:, rows],
         )
 
     @property
@@ -303,8 +306,12 @@ def waiting(volumes: Volumes, terms: Terms) -> Terms:
             serial["dp"] = serial.get("dp", np.zeros(whole.shape[1:])) + often * whole[row] * ~kept[row]
     # traffic has three blocks of window rows: seconds of calls, busy ones, and those without multiprocessors
     rows = np.tile(kept, (3, 1))
-    traffic = tuple(part * rows.reshape(len(rows), *(1,) * (part.ndim - 2), -1) for part in terms.traffic_s)
-    return replace(terms, serial_s=serial, traffic_s=traffic)
+
+    def in_windows(traffic: Floats) -> Floats:
+        return np.asarray(traffic * rows.reshape(len(rows), *(1,) * (traffic.ndim - 2), -1))
+
+    of_experts = None if terms.of_experts_s is None else in_windows(terms.of_experts_s)
+    return replace(terms, serial_s=serial, traffic_s=tuple(map(in_windows, terms.traffic_s)), of_experts_s=of_experts)
 
 
 def _gather_and_scatter(group: Group, size_bytes: Floats, gathered: str, scattered: str) -> tuple[Timed, Timed]:

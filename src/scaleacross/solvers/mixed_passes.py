@@ -7,11 +7,14 @@ Symbols       as in ``mixed_pools``; i  replica class with m_i micro-batches (so
               smallest layer's bytes: no call takes less than one of fewer bytes, nor less per byte than one of more.
               max(Σ (P + W), Σ g) is no less than either sum. So the bound of ``mixed_pools`` on m·T holds with the
               seconds of a type's layers replaced by the longer of both.
-2 filled      The fullest rank is busy for m·t or more.
-3 first piece The first layer of a pass is gathered before it runs, the last one's gradients are scattered after it has
-              run: λ of every micro-batch, beyond all that is computed. Every replica has m⁻ micro-batches or more, so
-              step ≥ (the bound without it) + m⁻·λ; one of these may overlap with gradients, which are counted there. Of
-              m·T alone: Σ f·m_i·(P + W + λ), f ≥ φ, gives step ≥ m·(T + λ·φ·G/Σ f) for G groups.
+2 filled      The fullest rank is busy for m·t or more. So is, with its own t, the rank of a replica with most expert
+              parameters. It has the mean of all ranks or more of these, and the dense parameters of as many layers.
+              Links that all groups share carry the mean rank's calls in m⁻ micro-batches or more
+3 first piece The first layer of a chunk is gathered before its pass, the last one's gradients are scattered after it: λ
+              of every micro-batch on all v chunks of a rank, beyond all that is computed. Every replica has m⁻
+              micro-batches or more, so step ≥ (the bound without it) + m⁻·λ; one of these may overlap with gradients,
+              which are counted there. Of m·T alone: Σ f·m_i·(P + W + λ), f ≥ φ, gives step ≥ m·(T + λ·φ·G/Σ f) for G
+              groups.
 4 path        Where the backward is whole, every micro-batch passes all layers of the model forward, then backward, and the
               messages between all stages twice; no layer is faster than on its fastest type.
 5 trunk       A pipeline with ranks in two buildings sends, in either direction, a message or more for every micro-batch
@@ -23,7 +26,7 @@ Symbols       as in ``mixed_pools``; i  replica class with m_i micro-batches (so
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -36,8 +39,9 @@ from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.messages import Boundary
-from scaleacross.cost_models.overlap import EVERY_PASS
+from scaleacross.cost_models.overlap import BUSY, CALLS, EVERY_PASS
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, folded
+from scaleacross.cost_models.sharding import pass_gathers, reduced_every_pass
 from scaleacross.cost_models.stages import block_counts
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.solvers.pools import AcceleratorPool
@@ -97,6 +101,33 @@ def prefix_share(candidates: Candidates, times: Sequence[StackedTimes], seconds:
     return np.where(among(candidates.schedule, ("DualPipe",)), 0.0, least)
 
 
+def of_most_experts(volumes: Volumes, held: Held) -> Volumes | None:
+    """Return ``volumes`` with the least parameters of the rank that has most expert parameters (bound 2).
+
+    None where nothing travels in every micro-batch, or without experts.
+
+    Args:
+        held: parameters of a layer of each block type, (block types, n).
+    """
+    candidates, experts = volumes.candidates, held.expert
+    travels = (pass_gathers(candidates) > 0) | reduced_every_pass(candidates)
+    if not (experts.any() and travels.any()):
+        return None
+    mean = np.array(block_counts(volumes.profile)) @ experts / candidates.pp
+    beside = np.where(experts > 0, held.dense / np.where(experts > 0, experts, 1.0), np.inf).min(axis=0)
+    return replace(volumes, work=replace(volumes.work, dense_parameters=beside * mean, expert_parameters=mean))
+
+
+def least_chunks(candidates: Candidates, num_layers: int) -> Ints:
+    """Return the least number of a rank's chunks that hold layers, (n,).
+
+    With more virtual stages than layers, an end of the model may have a virtual stage of its own. Where stages form a V,
+    one rank may hold both ends.
+    """
+    alone = candidates.pp * candidates.num_chunks > num_layers
+    return np.asarray(candidates.num_chunks - alone * (1 + folded(candidates.schedule)))
+
+
 @dataclass(frozen=True)
 class ShardedPasses:
     """Bounds 1 to 3 of the module docstring, for parameters or gradients that travel in every micro-batch.
@@ -105,6 +136,7 @@ class ShardedPasses:
         times: of layers, on every accelerator type.
         waits_s: tp, cp and ep waits of a layer of each block type and both ends, (types, block types + 2, n).
         traffic_s: of ``volumes``, (windows, n): a call with the least dense parameters of the fullest rank.
+        of_experts_s: of ``of_most_experts``, (TRAFFIC_ROWS, n); 0 without experts.
         held: parameters of a layer of each block type, (block types, n), and of both ends, (1, n).
         speed: Σ f of all groups.
     """
@@ -113,6 +145,7 @@ class ShardedPasses:
     times: Sequence[StackedTimes]
     waits_s: Floats
     traffic_s: Floats
+    of_experts_s: Floats
     held: tuple[Held, Held]
     speed: Speed
 
@@ -127,7 +160,9 @@ class ShardedPasses:
         m, piece = candidates.num_micro_batches, self._first_piece_s
         groups = slowest * candidates.pp * candidates.dp / speed
         pieced = np.maximum(others_s + (fewest - 1) * piece, m * (pace + piece * groups))
-        return np.maximum(np.maximum(pieced, m * self._travel_s), m * self._pace(sent=True)[0])
+        filled = np.maximum(m * np.maximum(self._travel_s, self._experts_travel_s), m * self._pace(sent=True)[0])
+        shared = fewest * self.of_experts_s[BUSY][EVERY_PASS].sum(axis=0)
+        return np.maximum(np.maximum(pieced, filled), shared)
 
     def _pace(self, *, sent: bool) -> tuple[Floats, Floats, Floats]:
         """Return T of ``mixed_pools``, Σ f and φ, (n,) each, of layers that compute.
@@ -153,7 +188,11 @@ class ShardedPasses:
     @property
     def _first_piece_s(self) -> Floats:
         """λ of the module docstring, s, (n,)."""
-        return np.asarray(self._piece * self.traffic_s[EVERY_PASS].sum(axis=0))
+        chunks = least_chunks(self.volumes.candidates, self.volumes.profile.num_layers)
+        dense = self._piece * self.traffic_s[EVERY_PASS].sum(axis=0)
+        return np.asarray(
+            chunks * np.maximum(dense, self._piece_of_experts * self.of_experts_s[CALLS][EVERY_PASS].sum(axis=0))
+        )
 
     @property
     def _piece(self) -> Floats:
@@ -161,9 +200,26 @@ class ShardedPasses:
         smallest = self.held[0].dense.min(axis=0)
         return np.asarray(smallest / np.maximum(self.volumes.work.dense_parameters, smallest))
 
+    @property
+    def _piece_of_experts(self) -> Floats:
+        """Least share of ``of_experts_s`` that the calls of a layer take, (n,); 0 where a layer has no experts."""
+        most = of_most_experts(self.volumes, self.held[0])
+        if most is None:
+            return np.zeros(len(self.volumes.candidates))
+        dense, expert = most.work.dense_parameters, most.work.expert_parameters
+        share = np.minimum(self.held[0].dense / dense, self.held[0].expert / expert).min(axis=0)
+        return np.asarray(np.minimum(1.0, share))
+
     @cached_property
     def _travel_s(self) -> Floats:
         """t of the module docstring, s, (n,)."""
-        return Travel.of(self.volumes.candidates, bool(self.volumes.profile.num_experts)).least_s(
-            *self.traffic_s[EVERY_PASS]
-        )
+        return self._travel.least_s(*self.traffic_s[EVERY_PASS])
+
+    @property
+    def _experts_travel_s(self) -> Floats:
+        """t of the rank with most expert parameters, s, (n,)."""
+        return self._travel.least_s(*self.of_experts_s[CALLS][EVERY_PASS])
+
+    @property
+    def _travel(self) -> Travel:
+        return Travel.of(self.volumes.candidates, bool(self.volumes.profile.num_experts))

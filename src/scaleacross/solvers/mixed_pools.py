@@ -30,7 +30,6 @@ from scaleacross.cost_models.axes import Terms, waiting, waits_of
 from scaleacross.cost_models.buckets import least_bucket_share
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints, stride_behind
 from scaleacross.cost_models.columns import column_names
-from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.early_gradients import before_gradients
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds, times_by_type
 from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
@@ -44,18 +43,25 @@ from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.cost_models.stages import RankClasses, block_counts
 from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
 from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.window_traffic import SHARDED, window_s
 from scaleacross.cost_models.work import Work
-from scaleacross.schedules.pipeline import legal_micro_batches
 from scaleacross.solvers.arcs import axes_of_several, by_orders, sets_before
 from scaleacross.solvers.bounded import Bounded
 from scaleacross.solvers.candidates import ORDER_BLOCK, Bounder
 from scaleacross.solvers.mixed_estimates import like_the_slowest, share_left
 from scaleacross.solvers.mixed_memory import by_pipeline, layers_that_fit
-from scaleacross.solvers.mixed_passes import ShardedPasses, path_s, prefix_share, trunk_messages_s
+from scaleacross.solvers.mixed_passes import (
+    ShardedPasses,
+    least_chunks,
+    of_most_experts,
+    path_s,
+    prefix_share,
+    trunk_messages_s,
+)
 from scaleacross.solvers.pools import AcceleratorPool
+from scaleacross.solvers.share_batch import fewest_micro_batches
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import SCHEDULE_NAMES, GridAxis
-from scaleacross.targets import needs_equal_batches
+from scaleacross.spec.parallelism import GridAxis
 from scaleacross.workloads.layer_profile import ModelProfile
 
 
@@ -159,7 +165,7 @@ class MixedBounder(Bounder):
             block[:] = self._bound_s(some, [each.take(rows) for each in times], placed).reshape(block.shape)
         if "pp" in orders[0]:
             strides = np.stack([stride_behind(candidates, order[: order.index("pp")]) for order in orders])
-            sent = trunk_messages_s(self.pool, self.links, volumes, strides, _fewest(self.job, candidates))
+            sent = trunk_messages_s(self.pool, self.links, volumes, strides, fewest_micro_batches(self.job, candidates))
             np.maximum(out, sent, out=out)
         return out + (work.optimizer_s - placement_free_s(self.volumes(candidates, work)))
 
@@ -233,7 +239,10 @@ class MixedBounder(Bounder):
         serial, passed = (np.stack([getattr(one, of) for one in waits], axis=-1) for of in ("waited_s", "passed_s"))
         window, apart = self._carried_s(axis, volumes, stride, coarse)
         apart_s = () if apart is None else (apart,)
-        return waiting(volumes, Terms({name: serial}, (window,), apart_s=apart_s, passed_s=passed))
+        full = of_most_experts(volumes, self._held(volumes.candidates)[0]) if axis in SHARDED else None
+        experts = None if full is None else window_s(axis, full, *self._carrying(axis, full, stride, coarse))
+        terms = Terms({name: serial}, (window,), apart_s=apart_s, passed_s=passed, of_experts_s=experts)
+        return waiting(volumes, terms)
 
     def _coarse_terms(self, volumes: Volumes, axes: Sequence[GridAxis]) -> list[Terms]:
         """Return the terms of the ``axes`` that have several ranks, each as if it were the innermost axis."""
@@ -245,7 +254,7 @@ class MixedBounder(Bounder):
         candidates, work = volumes.candidates, volumes.work
         computation = self._computation_s(candidates, times, terms)
         traffic = sum((term.window_s for term in terms), start=np.zeros((TRAFFIC_ROWS, len(candidates))))
-        early, fewest = self.early(volumes), _fewest(self.job, candidates)
+        early, fewest = self.early(volumes), fewest_micro_batches(self.job, candidates)
         if early is not None:
             apart = (part for term in terms for part in term.apart_s)
             traffic = early.alone(traffic, sum(apart, start=np.zeros((2, len(candidates)))))
@@ -281,8 +290,10 @@ class MixedBounder(Bounder):
     def _sharded(self, volumes: Volumes, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> ShardedPasses:
         candidates = volumes.candidates
         waits = self._waits_s(candidates, terms)
-        traffic = sum((term.window_s for term in terms), start=np.zeros((TRAFFIC_ROWS, len(candidates))))[CALLS]
-        return ShardedPasses(volumes, times, waits, traffic, self._held(candidates), self._speed)
+        nothing = np.zeros((TRAFFIC_ROWS, len(candidates)))
+        traffic = sum((term.window_s for term in terms), start=nothing)[CALLS]
+        experts = sum((term.of_experts_s for term in terms if term.of_experts_s is not None), start=nothing)
+        return ShardedPasses(volumes, times, waits, traffic, experts, self._held(candidates), self._speed)
 
     def _path_s(self, volumes: Volumes, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
         """Return bound 4 of ``mixed_passes``, s, (n,)."""
@@ -305,7 +316,7 @@ class MixedBounder(Bounder):
         whole = counts @ least + (share[:, None] * ends).min(axis=0).sum(axis=0)
         once = counts @ least + ends.min(axis=0).sum(axis=0)
         pp, m, phi = candidates.pp, candidates.num_micro_batches, share.min(axis=0)
-        fewest = _fewest(self.job, candidates)
+        fewest = fewest_micro_batches(self.job, candidates)
         by_shares = np.where(candidates.rerun_open, 0.0, candidates.dp * whole / self._speed(candidates, share))
         pace = np.maximum(by_shares, once / pp)
         before = prefix_share(candidates, times, seconds)
@@ -317,9 +328,7 @@ class MixedBounder(Bounder):
             fill_past_once_s(candidates.schedule, pp, enough, once, pace),
         )
         filled = np.where(candidates.rerun_open, m * pace, np.maximum(m * pace + fill, any_order))
-        # with more virtual stages than layers, an end of the model may have a virtual stage of its own
-        alone = pp * candidates.num_chunks > self.profile.num_layers
-        held = candidates.num_chunks - alone * (1 + _folded(candidates))
+        held = least_chunks(candidates, self.profile.num_layers)
         return np.maximum(filled, fewest * held * layers.min(axis=1).max(axis=0))
 
     def _in_any_order_s(
@@ -379,20 +388,6 @@ class MixedBounder(Bounder):
 def of_one_type(bounder: Bounder) -> Bounder:
     """Return bounds on the same pool for ranks of one type: its own, or the slowest of several."""
     return Bounder(**{each.name: getattr(bounder, each.name) for each in fields(Bounder)})
-
-
-def _fewest(job: Job, candidates: Candidates) -> Ints:
-    """Return the fewest micro-batches of a replica under any split of the batch that its schedule runs (R7), (n,)."""
-    if needs_equal_batches(job):
-        return candidates.num_micro_batches
-    least = np.ones(len(candidates), dtype=np.int64)
-    shapes = distinct(candidates.schedule, candidates.pp, candidates.num_chunks, candidates.num_micro_batches)
-    for kind, row in enumerate(shapes.first):
-        pp, v, m = (int(column[row]) for column in (candidates.pp, candidates.num_chunks, candidates.num_micro_batches))
-        if pp > 1:
-            name = SCHEDULE_NAMES[int(candidates.schedule[row])]
-            least[shapes.code == kind] = legal_micro_batches(name, pp, v, m)[0]
-    return least
 
 
 def _folded(candidates: Candidates) -> Ints:

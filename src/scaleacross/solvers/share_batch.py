@@ -22,7 +22,12 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import Ints
+from scaleacross.cost_models.candidates import Candidates, Ints
+from scaleacross.cost_models.distinct import distinct
+from scaleacross.schedules.pipeline import legal_micro_batches
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import SCHEDULE_NAMES
+from scaleacross.targets import needs_equal_batches
 
 SAME: Final = 1e-9
 """Relative difference up to which two times are equal."""
@@ -114,3 +119,17 @@ def _most_for_the_slowest(
         )
         left -= chosen[c] * replicas[index]
     return tuple(chosen)
+
+
+def fewest_micro_batches(job: Job, candidates: Candidates) -> Ints:
+    """Return the fewest micro-batches of a replica under any split of the batch that its schedule runs (R7), (n,)."""
+    if needs_equal_batches(job):
+        return candidates.num_micro_batches
+    least = np.ones(len(candidates), dtype=np.int64)
+    shapes = distinct(candidates.schedule, candidates.pp, candidates.num_chunks, candidates.num_micro_batches)
+    for kind, row in enumerate(shapes.first):
+        pp, v, m = (int(column[row]) for column in (candidates.pp, candidates.num_chunks, candidates.num_micro_batches))
+        if pp > 1:
+            name = SCHEDULE_NAMES[int(candidates.schedule[row])]
+            least[shapes.code == kind] = legal_micro_batches(name, pp, v, m)[0]
+    return least
