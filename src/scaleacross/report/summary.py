@@ -119,7 +119,7 @@ def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
         ("bottleneck", _bottleneck(found.bottlenecks, plan.estimated.step_s)),
         *_next_best(plan),
         *(("settings", note.removeprefix(OF_SETTINGS)) for note in plan.report.notes if note.startswith(OF_SETTINGS)),
-        ("proof", proof_words(plan.report)),
+        ("proof", proof_words(plan.report, plan.simulated_s)),
         *([("referee", refereed(plan.report.finalists, plan.report.bound_s))] if plan.report.finalists else []),
         *([("cost", _cost(found.money) + _unpaid(plan))] if found.money else []),
         *([("energy", _cost(found.energy))] if found.energy else []),
@@ -266,8 +266,8 @@ def _next_best(plan: Plan) -> Iterator[tuple[str, str]]:
         yield label, f"{'−' if lost < 0 else '+'}{human_seconds(abs(lost))} with {best.label}: {best.reason}"
 
 
-def proof_words(report: SolveReport) -> str:
-    """Describe status, bound and gap in a sentence."""
+def proof_words(report: SolveReport, simulated_s: float | None = None) -> str:
+    """Describe status, bound and gap in a sentence, and how far the simulated step is from the bound."""
     words = STATUS_WORDS[report.status]
     if report.status == "evaluated":
         return words
@@ -280,11 +280,19 @@ def proof_words(report: SolveReport) -> str:
     if value is None:
         estimate, bound = human_seconds(report.objective_s), human_seconds(report.bound_s)
         if report.bound_s == report.objective_s:
-            return f"{words}; estimate and bound {bound}"
-        return f"{words}; estimate {estimate}, bound {bound}, gap {percent(report.gap)}"
+            return f"{words}; estimate and bound {bound}{_from_bound(report.bound_s, simulated_s)}"
+        gap = percent(report.gap)
+        return f"{words}; estimate {estimate}, bound {bound}, gap {gap}{_from_bound(report.bound_s, simulated_s)}"
     return (
         f"{words}; estimate {large(value.value)} {value.name}, at most {large(value.bound)} (gap {percent(report.gap)})"
     )
+
+
+def _from_bound(bound_s: float, simulated_s: float | None) -> str:
+    if simulated_s is None:
+        return ""
+    more = simulated_s / bound_s - 1
+    return f"; the simulated step is {percent(abs(more))} {'below' if more < 0 else 'above'} the bound"
 
 
 def _unpaid(plan: Plan) -> str:
