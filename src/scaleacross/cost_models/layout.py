@@ -87,12 +87,12 @@ def _cells(size: int, pp: Axis, dp_shard: Axis, dp_replicate: Axis) -> tuple[Int
 
 def _codes(touched: Bools) -> Ints:
     """One number for every distinct set of buildings, (buildings, n) -> (n,)."""
-    code = np.zeros(touched.shape[1], dtype=np.int64)
+    code: Ints = np.zeros(touched.shape[1], dtype=np.int64)
     for start in range(0, len(touched), CODED):
         some = touched[start : start + CODED]
+        bits = (some << np.arange(len(some), dtype=np.int64)[:, None]).sum(axis=0)
         # renumbering leaves room for the bits of the next buildings
-        code = np.unique(code, return_inverse=True)[1] << CODED
-        code += (some << np.arange(len(some), dtype=np.int64)[:, None]).sum(axis=0)
+        code = bits if start == 0 else (np.unique(code, return_inverse=True)[1] << CODED) + bits
     return code
 
 

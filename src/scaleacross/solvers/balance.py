@@ -86,6 +86,7 @@ class Balancer:
     timed: TimedLayers
     _fastest: dict[tuple[frozenset[str], ...], Split | None] = field(init=False, default_factory=dict)
     _costs: dict[int, LayerCosts] = field(init=False, default_factory=dict)
+    _known_fits: dict[tuple[object, ...], bool] = field(init=False, default_factory=dict)
 
     @property
     def candidates(self) -> Candidates:
@@ -116,8 +117,12 @@ class Balancer:
         """Yield the balances of B1–B3 that fit, the equal one first."""
         alike = self.equal(layout).micro_batches
         for split in self._splits(layout):
-            for micro_batches in dict.fromkeys((alike, *self._shares(layout, split))):
-                if self._fits(layout, split, max(micro_batches)):
+            # unequal batches give some replica more micro-batches, which never need less memory
+            if not self._fits(layout, split, alike[0]):
+                continue
+            yield Balance(layout, split, alike, self.placement)
+            for micro_batches in self._shares(layout, split):
+                if micro_batches != alike and self._fits(layout, split, max(micro_batches)):
                     yield Balance(layout, split, micro_batches, self.placement)
 
     @cached_property
@@ -190,21 +195,22 @@ class Balancer:
         return [float(self.costs.slowest_pass_s(layers, one.types).max()) for one in layout]
 
     def _fits(self, layout: Layout, split: Split, most: int) -> bool:
-        costs = self._costs_with(most)
-        capacity = costs.least_capacity_bytes(types_of_ranks(layout))
-        return bool((costs.bytes(self._table(split)) <= capacity).all()) and self._host_holds(layout, split, most)
+        types = types_of_ranks(layout)
+        key = types, split, most
+        if key not in self._known_fits:  # most layouts have the types of another one
+            costs = self._costs_with(most)
+            fits = bool((costs.bytes(self._table(split)) <= costs.least_capacity_bytes(types)).all())
+            self._known_fits[key] = fits and self._host_holds(types, split, most)
+        return self._known_fits[key]
 
-    def _host_holds(self, layout: Layout, split: Split, most: int) -> bool:
+    def _host_holds(self, types: Sequence[frozenset[str]], split: Split, most: int) -> bool:
         """Return whether host memory holds what every rank offloads."""
         if not (self.candidates.activation_offload.any() or self.candidates.optimizer_offload.any()):
             return True
         candidates = self._timed(num_micro_batches=most).candidates
         classes = every_rank(self._table(split), head_rank_of(candidates))
         filled = host_bytes(self.timed.profile, self.timed.job, candidates, classes)[:, 0]
-        rooms = [
-            host_room_bytes([one for one in self.timed.accelerators if one.name in names])
-            for names in types_of_ranks(layout)
-        ]
+        rooms = [host_room_bytes([one for one in self.timed.accelerators if one.name in names]) for names in types]
         return bool((filled <= rooms).all())
 
     def _costs_with(self, num_micro_batches: int) -> LayerCosts:
