@@ -1,4 +1,7 @@
-"""An independent answer for tiny instances: every order of every rank, timed and checked for memory one by one."""
+"""Return the optimal order of a tiny pipeline by enumeration.
+
+Every order of every rank is timed and checked for memory, one by one. The code is independent of the solver.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from scaleacross.solvers.pipeline_order.problem import OrderProblem, step_s
 
 
 def rows(kinds: tuple[Kind, ...], num_microbatches: int, num_chunks: int) -> Iterator[tuple[Action, ...]]:
-    """All orders of one rank in which a micro-batch's computations on a chunk follow each other; micro-batches in any order."""
+    """All orders of one rank, each a list of actions.
+
+    The computations of a micro-batch on a chunk stay in sequence. Micro-batches come in any order.
+    """
 
     def extend(row: tuple[Action, ...], stage_of: dict[tuple[int, int], int]) -> Iterator[tuple[Action, ...]]:
         if len(row) == len(kinds) * num_microbatches * num_chunks:
@@ -25,7 +31,7 @@ def rows(kinds: tuple[Kind, ...], num_microbatches: int, num_chunks: int) -> Ite
 
 
 def peak_held(schedule: PipelineSchedule, rank: int) -> int:
-    """Most activations that ``rank`` holds at once."""
+    """Largest number of activations that ``rank`` holds at once."""
     held = peak = 0
     for action in schedule.actions[rank]:
         held += {Kind.F: 1, Kind.B: -1, Kind.I: 0, Kind.W: -1}[action.kind]

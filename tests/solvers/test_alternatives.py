@@ -1,4 +1,4 @@
-"""What lost, by how much and why: every alternative recomputes, and its reason adds up to the difference."""
+"""Alternatives of a plan: each one recomputes to its stated step time, and its reasons add up to the difference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scaleacross.workloads.problem import problem_of
 def job(**trunk: float) -> Job:
     topology = plain_topology(4, 2)
     topology["trunks"] = [plain_trunk("b0", "b1", **trunk)]
-    """24 accelerators in 16 + 8; three axes of which each may be the one that crosses."""
+    """A job of 24 accelerators in 16 + 8. Each of three axes may be the one that crosses."""
     sizes = {"num_accelerators": 24, "global_batch_sequences": 24, "sequence_length": 6144}
     choices = {"micro_batch_sequences": [1, 2], "recompute": ["none", "full"], "shard": ["none", "optimizer"]}
     schedules = {"schedules": ["1F1B", "Interleaved1F1B"], "num_chunks": [1, 2]}
@@ -65,7 +65,7 @@ def test_alternatives_come_fastest_first_and_differ(plan: Plan) -> None:
 
 
 def test_another_axis_across_the_buildings(plan: Plan) -> None:
-    """The label is what the decision does: the named axis is the slowest one."""
+    """A label describes the decision: the named axis is the outermost one, across the buildings."""
     across = [a for a in plan.report.alternatives if a.label.endswith("across the buildings")]
     assert across
     for alternative in across:
@@ -125,7 +125,7 @@ def test_the_largest_building_alone() -> None:
         assert [share.building for share in alone[0].decision.placement.fill] == ["b0"]
         assert "accelerators" in alone[0].reason
     [impossible] = [a for a in planned().report.alternatives if a.label == "b0 alone"] or [None]
-    if impossible is not None:  # 24 accelerators are asked for, b0 has 16
+    if impossible is not None:  # the job asks for 24 accelerators, b0 has 16
         assert impossible.step_s is None
 
 

@@ -1,4 +1,4 @@
-"""The CP-SAT backend on small models: the exact status, and optima known by hand or from trying everything."""
+"""The CP-SAT backend on small models returns the exact status, and optima known by hand or by enumeration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaleacross.solvers.backends.linear_model import LinearModel
 
 
 def cover(weights: list[float], pairs: list[tuple[int, int]]) -> LinearModel:
-    """Choose vertices so that every pair holds one, at least weight."""
+    """A model that chooses vertices of least total weight, such that every pair holds at least one."""
     model = LinearModel()
     for index, weight in enumerate(weights):
         model.objective[model.binary(f"x{index}")] = weight
@@ -31,7 +31,7 @@ def test_optimum_of_binaries() -> None:
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
 def test_continuous_variables_count_seconds_of_any_scale(scale: float) -> None:
-    # e ≥ 0.3 if a, e ≥ 0.7 if b; one of both, b is 0.3 cheaper: 0.7 with b or 0.3 + 0.3 with a
+    # e ≥ 0.3 if a, e ≥ 0.7 if b; exactly one of them; b costs 0.3 less: 0.7 with b or 0.3 + 0.3 with a
     model = LinearModel()
     a, b, e = model.binary("a"), model.binary("b"), model.continuous("e")
     model.objective |= {a: 0.3 * scale, e: 1.0}
@@ -57,7 +57,7 @@ def test_infeasible_is_called_infeasible(sense: str) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("time_limit_s", [0.01, 1.5])
 def test_a_time_limit_proves_nothing(time_limit_s: float) -> None:
-    """A cover that takes minutes to prove, stopped before and after a first solution."""
+    """A cover that takes minutes to prove is stopped before and after its first solution. Neither status is optimal."""
     rng = random.Random(0)
     pairs = [(a, b) for a, b in product(range(400), repeat=2) if a < b and rng.random() < 0.05]
     weights = [rng.uniform(1, 2) for _ in range(400)]

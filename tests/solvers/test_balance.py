@@ -1,4 +1,4 @@
-"""Layers per stage and batch shares: by hand, against brute force, and the laws that they follow."""
+"""Layers per stage and batch shares agree with hand arithmetic and brute force, and they keep monotone laws."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def costs(
     capacity: tuple[float, float] = (100.0, 100.0),
     pp: int = 2,
 ) -> LayerCosts:
-    """Type slow takes 2 s per layer, fast 1 s, unless said otherwise; a layer has 1 byte of 100."""
+    """Stage costs for a test.
+
+    By default type slow takes 2 s per layer and type fast 1 s. A layer takes 1 byte of 100.
+    """
     return LayerCosts(
         ("slow", "fast"),
         counts,
@@ -57,14 +60,14 @@ def test_the_head_counts() -> None:
 
 
 def test_equally_fast_ranks_are_as_even_as_they_can_be() -> None:
-    """The head makes eleven layers the most that a fast rank has, and no rank but one needs as many."""
+    """The head limits a fast rank to eleven layers. Only one rank needs as many."""
     types = (SLOW,) * 8 + (FAST,) * 4
     found = partition_stages(costs((80,), ends_s=(0.0, 1.5), pp=12), types, 1)
     assert found == ((5,),) * 8 + ((10,), (10,), (11,), (9,))
 
 
 def test_dense_layers_at_the_front_are_light() -> None:
-    """Three layers of 1 s and nine of 4 s on equal ranks: 39 s in all, 19 + 20 is the best cut."""
+    """Three layers of 1 s and nine of 4 s on equal ranks take 39 s in all. The best cut is 19 + 20."""
     found = partition_stages(costs((3, 9), ((1.0, 4.0), (1.0, 4.0))), (FAST, SLOW), 1)
     assert found == ((7,), (5,))
 

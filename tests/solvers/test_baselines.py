@@ -1,4 +1,4 @@
-"""Every baseline makes the choice that it is known for, and its decision is legal, fits and lies within what we search."""
+"""Every baseline makes its documented choice. Its decision is legal, fits in memory and lies in the search space."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def priced(problem: Problem, decision: Decision) -> PlanCost:
 
 
 def chain(*num_hosts: int, latency_us: float, gbyte_per_s: float = 20.0, apart: bool = True) -> dict[str, Any]:
-    """Plain buildings one after another, each in a region of its own if ``apart``."""
+    """Plain buildings in a chain. ``apart`` puts each in a region of its own."""
     trunks = [plain_trunk(f"b{i}", f"b{i + 1}", gbyte_per_s, latency_us) for i in range(len(num_hosts) - 1)]
     return plain_topology(*num_hosts, apart=apart) | {"trunks": trunks}
 
@@ -137,7 +137,7 @@ def test_recursion_of_sailor_finds_the_cheapest_walk(data: st.DataObject) -> Non
 def test_atlas_walks_the_stages_through_the_sites_largest_first() -> None:
     buildings = pools(problem(2, 5, 3).topology)[0].buildings
     assert walk(buildings, 9, 4) == (("b1", 20), ("b2", 12), ("b0", 4))
-    assert walk(buildings, 3, 16) is None  # 20 / 16, 12 / 16, 8 / 16 hold one stage in all
+    assert walk(buildings, 3, 16) is None  # capacities 20, 12 and 8 hold one stage of 16 in all
     decision, cost = decided("atlas", problem(2, 5, 3, degrees={"pp": 8}))
     assert decision.placement is not None and decision.placement.fill[0].building == "b1"
     assert {axis for axis, level in cost.placement.spans.items() if level in FAR} <= {"pp"}
@@ -193,7 +193,7 @@ LIMITS: list[tuple[int, dict[str, LinkLevel]]] = [
     [pytest.param(*one, marks=pytest.mark.slow if at else pytest.mark.heavy) for at, one in enumerate(LIMITS)],
 )
 def test_tuning_finds_the_fastest_member_of_a_family(seed: int, farthest: dict[str, LinkLevel]) -> None:
-    """Against every plan of the family, tried one by one."""
+    """The tuner's plan is as fast as the best of all plans of the family, each of which is tried."""
     where = instance(seed)
     found = tune(where, Family(where.job, BOTH_ENDS, fills_of_stages, farthest=farthest), Clock(60)).decision
     assert found is not None
@@ -203,7 +203,10 @@ def test_tuning_finds_the_fastest_member_of_a_family(seed: int, farthest: dict[s
 
 @pytest.mark.heavy
 def test_every_fleet_is_sampled_before_a_rival_goes_on_with_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So no clock leaves a rival with the fleet of all types alone."""
+    """Each baseline samples every accelerator pool before it searches any pool further.
+
+    Otherwise a time limit could leave a baseline with the mixed pool only.
+    """
     seen, on_bases, num_fleets = list[tuple[str, ...]](), family._Tuning._on_bases, []
 
     def watched(tuning: Any, bases: Any, space: Any, bounder: Bounder) -> Any:
@@ -224,7 +227,7 @@ def fills_of_stages(pool: AcceleratorPool, degrees: Degrees) -> list[Fill]:
 
 
 def members(where: Problem, farthest: dict[str, LinkLevel]) -> Iterator[PlanCost]:
-    """Every plan of the family that fits."""
+    """All plans of the family that fit in memory."""
     for pool in pools(where.topology):
         for candidate in oracle.candidates(where, pool):
             for fill, order in product(fills_of_stages(pool, candidate.degrees), BOTH_ENDS):

@@ -1,4 +1,4 @@
-"""What candidates took beyond their estimates is expected of others with the same pipeline."""
+"""Step times over estimates are learned per pipeline and applied to other candidates with the same pipeline."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def test_the_last_one_counts() -> None:
 
 
 def test_blocks_of_which_nothing_is_expected_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By estimates; once those of the first block are expected to be too slow, by expectations; where all are, by estimates."""
+    """Candidates are ordered by their estimates until those of the first block are expected to be too slow.
+
+    Blocks without any expectation then come first. If all pipelines have one, expectations decide the order.
+    """
     rows, beyond = candidates(), Beyond()
     kinds = dict.fromkeys(pipelines_of(rows))
     first = [row for row, one in enumerate(pipelines_of(rows)) if one == next(iter(kinds))]
@@ -71,7 +74,10 @@ def test_blocks_of_which_nothing_is_expected_come_later(monkeypatch: pytest.Monk
 
 
 def test_only_candidates_that_got_step_times_count_as_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a block whose every third candidate is timed, two are: six are looked at, the least estimates first."""
+    """Only candidates that are timed count against the number to try.
+
+    Every third candidate is timed and two are wanted, so six are visited, in order of their estimates.
+    """
     problem = problem_of(plain_job(topology=plain_topology(1, 2)))
     state = Search(problem, 60.0, 0, 0.0, lambda _: None)
     (pool,) = pools(problem.topology)

@@ -1,4 +1,4 @@
-"""The stated bounds: their arithmetic by hand, and no plan of any instance below them."""
+"""The stated bounds agree with hand arithmetic, and no plan of any instance is below them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,29 @@ from scaleacross.spec.plan import Decision
 from scaleacross.workloads.problem import Problem, problem_of
 
 GRADIENTS = (4 + 2) / 2 * (4 * 256 * 256 + 3 * 256 * 768 + 2 * 256)
-"""Bytes of a block: 4 products of attention of 256 x 256, 3 of the MLP of 256 x 768, 2 norms; activations would be 33 MB. Where
-states are sharded, half of 4 bytes of a gradient and 2 of a parameter in either direction."""
+"""Bytes of a block: 4 attention products of 256 × 256, 3 MLP products of 256 × 768, 2 norms.
+
+Activations would be 33 MB. Sharded states send half of 4 bytes of a gradient and 2 of a parameter in each direction.
+"""
 
 
 def test_compute_bound_by_hand() -> None:
     problem = problem_of(plain_job(2, 1))
-    # 16 sequences of 4,096 tokens; 12 accelerators of the plain building's peak at 0.7, its better efficiency
+    # 16 sequences of 4,096 tokens; 12 accelerators at peak, with the plain building's better efficiency 0.7
     peak = problem.topology.buildings[0].accelerator.peak_flop_per_s["bf16"]
     flop = problem.profile.model_flop_per_token(4096) * 16 * 4096
     assert compute_bound(problem).step_s == pytest.approx(flop / (12 * peak * 0.7))
 
 
 def test_cut_bound_by_hand() -> None:
-    """A trunk on which the gradients of the smallest block take 1.5 times as long as all the computation, then 9 times."""
+    """A narrow inter-building link determines the bound, up to the time of one building alone.
+
+    Gradients of the smallest block take 1.5 times, then 9 times the computation on this link.
+    """
     problem = problem_of(plain_job(1, 1))
     computing = compute_bound(problem).step_s
     assert GRADIENTS < 2 * 256 * 16 * 4096
-    for times, expected in ((1.5, 1.5), (9.0, 2.0)):  # one building alone takes twice as long
+    for times, expected in ((1.5, 1.5), (9.0, 2.0)):  # one building alone computes twice as long
         topology = plain_topology(1, 1)
         topology["trunks"] = [plain_trunk("b0", "b1", gbyte_per_s=GRADIENTS / (times * computing) / 1e9)]
         bound = cut_bound(problem_of(plain_job(topology=topology)))
@@ -45,7 +50,10 @@ def test_cut_bound_by_hand() -> None:
 
 
 def test_a_building_may_use_all_its_trunks_at_once() -> None:
-    """The one in the middle has two trunks, which together take twice as long as all the computation."""
+    """The middle building has two links, and its bound counts the sum of their rates.
+
+    Over both, gradients take twice the computation.
+    """
     computing = compute_bound(problem_of(plain_job(1, 1, 1))).step_s
     topology = plain_topology(1, 1, 1)
     rate = GRADIENTS / (2 * 2.0 * computing) / 1e9
@@ -113,7 +121,11 @@ def test_no_time_leaves_a_true_bound() -> None:
     "problem", [instance(13), pytest.param(mixed_instance(9), marks=pytest.mark.heavy)], ids=["one type", "two types"]
 )
 def test_the_clock_interrupts_the_placing_of_one_candidate(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every exact price takes a second of a limit of 2.5: none begins after that, and what was left open stays in the bound."""
+    """A time limit stops the placement of a candidate.
+
+    Each exact step time takes one second and the limit is 2.5 s, so three are computed. What remains open stays in the
+    bound.
+    """
     best = search(problem, time_limit_s=600, gap_tolerance=0.0)
     assert best.best is not None
     priced, exact = [], FixedPlacement.step_s

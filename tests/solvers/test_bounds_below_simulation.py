@@ -1,4 +1,4 @@
-"""No bound that is stated for simulated steps is above the simulation of any legal decision, placed anywhere."""
+"""No bound stated for simulated steps exceeds the simulation of a random legal decision in a random placement."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS, PLACES = 12, 2
 
 
 def plans(problem: Problem, pool: AcceleratorPool, seed: int) -> list[Plan]:
-    """Random legal decisions on random accelerators and in random axis orders, estimated."""
+    """Random legal decisions with estimates, on random accelerators and in random axis orders."""
     rng, out = np.random.default_rng(seed), list[Plan]()
     space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
     rows = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())

@@ -1,4 +1,4 @@
-"""No bound is above the exact price where some pipeline stages wait for groups across buildings and others do not."""
+"""No bound exceeds the exact step time if only some pipeline stages have groups across buildings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ SLACK = 1 + 1e-9
 
 
 def straddling_job(seed: int, types: int = 1) -> Job:
-    """Unequal buildings whose borders divide groups of a few ranks, on trunks that are slow, near or both."""
+    """A random job on unequal buildings whose borders divide small groups.
+
+    Links between buildings vary in rate and latency.
+    """
     rng = random.Random(f"straddling {seed}")
     hosts = rng.choice([(10, 14), (9, 15), (13, 11), (7, 8, 9), (5, 12, 7)])
     topology = plain_topology(*hosts, apart=rng.random() < 0.5)
@@ -85,7 +88,7 @@ def straddling_job(seed: int, types: int = 1) -> Job:
 
 
 def some_of(bounder: Bounder, rng: np.random.Generator) -> Candidates:
-    """Candidates with a pipeline and groups that it waits for, a few of each job."""
+    """A few candidates of each job that have a pipeline and groups with exposed communication."""
     space = SearchSpace(bounder.job, bounder.profile, bounder.pool.num_accelerators, bounder.pool.unit)
     rows = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
     rows = rows.take((rows.pp > 1) & (rows.tp * rows.cp * rows.ep > 1))
@@ -93,7 +96,7 @@ def some_of(bounder: Bounder, rng: np.random.Generator) -> Candidates:
 
 
 def any_fill(pool: AcceleratorPool, size: int, rng: np.random.Generator) -> Fill:
-    """Whole hosts in each building, however many."""
+    """A random allocation of whole hosts to buildings."""
     buildings = [pool.buildings[index] for index in rng.permutation(len(pool.buildings))]
     left, out = size // pool.unit, []
     for index, building in enumerate(buildings):
@@ -143,7 +146,10 @@ def test_no_bound_is_above_the_exact_price(seed: int) -> None:
 @pytest.mark.heavy
 @each("types_and_seeds", ((1, 1),), ((1, 2), (1, 5), (2, 5)), size=1)
 def test_no_bound_on_the_librarys_network_is_above_its_price(types_and_seeds: tuple[int, int]) -> None:
-    """Windows of its connections bind over far trunks; without them these bounds are lower."""
+    """Bounds hold for the library's default network.
+
+    Its connection windows limit long links, so some of these bounds exceed those for the ideal network.
+    """
     (types, num_seeds), higher = types_and_seeds, 0
     for seed in range(num_seeds):
         problem, rng = problem_of(straddling_job(seed, types)), np.random.default_rng(seed)
@@ -203,8 +209,12 @@ def test_no_bound_on_two_types_is_above_the_exact_price(seed: int) -> None:
 
 
 def test_a_chunked_pipeline_of_two_types_on_the_librarys_network() -> None:
-    """Interleaved1F1B, two ranks of two chunks, four micro-batches; stage 0 straddles the border, the longer stage 1 has fast
-    accelerators alone. Baselines are tuned by this bound; it was 6.5 % above the step time when all ranks had the slow type."""
+    """The bound of a chunked pipeline on two types takes the type of each rank.
+
+    Interleaved1F1B has two ranks of two chunks and four micro-batches. Stage 0 straddles the border, and the longer
+    stage 1 has fast accelerators only. The bound was 6.5 % above the step time when it took the slow type for all
+    ranks. Baselines are tuned by this bound.
+    """
     problem = problem_of(straddling_job(1, 2))
     pool, fill = pools(problem.topology)[0], (("b0", 40), ("b1", 56))
     bounder = equal_ranks_on(pool, problem.job, problem.profile)

@@ -1,4 +1,4 @@
-"""No bound on a placed candidate is above its exact price, however unlike its stages, waits and messages are."""
+"""No bound on a placed candidate exceeds its exact step time, with heterogeneous stages, waits and messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXPERTS: tuple[dict[str, Any], ...] = (
 
 
 def unlike_job(seed: int) -> Job:
-    """A random job whose layers do not divide over its stages, on any schedules, with any of the overlap settings."""
+    """A random job whose layers do not divide over its stages, with random schedules and overlap settings."""
     rng = random.Random(f"unlike stages {seed}")
     data = random_job(seed).model_dump(mode="json", exclude_unset=True)
     if "num_experts" in data["workload"]:
@@ -61,7 +61,7 @@ def unlike_job(seed: int) -> Job:
 
 
 def some_of(bounder: Bounder, rng: np.random.Generator) -> Candidates | None:
-    """Candidates with a pipeline, a few of each job."""
+    """A few candidates of each job that have a pipeline."""
     space = SearchSpace(bounder.job, bounder.profile, bounder.pool.num_accelerators, bounder.pool.unit)
     bases = list(space.bases(Refusals()))
     if not sum(map(len, bases)):
@@ -107,7 +107,10 @@ def test_bounds_are_never_above_the_exact_price(seed: int) -> None:
 
 
 def waiting_job(seed: int) -> Job:
-    """Stages that wait for tp, cp and experts longer than they compute, on links that are far faster on one of two types."""
+    """A random job whose stages wait longer for tp, cp and experts than they compute.
+
+    Links of one accelerator type are much faster than those of the other.
+    """
     rng = random.Random(f"waiting {seed}")
     topology, rates = plain_topology(2, 2, 2), rng.choice([(10.0, 2.0), (20.0, 8.0)])
     types = [("fast", rng.choice([100.0, 400.0]), rng.choice([3.0, 10.0])), ("slow", rng.choice([100.0, 400.0]), 1.0)]
@@ -140,7 +143,11 @@ def waiting_job(seed: int) -> Job:
     ],
 )
 def test_floors_of_unlike_accelerators_are_below_the_exact_price(seed: int, job: Callable[[int], Job]) -> None:
-    """154 and 215: the replicas whose pipeline is shorter have more micro-batches, whose parameter traffic nothing hides."""
+    """Lower bounds on heterogeneous accelerators stay below the exact step time.
+
+    In seeds 154 and 215 replicas with shorter pipelines take more micro-batches, and their parameter traffic is fully
+    exposed.
+    """
     problem = problem_of(job(seed))
     rng, pool = np.random.default_rng(seed), pools(problem.topology)[0]
     placer = placer_on(pool, problem.job, problem.profile)
@@ -159,7 +166,7 @@ def test_floors_of_unlike_accelerators_are_below_the_exact_price(seed: int, job:
 
 
 def any_order_job(seed: int) -> Job:
-    """All schedules with a closed form, up to three chunks."""
+    """A random job on any schedule with a closed form, with up to three chunks."""
     data = mixed_job(seed).model_dump(mode="json", exclude_none=True)
     data |= {"schedules": ["GPipe", "1F1B", "Interleaved1F1B"], "num_chunks": [1, 2, 3], "global_batch_sequences": 24}
     data["degrees"] |= {"pp": {"max": 4}, "dp_replicate": {"max": 4}}
@@ -178,7 +185,10 @@ def any_order_job(seed: int) -> Job:
     ],
 )
 def test_bounds_of_orders_are_below_every_balance_in_every_place(seed: int, job: Callable[[int], Job]) -> None:
-    """And what a pipeline takes there, with what is left behind it."""
+    """Bounds of axis orders are below the step time of every balance in every placement.
+
+    They count the pipeline and the traffic that is exposed after it.
+    """
     problem, rng = problem_of(job(seed)), np.random.default_rng(seed)
     pool = pools(problem.topology)[0]
     placer = placer_on(pool, problem.job, problem.profile)
@@ -221,10 +231,12 @@ def test_bounds_of_orders_are_below_every_balance_in_every_place(seed: int, job:
 def test_the_bound_on_two_types_is_close_where_computation_counts(
     chunks: int, num_layers: int, batch: int, close: float
 ) -> None:
-    """Four stages on a type and one half as fast again: 20 layers are balanced, 12 leave one to every chunk.
+    """The bound on two types is close to the step time if computation dominates.
 
-    Of several chunks the fill of unlike ranks is known to the half of what equal ones take: that is little of many micro-batches.
-    Of 8 sequences a replica may take fewer micro-batches than it has ranks, and the bound allows for it.
+    Each type has four stages, and one type is 1.5 times as fast. Twenty layers can be balanced; twelve leave one layer
+    to every chunk. With several chunks the warm-up of heterogeneous ranks is known to within half of that of equal
+    ranks. That error is small if there are many micro-batches. With 8 sequences a replica may take fewer micro-batches
+    than it has ranks, and the bound allows for that.
     """
     topology = plain_topology(1, 1)
     for building, (name, peak) in zip(
@@ -242,7 +254,7 @@ def test_the_bound_on_two_types_is_close_where_computation_counts(
         recompute="none",
         micro_batch_sequences=1,
         global_batch_sequences=batch,
-        memory_headroom_fraction=0.0,  # three chunks fill the memory
+        memory_headroom_fraction=0.0,  # three chunks need all the memory
     )
     workload = job.model_dump(mode="json", exclude_unset=True)["workload"] | {"num_layers": num_layers}
     problem = problem_of(job.model_copy(update={"workload": workload}))
@@ -257,9 +269,11 @@ def test_the_bound_on_two_types_is_close_where_computation_counts(
 
 
 def test_a_link_carries_its_messages_whatever_else_waits() -> None:
-    """Four ranks over a thin trunk, tensor parallelism inside: a step is what the trunk carries, message by message.
+    """The bound counts every message on the inter-building link.
 
-    Of 12 virtual stages the first and the last have no layer: were all like these, the bound would be 10 % off.
+    Four ranks cross a narrow link, and tensor parallelism stays inside the buildings. The messages on this link
+    determine the step. The first and the last of 12 virtual stages have no layer. The bound would be 10 % off if all
+    stages were like them.
     """
     topology = plain_topology(2, 2)
     topology["trunks"] = [plain_trunk("b0", "b1", gbyte_per_s=1.0)]
@@ -289,9 +303,10 @@ def test_a_link_carries_its_messages_whatever_else_waits() -> None:
 
 @pytest.mark.parametrize("fraction", [0.0, 0.25])
 def test_the_head_runs_no_gather_again_where_layers_do(fraction: float) -> None:
-    """One layer and the head, on types that differ in name alone: the head's waits are a large part of the step.
+    """The bound repeats gathers for recomputed layers, but not for the head.
 
-    With the forward part of a layer that runs again, the bound was up to 1 % above the step.
+    One layer and the head run on types that differ in name only. The head's waits are a large part of the step. When
+    the head repeated a layer's forward gathers, the bound exceeded the step by up to 1 %.
     """
     topology = plain_topology(1, 1)
     for building in topology["regions"][0]["buildings"]:

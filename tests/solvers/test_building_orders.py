@@ -1,4 +1,4 @@
-"""Orders of the buildings that a pipeline runs through: which are for the simulation to decide, and that it does."""
+"""The search proposes orders of the buildings along a pipeline, and the simulation chooses among them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLOWEST_PP = ("dp_replicate", "tp", "cp", "dp_shard", "pp")
 
 
 def chained(*names: str, gbyte_per_s: float = 0.5, **changes: Any) -> dict[str, Any]:
-    """Buildings of two hosts, listed by name, in a chain of equal trunks in the order given."""
+    """Buildings of two hosts, listed by name. Equal links join them in a chain in the given order."""
     return {
         "name": "chain",
         "regions": [{"name": "r", "buildings": [plain_building(name, 2, **changes) for name in sorted(names)]}],
@@ -55,7 +55,9 @@ def orders_of(problem: Problem, decision: Decision) -> list[str]:
 
 def test_a_chain_is_tried_from_end_to_end() -> None:
     problem = problem_on(chained("c", "a", "d", "b"))
-    assert orders_of(problem, decided("abcd", Degrees(pp=4, dp_shard=8))) == ["bdac"]  # cadb costs the same
+    assert orders_of(problem, decided("abcd", Degrees(pp=4, dp_shard=8))) == [
+        "bdac"
+    ]  # order c, a, d, b has the same step time
     assert orders_of(problem, decided("cadb", Degrees(pp=4, dp_shard=8))) == []
 
 
@@ -82,7 +84,10 @@ def test_pipelines_inside_buildings_have_no_other_order() -> None:
 
 
 def test_messages_that_cross_count_and_not_which_buildings_follow_each_other() -> None:
-    """Pipelines that end inside a building, with one trunk that none should cross: it lies between the first and the last."""
+    """The number of messages that cross buildings decides, not which buildings are adjacent in the order.
+
+    Pipelines end inside a building. One link, between the first and the last building, should carry no message.
+    """
     thin = {**chained("a", "b", "c", gbyte_per_s=1.0)}
     thin["trunks"] = [plain_trunk("a", "b", 0.2), plain_trunk("b", "c", 1.0), plain_trunk("a", "c", 1.0)]
     degrees, order = Degrees(cp=2, pp=3, dp_shard=4), ("tp", "dp_replicate", "cp", "pp", "dp_shard")

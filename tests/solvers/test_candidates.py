@@ -1,4 +1,7 @@
-"""Relaxed shapes on optimistic links price no collective above any fill, whatever the message size and the topology."""
+"""Relaxed shapes on optimistic links give a lower bound on collective times.
+
+It holds for every allocation, message size and topology.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ SLACK = 1 + 1e-9
 
 
 def bounds_hold(pool: AcceleratorPool, size: int, coarse: bool = False) -> int:
-    """Every axis on every fill of ``size`` accelerators; how many pairs were compared."""
+    """Check the bounds for every axis on every allocation of ``size`` accelerators.
+
+    Return the number of pairs compared.
+    """
     links, compared = pool.optimistic_links(), 0
     largest = np.minimum(pool.largest_children(), size)
     largest[-1] = size
@@ -54,7 +60,10 @@ def bounds_hold(pool: AcceleratorPool, size: int, coarse: bool = False) -> int:
 
 
 def along(message: Boundary, pp: int) -> Floats:
-    """Seconds of a message from the first rank to the last, boundaries as ``axes.axis_terms`` takes them."""
+    """Seconds of a message from the first rank to the last.
+
+    Boundaries are in the form that ``axes.axis_terms`` takes.
+    """
     near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
     between = np.maximum(near, message.between_latency_s + message.between_occupancy_s)
     inside = pp - 1 - message.num_far - message.num_between
@@ -98,14 +107,17 @@ def test_whatever_the_links(
     apart: bool,
     coarse: bool,
 ) -> None:
-    """Also where an outer level is faster than an inner one, so that sparing the inner one pays."""
+    """Bounds hold for arbitrary links, for example if an outer level is faster than an inner one."""
     data = plain_topology(*hosts, apart=apart, links=links(rates, latencies, narrow), scale_up_domain=domain)
     pool = pools(Topology.model_validate(data))[0]
     assert bounds_hold(pool, pool.num_accelerators, coarse)
 
 
 def test_sparing_a_level_can_pay() -> None:
-    """4 ranks in one host take 3 µs of latency; 2 in each of two hosts 1 + 1.5 µs: a bound must not assume the former."""
+    """A bound must allow for groups that skip a level.
+
+    Four ranks in one host take 3 µs of latency. Two ranks in each of two hosts take 1 + 1.5 µs.
+    """
     slow = links([100.0, 100.0, 100.0, 100.0], [1.0, 1.5, 2.0, 2.0], [1.0] * 4)
     pool = pools(Topology.model_validate(plain_topology(2, links=slow)))[0]
     levels = build_levels(pool.topology, shares((("b0", 8),)))
@@ -119,7 +131,7 @@ def test_sparing_a_level_can_pay() -> None:
 
 
 def test_an_axis_inside_the_host_is_known() -> None:
-    """Where nothing is open, the bound is the price."""
+    """The bound equals the estimate if the placement leaves nothing open."""
     pool = pools(Topology.model_validate(plain_topology(4, 2)))[0]
     levels = build_levels(pool.topology, shares((("b0", 16), ("b1", 8))))
     for degree, stride in ((2, 1), (4, 1), (2, 2)):
@@ -132,9 +144,10 @@ def test_an_axis_inside_the_host_is_known() -> None:
 
 
 def test_the_cut_of_two_buildings_is_counted() -> None:
-    """16 + 8 accelerators are cut at 8 or 16.
+    """The bound counts the groups that a border between two buildings must divide.
 
-    Of 12 pairs i, i + 12 that parts 8; all 8 triples i, i + 8, i + 16; no pair i, i + 4; the one group of everything.
+    16 + 8 accelerators divide at position 8 or 16. Position 8 divides 8 of the 12 pairs i, i + 12. Any border divides
+    all 8 triples i, i + 8, i + 16 and the one group of all ranks. Pairs i, i + 4 may stay whole.
     """
     pool = pools(Topology.model_validate(plain_topology(4, 2)))[0]
     degree, stride = np.array([2, 3, 2, 24]), np.array([12, 8, 4, 1])
@@ -143,10 +156,11 @@ def test_the_cut_of_two_buildings_is_counted() -> None:
 
 
 def test_groups_that_share_their_crossings_between_two_levels() -> None:
-    """24 + 8 accelerators in zones of 16, pairs i, i + 16: half of the pairs of zone 0 cross zones, half buildings.
+    """A bound counts each crossing group on one level only.
 
-    Both uplinks carry 8 pairs of the 16 that leave the zone; a bound must not let 16 of them cross either. A third
-    building would hold all 32, so nothing is known about the cut.
+    24 + 8 accelerators are in zones of 16, with pairs i, i + 16. Of zone 0 half of the pairs cross zones and half cross
+    buildings. Both uplinks carry 8 of the 16 pairs that leave the zone. A third building could hold all 32, so the cut
+    is unknown.
     """
     narrow = links([100.0, 20.0, 20.0, 10.0], [0.0] * 4, [1.0, 1.0, 1.0, 50.0])
     data = plain_topology(6, 2, 8, links=narrow)

@@ -1,4 +1,7 @@
-"""The network's choice against brute force: random problems with shared budgets and windows, and real plans priced as a whole."""
+"""The chosen network is as good as brute force, on random problems with shared budgets and windows.
+
+Whole plans are compared by their step times.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ COMMUNICATORS = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 
 
 def random_problem(seed: int) -> NetworkProblem:
-    """Up to five blocks of up to six combinations; budgets that are often tight, windows and trunks that blocks share."""
+    """A random problem of up to five blocks with up to six combinations each.
+
+    Budgets are often tight, and blocks share windows and inter-building links.
+    """
     rng = random.Random(seed)
     pieces = rng.choice([1.0, 4.0, 32.0])
     windows = tuple(_window(rng, pieces) for _ in WINDOW_NAMES)
@@ -44,7 +50,7 @@ def random_problem(seed: int) -> NetworkProblem:
 
 
 def _window(rng: random.Random, pieces: float) -> Window:
-    """Communication of ``pieces`` buckets beside up to four seconds of computation."""
+    """A window in which ``pieces`` buckets of communication overlap with up to four seconds of computation."""
     first, taken = 1 / pieces, (1 - 1 / pieces) * rng.choice([0.0, 0.1])
     figures = (rng.uniform(0, 4), first, taken, 1.0, 0.0)
     chunks = np.array([[rng.uniform(0, 1), first, rng.uniform(0, 3)] for _ in range(rng.choice([0, 0, 2]))])
@@ -53,7 +59,7 @@ def _window(rng: random.Random, pieces: float) -> Window:
 
 
 def _block(rng: random.Random, index: int) -> tuple[Combination, ...]:
-    """Flows that the step waits for, one or two, or one flow in some windows; a communicator may have several blocks."""
+    """A random block: one or two exposed flows, or one flow in some windows. A communicator may have several blocks."""
     waited, out = rng.random() < 0.4, []
     names = [rng.choice(COMMUNICATORS) for _ in range(rng.randint(1, 2) if waited else 1)]
     inside = [rng.random() < 0.6 for _ in WINDOW_NAMES]
@@ -83,7 +89,7 @@ def _option(rng: random.Random, name: str, index: int) -> FlowOption:
 
 
 def brute_force(problem: NetworkProblem) -> float:
-    """The least objective over all choices that keep to the budgets, inf without any."""
+    """Least objective of all choices within the budgets; inf if there is none."""
     return min(
         (
             problem.exposed_s(chosen)
@@ -111,7 +117,11 @@ def test_choice_is_the_optimum_of_brute_force(seed: int) -> None:
 
 
 def test_of_equal_choices_the_fastest_is_taken() -> None:
-    """Windows hide them all, but a solver must look: the fastest of the second communicator keeps its network busy for longer."""
+    """Among equal choices the solver takes the fastest.
+
+    All choices are fully overlapped, but the solver must run to see it. For the second communicator the fastest choice
+    keeps the network busy for longer.
+    """
 
     def block(name: str, *times: tuple[float, float]) -> tuple[Combination, ...]:
         choice = CommunicatorChoice.model_validate(
@@ -134,7 +144,7 @@ def test_of_equal_choices_the_fastest_is_taken() -> None:
 
 
 def test_the_random_problems_are_of_every_kind() -> None:
-    """Some need no solver, most do, some have no choice."""
+    """Some random problems need no solver, most do, and some have no choice."""
     kinds, contended = {"free": 0, "bound": 0, "none": 0}, 0
     for seed in range(200):
         problem = random_problem(seed)
@@ -143,11 +153,11 @@ def test_the_random_problems_are_of_every_kind() -> None:
         contended += fits and not trunks_within(fastest, problem.trunk_load)
         kinds["free" if fits else "none" if brute_force(problem) == float("inf") else "bound"] += 1
     assert min(kinds.values()) >= 20, kinds
-    assert contended >= 20  # the trunk alone decides
+    assert contended >= 20  # the inter-building link alone decides
 
 
 def test_rows_refuse_what_they_should() -> None:
-    """Every constraint holds for a legal choice and names the one that an illegal choice breaks."""
+    """Every constraint holds for a legal choice, and each names the violation of an illegal choice."""
     problem = random_problem(3)
     model, variables = build_model(problem)
     names = {"C1 one each", "C2 held", "C3 budget", "C4 trunks", "C5 granule", "C6 window"}
@@ -158,7 +168,7 @@ def test_rows_refuse_what_they_should() -> None:
 
 
 def tight_job(**network: object) -> sa.Job:
-    """Two buildings 5 ms apart, data parallel across."""
+    """Two buildings 5 ms apart with data parallelism across them."""
     topology = plain_topology(2, 2)
     topology["trunks"][0] = plain_trunk("b0", "b1", 100.0, 5000.0)
     for building in topology["regions"][0]["buildings"]:
@@ -196,7 +206,7 @@ def test_a_budget_that_nothing_keeps_to_is_named() -> None:
 
 
 def shared_trunk_job(**network: object) -> sa.Job:
-    """A pipeline and its replicas both cross two buildings, over a trunk that is thin for them."""
+    """A job whose pipeline and replicas both cross two buildings, over a narrow link."""
     topology = plain_topology(2, 2)
     topology["trunks"][0] = plain_trunk("b0", "b1", 2.0, 20.0)
     degrees = {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 1, "dp_replicate": 8}
@@ -204,7 +214,7 @@ def shared_trunk_job(**network: object) -> sa.Job:
 
 
 def wide() -> dict[str, object]:
-    """A model of more parameters per token than the plain one."""
+    """A model with more parameters per token than the plain one."""
     return plain_job().model_dump()["workload"] | {
         "hidden_size": 1024,
         "num_heads": 16,
@@ -214,7 +224,11 @@ def wide() -> dict[str, object]:
 
 
 def test_communicators_of_a_window_share_the_trunk() -> None:
-    """The load of the free choice as a budget leaves it; less is refused by name; V9 counts again."""
+    """A budget for the link is checked on the sum of all communicators.
+
+    A budget above the free choice's load changes nothing. A smaller budget is refused by name, and V9 recounts the
+    load.
+    """
     free = sa.plan(shared_trunk_job(), alternatives=False)
     problem = problem_of(free.job)
     found = with_network(problem, free.decision)

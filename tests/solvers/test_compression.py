@@ -1,4 +1,7 @@
-"""Compression as a decision: opt-in, where it pays, within the error, said why, verified, in the bound and in the replay."""
+"""Compression as a decision: opt-in, chosen if it is faster, within the error limit, explained and verified.
+
+Bounds and simulation count it too.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ ALL = {"max_relative_error": 0.9, "min_saving_fraction": 0.0}
 
 
 def two_buildings(trunk_gbyte_per_s: float, compression: dict[str, Any] | None, **changes: Any) -> sa.Job:
-    """Data parallel over two buildings 20 µs apart."""
+    """A data-parallel job over two buildings 20 µs apart."""
     topology = plain_topology(2, 2)
     topology["trunks"][0] = plain_trunk("b0", "b1", trunk_gbyte_per_s, 20.0)
     degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 8, "dp_replicate": 2}
@@ -47,7 +50,7 @@ def encoded(plan: Plan) -> list[CommunicatorChoice]:
 
 
 def across(plan: Plan) -> str:
-    """Why gradients across the buildings travel as they do."""
+    """The stated reason why gradients across the buildings use their format."""
     assert plan.network is not None
     reasons = [
         t.compression for t in plan.network.terms if (t.communicator, t.payload) == ("dp_replicate", "gradients")
@@ -113,7 +116,7 @@ def test_other_widths_and_libraries_are_refused_or_said() -> None:
 
 
 def changed(plan: Plan, **figures: Any) -> Plan:
-    """The plan with another codec on the gradients across."""
+    """The plan with another codec for gradients across the buildings."""
     network = tuple(
         choice.model_copy(update={"compression": choice.compression.model_copy(update=figures)})
         if choice.compression
@@ -147,7 +150,7 @@ def test_evaluate_refuses_what_the_job_does_not_allow() -> None:
 
 @pytest.mark.parametrize("trunk", [0.2, *(pytest.param(rate, marks=pytest.mark.heavy) for rate in (0.05, 1.0, 5.0))])
 def test_the_replay_plays_it(trunk: float) -> None:
-    """What codecs save by the price they save by the replay."""
+    """Codecs save as much time in the simulation as in the estimate."""
     plain, plan = planned(trunk, None), planned(trunk, 0.02)
     saved, replayed = (
         plain.estimated.step_s - plan.estimated.step_s,
@@ -160,7 +163,7 @@ def test_the_replay_plays_it(trunk: float) -> None:
 @pytest.mark.heavy
 @each("seed", (8, 10, 11), (4,))
 def test_search_equals_brute_force_with_codecs(seed: int) -> None:
-    """Random instances whose gradients may be encoded on every level: the search finds what trying every plan finds."""
+    """On random instances that allow codecs on every level, the search finds the plan of brute force."""
     every = {"levels": ["rack", "zone", "building", "campus", "region"], **ALL}
     job = sa.Job.model_validate(random_job(seed).model_dump() | {"network": {"compression": every}})
     problem = problem_of(job)
@@ -177,7 +180,7 @@ def test_search_equals_brute_force_with_codecs(seed: int) -> None:
 
 
 def test_no_choice_beats_what_a_search_promises() -> None:
-    """Every option of every flow, encoded or not, alone: not faster than the best that is priced for a search."""
+    """No option of any flow, encoded or not, is faster than the time that the search assumes for the flow."""
     coded = 0
     for trunk in (0.05, 0.2, 5.0):
         problem = problem_of(two_buildings(trunk, ALL))
@@ -196,7 +199,7 @@ def test_no_choice_beats_what_a_search_promises() -> None:
 
 
 def test_relative_errors_are_those_of_the_codecs() -> None:
-    """Blocks of 256 with a shared scale: what rounding does to random blocks is below the figure, and not far below."""
+    """The stated error of blocks of 256 with a shared scale is an upper bound that random blocks nearly reach."""
     rng = np.random.default_rng(0)
     values = rng.standard_normal((2000, 256)).astype(np.float32) * rng.uniform(1, 2, (2000, 1)).astype(np.float32)
     most = np.abs(values).max(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The conflict of an impossible job is irreducible, and it is the one that was built in."""
+"""The reported conflict of an impossible job is irreducible and equals the one that the test creates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How context parallelism exchanges is a choice of the search: equal to brute force, bounded, legal, simulated."""
+"""The exchange of context parallelism is a decision of the search: as good as brute force, bounded, legal and
+simulated."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ PINNED: dict[str, Any] = {
 
 
 def with_context(job: Job) -> Job:
-    """The job with context parallelism and every exchange, one pipeline schedule and policy."""
+    """The job with context parallelism, all exchanges, one pipeline schedule and one recompute policy."""
     degrees = job.degrees.model_copy(update={"cp": (2, 4)})
     changes = {"degrees": degrees, "sequence_length": 8192, "num_accelerators": None, "context_exchange": tuple(EVERY)}
     changes |= {"schedules": ("1F1B",), "num_chunks": (1,), "micro_batch_sequences": (1,), "recompute": ("none",)}
@@ -53,7 +54,7 @@ def test_so_does_that_of_two_types(seed: int) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize(("seed", "chosen"), [(10, "ring"), (4, "gather"), (6, "all_to_all")])
 def test_each_exchange_is_the_best_somewhere(seed: int, chosen: str) -> None:
-    """And forbidding it makes the plan slower."""
+    """Each exchange is the best in some job, and the plan gets slower if the job forbids it."""
     problem = problem_of(with_context(random_job(seed)))
     found = search(problem, time_limit_s=600, gap_tolerance=0.0)
     assert found.best is not None and found.best.candidates.decision(0).context_exchange == chosen
@@ -73,7 +74,7 @@ def test_bases_leave_it_open_and_are_bounds_all_the_same() -> None:
         rows = space.expand(base, Refusals())
         assert len(rows) == space.num_candidates(base).sum()
         assert set(rows.context[rows.cp == 1].tolist()) <= {0}
-        assert set(rows.context[rows.cp == 2].tolist()) <= {0, 1, 2}, "a ring of two has no inside"
+        assert set(rows.context[rows.cp == 2].tolist()) <= {0, 1, 2}, "a ring of two ranks has no inner groups"
     every = concatenate([space.expand(base, Refusals()) for base in bases])
     two_levels = every.context == CONTEXT_EXCHANGES.index("all_to_all_ring")
     assert two_levels.any() and (two_levels == (every.cp_inner > 1)).all()
@@ -108,7 +109,11 @@ def test_verification_refuses_heads_that_do_not_divide() -> None:
 
 
 def test_heads_inside_and_keys_outside_win_where_neither_reaches_alone() -> None:
-    """Four heads on cp 8 over two hosts: a ring of eight has more calls, and an all-to-all of eight no heads left."""
+    """Heads inside a host and keys outside are faster than either alone.
+
+    The model has four heads on cp 8 over two hosts. A ring of eight needs more calls, and an all-to-all of eight has
+    too few heads.
+    """
     degrees = {"tp": 1, "cp": 8, "pp": 1, "dp_replicate": 1, "dp_shard": 1}
     plan = sa.plan(plain_job(2, **PINNED | {"degrees": degrees, "sequence_length": 8192}), gap_tolerance=0.0)
     assert plan.decision.context_exchange == "all_to_all_ring" and plan.degrees.cp_inner == 4

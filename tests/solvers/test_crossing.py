@@ -1,4 +1,7 @@
-"""The bounds by degrees: never above any placement of any candidate, and each the tightest where its resource is short."""
+"""Bounds from degrees alone never exceed any placement of a candidate.
+
+Each is the tightest one when its resource is scarce.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from scaleacross.workloads.problem import Problem, problem_of
 
 
 def crossing_of(problem: Problem) -> tuple[AcceleratorPool, Crossing]:
-    """The largest fleet of one type."""
+    """The largest pool of one accelerator type, and its crossing bounds."""
     pool = next(pool for pool in pools(problem.topology) if len(pool.accelerators) == 1)
     return pool, Crossing.of(Bounder.on(pool, problem.job, problem.profile))
 
@@ -45,7 +48,7 @@ def test_no_candidate_is_below_its_bounds(seed: int) -> None:
 
 
 def bounds_of(**changes: Any) -> dict[str, float]:
-    """The bounds of a search that ends, all at most the objective."""
+    """The bounds of a finished search; none exceeds the objective."""
     found = search(problem_of(plain_job(**changes)), time_limit_s=600)
     assert found.best is not None
     bounds = {bound.name: bound.step_s for bound in search_bounds(found, np.inf)}
@@ -54,7 +57,10 @@ def bounds_of(**changes: Any) -> dict[str, float]:
 
 
 def test_three_buildings_and_a_thin_trunk_are_bound_by_their_cut() -> None:
-    """24 replicas in three buildings of 8: gradients cross the thin trunk to the third one."""
+    """A narrow link to a third building makes the cut bound the tightest.
+
+    24 replicas are in three buildings of 8, and gradients cross the narrow link.
+    """
     topology = plain_topology(2, 2, 2)
     topology["trunks"] = [plain_trunk("b0", "b1"), plain_trunk("b1", "b2", gbyte_per_s=0.05)]
     degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 1, "dp_replicate": 24, "ep": 1}
@@ -65,7 +71,11 @@ def test_three_buildings_and_a_thin_trunk_are_bound_by_their_cut() -> None:
 
 
 def test_a_pipeline_over_slow_trunks_is_bound_by_what_it_holds() -> None:
-    """Eager 1F1B on 4 + 4 ranks, half a second apart: each micro-batch is away for a second, 15 at a time."""
+    """Long links make the memory bound of a pipeline the tightest.
+
+    Eager 1F1B has 4 + 4 ranks half a second apart. Each micro-batch travels for a second, and a rank holds 15 at a
+    time.
+    """
     topology = plain_topology(1, 1)
     topology["trunks"] = [plain_trunk("b0", "b1", latency_us=500_000)]
     degrees = {"tp": 1, "cp": 1, "pp": 8, "dp_shard": 1, "dp_replicate": 1, "ep": 1}
@@ -84,7 +94,11 @@ def test_a_pipeline_over_slow_trunks_is_bound_by_what_it_holds() -> None:
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_figures_of_trunks_are_those_of_the_cut_that_nobody_can_avoid(apart: bool) -> None:
-    """A chain of 8 + 8 + 4 accelerators, thin and long at its end: two buildings are enough for 16, not for 17."""
+    """Link figures of the bound are those of the cut that no placement can avoid.
+
+    The chain has 8 + 8 + 4 accelerators and a narrow, long link at its end. Two buildings hold 16 accelerators, but not
+    17.
+    """
     topology = plain_topology(2, 2, 1, apart=apart)
     topology["trunks"] = [
         plain_trunk("b0", "b1", gbyte_per_s=40.0, latency_us=10.0),

@@ -1,4 +1,7 @@
-"""What drives the gathers and all-to-alls of a plan: against every choice on random plans, priced whole; verified; simulated."""
+"""The drivers of gathers and all-to-alls are optimal among all choices on random plans, by whole step times.
+
+They are verified and simulated.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ ENOUGH = {"num_multiprocessors": 132, "collective_multiprocessors": 24}
 
 
 def driven_job(seed: int, drivers: tuple[Driver, ...] = DRIVERS) -> sa.Job:
-    """A random job whose gathers are many and whose all-to-alls overlap, on accelerators that lose much to kernels."""
+    """A random job with many gathers and overlapped all-to-alls, on accelerators that lose much computation to kernels."""
     job = random_job(seed)
     topology = job.model_dump()["topology"]
     for region in topology["regions"]:
@@ -37,7 +40,7 @@ def driven_job(seed: int, drivers: tuple[Driver, ...] = DRIVERS) -> sa.Job:
 
 @cache
 def planned(seed: int) -> Plan | None:
-    """Its plan; None where nothing fits."""
+    """The plan of a seed; None if nothing fits."""
     try:
         return sa.plan(driven_job(seed), alternatives=False)
     except sa.InfeasibleError:
@@ -45,7 +48,7 @@ def planned(seed: int) -> Plan | None:
 
 
 def otherwise(decision: Decision) -> Iterator[tuple[CommunicatorChoice, ...]]:
-    """The network with every driver of every collective that may have another."""
+    """All networks that differ from the plan in drivers only."""
     chosen = decision.network or ()
     ways = [DRIVERS if one.op in MOVES else ("multiprocessors",) for one in chosen]
     for drivers in product(*ways):
@@ -55,7 +58,7 @@ def otherwise(decision: Decision) -> Iterator[tuple[CommunicatorChoice, ...]]:
 @pytest.mark.heavy
 @each("seed", (10, 30), (2, 4, 7, 9, 12, 16, 19, 26, 29, 31, 116, 119, 133))
 def test_no_other_driver_makes_a_shorter_step(seed: int) -> None:
-    """Brute force over drivers, each priced with the whole step; the bound lies below all of them."""
+    """No other driver gives a shorter step, by brute force. The stated bound is below all of these step times."""
     plan = planned(seed)
     if plan is None:
         return
@@ -71,7 +74,10 @@ def test_no_other_driver_makes_a_shorter_step(seed: int) -> None:
 
 @each("seed", (10,), (2, 4, 7, 9, 12, 16, 19, 26, 29, 31, 116, 119), heavy=(30,))
 def test_more_drivers_make_a_plan_slower_by_the_gap_that_it_states_at_most(seed: int) -> None:
-    """The search promises every gather the time of kernels and the multiprocessors of the driver that holds least."""
+    """More allowed drivers make a plan slower by no more than its stated gap.
+
+    The search assumes the kernels' time and the fewest multiprocessors of any driver.
+    """
     plan = planned(seed)
     if plan is None:
         return
@@ -82,12 +88,12 @@ def test_more_drivers_make_a_plan_slower_by_the_gap_that_it_states_at_most(seed:
 
 @each("seed", (10,), (19, 54, 116))
 def test_the_search_finds_the_optimum_of_brute_force(seed: int) -> None:
-    """Over every degree, placement and driver: no plan of the problem is faster."""
+    """The search equals brute force over all degrees, placements and drivers."""
     equals_brute_force(problem_of(driven_job(seed)))
 
 
 def engines(**network: object) -> Plan:
-    """The bundled job of one building with parameters sharded."""
+    """The bundled job of one building with sharded parameters."""
     stated = [f"network.{name}={value}" for name, value in network.items()]
     return sa.plan(
         "configs/jobs/llama3_8b_one_building.yaml", overrides=["shard=parameters", *stated], alternatives=False
@@ -96,7 +102,11 @@ def engines(**network: object) -> Plan:
 
 @pytest.mark.heavy
 def test_copy_engines_give_computation_back_and_are_explained() -> None:
-    """The simulation plays the same plan with kernels more slowly; V9 refuses what no job allows or no engine runs."""
+    """Copy engines free multiprocessors, and the plan explains the choice.
+
+    The same plan with kernels is slower in the simulation. V9 refuses drivers that the job excludes or that cannot run
+    the operation.
+    """
     plan = engines(drivers='["multiprocessors","copy_engines"]')
     moved = [one for one in plan.decision.network or () if one.op == "all_gather"]
     assert moved and all(one.driver == "copy_engines" for one in moved)

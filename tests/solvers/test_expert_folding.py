@@ -1,4 +1,7 @@
-"""Experts on the lanes of tensor and context parallelism are a choice of the search: equal to brute force, bounded, simulated."""
+"""Folding experts onto the lanes of tensor and context parallelism is a decision of the search.
+
+It equals brute force, is bounded and agrees with the simulation.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ PINNED: dict[str, Any] = {
 
 
 def with_folding(job: Job, seed: int) -> Job:
-    """The job with eight experts, lanes of tp, cp or both, either folding, and one schedule and policy."""
+    """The job with eight experts on lanes of tp, cp or both, with either folding and one schedule and policy."""
     lanes = {"tp": (2,), "cp": (1,)} if seed % 2 else {"tp": (1, 2), "cp": (1, 2)}
     degrees = job.degrees.model_copy(update={**lanes, "ep": None, "dp_shard": (1, 2, 4), "pp": (1, 2)})
     changes: dict[str, Any] = {"degrees": degrees, "sequence_length": 4096, "num_accelerators": None}
@@ -60,7 +63,7 @@ def test_so_does_that_of_two_types(seed: int) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize(("seed", "lanes"), [pytest.param(14, 4, marks=pytest.mark.slow), (3, 2)])
 def test_folding_is_the_best_somewhere(seed: int, lanes: int) -> None:
-    """And forbidding it makes the plan slower."""
+    """Each folding is the best in some job, and the plan gets slower if the job forbids it."""
     job = with_folding(random_job(seed), seed)
     found = search(problem_of(job), time_limit_s=600, gap_tolerance=0.0)
     assert found.best is not None and found.best.candidates.decision(0).degrees.expert_lanes == lanes
@@ -105,7 +108,10 @@ def test_the_simulation_agrees(changes: dict[str, Any]) -> None:
 
 
 def test_memory_is_the_same_on_fewer_ranks_of_dp_shard() -> None:
-    """Experts over tp 4 · ep 2 whole, or over ep 2 divided by tp 4: as many bytes; over cp too, half of them."""
+    """Memory of experts depends on the number of ranks that share them.
+
+    Experts over tp 4 · ep 2 take as many bytes as experts over ep 2 divided by tp 4. With cp too they take half.
+    """
     job = plain_job(4, **PINNED | {"degrees": {}})
     held = {}
     for name, degrees in {

@@ -1,4 +1,5 @@
-"""Failure domains, spare hosts and lost planes: constraints hold, degraded states are priced, refusals are explained."""
+"""Failure domains, spare hosts and lost planes: constraints hold, degraded states have step times, refusals explain
+themselves."""
 
 from __future__ import annotations
 
@@ -33,13 +34,16 @@ NARROW: dict[str, Any] = {
 
 
 def domains(level: str, lost: int, **changes: Any) -> Job:
-    """16 accelerators in two buildings of 8 (two hosts of 4, one zone each): 4 replicas of 4 stages."""
+    """16 accelerators in two buildings of 8, with two hosts of 4 and one zone each.
+
+    The job has 4 replicas of 4 stages.
+    """
     limits = {"level": level, "max_replicas_lost": lost}
     return plain_job(2, 2, **NARROW, failure_domains=limits, **changes)
 
 
 def test_replicas_are_kept_apart() -> None:
-    """pp across the buildings would lose all four replicas with one of them; two are the least possible."""
+    """With pp across the buildings the loss of one building stops all four replicas. The least possible loss is two."""
     plan = planned(domains("building", 2))
     problem = problem_of(plan.job)
     lost = replicas_by_unit(problem.topology, plan.decision, "building")
@@ -93,7 +97,10 @@ def test_spare_hosts_are_not_filled() -> None:
 
 @pytest.mark.heavy
 def test_a_building_held_back_whole_is_planned_around() -> None:
-    """It was refused: "none is left to use"."""
+    """A building whose hosts are all held back gets no accelerators.
+
+    An earlier version refused it with "none is left to use".
+    """
     plan = sa.plan(plain_job(3, 2, spare_hosts={"b1": 2}), alternatives=False)
     sa.verify(plan)
     alone = sa.plan(plain_job(3, 2, spare_hosts={"b0": 3}), alternatives=False)
@@ -117,7 +124,10 @@ def test_no_topology_is_left_without_hosts_or_in_parts(held: dict[str, int], sai
 
 
 def test_the_replicas_that_are_left_take_the_batch() -> None:
-    """Of 4 replicas 2 are lost with a building: 16 sequences are 8 instead of 4 micro-batches each."""
+    """Surviving replicas take the batch of the lost ones.
+
+    Two of 4 replicas are lost with a building. The 16 sequences are 8 micro-batches each instead of 4.
+    """
     plan = planned(domains("building", 2))
     states = {state.what: state for state in plan.degraded}
     assert states["one building"].replicas_lost == 2
@@ -152,7 +162,11 @@ def test_a_lost_plane_slows_its_level() -> None:
 
 
 def test_where_states_are_sharded_only_whole_groups_survive() -> None:
-    """2 groups of 2 sharded replicas over two buildings: apart, one survives a building; fastest, none survives a host."""
+    """Replicas with sharded states survive as whole groups only.
+
+    Two groups of 2 sharded replicas use two buildings. Placed apart, one group survives a building; the fastest
+    placement survives no host.
+    """
     degrees = {"tp": 1, "cp": 1, "pp": 4, "dp_shard": 2, "dp_replicate": 2, "ep": 1}
     plan = sa.plan(plain_job(2, 2, degrees=degrees, schedules="1F1B", shard="optimizer"), alternatives=False)
     found = {}
@@ -171,7 +185,7 @@ def test_where_states_are_sharded_only_whole_groups_survive() -> None:
         assert state.only_copies == 0
     assert mixed["one accelerator"].units_lost == 1
     assert (mixed["one host"].units_lost, mixed["one host"].step_s, mixed["one host"].tokens_fraction) == (2, None, 0)
-    assert mixed["one host"].only_copies == 2, "4 accelerators of a host hold both copies of 2 shards"
+    assert mixed["one host"].only_copies == 2, "the 4 accelerators of a host hold both copies of 2 shards"
     assert mixed["one building"].only_copies == 4
 
 
@@ -184,7 +198,10 @@ def test_where_states_are_sharded_only_whole_groups_survive() -> None:
     ],
 )
 def test_degraded_states_equal_killing_every_domain(shard_order: tuple[str, ...], sizes: tuple[int, int]) -> None:
-    """Every accelerator, host, rack, zone and building dies once: who still has a whole state, and which shards are gone."""
+    """Degraded states equal an enumeration that removes each accelerator, host, rack, zone and building once.
+
+    It counts the groups with a whole state and the shards that are lost.
+    """
     degrees = {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 2, "dp_replicate": 4, "ep": 1}
     job = plain_job(3, 2, degrees=degrees, schedules="1F1B", shard="optimizer", global_batch_sequences=24)
     fill = tuple(BuildingShare(building=f"b{n}", num_accelerators=size) for n, size in enumerate(sizes))
@@ -234,7 +251,10 @@ def test_verification_counts_units_on_hosts() -> None:
 
 @pytest.mark.parametrize(("spares", "repair_hours"), [(0, 48), (200, 48)])
 def test_an_older_plan_that_let_one_unit_wait_is_refused_with_the_way_out(spares: int, repair_hours: float) -> None:
-    """A plan that does not say how many hosts its units have; where spares never run out it still verifies."""
+    """An old plan whose single unit waits for a host is refused, and the message says how to fix it.
+
+    The plan does not state how many hosts its units have. It still verifies if spare hosts never run out.
+    """
     topology = plain_topology(60, 60) | {"reliability": {"host_mtbf_hours": 400, "repair_hours": repair_hours}}
     job = plain_job(
         topology=topology,
@@ -257,7 +277,10 @@ def test_an_older_plan_that_let_one_unit_wait_is_refused_with_the_way_out(spares
 )
 @pytest.mark.parametrize("spares", ["auto", pytest.param(2, marks=pytest.mark.heavy)])
 def test_spare_hosts_that_the_fleet_lacks_are_said(spares: object, hosts: int, held: dict[str, int], free: int) -> None:
-    """Four hosts of a fleet of four and of one of eight, of which one is held back."""
+    """The plan says how many spare hosts the topology lacks.
+
+    It uses four hosts of a topology with four, or with eight of which one is held back.
+    """
     topology = plain_topology(hosts, hosts) | {"reliability": {"host_mtbf_hours": 2000, "repair_hours": 48}}
     job = plain_job(topology=topology, reliability={"spares": spares}, spare_hosts=held, **NARROW)
     plan = sa.plan(job, alternatives=False, work_limit=20, simulated=False)

@@ -1,4 +1,4 @@
-"""The first plan of a search that its limit ended before any."""
+"""The search returns a first plan even if its time limit passes before any placement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from scaleacross.solvers.pools import AcceleratorPool
 
 
 def test_a_goal_that_refuses_every_candidate_ends_after_its_tries() -> None:
-    """A limit of a goal that no candidate meets: the whole space was placed without a look at the clock."""
+    """The first-plan search stops after a fixed number of tries if no candidate meets the job's limit.
+
+    Earlier it placed the whole space and never read the clock.
+    """
     problem, tried = problem_of("llama3_8b_one_building", ()), list[int]()
 
     class Refusing(Placer):

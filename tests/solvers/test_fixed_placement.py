@@ -1,4 +1,4 @@
-"""Arrays of candidates on one placement cost what their plans cost, one by one."""
+"""Arrays of candidates on one placement have the step times of the single plans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from scaleacross.workloads.problem import problem_of
 
 
 def reduced_between_buildings(plan: PlanCost) -> bool:
-    """Whether gradients cross buildings: bounds do not know how long a single rank waits before it needs its parameters."""
+    """Whether gradients cross buildings.
+
+    Bounds do not know how long a single rank waits before it needs its parameters.
+    """
     return any(plan.placement.spans.get(axis) in LINK_LEVELS[CAMPUS:] for axis in GRADIENT_AXES)
 
 
@@ -55,7 +58,10 @@ def test_rows_cost_what_their_plans_cost(seed: int) -> None:
 
 @each("seed", (4, 1001), (13,), heavy=(306, 1004), size=1)
 def test_what_placements_share_is_remembered(seed: int) -> None:
-    """One memory changes no step time, whatever was asked before. Where pipelines alone take longer than a limit, it is inf."""
+    """Cached replicas change no step time, whatever was computed before.
+
+    The result is inf if the pipeline alone exceeds the given limit.
+    """
     problem, known = mixed_instance(seed - 1000) if seed >= 1000 else instance(seed), KnownReplicas()
     pool, compared = pools(problem.topology)[0], 0
     space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
@@ -83,14 +89,22 @@ def test_what_placements_share_is_remembered(seed: int) -> None:
             4096,
             "pp dp_replicate tp cp dp_shard",
             128,
-        ),  # 3 % too high if parameters hid behind computation alone
-        ("llama3.1-8b", 1024, "pp dp_shard tp cp dp_replicate", 32),  # 0.1 % too high if gradients did
+        ),  # 3 % too high if parameters overlapped with computation only
+        (
+            "llama3.1-8b",
+            1024,
+            "pp dp_shard tp cp dp_replicate",
+            32,
+        ),  # 0.1 % too high if gradients overlapped with computation only
     ],
 )
 def test_a_single_rank_hides_gradients_and_parameters_behind_its_waits(
     model: str, accelerators: int, order: str, dp_shard: int
 ) -> None:
-    """These cross buildings, and so do the calls that it waits for: the bound is below the step, and knows most of it."""
+    """Gradients and parameters of a single rank overlap with the calls that it waits for.
+
+    All of them cross buildings. The bound is below the step time, and at least 90 % of it.
+    """
     job = point(model=model, accelerators=accelerators, buildings=8, regions=8, oversubscription=7.0)
     problem, fill = problem_of(job), (accelerators // 8,) * 8
     decision = placed(("1F1B", 1), order, fill, "optimizer", tp=4, dp_shard=dp_shard, dp_replicate=8)

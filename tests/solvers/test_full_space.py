@@ -1,4 +1,4 @@
-"""Spaces whose policies are chosen last: interrupts, limits in work, and what is too large for baselines."""
+"""Spaces whose policies are chosen last: interrupts, work limits, and spaces too large for baselines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scaleacross.workloads.problem import problem_of
 
 
 def full_job() -> Job:
-    """A small job with the space full, whose policies the search chooses last (``opened``)."""
+    """A small job with the full space, whose policies the search chooses last (see ``opened``)."""
     job = plain_job(2, 2, degrees={"tp": 1, "cp": 1}, schedules=["1F1B"], micro_batch_sequences=1)
     data = job.model_dump(mode="json", exclude_unset=True)
     return Job.model_validate(data | {"space": "full", "recompute": ["none", "selective", "full"]})
@@ -33,7 +33,7 @@ def full_job() -> Job:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every space counts as too large to enumerate, and blocks are closed a few at a time."""
+    """Treat every space as too large to enumerate, and close only a few blocks at a time."""
     monkeypatch.setattr(open_policies, "MOST_AT_ONCE", 0)
     monkeypatch.setattr(open_policies, "CLOSED_TOGETHER", 4)
 
@@ -41,7 +41,10 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.heavy
 @pytest.mark.usefixtures("opened")
 def test_an_interrupt_while_policies_are_chosen_gives_the_best_plan_with_its_gap() -> None:
-    """SIGINT at the first blocks that are closed: a plan, the reason, and a bound that the whole search confirms."""
+    """An interrupt while policies are chosen returns a plan with its reason and bound.
+
+    SIGINT arrives when the first blocks are closed. A complete search confirms the bound.
+    """
     job, stages = full_job(), set[str]()
     whole = sa.plan(job, alternatives=False)
     assert whole.report.status == "optimal"
@@ -67,7 +70,7 @@ def test_an_interrupt_while_policies_are_chosen_gives_the_best_plan_with_its_gap
     "work_limit", [pytest.param(2, marks=pytest.mark.heavy), pytest.param(6, marks=pytest.mark.slow)]
 )
 def test_a_limit_in_work_gives_the_same_plan_twice(work_limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where an hour passes between two looks at a clock."""
+    """A work limit gives the same plan twice, even if an hour passes between two reads of the clock."""
     first = sa.plan(full_job(), work_limit=work_limit, alternatives=False)
     hours = itertools.count()
     for name in ("perf_counter", "process_time", "monotonic", "time"):
@@ -83,7 +86,10 @@ def test_a_limit_in_work_gives_the_same_plan_twice(work_limit: int, monkeypatch:
 def test_compare_refuses_a_space_that_baselines_cannot_enumerate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Our search holds it, baselines would not: refused with the count and the way out, which works."""
+    """``compare`` refuses a space that baselines cannot enumerate, although the search can.
+
+    The message has the number of candidates and a fix, which works.
+    """
     problem = problem_of(full_job())
     pool = pools(problem.topology)[0]
     space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit, policies_open=True)

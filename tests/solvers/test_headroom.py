@@ -1,4 +1,4 @@
-"""Memory that plans keep free: searched, verified, said; settings that a user brings may take it."""
+"""Plans keep the requested memory free: searched, verified and reported. User-supplied settings may use it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,17 @@ def fullest(plan: Plan) -> float:
 
 @pytest.fixture(scope="module")
 def full() -> Plan:
-    """The fastest plan, which takes all the memory that it likes."""
+    """The fastest plan without a limit on memory beyond the capacity."""
     return sa.plan(job_of(0.0), gap_tolerance=0.0, alternatives=False)
 
 
 @pytest.mark.heavy
 def test_a_plan_leaves_the_headroom_free(full: Plan) -> None:
-    """Just more headroom than the fastest plan leaves: another plan, that of brute force, and what that costs at most."""
+    """A plan leaves the headroom that the job asks for.
+
+    The job asks for slightly more than the fastest plan leaves. The new plan equals brute
+    force, and the report bounds what the headroom costs.
+    """
     assert full.report.headroom is None
     job = job_of(1 - fullest(full) + 0.001)
     plan = sa.plan(job, gap_tolerance=0.0, alternatives=False)
@@ -48,7 +52,7 @@ def test_a_plan_leaves_the_headroom_free(full: Plan) -> None:
     assert room.num_candidates >= 1 and room.bound_s is not None
     assert (
         room.bound_s <= full.estimated.step_s * (1 + 1e-9) < plan.estimated.step_s
-    )  # never more than what it does cost
+    )  # the stated loss never exceeds the real one
 
 
 @pytest.mark.heavy

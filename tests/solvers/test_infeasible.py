@@ -1,4 +1,4 @@
-"""A job without a plan gets one message: what is short by how much, which rules refused it, and ways out that work."""
+"""A job without a plan gets one message: the shortage, the rules that refused it, and changes that work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scaleacross.workloads.problem import problem_of
 
 
 def small_memory(mib: float) -> dict[str, Any]:
-    """One building of 8 accelerators, of which 16 MiB each are reserved."""
+    """One building of 8 accelerators with 16 MiB reserved on each."""
     return plain_topology(2, accelerator=accelerator(random.Random(0), "small", mib))
 
 
@@ -59,7 +59,7 @@ def test_too_large_names_the_closest_candidate(job: Job) -> None:
 
 
 def test_the_closest_candidate_is_the_closest() -> None:
-    """Against the memory that a plan would state, decision by decision."""
+    """The named candidate is the one closest to fitting, by the memory that plans state for every decision."""
     problem = problem_of(TOO_LARGE[1])
     [pool] = pools(problem.topology)
     needs = {}
@@ -129,7 +129,7 @@ def test_nothing_legal_names_the_rules(changes: dict[str, Any], rule: str, way_o
 
 def _plans(job: Job) -> bool:
     try:
-        sa.plan(job, gap_tolerance=0.9, alternatives=False, simulated=False)  # any plan; it verifies itself
+        sa.plan(job, gap_tolerance=0.9, alternatives=False, simulated=False)  # any plan; ``plan`` verifies it
     except sa.InfeasibleError:
         return False
     return True
@@ -137,7 +137,7 @@ def _plans(job: Job) -> bool:
 
 @pytest.mark.slow
 def test_no_whole_hosts_in_any_building() -> None:
-    """Hosts of 4 and of 6: twelve accelerators are whole hosts of either kind, but neither building holds them."""
+    """Twelve accelerators are whole hosts of 4 or of 6, but neither building holds twelve."""
     topology = plain_topology(2, 1)
     topology["regions"][0]["buildings"][1]["accelerators_per_host"] = 6
     pins = {"schedules": "1F1B", "recompute": "none", "micro_batch_sequences": 1, "shard": "none"}

@@ -1,4 +1,4 @@
-"""The search against brute force on seeded small problems, and the bounds that its proof rests on."""
+"""The search equals brute force on seeded small problems, and the bounds of its proof hold."""
 
 from __future__ import annotations
 
@@ -27,15 +27,21 @@ from scaleacross.workloads.problem import problem_of
 INSTANCES = (0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 16, 17, 19, 20, 23, 24, 25, 26, 27, 28, 32, 34, 35, 37, 38, 41,
              43, 44, 45, 46, 48, 49, 50, 52, 53, 54, 55, 59, 61, 62, 63, 65, 68, 71, 73, 81, 82, 57, 112)
 # fmt: on
-"""The first fifty seeds with at most 1,650 plans, three of them without any, and two whose optimum has dp_replicate (57, 112)."""
+"""The first fifty seeds with at most 1,650 plans.
+
+Three have no plan, and in two (57, 112) the optimum has dp_replicate.
+"""
 
 
 IDEAL_ONLY = (26,)
-"""The best decision would need two algorithms at once, a collective's fastest and its least busy one: the plan states a gap."""
+"""The best decision would need a collective's fastest and its least busy algorithm at once. The plan states a gap."""
 
 
 QUICK = (9, 19, 26, 44, 54)
-"""Those of the cheapest to try in full: one to three buildings, three levels of sharding, two schedules, one without a plan."""
+"""Seeds that brute force solves quickly.
+
+They have one to three buildings, three shard levels and two schedules. One has no plan.
+"""
 
 
 @each("seed", QUICK[:1], INSTANCES, heavy=QUICK[1:])
@@ -63,7 +69,9 @@ def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
     assert not unexpected_notes(plan)
     assert plan.network is not None
-    assert plan.estimated.step_s <= plan.network.library_step_s * (1 + 1e-9)  # never slower than the library's defaults
+    assert plan.estimated.step_s <= plan.network.library_step_s * (
+        1 + 1e-9
+    )  # never slower than with the library's defaults
 
 
 @pytest.mark.heavy
@@ -84,7 +92,10 @@ def test_timed_schedules_equal_brute_force_too(seed: int, schedules: tuple[Sched
 @pytest.mark.heavy
 @each("seed", (54,), (4, 6, 7, 10, 13, 41, 50))
 def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fleets of many buildings try their fills in blocks; without a gap tolerance none of them is spared."""
+    """Pools of many buildings try their allocations in blocks.
+
+    Without a gap tolerance the search tries every block and finds the optimum.
+    """
     monkeypatch.setattr("scaleacross.solvers.place_parallelism.FILL_BLOCK", 1)
     problem = instance(seed)
     found = search(problem, time_limit_s=600, gap_tolerance=0.0)
@@ -96,7 +107,10 @@ def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.heavy
 @each("seed", (54,), (4, 6, 10, 13, 50))
 def test_incumbents_of_the_caller_and_a_sample_leave_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the caller brings: the optimum, a slow plan, or a fill (buildings backwards) that the space lacks."""
+    """User-supplied decisions and a sample do not change the optimum.
+
+    They are the optimum, a slow plan, or an allocation with reversed buildings that is outside the space.
+    """
     monkeypatch.setattr("scaleacross.solvers.pool_blocks.PROBED", 4)
     problem, oracle = instance(seed), fastest(seed)
     assert oracle.decision is not None
@@ -118,7 +132,7 @@ def test_incumbents_of_the_caller_and_a_sample_leave_the_optimum(seed: int, monk
 
 @pytest.mark.slow
 def test_instances_are_of_every_kind() -> None:
-    """What the proof above covers: otherwise fifty trivial problems would pass it as well."""
+    """The instances cover all kinds of problems. Fifty trivial ones would pass the other tests too."""
     outcomes = [search(instance(seed), time_limit_s=600) for seed in INSTANCES]
     winners = [found.best for found in outcomes if found.best]
     assert sum(found.best is None and found.num_candidates > 0 for found in outcomes) >= 5
@@ -135,13 +149,16 @@ def test_instances_are_of_every_kind() -> None:
 
 
 BOUNDED = (*range(100, 125), 223, 254, 265, 306, 312)
-"""The last five hide some of their communication nowhere (``job.overlap``)."""
+"""The last five expose all communication of some kind (``job.overlap``)."""
 
 
 @pytest.mark.heavy
 @each("seed", (100, 120), BOUNDED)
 def test_no_bound_exceeds_any_placement(seed: int) -> None:
-    """floor ≤ exact and base ≤ coarse ≤ tight ≤ exact for all candidates, relaxed ≤ exact terms for arcs of a few."""
+    """For all candidates floor ≤ exact and base ≤ coarse ≤ tight ≤ exact.
+
+    For some, relaxed terms are at most the exact terms of every axis.
+    """
     problem = instance(seed)
     for pool in pools(problem.topology):
         placer = placer_on(pool, problem.job, problem.profile)
@@ -162,7 +179,10 @@ def test_no_bound_exceeds_any_placement(seed: int) -> None:
 
 
 def _bounds_hold(placer: Placer, priced: object) -> float:
-    """Exact step of a candidate, inf where nothing holds it, once its bounds are found to be none above it."""
+    """Check that no bound of a candidate exceeds its exact step time.
+
+    Return that time in seconds; inf if no placement holds the candidate.
+    """
     settings, work = priced.candidates, priced.work  # type: ignore[attr-defined]
     placed = placer.place(settings, work)
     if placed is None:
@@ -170,7 +190,7 @@ def _bounds_hold(placer: Placer, priced: object) -> float:
     exact_s = float(priced.free_s[0] + placed.communication_s)  # type: ignore[attr-defined]
     assert priced.bound_s[0] <= exact_s * (1 + 1e-12)  # type: ignore[attr-defined]
     if len(placer.pool.accelerators) > 1:
-        return exact_s  # no arcs: every placement is priced by itself
+        return exact_s  # no arcs: every placement has its own step time
     active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
     fills, volumes = placer.fills_of(settings), placer.bounder.volumes(settings, work)
     for axis, subsets in _every_arc(active).items():
@@ -194,6 +214,6 @@ def _bounds_hold(placer: Placer, priced: object) -> float:
 
 
 def _every_arc(active: tuple[GridAxis, ...]) -> dict[GridAxis, list[frozenset[GridAxis]]]:
-    """Every axis after every set of others."""
+    """Every axis after every set of other axes."""
     others = {axis: [other for other in active if other != axis] for axis in active}
     return {a: [frozenset(s) for n in range(len(o) + 1) for s in combinations(o, n)] for a, o in others.items()}

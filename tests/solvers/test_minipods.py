@@ -1,4 +1,4 @@
-"""Arnold's assignment of hosts to minipods: closed form, integer program and the schedulers that it is measured against."""
+"""Arnold's assignment of hosts to minipods: closed form, integer program and the schedulers it is compared with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from host_spread import laid_out, least_spread, solve_milp, weighted_spread
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.baselines.minipods import HostMatrix, row_hosts
 
-# (minipods, free hosts, rows = DP/(8/TP), columns = PP) of arXiv 2509.15940; how hosts spread over minipods is not published
+# (minipods, free hosts, rows = DP/(8/TP), columns = PP) of arXiv 2509.15940; the paper does not say where free hosts are
 SETTINGS = ((3, 18, 6, 2), (5, 438, 12, 8), (11, 1019, 46, 8))
 
 
@@ -44,7 +44,10 @@ def test_closed_form_equals_the_integer_program(seed: int) -> None:
 
 def test_rows_straddle_only_when_that_spares_a_minipod() -> None:
     matrix, capacities = HostMatrix(3, 4), (6, 6)
-    assert row_hosts(matrix, capacities, 0.0, 1.0) == (6, 6)  # two whole rows at most: the third straddles
+    assert row_hosts(matrix, capacities, 0.0, 1.0) == (
+        6,
+        6,
+    )  # a minipod holds two whole rows at most, so the third one straddles
     assert row_hosts(HostMatrix(2, 4), capacities, 0.0, 1.0) == (4, 4)
     assert row_hosts(HostMatrix(2, 4), (7, 5, 4), 0.0, 1.0) == (4, 4, 0)
     assert row_hosts(HostMatrix(3, 4), (6, 6, 6), 0.9, 0.1) == (6, 6, 0)  # two minipods and one straddling row
@@ -67,7 +70,10 @@ def test_spread_is_never_worse_than_a_scheduler_that_knows_no_groups(setting: tu
 
 
 def test_spread_is_lower_on_average() -> None:
-    """At least 1.2 times lower than the best of the four schedulers, as published (mean 1.2, up to 1.67)."""
+    """The mean spread is at least 1.2 times lower than that of the best scheduler.
+
+    The paper reports a mean of 1.2 and up to 1.67.
+    """
     ratios = []
     for setting in SETTINGS:
         for seed in range(4):

@@ -1,4 +1,4 @@
-"""What candidates on several accelerator types may take: whole layers moved from slow stages to fast ones."""
+"""Estimates of candidates on several accelerator types move whole layers from slow stages to fast ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaleacross.workloads.problem import problem_of
 
 
 def shortest(num_layers: int, chunks: int, seconds: list[float], stages: list[int]) -> float:
-    """Seconds of the longest stage, every number of layers of each type tried."""
+    """Seconds of the longest stage in the best split, by trying every number of layers per type."""
     best = float("inf")
     for held in product(range(chunks, num_layers + 1), repeat=len(seconds)):
         if sum(number * layers for number, layers in zip(stages, held, strict=True)) >= num_layers:

@@ -1,4 +1,4 @@
-"""What differs from a candidate in one choice is placed as long as it is faster."""
+"""The search places candidates that differ from the best in one choice as long as they are faster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ TOGETHER = (
 
 
 def searching(fast: str = "fast") -> tuple[Search, SearchSpace, Placer, list[Candidates]]:
-    """A search over two buildings, of two types or of one, before it has placed anything, and all bases of all accelerators."""
+    """A search over two buildings of one or two types, before any placement.
+
+    Also returns the space, the placer of all accelerators and its partial candidates.
+    """
     topology = plain_topology(2, 1) | {"trunks": [plain_trunk("b0", "b1", gbyte_per_s=2.0)]}
     for building, name, peak in zip(topology["regions"][0]["buildings"], ("slow", fast), (20.0, 50.0), strict=True):
         if fast != "slow":
@@ -63,14 +66,14 @@ def all_that_fit() -> Bounded:
 
 
 def slowest(state: Search, placer: Placer) -> Bounded:
-    """All candidates that fit; the one with the largest estimate, of those that can be placed, is placed."""
+    """Place the candidate with the largest estimate among all that fit and can be placed."""
     bounded = all_that_fit()
     assert any(state.place(bounded, row, placer) for row in np.argsort(-bounded.estimate_s).tolist())
     return bounded
 
 
 def changes(one: Candidates, other: Candidates) -> int:
-    """Choices in which two candidates differ; two degrees count as one, more as many."""
+    """Number of choices in which two candidates differ. Two or more degrees count as one."""
     degrees = sum(int(getattr(one, name)[0] != getattr(other, name)[0]) for name in DEGREES)
     choices = [any(getattr(one, name)[0] != getattr(other, name)[0] for name in names) for names in TOGETHER]
     return sum(choices) + (1 if 1 <= degrees <= 2 else degrees)
@@ -96,7 +99,11 @@ def test_the_last_best_is_faster_than_all_of_its_neighbours_and_none_is_placed_t
 
 
 def test_a_climb_goes_on_below_its_own_start_whatever_the_incumbent() -> None:
-    """With a step or two a slow start may be the best of all: placers that know the incumbent place nothing on the way."""
+    """A climb compares neighbours with its own start, not with the incumbent.
+
+    A slow start may lead to the best plan within a step or two. A placer limited by the incumbent places nothing on the
+    way.
+    """
     state, space, placer, bases = searching()
     slowest(state, placer)
     [start] = state.remembered
@@ -134,7 +141,10 @@ def test_ties_are_the_best_of_other_kinds_however_little_slower() -> None:
 
 @pytest.mark.parametrize(("each_s", "places"), [(0.0, True), (1.0, True), (101.0, False)])
 def test_ties_take_a_tenth_of_a_limit_beyond_it(each_s: float, places: bool) -> None:
-    """Of a limit of 1,000 s that has passed; every look at the clock takes ``each_s``."""
+    """Ties are placed for a tenth of the limit after it has passed.
+
+    The limit is 1,000 s, and each read of the clock takes ``each_s``.
+    """
     state, _, placer, _ = searching()
     slowest(state, placer)
     [best] = state.remembered

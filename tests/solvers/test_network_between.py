@@ -1,4 +1,7 @@
-"""Budgets of the network bend a step, they do not break it: windows, queue pairs and channels between full rate and defaults."""
+"""Step times change gradually with network budgets.
+
+Windows, queue pairs and channels have values between full rate and the defaults.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,16 @@ GIB = 2.0**30
 FAR_US = 100_000.0
 ROUNDING = 1e-9
 FINEST = 0.025
-"""By how much a window that shares a budget may miss its best (``network_between.SHARES``)."""
+"""Largest relative loss of a window that shares a budget (``network_between.SHARES``)."""
 MODEL_FALLS = 0.015
-"""The price of a hierarchical all-reduce in chunks is 1.4 % higher with the widest far window than with an eighth of it."""
+"""A hierarchical all-reduce in chunks is 1.4 % slower with the widest long-haul window than with an eighth of it."""
 
 
 def far(degrees: dict[str, int], latency_us: float = FAR_US, **network: float) -> Networked:
-    """Two buildings of 16 accelerators, a wide trunk far apart; the slowest axis of ``degrees`` crosses it."""
+    """A plan's network on two buildings of 16 accelerators with a wide, long link between them.
+
+    The outermost axis of ``degrees`` crosses this link.
+    """
     topology = plain_topology(4, 4)
     topology["trunks"][0] = plain_trunk("b0", "b1", 400.0, latency_us)
     wide = {"hidden_size": 1024, "num_heads": 16, "num_kv_heads": 16, "head_dim": 64, "intermediate_size": 4096}
@@ -48,18 +54,18 @@ REPLICAS = {"tp": 4, "pp": 1, "dp_replicate": 8}
 @pytest.mark.heavy
 @pytest.mark.parametrize("degrees", [PIPELINE, REPLICAS], ids=["pipeline", "replicas"])
 def test_buffers_bend_the_step(degrees: dict[str, int]) -> None:
-    """Half the bytes in flight cost at most twice the step, and no budget is slower than a smaller one."""
+    """Half the buffer gives at most twice the step time, and a larger budget is never slower."""
     budgets = [GIB * 2**-half for half in range(1, 6)]
     steps = [far(degrees, max_buffer_bytes=budget).cost.cost.step_s for budget in budgets]
     for more, less in pairwise(steps):
         assert more <= less * (1 + (ROUNDING if degrees is PIPELINE else MODEL_FALLS))
         assert less <= 2 * more * (1 + FINEST)
-    assert steps[-1] > 1.2 * steps[0], "the smallest budget binds"
+    assert steps[-1] > 1.2 * steps[0], "the smallest budget limits the step"
 
 
 @pytest.mark.parametrize("name", [pytest.param("max_queue_pairs", marks=pytest.mark.heavy), "max_channels"])
 def test_pairs_and_channels_bend_the_step(name: str) -> None:
-    """A connection over fewer queue pairs, or driven by fewer channels, before the library's window of 8 MiB."""
+    """Fewer queue pairs or channels slow the step gradually, before the library's window of 8 MiB."""
     budgets = [64, 32, 16, 8] if name == "max_queue_pairs" else [8, 4, 3, 2]
     steps = [far(PIPELINE, 20_000.0, **{name: budget}).cost.cost.step_s for budget in budgets]
     assert all(more <= less * (1 + ROUNDING) for more, less in pairwise(steps))
@@ -68,13 +74,19 @@ def test_pairs_and_channels_bend_the_step(name: str) -> None:
 
 @pytest.mark.heavy
 def test_distance_has_no_cliff() -> None:
-    """Twice as far: at most twice the step, where a fixed budget first holds full rate and then does not."""
+    """Twice the distance gives at most twice the step time.
+
+    A fixed budget covers the full rate at the start of the range, but not at its end.
+    """
     steps = [far(PIPELINE, FAR_US * 2.0**log, max_buffer_bytes=GIB).cost.cost.step_s for log in range(-4, 3)]
     assert all(near <= there <= 2 * near for near, there in pairwise(steps))
 
 
 def test_a_window_takes_what_the_budget_leaves() -> None:
-    """By hand: one connection of the pipeline with most of the budget in flight is what the plan finds, or better."""
+    """A window takes what the budget leaves.
+
+    One connection of the pipeline holds 80 % or more of the budget, and the step is less than half of the library's.
+    """
     found = far(PIPELINE, max_buffer_bytes=GIB / 4)
     sends = [choice for choice in found.decision.network or () if choice.communicator == "pp"]
     held = max(one.window_bytes for choice in sends for one in choice.connections)

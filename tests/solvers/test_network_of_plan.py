@@ -1,4 +1,4 @@
-"""The network of a placed plan against the price of the plan: no choice within the budgets is cheaper, the library's included."""
+"""The network of a placed plan: no choice within the budgets gives a shorter step, the library's defaults included."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ from scaleacross.workloads.problem import Problem, problem_of
 
 
 def slow_and_quick(sequence_length: int, tflop_per_s: float, **network: object) -> tuple[Problem, Decision]:
-    """Two stages, the second on accelerators eight times as fast; keys and values cross hosts whose ports take four channels.
+    """A decision of two stages, the second on accelerators eight times as fast.
 
-    The first stage is the busiest rank, whose attention hides the gathers; on the second they last longer than attention.
+    Keys and values cross hosts whose ports carry four channels. The first stage is the busiest, and its attention
+    overlaps with all its gathers. On the second stage gathers take longer than attention.
     """
     topology = plain_topology(4, 4)
     topology["trunks"][0] = plain_trunk("b0", "b1", 400.0)
@@ -58,7 +59,7 @@ def slow_and_quick(sequence_length: int, tflop_per_s: float, **network: object) 
 
 
 def channels(decision: Decision) -> int:
-    """What its communicators hold, each the most of its collectives."""
+    """Channels that all communicators hold; each one holds the most of its collectives."""
     most: defaultdict[str, int] = defaultdict(int)
     for choice in decision.network or ():
         most[choice.communicator] = max(most[choice.communicator], choice.num_channels)
@@ -66,7 +67,7 @@ def channels(decision: Decision) -> int:
 
 
 def fastest_by_channels(options: list[FlowOption]) -> list[FlowOption]:
-    """The fastest with every number of channels."""
+    """The fastest option for every number of channels."""
     found: dict[int, FlowOption] = {}
     for one in sorted(options, key=lambda option: option.time_s):
         found.setdefault(one.choice.num_channels, one)
@@ -78,7 +79,10 @@ def fastest_by_channels(options: list[FlowOption]) -> list[FlowOption]:
     [(8192, 200.0, 9), pytest.param(32768, 800.0, 6, marks=pytest.mark.heavy)],
 )
 def test_waits_of_ranks_that_are_not_the_busiest_count(sequence_length: int, tflop_per_s: float, budget: int) -> None:
-    """Channels for two of three communicators, or for one: slower gathers cost the busiest rank nothing, but the step."""
+    """Slower gathers of a rank that is not the busiest lengthen the step.
+
+    The budget has channels for one or two of three communicators. The busiest rank exposes no gathers.
+    """
     problem, decision = slow_and_quick(sequence_length, tflop_per_s, max_channels=budget)
     found = with_network(problem, decision)
     assert found.cost.cost.exposed_s["cp"] == 0.0
@@ -94,13 +98,16 @@ def test_waits_of_ranks_that_are_not_the_busiest_count(sequence_length: int, tfl
 
 
 def slowest(problem: NetworkProblem, seed: int = 0) -> NetworkSolution:
-    """A solution that no model would choose."""
+    """A solution that is slower by the model than the best."""
     chosen = tuple(block[-1] for block in problem.blocks)
     return NetworkSolution(chosen, problem.exposed_s(chosen), 0.0, "optimal")
 
 
 def test_the_library_is_kept_where_the_choice_is_priced_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the model does not know of the price costs no plan more than the library's defaults, and the report says so."""
+    """The plan keeps the library's defaults if the model's choice has a longer step time.
+
+    The test replaces the choice by a bad one. The report says that the defaults remain.
+    """
     problem, decision = slow_and_quick(8192, 200.0)
     known = with_network(problem, decision)
     monkeypatch.setattr(network_between, "choose", slowest)
@@ -124,7 +131,10 @@ def test_a_budget_that_forbids_the_library_stands(monkeypatch: pytest.MonkeyPatc
 
 
 def test_gradients_on_trunks_hold_connections_to_as_many_peers_as_the_groups_that_cross_most() -> None:
-    """One pipeline rank's groups reach two buildings, those of all ranks four."""
+    """Connections for gradients between buildings count the peers of the groups that cross most levels.
+
+    Groups of one pipeline rank reach two buildings, and those of all ranks reach four.
+    """
     job = plain_job(topology=plain_topology(2, 2, 2, 2))
     fill = [BuildingShare(building=f"b{index}", num_accelerators=8) for index in range(4)]
     levels = build_levels(problem_of(job).topology, fill)
@@ -134,7 +144,7 @@ def test_gradients_on_trunks_hold_connections_to_as_many_peers_as_the_groups_tha
         whole, fanout=np.where(far, np.minimum(whole.fanout, 2.0), whole.fanout), crossing=np.ones(NUM_LEVELS)
     )
     flow = Flow("dp", "reduce_scatter", "gradients", "dp_shard", 1e9, {"gradients": 1.0})
-    links = links_of(levels)  # a trunk that two groups fill, far enough for large windows
+    links = links_of(levels)  # two groups saturate the inter-building link, whose latency asks for large windows
     links = links._replace(
         latency=np.where(far, 0.01, links.latency), capacity=np.where(far, 2 * links.bandwidth, links.capacity)
     )

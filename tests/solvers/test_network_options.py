@@ -1,4 +1,4 @@
-"""Options of a collective: priced together as a plan prices each."""
+"""Options of a collective have the same times in one array as in a plan, where each is timed alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objectives other than step time: against brute force, with limits, and what they answer to."""
+"""Objectives other than step time: equal to brute force, with limits, and with their sensitivities."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def test_search_finds_the_best_of_brute_force(seed: int, objective: ObjectiveNam
 def test_a_first_incumbent_from_a_sample_prunes_by_score(
     seed: int, objective: ObjectiveName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Small spaces are not sampled by default."""
+    """A first incumbent from a sample prunes by score.
+
+    The test lowers the threshold, because small spaces are not sampled by default.
+    """
     monkeypatch.setattr("scaleacross.solvers.pool_blocks.PROBED", 4)
     problem = instance(seed, objective)
     oracle = exhaustive(problem, lambda decision, cost: spent(problem, objective, decision, cost))
@@ -143,7 +146,7 @@ def test_groups_across_buildings_are_those_counted_rank_by_rank(seed: int) -> No
     assert axis_patterns(decision.degrees, placed.placement.axis_order, placed.placement.fill) == counted
 
 
-# --- what it answers to ---------------------------------------------------------------------------------------------
+# --- sensitivities -------------------------------------------------------------------------------------------------
 
 
 NARROW: dict[str, Any] = {"schedules": ["1F1B"], "recompute": ["none"]}
@@ -181,7 +184,11 @@ def test_egress_is_part_of_the_price() -> None:
 
 
 def test_egress_of_gradients_by_hand() -> None:
-    """16 replicas over two buildings, all of the model sharded: each building sends half of it, twice (gradients, parameters)."""
+    """Egress of gradients by hand.
+
+    16 replicas in two buildings shard the whole model. Each building sends half of it twice, as gradients and as
+    parameters.
+    """
     job = two(MONEY, num_accelerators=16, shard=["optimizer"])
     pins = {"degrees": {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 16, "dp_replicate": 1}}
     plan = sa.plan(Job.model_validate(job.model_dump(mode="json", exclude_none=True) | pins), alternatives=False)
@@ -230,7 +237,10 @@ def test_tampered_values_do_not_verify() -> None:
 
 @each("seed", (4, 41, 306), (0, 13, 34))
 def test_bytes_in_arrays_are_those_of_the_flows(seed: int) -> None:
-    """What the bound on egress multiplies, candidate by candidate; groups of one send nothing and have no price."""
+    """The amounts in the egress bound equal the bytes of the flows, candidate by candidate.
+
+    Groups of one rank send nothing and cost nothing.
+    """
     problem = problem_of(random_job(seed))
     pool = pools(problem.topology)[0]
     bounder = Bounder.on(pool, problem.job, problem.profile)
@@ -250,7 +260,10 @@ def test_bytes_in_arrays_are_those_of_the_flows(seed: int) -> None:
 
 
 def test_estimates_of_scores_are_those_of_step_times() -> None:
-    """A score is tried in the order of what the step may take, not of its bound: on two types they are far apart."""
+    """Scores are tried in the order of estimated step times, not of their bounds.
+
+    On two accelerator types the two orders differ much.
+    """
     problem = problem_of(priced(mixed_job(1).model_dump(mode="json", exclude_none=True), 1, MONEY))
     bounder = goal_placer(Goal(Measure.of(problem.topology, MONEY)), problem, pools(problem.topology)[0]).bounder
     space = SearchSpace(problem.job, problem.profile, bounder.pool.num_accelerators, bounder.pool.unit)

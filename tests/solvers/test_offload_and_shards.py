@@ -1,4 +1,4 @@
-"""What waits on the host, and what is sharded when, as decisions: equal to brute force, bounded, counted, simulated, emitted."""
+"""Host offload and the shard level as decisions: equal to brute force, bounded, counted, simulated and emitted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOST = {"memory_gib": 4, "memory_bandwidth_gbyte_per_s": 160, "link_bandwidth_gb
 
 
 def with_host(job: Job, **changes: Any) -> Job:
-    """The job whose buildings have a host."""
+    """The job with a host in every building."""
     data = job.model_dump(mode="json", exclude_unset=True)
     for region in data["topology"]["regions"]:
         for building in region["buildings"]:
@@ -32,7 +32,7 @@ def with_host(job: Job, **changes: Any) -> Job:
 
 
 def widened(seed: int) -> Problem:
-    """The problem of a seed with every shard level, and some shares of activations and states on hosts of some speed."""
+    """The problem of a seed with every shard level, shares of activations and states offloaded, and host speeds."""
     rng = random.Random(f"host {seed}")
     host = HOST | {"link_bandwidth_gbyte_per_s": rng.choice([1, 5, 50]), "memory_gib": rng.choice([0.1, 1, 16])}
     shares = {
@@ -67,13 +67,16 @@ FIXED: dict[str, Any] = {
 
 
 def fixed(**changes: Any) -> Plan:
-    """One decision on one building of four, with a host."""
+    """The plan of one decision on one building of four accelerators with a host."""
     host = changes.pop("host", HOST)
     return sa.plan(with_host(plain_job(1, **FIXED | changes), host=host), gap_tolerance=0.0, alternatives=False)
 
 
 def test_hidden_copies_cost_nothing_and_longer_ones_the_rest() -> None:
-    """Closed forms: a pass is no shorter than its copies; the host's update no shorter than the slowest of its three parts."""
+    """Overlapped copies cost nothing, and longer copies cost the remainder.
+
+    A pass lasts at least as long as its copies. The host's update lasts as long as the slowest of its three parts.
+    """
     fast = HOST | {"link_bandwidth_gbyte_per_s": 1e4, "memory_bandwidth_gbyte_per_s": 1e5}
     whole, hidden = fixed(), fixed(activation_offload=0.5, optimizer_offload=1.0, host=fast)
     assert hidden.cost.compute_s == whole.cost.compute_s
@@ -110,7 +113,7 @@ def test_the_simulation_agrees(changes: dict[str, Any]) -> None:
 
 
 def test_levels_send_and_hold_what_they_say() -> None:
-    """Calls of a layer and step, and bytes, of every level: ZeRO's own table (arXiv 1910.02054, section 5)."""
+    """Calls and bytes of every shard level equal ZeRO's own table (arXiv 1910.02054, section 5)."""
     plans = {level: fixed(shard=level) for level in SHARD_LEVELS[1:]}
     m, layers = (
         plans["optimizer"].num_micro_batches,
@@ -135,7 +138,10 @@ def test_levels_send_and_hold_what_they_say() -> None:
 
 @pytest.mark.heavy
 def test_what_fits_only_with_offload_or_sharded_gradients_gets_a_plan() -> None:
-    """Memory between what the plain decision needs and what the wider space needs."""
+    """A decision that needs offload or sharded gradients to fit gets a plan.
+
+    Memory is between the need of the plain decision and that of the wider space.
+    """
     full = fixed()
     for changes in (
         {"optimizer_offload": [0.0, 1.0]},
@@ -195,6 +201,6 @@ def test_the_full_space_opens_what_the_job_does_not_state_and_says_what_quick_le
         "shard gradients, parameters_once" in said and "optimizer_offload" not in said
     )  # no host, nothing to offload to
     wide = problem_of(with_host(plain_job(1, recompute=["none"])).model_copy(update={"space": "full"})).job
-    assert wide.recompute == ("none",)  # the job says so
+    assert wide.recompute == ("none",)  # the job allows it
     assert (wide.shard, wide.optimizer_offload) == (SHARD_LEVELS, (0.0, 0.5, 1.0))
     assert len(wide.activation_offload) > 1 and wide.activation_offload[0] == 0

@@ -1,4 +1,4 @@
-"""One building alone as an incumbent of the search over all of them."""
+"""The search also plans for one building alone and takes the result as an incumbent."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ TUTORIAL = Path(__file__).parents[2] / "examples" / "tutorial" / "two_buildings.
 
 
 def over_a_thin_link(**changes: Any) -> dict[str, Any]:
-    """Two buildings with a link on which anything takes longer than the step inside one."""
+    """Two buildings with a link so slow that any use takes longer than a step in one building."""
     topology = plain_topology(4, 2) | {"trunks": [plain_trunk("b0", "b1", gbyte_per_s=0.001, latency_us=50_000.0)]}
     return {"topology": topology, "schedules": ["1F1B"], "recompute": ["none"]} | changes
 
 
 @pytest.mark.heavy
 def test_a_search_that_is_cut_short_is_no_slower_than_one_building() -> None:
-    """Two buildings 80 km and 100 Gbit/s apart: of all placements over both few are timed within the limit."""
+    """A search that stops early is no slower than one building alone.
+
+    Two buildings are 80 km apart with 100 Gbit/s. Few placements over both are timed within the limit.
+    """
     cut_short = sa.plan(str(TUTORIAL), work_limit=3, alternatives=False, simulated=False)
     alone = sa.plan(
         str(TUTORIAL), alternatives=False, simulated=False, overrides=["num_accelerators=64"], gap_tolerance=0.02
@@ -40,7 +43,10 @@ def test_a_search_that_is_cut_short_is_no_slower_than_one_building() -> None:
 
 @pytest.mark.heavy
 def test_of_a_short_limit_it_gets_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fifth of two seconds would be too short for a plan that is worth keeping."""
+    """The search in one building gets at least a second of a short limit.
+
+    A fifth of two seconds would be too short for a useful plan.
+    """
     given: list[float] = []
 
     def recorded(*args: Any, time_limit_s: float, **options: Any) -> Search:
@@ -82,14 +88,20 @@ def test_where_all_buildings_are_faster_nothing_is_remembered() -> None:
 
 @pytest.mark.heavy
 def test_hourly_prices_of_buildings_count_in_bounds() -> None:
-    """A building costs 20 times an accelerator: few accelerators in it are not the cheapest, and their bounds show it."""
+    """Bounds include the hourly cost of buildings.
+
+    A building costs as much as 20 accelerators, so few accelerators are not the cheapest choice.
+    """
     plan = sa.plan(str(TUTORIAL), work_limit=20, alternatives=False, simulated=False, overrides=[f"objective={MONEY}"])
     assert plan.report.status == "optimal"
     assert plan.degrees.world_size == 64
 
 
 def test_a_search_below_a_step_ends_without_a_plan_at_its_limit() -> None:
-    """Nothing is as fast as asked for: no first plan is made instead, and no work is done beyond the limit."""
+    """A search for a step time below the optimum ends at its limit without a plan.
+
+    It constructs no first plan instead and does no work beyond the limit.
+    """
     problem = problem_of(plain_job(2, 2, schedules=["1F1B"], recompute=["none"]))
     best, work = search(problem, time_limit_s=600), WorkClock()
     below_s = best.incumbent_s * (1 - 1e-6)
@@ -101,7 +113,7 @@ def test_a_search_below_a_step_ends_without_a_plan_at_its_limit() -> None:
 
 
 def unlike_buildings() -> dict[str, Any]:
-    """Two slow hosts, and one host that computes twice as fast as both."""
+    """Two buildings: one of two slow hosts, and one of a single host that is twice as fast as both."""
     topology = over_a_thin_link()["topology"] | {"regions": plain_topology(2, 1)["regions"]}
     slow, fast = (building["accelerator"] for building in topology["regions"][0]["buildings"])
     slow |= {"name": "slow", "peak_tflop_per_s": {"bf16": 10.0}}
@@ -111,13 +123,16 @@ def unlike_buildings() -> dict[str, Any]:
 
 @pytest.mark.heavy
 def test_of_unlike_buildings_it_is_the_one_that_computes_fastest() -> None:
-    """And no slower there than what the whole search found, however little time is left for it."""
+    """The search in one building takes the building that computes fastest.
+
+    The result is no slower than what the whole search found there, even if little time remains.
+    """
     problem = problem_of(
         plain_job(**unlike_buildings(), degrees={"tp": 1, "cp": 1, "pp": 1, "ep": 1}, shard="optimizer")
     )
     found = search(problem, time_limit_s=1e9, clock=partial(next, count()))
     known_s = min(one.step_s for one in found.remembered if {name for name, _ in one.placement.fill} == {"b1"})
-    found.time_limit_s = found.elapsed_s + 20  # looks at the clock
+    found.time_limit_s = found.elapsed_s + 20  # reads of the clock
     alone = InOneBuilding().of(found)
     assert alone is not None and alone.name == "b1"
     assert alone.found.best is not None and alone.found.best.step_s <= known_s

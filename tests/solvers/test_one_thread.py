@@ -1,4 +1,4 @@
-"""A search multiplies on one thread, and leaves the caller's threads as they were."""
+"""A search multiplies matrices on one thread and restores the caller's number of threads."""
 
 import numpy  # noqa: F401  # brings the library whose threads are counted
 from threadpoolctl import threadpool_info, threadpool_limits

@@ -1,4 +1,4 @@
-"""Policies chosen last: blocks are bounded below each of their candidates, and the search finds what it finds without blocks."""
+"""Policies are chosen last: the bound of a block is below each of its candidates, and the optimum stays the same."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BLOCKS = 24
 
 
 def varied(seed: int) -> Problem:
-    """A job of any kind with every recompute policy that its model has, and shares on hosts of some speed."""
+    """A job of any kind with every recompute policy of its model, offload shares and host speeds."""
     rng = random.Random(f"open policies {seed}")
     job = rng.choice((random_job, mixed_job, computing_job, straddling_job))(seed)
     host = HOST | {"link_bandwidth_gbyte_per_s": rng.choice([1, 5, 50]), "memory_gib": rng.choice([0.1, 1, 16])}
@@ -56,7 +56,11 @@ def varied(seed: int) -> Problem:
 @pytest.mark.heavy
 @each("seed", (2, 4), range(150))
 def test_no_bound_of_a_block_exceeds_one_of_its_candidates(seed: int) -> None:
-    """Memory, floor, base, coarse and tight bound, whatever the policy; computation stays below the bound of the base."""
+    """No bound of a block exceeds that of its candidates, whatever the policy.
+
+    These are memory, floor, base, coarse and tight bounds. Computation is also below the bound of the partial
+    candidate.
+    """
     problem, draw = varied(seed), np.random.default_rng(seed)
     for pool in pools(problem.topology):
         bounder = bounder_on(pool, problem.job, problem.profile)
@@ -77,7 +81,7 @@ def test_no_bound_of_a_block_exceeds_one_of_its_candidates(seed: int) -> None:
 
 
 def some(rows: Candidates, draw: np.random.Generator) -> Candidates:
-    """A few of them."""
+    """A few rows, at random."""
     return rows.take(draw.permutation(len(rows))[:BLOCKS])
 
 
@@ -91,7 +95,10 @@ def _below(
     law: Callable[[Candidates], Floats],
     other: Callable[[Candidates], Floats] | None = None,
 ) -> None:
-    """``law`` of every candidate of some blocks is no less than that of its block, or than what ``other`` says of it."""
+    """Check ``law`` of some blocks against all their candidates.
+
+    No candidate is below its block. With ``other`` the block's value comes from ``other``.
+    """
     for row in range(len(blocks)):
         block = blocks.take(np.array([row]))
         every = closed(space, block, Refusals())
@@ -101,7 +108,7 @@ def _below(
 
 
 def few(seed: int) -> Problem:
-    """A problem small enough to search many times: shares on the host, with and without recomputation."""
+    """A problem small enough for many searches, with offload shares, with and without recomputation."""
     job = widened(seed).job
     return problem_of(job.model_copy(update={"recompute": ("none", "full")}))
 
@@ -109,7 +116,7 @@ def few(seed: int) -> Problem:
 @pytest.mark.heavy
 @each("seed", (3, 8), range(40))
 def test_a_search_that_chooses_policies_last_finds_the_same(seed: int) -> None:
-    """Equal step times, and a bound that is proved, on problems with several policies."""
+    """A search that chooses policies last finds the same step time and proves its bound."""
     problem = few(seed)
     at_once = search(problem, time_limit_s=600)
     with pytest.MonkeyPatch.context() as patch:
@@ -127,7 +134,10 @@ def test_a_search_that_chooses_policies_last_finds_the_same(seed: int) -> None:
 
 @pytest.mark.heavy
 def test_what_nobody_closed_counts_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock stops the search before any block is closed but to find a first plan: its bound is below the best plan."""
+    """Blocks that are still open count in the bound.
+
+    The clock stops the search before it closes any block, except for a first plan. The bound is below the best plan.
+    """
     problem, now = few(0), [0.0]
     best = search(problem, time_limit_s=600).best
     assert best is not None

@@ -1,4 +1,4 @@
-"""The order of a pipeline step: optimal where everything can be tried, bounded and legal everywhere."""
+"""The order of a pipeline step is optimal on tiny problems, and bounded and legal on all."""
 
 from __future__ import annotations
 
@@ -18,13 +18,20 @@ from scaleacross.solvers.pipeline_order.bounds import lower_bound
 from scaleacross.solvers.pipeline_order.problem import OrderProblem, order_problem, step_s
 from scaleacross.solvers.pipeline_order.streams import make_streams
 
-F_S, I_S, W_S = 0.038, 0.0465, 0.0205  # fitted on the zero-delay row of CrossPipe's table, facts in the benchmark
+F_S, I_S, W_S = (
+    0.038,
+    0.0465,
+    0.0205,
+)  # fitted to the zero-delay row of CrossPipe's table; the benchmark lists the facts
 
 
 def two_buildings(
     p: int, m: int, latency_ratio: float, occupancy_ratio: float, memory: float, *, split: bool = True
 ) -> OrderProblem:
-    """CrossPipe's setting: p equal stages, a slow link in the middle whose message takes so many forwards."""
+    """CrossPipe's setting: p equal stages with a slow link in the middle.
+
+    Its message takes a given multiple of a forward pass.
+    """
     middle = np.arange(p - 1) == p // 2 - 1
     return order_problem(
         p,
@@ -43,7 +50,10 @@ small = st.integers(1, 4)
 
 @st.composite
 def tiny_problems(draw: st.DrawFn) -> OrderProblem:
-    """Small enough for enumeration: two ranks with two micro-batches, or one chunk more, uneven in every respect."""
+    """Problems small enough for enumeration, with different times for every stage.
+
+    They have two ranks with two micro-batches, or one chunk more.
+    """
     num_chunks = draw(st.sampled_from([1, 1, 2]))
     split = num_chunks == 1 and draw(st.booleans())
     p, m = (2, 2) if num_chunks == 2 else (draw(st.sampled_from([1, 2])), 2 if split else 3)
@@ -70,7 +80,10 @@ def tiny_problems(draw: st.DrawFn) -> OrderProblem:
 @settings(max_examples=20)
 @given(tiny_problems())
 def test_optimum_equals_enumeration(problem: OrderProblem) -> None:
-    """Also proves that micro-batches in order lose nothing: the enumeration takes them in any order."""
+    """The optimum equals enumeration.
+
+    The enumeration takes micro-batches in any order, so a fixed order of micro-batches loses nothing.
+    """
     found = order_pipeline(problem, 5.0)
     assert found.status == "optimal"
     assert found.objective_s == pytest.approx(least_step_s(problem), rel=1e-9)
@@ -78,7 +91,7 @@ def test_optimum_equals_enumeration(problem: OrderProblem) -> None:
 
 @st.composite
 def problems(draw: st.DrawFn) -> OrderProblem:
-    """Up to 4 ranks and 6 micro-batches, one or two chunks."""
+    """Problems of up to 4 ranks and 6 micro-batches, with one or two chunks."""
     p, m, v = draw(st.integers(1, 4)), draw(st.integers(1, 6)), draw(st.integers(1, 2))
     rng = np.random.default_rng(draw(st.integers(0, 2**16)))
     size, split = p * v, draw(st.booleans())
@@ -122,14 +135,20 @@ def test_bound_is_below_what_cp_sat_finds(problem: OrderProblem) -> None:
     [(0, 0, 0.137), (0.25, 0.25, 0.142), (0.25, 2, 0.177), (2, 2, 0.196)],
 )
 def test_not_above_the_solver_of_crosspipe(latency_ratio: float, occupancy_ratio: float, paper_solver_s: float) -> None:
-    """arXiv 2507.00217, M70 on two sites, 16 micro-batches, memory of 1F1B, column UD: seconds per micro-batch."""
+    """Step times are at most those of CrossPipe's solver, in seconds per micro-batch.
+
+    Source: arXiv 2507.00217, M70 on two sites, 16 micro-batches, memory of 1F1B, column UD.
+    """
     found = order_pipeline(two_buildings(8, 16, latency_ratio, occupancy_ratio, 1.0), 40.0)
     assert found.objective_s / 16 <= paper_solver_s
     assert found.status == "optimal"
 
 
 def test_reductions_published_by_crosspipe() -> None:
-    """Bandwidth time of twice a forward, no latency: at least 21 % below ZB-H1 and 29 % below 1F1B (paper: 21.9 %, 33.6 %)."""
+    """The order is at least 21 % faster than ZB-H1 and 29 % faster than 1F1B.
+
+    Messages take twice a forward pass and have no latency. The paper reports 21.9 % and 33.6 %.
+    """
     problem = two_buildings(8, 16, 0, 2, 1.0)
     found = order_pipeline(problem, 40.0)
     zbh1_s = step_s(problem, generate("ZBH1", 8, 16, 1))
@@ -139,7 +158,10 @@ def test_reductions_published_by_crosspipe() -> None:
 
 
 def test_zbh1_is_optimal_without_delay() -> None:
-    """The bound is what the round trip, the memory and the last weight gradients demand: ZB-H1 meets it."""
+    """Without delay ZB-H1 meets the lower bound.
+
+    This bound comes from the round trip, the memory and the last weight gradients.
+    """
     problem = two_buildings(8, 16, 0, 0, 1.0)
     streams = make_streams(problem)
     assert lower_bound(streams) * streams.tick_s == pytest.approx(step_s(problem, generate("ZBH1", 8, 16, 1)))

@@ -1,4 +1,4 @@
-"""The placement of a candidate equals enumeration of orders × fills, each priced as a plan."""
+"""The placement of a candidate equals an enumeration of orders × allocations, each with the step time of its plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from scaleacross.workloads.problem import Problem
 
 
 def rows_of(problem: Problem) -> list[tuple[Placer, Bounded]]:
-    """A few candidates, with many placements, of every fleet of one accelerator type (``mixed_pools`` places the others)."""
+    """A few candidates with many placements, of every pool of one accelerator type.
+
+    ``mixed_pools`` places the others.
+    """
     out = []
     for pool in (pool for pool in pools(problem.topology) if len(pool.accelerators) == 1):
         placer = Placer(pool, Bounder.on(pool, problem.job, problem.profile))
@@ -91,7 +94,11 @@ def test_enough_ends_the_trial_of_fills_and_says_so(monkeypatch: pytest.MonkeyPa
 
 
 def test_patience_leaves_out_what_comes_after_and_tells_a_bound_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A price that is not less than the best ends it; with as many in a row as there are prices it is the best of all."""
+    """Patience ends a placement early and reports a bound on what it leaves out.
+
+    With patience 1 the first time that is not below the best ends it. With more patience than placements the result is
+    the optimum.
+    """
     priced_s: list[float] = []
     exposed_s = Placer.exposed_s
 

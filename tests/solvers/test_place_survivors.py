@@ -1,4 +1,4 @@
-"""The order in which the joint search places what bounds left over."""
+"""The order in which the joint search places candidates that survive their bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ LONG, SHORT = (64, 2), (16, 8)
 
 
 def test_what_one_pipeline_took_is_expected_of_its_others() -> None:
-    """Three long pipelines have the least bounds; the first takes 1.5 times its own, so the short one comes second."""
+    """Candidates of one pipeline share the ratio of step time to bound.
+
+    Three long pipelines have the least bounds. The first takes 1.5 times its bound, so the short one comes second.
+    """
     bounds = np.array([6.0, 6.1, 6.2, 8.0])
     took: dict[int, float] = {}
     seen = []
@@ -24,7 +27,10 @@ def test_what_one_pipeline_took_is_expected_of_its_others() -> None:
 
 
 def test_a_candidate_of_which_nothing_is_left_says_nothing_of_its_pipeline() -> None:
-    """Its bound is infinite by then: it took 0 times that, so all others like it came at once."""
+    """A candidate with an infinite bound says nothing about its pipeline.
+
+    Its ratio of step time to bound is 0. Otherwise all candidates of the same pipeline would come at once.
+    """
     bounds, pipelines = np.array([6.0, np.inf, 6.2, 8.0]), [LONG, LONG, LONG, SHORT]
     took = {0: 9.0, 1: 7.0}
     assert [index for index, _ in in_turn(bounds, pipelines, took)] == [3, 0, 2, 1]
@@ -49,7 +55,10 @@ def test_without_knowledge_the_least_bound_comes_first() -> None:
 
 
 def test_after_many_that_were_not_faster_the_least_bounds_come_first() -> None:
-    """A long pipeline took 1.5 times its bound, so the others like it wait; without an end to that they came last of all."""
+    """After many candidates without improvement the least bounds come first again.
+
+    A long pipeline took 1.5 times its bound, so others like it wait. Without this rule they would come last.
+    """
     bounds = np.concatenate([[5.0], np.linspace(6.0, 6.5, 50), np.linspace(7.0, 7.4, 3 * PATIENCE)])
     pipelines = [LONG] * 51 + [SHORT] * (3 * PATIENCE)
     state: Any = SimpleNamespace(incumbent_s=8.0, target_s=8.0)

@@ -1,4 +1,4 @@
-"""Fleets, fills and the bounds taken over them, against an enumeration of S1–S3 written again."""
+"""Pools, allocations and their bounds agree with a second enumeration of rules S1–S3."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def pool(*num_hosts: int, **changes: Any) -> AcceleratorPool:
 
 
 def every_fill(of: AcceleratorPool, size: int, granules: list[int]) -> set[Fill]:
-    """S1–S3 in plain words, for up to four buildings; fills that leave out a type belong to another fleet."""
+    """All allocations by rules S1–S3, for up to four buildings.
+
+    Allocations without one of the pool's types belong to another pool.
+    """
     out: set[Fill] = set()
     total = of.num_accelerators
     for granule in granules:
@@ -54,7 +57,7 @@ def every_fill(of: AcceleratorPool, size: int, granules: list[int]) -> set[Fill]
 
 
 def price_of(levels: Levels) -> tuple[object, ...]:
-    """Everything about a fill that a cost depends on."""
+    """All figures of an allocation that a step time depends on."""
     figures = (levels.bandwidth, levels.capacity, levels.latency, *levels.cuts)
     names = tuple(accelerator.name for accelerator in levels.accelerators)
     curves = None if levels.curves is None else levels.curves.tobytes()
@@ -109,7 +112,10 @@ def test_alike_regions_are_filled_once_but_their_borders_count() -> None:
 
 
 def test_the_trunk_that_closes_the_ring_tells_fills_apart() -> None:
-    """16 + 8 + 12: the last may be b2 or b3, which are alike but for their trunk back to the first."""
+    """Allocations differ if their links back to the first building differ.
+
+    The sizes are 16 + 8 + 12. The last building is b2 or b3, which are equal except for this link.
+    """
     data = plain_topology(4, 2, 3, 3)
     wide = [("b0", "b1"), ("b1", "b2"), ("b1", "b3"), ("b0", "b3")]
     data["trunks"] = [*(plain_trunk(*pair) for pair in wide), plain_trunk("b0", "b2", gbyte_per_s=1.0)]
@@ -211,7 +217,10 @@ def test_must_cross_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
     "num_hosts", [(4, 4, 4), *(pytest.param(hosts, marks=pytest.mark.heavy) for hosts in ((5, 4, 3), (6, 1, 5))), MANY]
 )
 def test_groups_that_cross_a_border_take_no_more_ways(num_hosts: tuple[int, ...]) -> None:
-    """So some way from one building to another has its share of them or more; mostly there is one way."""
+    """Groups that cross a border between two buildings use at most the stated number of links.
+
+    So some link carries their share or more. Most borders have one link.
+    """
     of = pool(*num_hosts)
     known = 0
     for size in range(8, of.num_accelerators + 1, 4):
@@ -230,7 +239,10 @@ def test_groups_that_cross_a_border_take_no_more_ways(num_hosts: tuple[int, ...]
 @pytest.mark.heavy
 @pytest.mark.parametrize("num_hosts", [(4, 4, 2), (2, 3, 2, 2), MANY])
 def test_must_cross_regions_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
-    """The first half of the buildings is one region, the rest another; buildings of a region may lie apart in a fill."""
+    """``must_cross`` never overstates the groups that cross regions.
+
+    The first half of the buildings is one region. An allocation may separate buildings of one region.
+    """
     data = plain_topology(*num_hosts)
     buildings, half = data["regions"][0]["buildings"], len(num_hosts) // 2
     data["regions"] = [{"name": "near", "buildings": buildings[:half]}, {"name": "far", "buildings": buildings[half:]}]

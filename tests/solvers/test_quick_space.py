@@ -1,4 +1,4 @@
-"""Where the full space is too large to place, the quick one gives an incumbent."""
+"""If the full space is too large to place, the quick space provides an incumbent."""
 
 from __future__ import annotations
 

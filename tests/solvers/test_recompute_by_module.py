@@ -1,4 +1,7 @@
-"""Modules that recompute by name as a decision: the search against brute force, and what a step and its replay repeat."""
+"""Recomputation of named modules as a decision.
+
+The search equals brute force, and step time and simulation repeat the right work.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,16 @@ from scaleacross.spec.recomputation import MODULE_SETS, MODULES
 from scaleacross.workloads.problem import Problem, problem_of
 
 QUICK = (26,)
-"""Cheap ones; modules of a feed-forward are best in two of them, with memory for neither all activations nor full layers."""
+"""A quick seed.
+
+Feed-forward modules are best in two of the seeds. Memory holds neither all activations nor full layers there.
+"""
 PROOF = (10, 16, 48)
-"""Further ones take minutes of brute force each, and were not run."""
+"""Further seeds take minutes of brute force each. They were not run."""
 
 
 def with_modules(seed: int) -> Problem:
-    """The problem of a seed with nothing, whole layers and three sets of its model's modules allowed."""
+    """The problem of a seed that allows no recomputation, whole layers, and three sets of its model's modules."""
     job, rng = random_job(seed), random.Random(f"recompute {seed}")
     profile = problem_of(job).profile
     sets = [policy for policy in map("+".join, MODULE_SETS) if profile.acting(policy) == policy]
@@ -83,7 +89,10 @@ def per_step(plan: Plan, axis: str, op: str) -> float:
 def test_a_module_repeats_its_own_collectives_and_its_own_work(
     model: str, degrees: str, policies: tuple[str, ...], axis: str, op: str, times: tuple[int, ...]
 ) -> None:
-    """Collectives of a layer and micro-batch beside what the ends add; the replay of the same plan has them too."""
+    """A recomputed module repeats its own collectives and its own work.
+
+    Collectives are counted per layer and micro-batch, next to those of the ends. The simulation of the plan agrees.
+    """
     plans = [priced(policy, degrees, workload=model) for policy in policies]
     layers = 56 / 2 if model.startswith("mixtral") else 32
     micro_batches = 128 / 8

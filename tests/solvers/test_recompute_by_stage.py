@@ -1,4 +1,5 @@
-"""Every stage with a recompute policy of its own, as its memory asks for: equal to brute force, counted, verified, simulated."""
+"""Every stage has its own recompute policy, as its memory demands: equal to brute force, counted, verified and
+simulated."""
 
 from __future__ import annotations
 
@@ -22,11 +23,14 @@ from scaleacross.verification import target_fits, verify
 from scaleacross.workloads.problem import Problem, problem_of
 
 DEGREES = ((1, 1, 2), (2, 1, 2), (1, 2, 2), (1, 1, 4), (2, 1, 4), (1, 2, 4))
-"""tp, cp and pp on two hosts of four."""
+"""Degrees tp, cp and pp on two hosts of four."""
 
 
 def with_memory(seed: int, memory_bytes: float) -> Problem:
-    """The problem of a seed, a short pipeline on accelerators of some memory; of every third the buildings have unlike types."""
+    """The problem of a seed: a short pipeline on accelerators with ``memory_bytes``.
+
+    In every third seed the buildings have heterogeneous types.
+    """
     rng = random.Random(f"by stage {seed}")
     topology, chunks = plain_topology(1, 1), rng.choice([1, 1, 2])
     for building in topology["regions"][0]["buildings"]:
@@ -60,7 +64,10 @@ def with_memory(seed: int, memory_bytes: float) -> Problem:
 
 
 def opened(seed: int) -> Problem:
-    """The same with memory between what the fastest plan takes where nothing reruns, and where all layers do."""
+    """The same problem with less memory.
+
+    It is between the needs of the fastest plan with no and with full recomputation.
+    """
     roomy = with_memory(seed, 1e12)
     best = search(roomy, time_limit_s=600, gap_tolerance=0.0).best
     if best is None:
@@ -89,7 +96,10 @@ FIXED: dict[str, Any] = {
 
 
 def fixed(recompute: list[str], **changes: Any) -> Plan:
-    """A pipeline of four stages of two layers, which hold four to one micro-batches of activations, on 240 MiB."""
+    """A pipeline of four stages of two layers on 240 MiB.
+
+    The stages hold activations of four to one micro-batches.
+    """
     topology = plain_topology(1)
     topology["regions"][0]["buildings"][0]["accelerator"]["memory_bytes"] = 240 * 2.0**20
     job = plain_job(topology=topology, **FIXED | {"recompute": recompute} | changes)
@@ -97,7 +107,10 @@ def fixed(recompute: list[str], **changes: Any) -> Plan:
 
 
 def test_the_first_stages_rerun_more() -> None:
-    """They hold more micro-batches. The same for all stages is slower, by the estimate and by the simulation."""
+    """The first stages recompute more, because they hold more micro-batches.
+
+    One policy for all stages is slower, by the estimate and by the simulation.
+    """
     alike, own = fixed(["none", "full", "full:1/2"]), fixed(["none", "full", "full:1/2", "per_stage"])
     assert (alike.decision.recompute, own.decision.recompute) == ("full:1/2", "per_stage")
     assert own.decision.stage_recompute == ("full:1/2", "full:1/2", "none", "none")

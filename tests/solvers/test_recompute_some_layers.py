@@ -1,4 +1,5 @@
-"""Whole layers recomputed in a share of every chunk: equal to brute force, counted, verified, simulated, emitted, read back."""
+"""A share of the layers of every chunk recomputes: equal to brute force, counted, verified, simulated, emitted, read
+back."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from scaleacross.workloads.problem import Problem, problem_of
 
 
 def with_memory(seed: int, memory_bytes: float) -> Problem:
-    """The problem of a seed with shares of the layers beside none and full, on accelerators of some memory."""
+    """The problem of a seed with shares of the layers besides none and full, on accelerators with ``memory_bytes``."""
     rng, job = random.Random(f"some layers {seed}"), random_job(seed)
     data = job.model_dump(mode="json", exclude_unset=True)
     data["recompute"] = ["none", *rng.sample(["full:1/2", "full:1/3", "full:2/3", "full:1/4"], 2), "full"]
@@ -37,7 +38,7 @@ def with_memory(seed: int, memory_bytes: float) -> Problem:
 
 
 def opened(seed: int) -> Problem:
-    """The same with less memory than the plan takes that has enough of it."""
+    """The same problem with less memory than its unrestricted plan needs."""
     best = search(with_memory(seed, 1e12), time_limit_s=600, gap_tolerance=0.0).best
     if best is None:
         return with_memory(seed, 1e12)
@@ -67,7 +68,10 @@ def fixed(recompute: str, **changes: Any) -> Plan:
 
 
 def test_half_of_the_layers_keeps_and_repeats_half() -> None:
-    """Activations and repeated computation lie in the middle of none and full; the layer in work needs as much as with full."""
+    """Half of the layers keeps half of the activations and repeats half of the computation.
+
+    The layer in work needs as much memory as with full recomputation.
+    """
     none, half, full = (fixed(one) for one in ("none", "full:1/2", "full"))
     for at in range(2):
         kept = [plan.memory[at].activations_bytes for plan in (none, half, full)]

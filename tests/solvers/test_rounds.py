@@ -1,4 +1,4 @@
-"""Interleaved schedules with micro-batches in no multiple of pp: searched, bounded, verified and estimated as all others."""
+"""Interleaved schedules whose micro-batches are no multiple of pp are searched, bounded, verified and estimated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ IN_CHUNKS: tuple[ScheduleName, ...] = ("Interleaved1F1B", "InterleavedZeroBubble
 
 
 def in_chunks(drawn: Problem, batch: int) -> Problem:
-    """The problem with schedules of several chunks only, and a batch of which no power of two is a divisor but 2."""
+    """The problem with multi-chunk schedules only.
+
+    The only powers of two that divide its batch are 1 and 2.
+    """
     update = {
         "schedules": IN_CHUNKS,
         "num_chunks": (2, 3),
@@ -41,7 +44,7 @@ def in_chunks(drawn: Problem, batch: int) -> Problem:
 @each("seed", (13, 23, 41), (0, 7, 8, 11, 38, 50, 57), size=3)
 @pytest.mark.parametrize("batch", [6, 10])
 def test_no_bound_exceeds_a_step_of_unequal_rounds(seed: int, batch: int) -> None:
-    """base ≤ coarse ≤ tight ≤ exact for every candidate with m < pp or m no multiple of pp."""
+    """For every candidate with m < pp or m no multiple of pp, base ≤ coarse ≤ tight ≤ exact."""
     problem, tried = in_chunks(instance(seed), batch), 0
     fastest = np.inf
     for pool in pools(problem.topology):
@@ -69,7 +72,10 @@ def test_no_bound_exceeds_a_step_of_unequal_rounds(seed: int, batch: int) -> Non
 
 @pytest.mark.heavy
 def test_one_micro_batch_passes_all_stages_with_all_that_it_waits_for() -> None:
-    """With fewer micro-batches than ranks that path is most of the step: without it the bound was 58 % of the step."""
+    """The bound includes the path of one micro-batch through all stages, with its exposed communication.
+
+    With fewer micro-batches than ranks this path is most of the step. Without it the bound was 58 % of the step.
+    """
     pins = ("degrees.tp=4", "degrees.cp=1", "degrees.pp=2", "degrees.dp_shard=256", "degrees.dp_replicate=60")
     more = ("degrees.ep=128", "schedules=[Interleaved1F1B]", "num_chunks=[7]", "micro_batch_sequences=[1]")
     problem = resolved("deepseek_v3_region", (*pins, *more, "shard=[optimizer]", "recompute=[none]"))
@@ -116,14 +122,21 @@ def decided(
     ("pp", "m", "v"), [(4, 6, 2), (4, 10, 2), (3, 5, 3), (3, 4, 2), (4, 15, 2), (4, 3, 2), (4, 2, 2)]
 )
 def test_the_step_time_is_that_of_the_simulation(pp: int, m: int, v: int) -> None:
-    """Within 2 %, as of whole rounds; another number of rounds, or one micro-batch more, would be 10 % off and more."""
+    """Step times are within 2 % of the simulation, as for whole rounds.
+
+    Another number of rounds, or one more micro-batch, would be off by 10 % or more.
+    """
     plan = sa.evaluate(decided(pp, m, v, sequence_length=16384))
     assert plan.num_micro_batches == m
     assert plan.estimated.step_s == pytest.approx(sa.simulate(plan).step_s, rel=0.02)
 
 
 def test_a_plan_may_beat_those_of_whole_rounds_only() -> None:
-    """Six micro-batches on four stages: interleaved in one round of six, which multiples of pp alone would leave to 1F1B."""
+    """A plan with partial rounds can be the fastest.
+
+    Six micro-batches on four stages interleave in one round of six. If m had to be a multiple of pp, only 1F1B would
+    remain.
+    """
     job = plain_job(
         4,
         global_batch_sequences=6,

@@ -1,4 +1,4 @@
-"""Each rule R1–R9 lets the right ones in, keeps the others out and says so; nothing appears twice."""
+"""Each rule R1–R9 admits legal candidates, refuses others and counts them. No candidate appears twice."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def decisions(job: Job) -> Iterator[Decision]:
 
 
 def refused(job: Job) -> set[str]:
-    """Rules that refused something, by number."""
+    """Numbers of the rules that refused a candidate."""
     refusals = Refusals()
     rows_of(job, refusals)
     return {rule.split()[0] for rule in refusals.counts}
@@ -73,7 +73,7 @@ def test_r2_sequence() -> None:
 
 
 def test_r3_layers() -> None:
-    # 8 layers: 1, 2, 3, 4, 8 stages hold 8, 4, 3, 2, 1 layers; 5 reaches the 2 of ten (two ends); 6 and 7 reach nothing new
+    # 8 layers: 1, 2, 3, 4, 8 stages hold 8, 4, 3, 2, 1 layers; 5 reaches the 2 of ten (two ends); 6 and 7 add no size
     assert values(plain_job(8, **NARROW), "pp") == {1, 2, 3, 4, 5, 8}
     assert values(plain_job(8, **NARROW, **pinned(pp=[6, 7])), "pp") == {6, 7}
     assert values(plain_job(8, **NARROW, **pinned(pp={"min": 6, "max": 7})), "pp") == {6}  # 5 is not allowed
@@ -88,7 +88,9 @@ def test_r3_layers() -> None:
 def test_r3_stages_that_only_a_stated_number_of_accelerators_needs(asked: object) -> None:
     rows = rows_of(plain_job(16, **NARROW, num_accelerators=asked))
     ranks = rows.tp * rows.cp * rows.dp
-    assert ((rows.pp == 6) & (ranks == 2)).any()  # 5 stages hold as many layers, on two ranks each that are 10, not 12
+    assert (
+        (rows.pp == 6) & (ranks == 2)
+    ).any()  # 5 stages hold as many layers, but on two ranks each they are 10, not 12
     assert not ((rows.pp == 6) & (ranks * 5 >= 12)).any()
 
 

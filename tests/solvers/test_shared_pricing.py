@@ -1,4 +1,7 @@
-"""What candidates share is priced once: every candidate costs what it costs when it is priced alone, on every schedule."""
+"""Work that candidates share is computed once.
+
+Every candidate has the step time that it has alone, on every schedule.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Synthesized collectives: a published result, every instance that can be enumerated, and the simulator as referee."""
+"""Synthesized collectives agree with a published result, with enumeration, and with the simulator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NDV2 = network_of(load_graph("ndv2_two_chassis"))
 
 
 def network(lanes: list[tuple[int, int, float, float]], num_ranks: int) -> Network:
-    """Lanes (from, to, rate, latency), each with a capacity of its own."""
+    """A network of lanes (from, to, rate, latency), each with its own capacity."""
     made = tuple(Lane(a, b, rate, latency, (index,)) for index, (a, b, rate, latency) in enumerate(lanes))
     return Network(num_ranks, made, tuple(rate for _, _, rate, _ in lanes))
 
@@ -41,14 +41,14 @@ def switched(num_ranks: int, rate: float = 1.0) -> Network:
 
 
 def cube_mesh() -> Network:
-    """One NDv2 server: double links of 50, single ones of 25."""
+    """One NDv2 server with double links of 50 and single links of 25."""
     two = {"pairs": [[0, 1], [0, 4], [1, 3], [2, 3], [2, 6], [4, 5], [5, 7], [6, 7]], "bandwidth_bytes_per_s": 50.0}
     one = {"pairs": [[0, 2], [0, 3], [1, 2], [1, 5], [3, 7], [4, 6], [4, 7], [5, 6]], "bandwidth_bytes_per_s": 25.0}
     return network_of(LinkGraph.model_validate({"name": "mesh", "num_ranks": 8, "links": [two, one]}))
 
 
 def simulated_s(found: Synthesis, on: Network, size_bytes: float) -> float:
-    """The schedule played by the simulator, every lane a link of its own."""
+    """Seconds of the schedule in the simulator; every lane is a link of its own."""
     simulation = Simulation(np.array([lane.bytes_per_s for lane in on.lanes]))
     places = {(lane.source, lane.destination): index for index, lane in enumerate(on.lanes)}
 
@@ -64,7 +64,7 @@ def simulated_s(found: Synthesis, on: Network, size_bytes: float) -> float:
 
 def test_ndv2_with_whole_chunks_is_the_published_time_and_optimal() -> None:
     found = synthesize_collective("all_gather", NDV2, GB, num_chunks=1)
-    assert found.time_s == pytest.approx(43.75e-3, rel=1e-4)  # and the latencies, which TE-CCL's epochs hide
+    assert found.time_s == pytest.approx(43.75e-3, rel=1e-4)  # and the latencies, which TE-CCL's epochs leave out
     assert found.bound_s == pytest.approx(40e-3 + 1.3e-6)
     assert found.phases[0].status == "optimal"
 
@@ -86,7 +86,10 @@ def test_the_simulator_takes_as_long(operation: SynthesizedOperation, chunks: in
 
 
 def fastest(instance: Instance) -> int:
-    """Ticks of the best all-gather: every order in which messages can be decided, each as early as it can go."""
+    """Ticks of the best all-gather, by enumeration.
+
+    It tries every order of messages, each as early as it can go.
+    """
     lanes, best = instance.network.lanes, [10**18]
     needed = len(instance.chunks) * (instance.network.num_ranks - 1)
 
@@ -123,7 +126,10 @@ def test_equals_enumeration(seed: int) -> None:
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 5, 8])
 def test_regular_networks_have_known_bounds(num_ranks: int) -> None:
-    """A port in takes (n−1)/n·S; a ring rank has two of them."""
+    """On a switch the bound is (n−1)/n·S, as each rank has one port in.
+
+    A rank of a ring has two ports, and the bound is half.
+    """
     assert gather_bound_s(switched(num_ranks), 1.0) == pytest.approx((num_ranks - 1) / num_ranks)
     if num_ranks > 2:
         assert gather_bound_s(ring(num_ranks), 1.0) == pytest.approx((num_ranks - 1) / num_ranks / 2)
@@ -133,28 +139,35 @@ def test_regular_networks_have_known_bounds(num_ranks: int) -> None:
 
 
 def test_a_trunk_that_pairs_share_binds() -> None:
-    """Two switches of two, joined by one capacity of 1 that all four lanes across share: S/2 must cross it."""
+    """A shared link between pairs determines the time.
+
+    Two switches of two ranks share one capacity of 1, and S/2 must cross it.
+    """
     inside = [Lane(a, b, 4.0, 0.0, (a,)) for a, b in ((0, 1), (1, 0), (2, 3), (3, 2))]
     across = [Lane(a, b, 1.0, 0.0, (4 if a < b else 5,)) for a in (0, 1) for b in (2, 3) for a, b in ((a, b), (b, a))]
     on = Network(4, (*inside, *across), (4.0,) * 4 + (1.0, 1.0))
     found = synthesize_collective("all_gather", on, 4.0, num_chunks=2, time_limit_s=20)
     assert found.bound_s == pytest.approx(2.0)
-    assert found.time_s == pytest.approx(
-        2.0 + 0.5 / 4, rel=1e-5
-    )  # the last half block still has to reach the neighbour
+    assert found.time_s == pytest.approx(2.0 + 0.5 / 4, rel=1e-5)  # the last half block must still reach the neighbour
     crossing = sorted((m.start, m.end) for m in found.phases[0].messages if (m.source < 2) and (m.destination >= 2))
     assert all(later[0] >= earlier[1] for earlier, later in pairwise(crossing))
 
 
 def test_the_model_beats_the_list_scheduler_on_a_cube_mesh() -> None:
-    """Whole blocks on one NDv2 server: 3 slots of 1/50, where list scheduling takes 4 and the cut says 7/3."""
+    """The model needs fewer slots than the list scheduler on a cube mesh.
+
+    Whole blocks on one NDv2 server take 3 slots of 1/50. List scheduling takes 4, and the cut bound is 7/3.
+    """
     found = synthesize_collective("all_gather", cube_mesh(), 8.0, num_chunks=1, time_limit_s=60)
     assert found.phases[0].status == "optimal"
     assert found.time_s == pytest.approx(3 / 50, rel=1e-5) and found.bound_s == pytest.approx(7 / 3 / 50)
 
 
 def test_a_search_that_runs_out_of_time_says_so() -> None:
-    """Three chunks per rank on a cube mesh take CP-SAT longer than this; what the list scheduler found is legal."""
+    """A search that reaches its time limit says so and returns the legal schedule of the list scheduler.
+
+    CP-SAT needs longer than the limit for three chunks per rank on a cube mesh.
+    """
     found = synthesize_collective("all_gather", cube_mesh(), 8.0, num_chunks=3, time_limit_s=0.3)
     assert found.phases[0].status == "time_limit"
     assert found.phases[0].bound_s < found.time_s

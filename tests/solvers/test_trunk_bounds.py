@@ -1,4 +1,7 @@
-"""Bounds know what a thin trunk carries, whatever the placement: half of the exact step or more, and never above it."""
+"""Bounds know the load of a narrow inter-building link in any placement.
+
+They are at least half of the exact step and never above it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from scaleacross.workloads.problem import Problem, problem_of
 
 
 def over_a_thin_trunk(types: int, **fixed: Any) -> Problem:
-    """Two buildings of 8, of one accelerator type or two, 10 MB/s between them."""
+    """Two buildings of 8 accelerators, of one or two types, with 10 MB/s between them."""
     topology = plain_topology(2, 2)
     topology["trunks"] = [plain_trunk("b0", "b1", 0.01, 1.0)]
     if types > 1:
@@ -27,7 +30,7 @@ def over_a_thin_trunk(types: int, **fixed: Any) -> Problem:
 
 
 def only(problem: Problem, types: int) -> Candidates:
-    """The one candidate of the fleet of all types."""
+    """The one candidate of the pool of all types."""
     pool = pools(problem.topology)[0]
     assert len(pool.accelerators) == types
     space = SearchSpace(problem.job, problem.profile, pool.num_accelerators, pool.unit)
@@ -67,4 +70,4 @@ def test_a_bound_has_half_of_what_a_trunk_carries(order: tuple[GridAxis, ...], t
     if types == 1:
         _, estimate = priced.free_s[0] + placer.bounder.order_figures_s(one, priced.work, [order])[:, 0, 0]
         assert estimate >= bound
-    assert exact > 2 * float(priced.free_s[0]), "the trunk decides"
+    assert exact > 2 * float(priced.free_s[0]), "the inter-building link determines the step"

@@ -1,4 +1,7 @@
-"""Layers per stage on one accelerator type: embedding and head make equal stages unequal, and the search knows."""
+"""Layers per stage on one accelerator type.
+
+Embedding and head make equal stages differ in time, and the search accounts for it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ PINNED = ("num_accelerators=32", "global_batch_sequences=32", "degrees.pp=4", "d
 
 
 def heavy_head(seed: int) -> Job:
-    """A job of a seed on one accelerator type, whose head is worth some layers; a pipeline, little else open."""
+    """A job on one accelerator type whose head takes as long as some layers.
+
+    It has a pipeline and few other choices.
+    """
     job = random_job(seed)
     data = job.model_dump(mode="json", exclude_none=True)
     first = data["topology"]["regions"][0]["buildings"][0]["accelerator"] | {"memory_bytes": 2.0**31}
@@ -59,10 +65,13 @@ def test_search_equals_brute_force_over_uneven_stages(seed: int, uneven: bool) -
 @pytest.mark.heavy
 @each("seed", (3,), (0, 5))
 def test_no_number_of_layers_per_rank_is_below_any_layers(seed: int) -> None:
-    """Every decision of brute force once more with every way to split its layers over its ranks, one chunk each."""
+    """The search is no slower than any split of layers over the ranks.
+
+    Every decision of brute force is timed with every split, at one chunk per rank.
+    """
     data = heavy_head(seed).model_dump(mode="json", exclude_none=True) | {"schedules": ["1F1B"], "num_chunks": [1]}
     for region in data["topology"]["regions"]:
-        for building in region["buildings"]:  # slow, so that the bound is close: messages take the most of a toy step
+        for building in region["buildings"]:  # slow compute keeps the bound close: messages take most of a toy step
             building["accelerator"] = building["accelerator"] | {"peak_tflop_per_s": {"bf16": 0.2}}
     problem = problem_of(Job.model_validate(data))
     found, reached = search(problem, time_limit_s=600), dict[str, float]()
@@ -85,7 +94,10 @@ def test_no_number_of_layers_per_rank_is_below_any_layers(seed: int) -> None:
 
 @pytest.mark.heavy
 def test_llama_on_32_gives_the_last_stage_fewer_layers() -> None:
-    """A pinned pipeline of four stages: the head of 128,256 rows is worth two layers of the last stage."""
+    """The last stage gets fewer layers for Llama on 32 accelerators.
+
+    The pipeline has four fixed stages. The head of 128,256 rows takes as long as two layers.
+    """
     plan = sa.plan("llama3_8b_one_building", time_limit_s=120, overrides=PINNED, alternatives=False)
     equal = sa.plan("llama3_8b_one_building", time_limit_s=120, overrides=[*PINNED, "stages=equal"], alternatives=False)
     assert plan.decision.layers_per_stage == ((8,), (9,), (9,), (6,))
@@ -98,7 +110,10 @@ def test_llama_on_32_gives_the_last_stage_fewer_layers() -> None:
 
 @pytest.mark.heavy
 def test_too_many_candidates_leave_the_most_promising_of_unequal_stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are tried, and the note says that the bound is one on equal stages."""
+    """With too many candidates the search tries only the most promising heterogeneous stages.
+
+    The note says that the bound is for equal stages.
+    """
     problem = problem_of(heavy_head(0))
     every, equal = (
         search(problem_of(heavy_head(0).model_copy(update={"stages": stages})), time_limit_s=600)
@@ -110,13 +125,16 @@ def test_too_many_candidates_leave_the_most_promising_of_unequal_stages(monkeypa
     found = search(problem, time_limit_s=600)
     assert found.left_out[0].startswith(EQUAL_STAGES)
     assert every.incumbent_s <= found.incumbent_s < 0.99 * equal.incumbent_s
-    assert found.open_bound_s >= equal.incumbent_s  # what is left out counts in no bound
+    assert found.open_bound_s >= equal.incumbent_s  # the bound excludes what the search leaves out
     monkeypatch.setattr("scaleacross.solvers.joint.MOST_TRYING_UNEVEN", 1)
     assert search(problem, time_limit_s=600).incumbent_s == equal.incumbent_s
 
 
 def test_unequal_stages_that_take_the_rest_of_the_limit_end_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search of equal stages was over by then, and its proof stands."""
+    """Heterogeneous stages may use the rest of the limit without changing the status.
+
+    The search of equal stages has ended by then, and its proof remains.
+    """
     now, made = [0.0], joint.uneven_placers
 
     def late(*args: Any) -> Any:
@@ -134,7 +152,10 @@ def test_unequal_stages_that_take_the_rest_of_the_limit_end_no_search(monkeypatc
 def test_unequal_stages_come_before_pools_of_several_types_that_take_all_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The limit passes as soon as such a pool is placed; one type with unequal stages is known by then."""
+    """Heterogeneous stages of one type come before mixed pools, which may use all the remaining time.
+
+    The limit passes when the first mixed pool is placed. The plan of one type is known by then.
+    """
     data = heavy_head(0).model_dump(mode="json", exclude_none=True)
     own = data["topology"]["regions"][0]["buildings"][0]
     alone = Job.model_validate(data)
@@ -167,7 +188,7 @@ def test_unequal_stages_come_before_pools_of_several_types_that_take_all_the_res
     ],
 )
 def test_the_report_says_what_alone_its_status_is_about(changes: dict[str, Any], only: tuple[str, ...]) -> None:
-    """In JSON and in the proof line alike, whatever the plan itself is."""
+    """The report names the part of the space that its status refers to, in JSON and in the proof line."""
     own: dict[str, Any] = {"space": "full", "degrees": {"tp": 1, "cp": 1, "pp": [1, 2]}, "num_chunks": [1, 2]}
     plan = sa.plan(plain_job(2, 2, **own | changes), alternatives=False)
     assert plan.report.within == only

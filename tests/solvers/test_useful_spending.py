@@ -1,4 +1,7 @@
-"""Useful tokens per megawatt and per currency unit: the search against brute force, and what failures add to the spending."""
+"""Useful tokens per megawatt and per currency unit.
+
+The search equals brute force, and failures add to the spending.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def test_search_finds_the_best_of_brute_force(seed: int, name: ObjectiveName) ->
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", [PER_MEGAWATT, PER_CURRENCY])
 def test_failures_spend_what_waiting_spends(name: ObjectiveName) -> None:
-    plan = sa.plan(failing(two(name)), alternatives=False, simulated=False)  # the objective is of the estimate
+    plan = sa.plan(failing(two(name)), alternatives=False, simulated=False)  # the objective refers to the estimate
     value, problem = plan.report.objective, problem_of(plan.job)
     assert value is not None
     assert plan.goodput is not None

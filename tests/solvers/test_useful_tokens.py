@@ -1,4 +1,7 @@
-"""Useful tokens per second: the search against brute force with failures, and the bound on the share against every placement."""
+"""Useful tokens per second.
+
+The search equals brute force with failures, and the bound on the useful share holds for every placement.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ MIXED_SEEDS = (24,)
 
 
 def failing(job: Job, seed: int) -> Problem:
-    """The job with random failures and recovery; toy steps last milliseconds, so times between failures are minutes."""
+    """The job with random failures and recovery.
+
+    Toy steps take milliseconds, so failures come minutes apart.
+    """
     rng = random.Random(f"failing {seed}")
     data: dict[str, Any] = job.model_dump(mode="json", exclude_none=True)
     failures: dict[str, Any] = {"host_mtbf_hours": rng.choice([0.5, 2, 20]), "repair_hours": rng.choice([0.1, 1])}
@@ -44,7 +50,7 @@ def failing(job: Job, seed: int) -> Problem:
         "checkpoint_blocking_s": 10,
         "spares": rng.choice(["auto", 0, 1]),
     }
-    recovery["stall_s"] = min(recovery["stall_s"], recovery["recover_s"])  # more is refused
+    recovery["stall_s"] = min(recovery["stall_s"], recovery["recover_s"])  # larger problems are refused
     data["topology"] |= {"reliability": failures}
     return problem_of(Job.model_validate(data | {"reliability": recovery, "objective": "useful_tokens_per_s"}))
 
@@ -72,7 +78,10 @@ def test_failures_decide_more_small_problems_as_brute_force_says(seed: int) -> N
 
 
 def small_job(seed: int) -> Job:
-    """4 to 16 accelerators: how many fault units, of which shape, where. In most, failures change the best plan."""
+    """A job of 4 to 16 accelerators that chooses number, shape and place of its fault units.
+
+    In most seeds failures change the best plan.
+    """
     rng = random.Random(f"small {seed}")
     hosts, schedule = rng.choice([(2, 1), (1, 2), (2, 2), (1, 1)]), rng.choice(["1F1B", "GPipe"])
     few: dict[str, Any] = {"recompute": ["none"], "shard": ["none", "optimizer"], "micro_batch_sequences": [1]}
@@ -80,14 +89,14 @@ def small_job(seed: int) -> Job:
 
 
 def equals_brute_force(seed: int, job: Job | None = None) -> None:
-    """Negative seeds are of several accelerator types."""
+    """Compare the plan of a seed with brute force. Negative seeds have several accelerator types."""
     problem = failing(job or (random_job(seed) if seed >= 0 else mixed_job(-seed)), seed)
     oracle = exhaustive(problem, lambda decision, cost: sum(useful_parts(problem, decision, cost.cost.step_s).values()))
     if oracle.decision is None:
         with pytest.raises(sa.InfeasibleError):
             sa.plan(problem.job, alternatives=False)
         return
-    plan = sa.plan(problem.job, alternatives=False, simulated=False)  # verifies itself; no layers are moved
+    plan = sa.plan(problem.job, alternatives=False, simulated=False)  # ``plan`` verifies it; no layers are moved
     value = plan.report.objective
     assert value is not None
     assert plan.report.status == "optimal"
@@ -122,7 +131,7 @@ def test_no_placement_has_a_higher_share_than_the_bound(seed: int) -> None:
 
 @pytest.mark.heavy
 def test_failures_decide_how_many_replicas() -> None:
-    """The same machine: with failures every few minutes more fault units than without."""
+    """On the same machine, failures every few minutes lead to more fault units."""
     chosen = {}
     for hours in (1e6, 0.2):
         topology = plain_topology(3, 2) | {"reliability": {"host_mtbf_hours": hours}}

@@ -1,4 +1,4 @@
-"""Limits in work: the plan of a machine on which every look at a clock takes hours is that of an idle one."""
+"""With a work limit the plan does not depend on the clock, even if every read of the clock takes hours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JOB = plain_job(
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which an hour passes between two looks at a clock."""
+    """A machine on which an hour passes between two reads of a clock."""
     hours = itertools.count()
     for name in ("perf_counter", "process_time", "monotonic", "time"):
         monkeypatch.setattr(time, name, lambda: 3600.0 * next(hours))
@@ -45,9 +45,9 @@ def test_a_slow_machine_has_the_same_plan(work_limit: int, monkeypatch: pytest.M
 
 @pytest.mark.heavy
 def test_the_limit_counts_step_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More work is never worse, and no candidate is placed once the limit is reached."""
+    """More work never gives a worse plan, and no candidate is placed after the limit."""
     placed: list[int] = []
-    first_found = 4  # so many candidates are placed here until one of them holds
+    first_found = 4  # number of candidates placed here until one fits
     place = search_state.Search.place
 
     def counted(self: Any, *args: Any, **named: Any) -> Any:
@@ -68,7 +68,10 @@ def test_the_limit_counts_step_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.heavy
 def test_baselines_count_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine, every baseline computes what the limit allows; too little work finds less, never more."""
+    """Every baseline computes what the work limit allows, however slow the machine.
+
+    Less work never gives a better plan.
+    """
     job = plain_job(
         2,
         2,
@@ -104,7 +107,10 @@ def test_solvers_inside_are_limited_by_their_operations(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("work_limit", [2, 5])
 def test_moves_of_layers_keep_to_the_limit(work_limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They begin when the search may have used it up, and each times hundreds of neighbours."""
+    """Moves of layers respect the limit.
+
+    They begin when the search may have reached it, and each one times hundreds of neighbours.
+    """
     timed: list[float] = []
     step_seconds = move_layers.step_seconds
 
