@@ -1,4 +1,7 @@
-"""Collectives that passes wait for over tp, cp and ep beside gradients and parameters: the estimate against the simulation."""
+"""Step times with exposed collectives over tp, cp and ep agree with the simulation.
+
+Gradients and parameters share their links.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ WITHIN = 0.05
 @pytest.mark.parametrize(
     ("fields", "decision"),
     [
-        (  # 6.1 % too low if keys and values, and activations over tp, had the links to themselves
+        (  # 6.1 % too low if keys, values and tp activations had links of their own
             {"model": "llama3.1-70b", "accelerators": 16384, "buildings": 8, "regions": 2, "oversubscription": 16.0},
             placed(
                 ("InterleavedZeroBubble", 8),
@@ -29,7 +32,7 @@ WITHIN = 0.05
                 dp_replicate=512,
             ),
         ),
-        pytest.param(  # 11.7 % too low if all-to-alls alone shared the links
+        pytest.param(  # 11.7 % too low if only all-to-alls shared the links
             {
                 "model": "deepseek-v3",
                 "accelerators": 65536,

@@ -1,4 +1,4 @@
-"""What connections leave of a link: windows over the round trip, channels, loss, and flows hashed onto parallel links."""
+"""Properties of connections reduce link rates: windows over the round trip, channels, loss, and hashing of flows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def test_the_tightest_of_line_channels_and_window_holds() -> None:
 
 
 def test_a_lost_packet_costs_its_window() -> None:
-    """4 MB in flight per queue pair are 1,000 packets of 4,000 bytes: (1−p)/(1−p+p·W) with p = 0.1 %."""
+    """A lost packet costs its window under go-back-N.
+
+    4 MB in flight per queue pair are 1,000 packets of 4,000 bytes. The efficiency is (1−p)/(1−p+p·W) with p = 0.1 %.
+    """
     lossy = way().rate(CAMPUS, 1e-3, 40e9, Haul(1e-3, 4000.0))
     assert lossy == pytest.approx(8e6 / 2e-3 * 0.999 / (0.999 + 1.0))
     selective = way().rate(CAMPUS, 1e-3, 40e9, Haul(1e-3, np.inf))
@@ -49,11 +52,14 @@ def test_a_lost_packet_costs_its_window() -> None:
 def test_hashed_flows_leave_the_fullest_link_to_set_the_pace() -> None:
     assert fullest_over_mean(100, 1, 0) == 1.0
     assert fullest_over_mean(1, 8, 0) == 8.0  # one flow has one link of eight
-    assert 1 < fullest_over_mean(10**7, 8, 0) < 1.01  # many even out
+    assert 1 < fullest_over_mean(10**7, 8, 0) < 1.01  # many flows use all links evenly
 
 
 def test_what_is_drawn_is_what_is_expected() -> None:
-    """Two flows on two links meet in half of all draws, so the fullest has 1.5 in the mean."""
+    """Drawn collisions agree with the expectation.
+
+    Two flows on two links meet in half of all draws, so the fullest link has 1.5 flows on average.
+    """
     drawn = [fullest_over_mean(2, 2, seed) for seed in range(2000)]
     assert np.mean(drawn) == pytest.approx(1.5, abs=0.05)
     assert drawn[7] == fullest_over_mean(2, 2, 7)
@@ -64,7 +70,7 @@ def test_what_is_drawn_is_what_is_expected() -> None:
 
 
 def crossing(latency_us: float, **trunk: Any) -> Plan:
-    """Two pipeline ranks of one accelerator in two buildings; network settings are the library's."""
+    """A pipeline of two ranks, each one accelerator in its own building, with the library's network settings."""
     topology = instances.plain_topology(1, 1, accelerators_per_host=1)
     topology["trunks"] = [instances.plain_trunk("b0", "b1", 400.0, latency_us) | trunk]
     decision = Decision(
@@ -81,7 +87,11 @@ def crossing(latency_us: float, **trunk: Any) -> Plan:
 
 
 def test_a_decision_without_a_network_is_held_to_the_library_s_window() -> None:
-    """8.4 MB messages at 50 ms one way, with a window of 4 MiB per channel: two round trips each, in replay and price."""
+    """The library's window limits a decision without a network.
+
+    Messages of 8.4 MB take 50 ms one way, with 4 MiB per channel in flight. Each takes two round trips, in simulation
+    and estimate.
+    """
     far = crossing(50_000)
     message = next(one for one in far.collectives if one.op == "send")
     assert far.decision.network is None
@@ -93,7 +103,7 @@ def test_a_decision_without_a_network_is_held_to_the_library_s_window() -> None:
 
 
 def unlimited(message: PredictedCollective) -> CommunicatorChoice:
-    """The library's algorithm with a window that a trunk cannot fill."""
+    """The library's algorithm with a window larger than the inter-building link can fill."""
     link = ConnectionChoice(
         level="campus", queue_pairs=128, segment_bytes=1 << 30, outstanding=256, load_balancing="spray"
     )
@@ -116,7 +126,10 @@ def test_loss_slows_a_replay_as_it_slows_the_price() -> None:
 
 @pytest.mark.parametrize("level", ["scale_up", "campus"])
 def test_halving_and_doubling_saves_latency_in_a_replay(level: LinkLevel) -> None:
-    """Gradients of four ranks: 2 steps of a scatter and 2 of a gather instead of 3 and 3, so two latencies less."""
+    """Halving and doubling saves latency in the simulation.
+
+    Gradients of four ranks take 2 steps of a scatter and 2 of a gather instead of 3 and 3. This saves two latencies.
+    """
     latency_us, apart = 30_000.0, level == "campus"
     topology = instances.plain_topology(*([1] * 4 if apart else [1]), accelerators_per_host=1 if apart else 4)
     names = [building["name"] for building in topology["regions"][0]["buildings"]]
@@ -155,7 +168,10 @@ def test_halving_and_doubling_saves_latency_in_a_replay(level: LinkLevel) -> Non
 
 
 def test_a_seed_draws_other_collisions_and_the_same_seed_the_same() -> None:
-    """Four rings of gradients over a trunk of four parallel links: in some draws two share one, in some none do."""
+    """Equal seeds draw equal collisions, and other seeds draw others.
+
+    Four rings of gradients cross four parallel links. In some draws two rings share a link, in others none do.
+    """
     topology = instances.plain_topology(1, 1)
     wire = topology["regions"][0]["buildings"][0]["links"]["building"]["technology"]
     for building in topology["regions"][0]["buildings"]:
@@ -175,7 +191,7 @@ def test_a_seed_draws_other_collisions_and_the_same_seed_the_same() -> None:
     plan = sa.evaluate((instances.plain_job(topology=topology), decision))
     times = {sa.simulate(plan, what_if=[f"seed={seed}"]).step_s for seed in range(12)}
     assert 1 < len(times) <= 4
-    assert min(times) < sa.simulate(plan).step_s < max(times)  # what a plan states is their mean
+    assert min(times) < sa.simulate(plan).step_s < max(times)  # the plan states their mean
     assert sa.simulate(plan, what_if=["seed=3"]).step_s in times
     assert sa.simulate(plan, what_if=["seed=3"], fold=False).step_s == pytest.approx(
         sa.simulate(plan, what_if=["seed=3"]).step_s

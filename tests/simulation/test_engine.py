@@ -1,4 +1,4 @@
-"""The clock and the fairness of links, on cases with a known answer."""
+"""The simulation clock and fair link sharing, on cases with known results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def simulation(*capacities: float) -> Simulation:
 
 
 def fair_rates(paths: list[list[tuple[int, float]]], caps: np.ndarray, capacities: np.ndarray) -> np.ndarray:
-    """The rates of flows that start together."""
+    """Rates of flows that start together, bytes/s."""
     kinds = [Task("f", 1.0, path, None, 0.0, cap, (), 0.0) for path, cap in zip(paths, caps.tolist(), strict=True)]
     none, number = np.zeros(0, dtype=np.int64), len(kinds)
     world = world_of(TaskGraph(kinds, np.arange(number), none, np.zeros(number + 1, dtype=np.int64)), capacities)
@@ -37,7 +37,7 @@ def fair_rates(paths: list[list[tuple[int, float]]], caps: np.ndarray, capacitie
 
 
 def test_parking_lot() -> None:
-    """One flow over three links of 1, and one flow on each: everybody gets a half."""
+    """One flow over three links of rate 1, and one flow on each link. Every flow gets half."""
     paths = [[(0, 1), (1, 1), (2, 1)], [(0, 1)], [(1, 1)], [(2, 1)]]
     rates = fair_rates(paths, np.full(4, np.inf), np.ones(3))
     assert rates == pytest.approx([0.5] * 4)
@@ -60,7 +60,10 @@ def networks(draw: st.DrawFn) -> tuple[list[list[tuple[int, float]]], np.ndarray
 
 
 def water_filling(paths: list[list[tuple[int, float]]], caps: np.ndarray, capacities: np.ndarray) -> list[Fraction]:
-    """Link by link in exact fractions: whose share is least, the link's or a flow's own cap, is served and taken out."""
+    """Fair rates by water filling in exact fractions, for comparison.
+
+    The least share, of a link or of a flow's own cap, is assigned and removed first.
+    """
     left = [Fraction(float(one)) for one in capacities]
     rates: dict[int, Fraction] = {}
     while len(rates) < len(paths):
@@ -103,7 +106,10 @@ def test_fair_rates_equal_water_filling_on_a_thousand_graphs(first: int) -> None
 def test_fair_rates_satisfy_the_definition(
     network: tuple[list[list[tuple[int, float]]], np.ndarray, np.ndarray],
 ) -> None:
-    """No link is overfull, and every flow is at its cap or crosses a full link on which nobody has more (max-min fairness)."""
+    """No link is overfull.
+
+    Every flow is at its cap or crosses a full link where no flow has more (max-min fairness).
+    """
     paths, caps, capacities = network
     rates = fair_rates(paths, caps, capacities)
     load = np.zeros(len(capacities))
@@ -135,7 +141,7 @@ def test_one_flow_and_n_equal_flows() -> None:
 
 
 def test_a_flow_that_ends_leaves_its_share() -> None:
-    """10 and 30 bytes on a link of 2: both at 1 until 10 s, then 20 bytes at 2."""
+    """Flows of 10 and 30 bytes share a link of rate 2. Both have rate 1 until 10 s, then 20 bytes move at rate 2."""
     shared = simulation(2.0)
     shared.flow("short", 10, [(0, 1)])
     shared.flow("long", 30, [(0, 1)])
@@ -143,7 +149,10 @@ def test_a_flow_that_ends_leaves_its_share() -> None:
 
 
 def test_parking_lot_through_the_clock() -> None:
-    """A flow over three links of 1 beside one flow on each: halves until 20 s, then whoever is left has its link alone."""
+    """One flow crosses three links of rate 1, and one flow is on each link.
+
+    All have rate 1/2 until 20 s. Each remaining flow then has its link alone.
+    """
     lot = simulation(1.0, 1.0, 1.0)
     lot.flow("long", 10, [(0, 1), (1, 1), (2, 1)])
     for link, size in enumerate((10, 20, 30)):
@@ -165,7 +174,10 @@ def test_lanes_and_dependencies() -> None:
 
 
 def test_computation_beside_a_transfer_that_holds_the_device() -> None:
-    """A quarter of the device is held for 2 s: 1.5 s of work are done by then, the other 2.5 s at full speed."""
+    """A transfer holds a quarter of a device for 2 s.
+
+    The computation finishes 1.5 s of work in this time and 2.5 s at full speed.
+    """
     run = simulation(5.0)
     work = run.compute("work", 4, device=0)
     other = run.compute("elsewhere", 4, device=1)
@@ -199,7 +211,7 @@ def replay(schedule: c.CollectiveSchedule, links: Simulation, route: object, siz
 
 
 def homogeneous(num_ranks: int, latency_s: float) -> tuple[Simulation, object]:
-    """Everybody has one link out and one link in, of 1 byte/s."""
+    """A network in which every rank has one link out and one link in, of 1 byte/s."""
     return (
         simulation(*[1.0] * (2 * num_ranks)),
         lambda a, b: Route([(a, 1.0), (num_ranks + b, 1.0)], latency_s),
@@ -223,7 +235,10 @@ def test_halving_and_doubling_takes_its_closed_form(n: int) -> None:
 
 @pytest.mark.parametrize("buildings", [2, 4])
 def test_hierarchical_takes_its_closed_form(buildings: int) -> None:
-    """g accelerators of 1 byte/s in each building, a trunk port of 0.25 byte/s in and out of each: phase after phase."""
+    """The hierarchical algorithm takes its closed form, phase after phase.
+
+    Each building has g accelerators of 1 byte/s and a port of 0.25 byte/s in and out.
+    """
     g, size = 4, 48.0
     n = buildings * g
     links = simulation(*[1.0] * (2 * n), *[0.25] * (2 * buildings))
@@ -251,7 +266,10 @@ def test_hierarchical_takes_its_closed_form(buildings: int) -> None:
 
 
 def random_step(seed: int) -> Simulation:
-    """Computations and flows that share links, hold devices, have latencies or no work, and wait for arrivals or ends."""
+    """A random step of computations and flows.
+
+    They share links, hold devices, may have latencies or no work, and wait for arrivals or ends.
+    """
     rng = np.random.default_rng(seed)
     num_links, sizes = int(rng.integers(1, 6)), np.array([0.0, 1.0, 2.0, 3.5])
     drawn = Simulation(rng.uniform(0.5, 4.0, num_links))

@@ -1,4 +1,4 @@
-"""Classes of what is alike: where refinement stops, blocks, groups and links still keep apart."""
+"""Classes of equivalent nodes keep blocks, groups and links apart, also if refinement stops early."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from scaleacross.simulation.folding import Relation, refine
 
 
 def test_a_stop_leaves_blocks_groups_and_links_apart() -> None:
-    """Eight blocks in a row, told apart by their distance from the ends; three classes are allowed. The second link is unused."""
+    """If refinement stops early, blocks, groups and links still have different classes.
+
+    Eight blocks in a row differ by their distance from the ends, and three classes are allowed. The second link is
+    unused.
+    """
     blocks, groups, links = np.arange(8), 8 + np.arange(8) // 2, 12
     initial = np.array([0] * 8 + [1] * 4 + [2] * 2)
     relations = [

@@ -1,4 +1,4 @@
-"""NCCL's protocols over nodes: the simulation's own reading of them beside the estimate's."""
+"""The simulation's model of NCCL's protocols over nodes agrees with the estimate."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def test_simulation_and_estimate_read_the_protocols_alike(gpu: str, stride: int,
     [("ring", "all_gather"), ("tree", "all_reduce"), ("hierarchical", "all_gather"), ("pairwise", "all_to_all")],
 )
 def test_a_replayed_collective_takes_at_least_what_the_protocols_take(algorithm: str, op: Op) -> None:
-    """Groups of one rank in each of four nodes where the collective is hierarchical: its one phase is a ring."""
+    """A simulated collective takes at least the time of the protocols.
+
+    For the hierarchical algorithm groups have one rank in each of four nodes. Its only phase is then a ring.
+    """
     topology = topology_of(machine_named("H100", ""), 32)
     placement = Placement(
         axis_order=("tp", "cp", "dp_shard", "dp_replicate", "pp"),
@@ -79,7 +82,10 @@ def test_a_replayed_collective_takes_at_least_what_the_protocols_take(algorithm:
 
 @pytest.mark.parametrize(("algorithm", "op"), [("ring", "all_gather"), ("ring", "all_reduce"), ("tree", "all_reduce")])
 def test_a_collective_over_two_buildings_takes_no_less_than_over_one(algorithm: str, op: Op) -> None:
-    """As many nodes and as few bytes, over a trunk that limits nothing; without switches that reduce inside a building."""
+    """A collective over two buildings takes at least the time over one.
+
+    Both have as many nodes and bytes. The link between buildings is not the bottleneck, and no switch reduces data.
+    """
     one = topology_of(machine_named("A100-80GB", ""), 64)
     (half,) = topology_of(machine_named("A100-80GB", ""), 32).buildings
     trunk = Trunk(between=("a", "b"), one_way_latency_s=1e-5, bandwidth_bytes_per_s=1e15)
@@ -104,7 +110,8 @@ def test_a_collective_over_two_buildings_takes_no_less_than_over_one(algorithm: 
 
 
 def test_a_scatter_stands_in_for_a_gather_that_was_not_measured() -> None:
-    """Latencies of both are multiplied alike, as the estimate does."""
+    """The curve of a scatter replaces the missing curve of a gather, and latencies use the same factor as in the
+    estimate."""
     scatter = CollectiveCurve(op="reduce_scatter", num_ranks=2, time_s={1024: 3e-5, 2**30: 1e-2})
     technology = NetworkTechnology(name="x", bandwidth_bytes_per_s=1e11, efficiency_fraction=1, curves=(scatter,))
     library = Library(4, 4, technology)
@@ -113,7 +120,11 @@ def test_a_scatter_stands_in_for_a_gather_that_was_not_measured() -> None:
 
 @pytest.mark.parametrize(("op", "crossing"), [("all_gather", 3 / 4), ("reduce_scatter", 3 / 4), ("all_reduce", 1.0)])
 def test_the_smaller_of_two_buildings_takes_in_what_it_lacks(op: Op, crossing: float) -> None:
-    """48 and 16 ranks, a level after the other, over a trunk of 1 GB/s: of a gather three quarters enter the 16."""
+    """The smaller of two buildings receives what it does not have.
+
+    48 and 16 ranks use one level after the other over a link of 1 GB/s. Three quarters of a gather enter the building
+    with 16.
+    """
     one = topology_of(machine_named("A100-80GB", ""), 64)
     trunk = Trunk(between=("a", "b"), one_way_latency_s=0.0, bandwidth_bytes_per_s=1e9)
     halves = tuple(one.buildings[0].model_copy(update={"name": name}) for name in ("a", "b"))

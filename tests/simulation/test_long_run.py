@@ -1,4 +1,4 @@
-"""Weeks of training: equal to closed forms where these are exact, near them elsewhere, and every second accounted for."""
+"""Weeks of training equal exact closed forms and are near others, and components account for every second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MINUTE, DAY = 60.0, 86_400.0
 
 
 def heavy(*values: object) -> Any:
-    """A case that ``make heavy`` adds to its neighbours."""
+    """A test case that runs in ``make heavy``."""
     return pytest.param(*values, marks=pytest.mark.heavy)
 
 
@@ -58,7 +58,7 @@ REPAIRED: Any = {
     "no whole number of hosts": (7, 40, 2.0, 3),
     "all restart": (1, 64, 10.0, 2),
 }
-"""Units, hosts, hours between failures, spares: none of them chose anything."""
+"""Units, hosts, hours between failures, spares. No model was fitted to these values."""
 
 
 @pytest.mark.parametrize("idle_hosts_fail", [True, False])
@@ -92,7 +92,11 @@ def test_near_the_closed_form_where_spares_run_out(
 
 
 def test_a_second_unit_waits_once_the_first_has_no_host_left_to_lend() -> None:
-    """Two units of two hosts, no spare, three hosts fail an hour apart: one unit waits from the first on, both from the third."""
+    """A second unit waits when the first one has no host left to lend.
+
+    Two units of two hosts have no spare, and three hosts fail an hour apart. One unit waits from the first failure,
+    both from the third.
+    """
     model = FaultModel(
         num_units=2,
         num_hosts=4,
@@ -106,13 +110,16 @@ def test_a_second_unit_waits_once_the_first_has_no_host_left_to_lend() -> None:
     )
     trace = [TracedFailure(time_s=3600 * hour, host_swap=True) for hour in (1, 2, 3)]
     run = long_run(model, days=1, draws=2, trace=trace)
-    # a unit waits from 1 to 9 h, the other from 3 (three hosts lacked) to 7 h (two of them)
+    # one unit waits from 1 to 9 h, the other from 3 h (three hosts missing) to 7 h (two missing)
     assert run.lost["waiting_for_host"] * 24 == pytest.approx(8 * 0.5 + 4 * 0.5)
     assert run.goodput_fraction["mean"] * 24 == pytest.approx(24 - 6)
 
 
 def test_one_failure_by_hand() -> None:
-    """One day, one failure after 10 h 10 min: 10 min of work are lost, 20 min of restart, and 4 s of every 604 block."""
+    """One day with one failure after 10 h 10 min, by hand.
+
+    It loses 10 min of work and 20 min for the restart. Checkpoints block 4 s of every 604 s.
+    """
     model = FaultModel(
         num_units=1,
         strikes=(Strike(cause="host", rate_per_s=0, units_hit=1),),
@@ -203,8 +210,11 @@ def test_bad_requests_are_refused(options: dict[str, Any], message: str) -> None
 
 
 def test_a_unit_takes_its_share_and_the_pace_of_a_smaller_group() -> None:
-    """A day of three units: the one of half the tokens is out for 6 hours, one of a quarter of them for 6 hours
-    that overlap by 2. Those that are left make 0.8 of the steps."""
+    """A missing unit loses its share, and a smaller group has its own pace.
+
+    Three units run for a day. The one with half the tokens is out for 6 hours. Another with a quarter is out for 6
+    hours that overlap by 2. The remaining units run at 0.8 of full speed.
+    """
     model = FaultModel(
         num_units=3,
         strikes=(Strike(cause="host", rate_per_s=0, units_hit=1),),

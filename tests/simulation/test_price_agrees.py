@@ -1,4 +1,7 @@
-"""Price and replay of the same plan, mechanism by mechanism: neither may know of a cost that the other does not."""
+"""Step time and simulation of the same plan agree, mechanism by mechanism.
+
+Each test fails if only one of them models the mechanism.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def planned(job: Job, *overrides: str) -> Plan:
         # buckets of a million parameters per replica hold all of the model
         pytest.param("llama3.1-8b", 3, 4096, "optimizer", None, 1, marks=pytest.mark.slow),
         pytest.param("llama3.1-8b", 3, 4096, "optimizer", 400_000_000, 6, marks=pytest.mark.slow),
-        # a layer each: by far the slowest
+        # a layer each: much slower than the others
         pytest.param("llama3.1-8b", 3, 4096, "optimizer", 1, 32, marks=pytest.mark.slow),
         ("llama3.1-70b", 6, 256, "parameters", None, 80),
     ],
@@ -67,7 +70,7 @@ def test_buckets_across_regions_pay_their_latency(
                 dp_replicate=8,
             ),
         ),
-        (  # gradients of replicas share the adapters with all-to-alls that the step waits for
+        (  # gradients of replicas share the adapters with exposed all-to-alls
             {"model": "deepseek-v3", "accelerators": 65536, "buildings": 2, "latency_ms": 2.5},
             placed(
                 ("Interleaved1F1B", 8),
@@ -82,7 +85,7 @@ def test_buckets_across_regions_pay_their_latency(
                 ep=64,
             ),
         ),
-        (  # gradients of replicas cross thin trunks while the step waits for all-to-alls inside the buildings
+        (  # gradients of replicas cross narrow links between buildings during exposed all-to-alls inside buildings
             {"model": "deepseek-v3", "accelerators": 8192, "buildings": 4, "regions": 3, "latency_ms": 2.5},
             placed(
                 ("1F1B", 1),
@@ -95,7 +98,7 @@ def test_buckets_across_regions_pay_their_latency(
                 ep=64,
             ),
         ),
-        # sharded parameters are gathered over dp_shard, then over cp, behind the reductions of the layer before
+        # sharded parameters are gathered over dp_shard, then over cp, after the reductions of the layer before
         pytest.param(
             {"model": "llama3.1-8b", "accelerators": 8192, "buildings": 6, "regions": 1, "latency_ms": 0.025},
             placed(
@@ -113,7 +116,7 @@ def test_buckets_across_regions_pay_their_latency(
                 reason="16 % below its simulation, where reductions take more of computation and of the trunks",
             ),
         ),
-        (  # a pipeline through eight buildings crosses regions once and trunks inside regions six times
+        (  # a pipeline through eight buildings crosses regions once and links inside regions six times
             {"model": "llama3.1-405b", "accelerators": 16384, "buildings": 8, "regions": 2, "latency_ms": 25.0},
             placed(
                 ("Interleaved1F1B", 3),
@@ -126,7 +129,7 @@ def test_buckets_across_regions_pay_their_latency(
                 dp_shard=64,
             ),
         ),
-        (  # replicas reduce beside gathers and scatters of shards, over the same adapters
+        (  # replicas reduce while shards are gathered and scattered over the same adapters
             {"model": "llama3.1-8b", "accelerators": 32768, "buildings": 2, "regions": 1},
             placed(
                 ("1F1B", 1),
@@ -139,7 +142,7 @@ def test_buckets_across_regions_pay_their_latency(
                 dp_replicate=2048,
             ).model_copy(update={"recompute": "none"}),
         ),
-        (  # of four stages the second one waits for all-to-alls across regions
+        (  # of four stages the second one has exposed all-to-alls across regions
             {"model": "deepseek-v3", "accelerators": 32768, "buildings": 3, "regions": 3},
             placed(
                 ("Interleaved1F1B", 8),
@@ -179,7 +182,7 @@ def test_buckets_across_regions_pay_their_latency(
                 dp_replicate=4,
             ),
         ),
-        (  # weight gradients come apart on a single rank: reductions overlap with no input gradients; 20 % too low if they did
+        (  # single rank: weight gradients run apart, reductions cannot overlap input gradients; otherwise 20 % too low
             {"model": "llama3.1-70b", "accelerators": 4096, "buildings": 8, "regions": 8, "latency_ms": 2.5},
             placed(
                 ("ZBH1", 1),
@@ -191,7 +194,7 @@ def test_buckets_across_regions_pay_their_latency(
                 dp_replicate=32,
             ).model_copy(update={"recompute": "selective"}),
         ),
-        (  # most rings of shards stay in a building, and take longer than those that cross one; 17 % too low if they did not
+        (  # most rings of shards stay in a building and are slower than those that cross; otherwise 17 % too low
             {
                 "model": "llama3.1-8b",
                 "accelerators": 8192,
@@ -233,7 +236,10 @@ def test_what_gradients_and_parameters_cost_beside_layers(fields: dict[str, Any]
 
 @pytest.mark.heavy
 def test_messages_back_to_the_first_rank_queue_on_a_narrow_trunk() -> None:
-    """Messages of both boundaries between two buildings share a trunk; 18 % too low if each had one."""
+    """Messages of both boundaries between two buildings share one link.
+
+    With a link for each the step would be 18 % too low.
+    """
     decision = {
         "degrees": {"tp": 8, "cp": 4, "pp": 15, "dp_shard": 2, "dp_replicate": 16},
         "pipeline": {"schedule": "Interleaved1F1B", "num_chunks": 2},
@@ -269,7 +275,10 @@ def test_messages_back_to_the_first_rank_queue_on_a_narrow_trunk() -> None:
     ids=["dual_pipe", "zero_bubble"],
 )
 def test_last_weight_gradients_leave_reductions_across_regions_little(fields: dict[str, Any], overrides: str) -> None:
-    """Windows of whole backward passes made these plans 9 and 8 % too cheap."""
+    """The last weight gradients leave little time for reductions across regions.
+
+    Step times were 9 and 8 % too low when windows covered whole backward passes.
+    """
     pinned = [one if one.startswith(("schedules", "num_chunks")) else f"degrees.{one}" for one in overrides.split()]
     asked = ["shard=optimizer", "recompute=selective", *pinned]
     plan = sa.plan(point(**fields, latency_ms=25.0), time_limit_s=20, alternatives=False, overrides=asked)
@@ -280,7 +289,7 @@ def test_last_weight_gradients_leave_reductions_across_regions_little(fields: di
 @pytest.mark.parametrize(
     ("fields", "decision"),
     [
-        (  # replicas of all fourteen ranks meet on the trunks, the last ranks first; 12 % too dear if all met at once
+        (  # replicas of all fourteen ranks use these links, the last ranks first; 12 % too high if all came at once
             {"accelerators": 16384, "buildings": 6, "latency_ms": 0.25, "oversubscription": 7.0},
             placed(
                 ("1F1B", 1),
@@ -294,7 +303,7 @@ def test_last_weight_gradients_leave_reductions_across_regions_little(fields: di
                 dp_replicate=16,
             ).model_copy(update={"recompute": "none"}),
         ),
-        (  # likewise of eight chunks on sixteen ranks: 18 %
+        (  # the same with eight chunks on sixteen ranks: 18 %
             {"accelerators": 16384, "buildings": 8, "regions": 2, "latency_ms": 2.5, "oversubscription": 16.0},
             placed(
                 ("Interleaved1F1B", 8),
@@ -307,7 +316,7 @@ def test_last_weight_gradients_leave_reductions_across_regions_little(fields: di
                 dp_replicate=8,
             ).model_copy(update={"recompute": "selective"}),
         ),
-        (  # parameters of later chunks and ranks arrive long before they are needed: 8 %
+        (  # parameters of later chunks and ranks arrive well before their use: 8 %
             {"model": "deepseek-v3", "accelerators": 16384, "buildings": 2, "regions": 2, "latency_ms": 25.0},
             placed(
                 ("Interleaved1F1B", 2),
@@ -338,7 +347,7 @@ def test_gradients_and_parameters_come_to_the_trunks_one_rank_after_another(
 @pytest.mark.parametrize(
     ("fields", "decision"),
     [
-        (  # the last of three ranks holds 3/4 of what the first one does, in as many buckets
+        (  # the last of three ranks holds 3/4 of the first one's parameters in as many buckets
             {"model": "llama3.1-8b", "accelerators": 131072, "buildings": 6, "oversubscription": 16.0},
             placed(
                 ("ZBVZeroBubble", 2),
@@ -371,7 +380,10 @@ def test_gradients_and_parameters_come_to_the_trunks_one_rank_after_another(
     ids=["three_ranks", "many_ranks"],
 )
 def test_the_simulation_overrules_what_the_estimate_leaves_out(fields: dict[str, Any], decision: Decision) -> None:
-    """Latencies of ranks that hold less than the fullest: 7 to 9 % of these steps."""
+    """The plan states the simulated step if the estimate leaves something out.
+
+    Here it leaves out latencies of ranks that hold less than the fullest rank. They are 7 to 9 % of the step.
+    """
     job = point(**({"latency_ms": 25.0} | fields))
     plan = sa.evaluate((job, with_network(problem_of(job), decision).decision))
     assert plan.estimate is not None
@@ -380,8 +392,11 @@ def test_the_simulation_overrules_what_the_estimate_leaves_out(fields: dict[str,
 
 
 def test_chunks_have_their_gradients_round_by_round() -> None:
-    """Of three chunks two have finished all rounds long before the pipeline ends: 13 % too dear where the price took their last
-    micro-batch to go back through all stages at the latest."""
+    """Gradients of a chunk are ready when its own rounds end.
+
+    Two of three chunks finish all rounds well before the pipeline ends. The step time was 13 % too high when it assumed
+    that their last micro-batch returns through all stages.
+    """
     job = point(model="llama3.1-70b", accelerators=8192, buildings=3, regions=3, latency_ms=25.0)
     decision = placed(
         ("Interleaved1F1B", 3),

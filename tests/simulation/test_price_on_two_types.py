@@ -1,4 +1,4 @@
-"""Price and replay of the same plan on two accelerator types, each with links of its own."""
+"""Step time and simulation of the same plan agree on two accelerator types, each with links of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from instances import link, moe, plain_job, plain_topology
 
 
 def quick_and_slow(*types: tuple[float, float, float]) -> dict[str, Any]:
-    """Two buildings, of types with a peak in TFLOP/s and GB/s inside a host and beyond it."""
+    """Two buildings whose types have a peak in TFLOP/s and GB/s inside a host and beyond it."""
     topology = plain_topology(2, 2)
     for name, building, (peak, inside, beyond) in zip(
         ("quick", "slow"), topology["regions"][0]["buildings"], types, strict=True
@@ -33,7 +33,11 @@ def quick_and_slow(*types: tuple[float, float, float]) -> dict[str, Any]:
     ids=["tp", "ep", "ep_beyond_hosts"],
 )
 def test_stages_wait_for_the_links_of_their_own_building(component: str, degrees: dict[str, int], apart: float) -> None:
-    """A slow type on fast links beside a fast one on links a third as fast: these made the step up to 30 % longer."""
+    """Each stage waits for the links of its own building.
+
+    A slow type has fast links, and a fast type has links a third as fast. The step was up to 30 % too long when all
+    stages used the slower links.
+    """
     topology = quick_and_slow((200.0, 15.0, 5.0), (30.0, 45.0, 15.0))
     experts = {"workload": moe()} if component == "ep" else {}
     job = plain_job(
@@ -48,7 +52,10 @@ def test_stages_wait_for_the_links_of_their_own_building(component: str, degrees
 
 
 def test_connections_fill_the_widest_port_that_their_groups_run_on() -> None:
-    """Two channels fill the port of one type, seven that of the other: two would hold its stages up for 6 % of the step."""
+    """Connections saturate the widest port among the members' types.
+
+    Two channels saturate one type's port, and seven that of the other. Two for both would cost 6 % of the step.
+    """
     heads = {"num_heads": 8, "num_kv_heads": 8, "head_dim": 32}
     job = plain_job(
         topology=quick_and_slow((2000.0, 200.0, 50.0), (300.0, 800.0, 200.0)),

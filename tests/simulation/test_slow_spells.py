@@ -1,4 +1,4 @@
-"""Slower steps in long runs, and step times over draws of how fast hosts are."""
+"""Slow steps in long runs, and step times over draws of host speeds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def plan() -> Plan:
 
 
 def test_seconds_at_full_speed_by_hand() -> None:
-    """100 s: half the speed from 10 to 20 s in the first draw, 0.8 of it all the time in the second."""
+    """Seconds at full speed by hand, within 100 s.
+
+    In the first draw the speed is half from 10 to 20 s. In the second it is 0.8 all the time.
+    """
     speeds = Speeds(np.array([0.0, 10, 20, 100, 200, 300]), np.array([0.0, 10, 15, 95, 0, 80]), 200.0)
     begins, to_s = np.array([[5.0, 15.0], [5.0, 15.0]]), np.array([40.0, 25.0])
     assert speeds.between(begins, to_s) == pytest.approx(np.array([[7.5, 22.5], [8.0, 8.0]]))
@@ -43,7 +46,10 @@ def test_seconds_at_full_speed_by_hand() -> None:
 
 @pytest.mark.parametrize("units", [1, 16])
 def test_slow_spells_cost_what_the_closed_form_says(units: int) -> None:
-    """The slowest of those under way counts: two classes that overlap often."""
+    """Slow spells cost what the closed form says.
+
+    Two classes overlap often, and the slowest active spell sets the speed.
+    """
     spells = (
         SlowSpell(cause="a", rate_per_s=1 / (5 * HOURS), lasts_s=2 * HOURS, speed=0.8),
         SlowSpell(cause="b", rate_per_s=1 / (9 * HOURS), lasts_s=3 * HOURS, speed=0.5),
@@ -58,7 +64,10 @@ def test_slow_spells_cost_what_the_closed_form_says(units: int) -> None:
 
 
 def test_a_host_slows_all_its_ranks_alike(plan: Plan) -> None:
-    """Against a pace stated for every position, drawn here once per host in the order of the fill."""
+    """A slow host slows all its ranks equally.
+
+    The comparison draws one pace per host in allocation order and sets it for every global rank.
+    """
     problem, sigma = problem_of(plan.job), 0.1
     fill = [share.building for share in plan.placement.fill]
     hosts = [(fill.index(one.building), one.host) for one in devices(problem.topology, plan.placement)]
@@ -92,7 +101,7 @@ def test_weeks_count_slowdowns_and_lasting_paces(plan: Plan) -> None:
     assert jittered.goodput_fraction["mean"] < usual.goodput_fraction["mean"]
     assert jittered.goodput_fraction["mean"] == pytest.approx(jittered.closed_form_fraction, abs=0.015)
     spread = [run.goodput_fraction["p95"] - run.goodput_fraction["p5"] for run in (usual, jittered)]
-    assert spread[1] > spread[0], "hosts that are slow stay so"
+    assert spread[1] > spread[0], "slow hosts stay slow"
 
 
 @pytest.mark.parametrize(

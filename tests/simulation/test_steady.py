@@ -1,4 +1,4 @@
-"""Steps of many micro-batches from replays of few, held against replays of all."""
+"""Steps of many micro-batches, extrapolated from simulations of few, equal simulations of all."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ ONE_PACE = Placement(
         BuildingShare(building="b1", num_accelerators=12),
     ),
 )
-"""The first stage of two replicas in one building, all others in the other, so that both replicas keep the same pace."""
+"""The first stage of two replicas is in one building, all others in the other. Both replicas keep the same pace."""
 
 
 def plan_of(
     schedule: ScheduleName, num_chunks: int, shard: ShardLevel, pp: int = 4, count: int = 242, **changes: Any
 ) -> Plan:
-    """Replicas of ``pp`` stages over two unequal buildings, each of ``count`` micro-batches."""
+    """A plan of replicas of ``pp`` stages over two unequal buildings, with ``count`` micro-batches each."""
     fields = {"sequence_length": 8192, "global_batch_sequences": 2 * count, "schedules": [schedule]}
     job = instances.plain_job(1, pp - 1, **fields | changes)
     degrees = Degrees(tp=2, pp=pp, dp_shard=2 if shard != "none" else 1, dp_replicate=1 if shard != "none" else 2)
@@ -58,7 +58,7 @@ def played_few(plan: Plan, few: int) -> StepRun:
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
-    """Micro-batches of every replay; None: all."""
+    """Number of micro-batches of every simulation; None means all."""
     out: list[int | None] = []
 
     def counted(plan: Plan, problem: Any, unlike: Disturbance | None = None) -> StepRun:
@@ -89,7 +89,10 @@ def test_few_micro_batches_say_what_all_take(
 
 @pytest.mark.parametrize("schedule", ["GPipe", "1F1B"])
 def test_what_does_not_repeat_is_played_whole(schedule: ScheduleName, counts: list[int | None]) -> None:
-    """GPipe's rows hold all forward passes, then all backward passes; the replicas of this 1F1B keep paces of their own."""
+    """Steps that do not repeat are simulated in full.
+
+    GPipe runs all forward passes, then all backward passes. The replicas of this 1F1B have different paces.
+    """
     plan = plan_of(schedule, 1, "optimizer")
     assert steady.steady_step(plan, problem_of(plan.job)).step_s == simulate_step(plan, problem_of(plan.job)).step_s
     assert counts[-1] is None
@@ -115,7 +118,11 @@ def test_one_late_task_of_the_steady_part_is_no_period() -> None:
 
 
 def test_a_schedule_that_goes_on_otherwise_is_no_period() -> None:
-    """The replay recurs, but the rows of all micro-batches do not: another schedule's, and one with two passes exchanged."""
+    """A schedule whose rows do not repeat has no period.
+
+    The simulation repeats, but the rows of all micro-batches do not. One is another schedule, and one exchanges two
+    passes.
+    """
     plan = plan_of("1F1B", 1, "none")
     played, whole = played_few(plan, 26), chosen(plan.decision.pipeline, 4, plan.num_micro_batches)
     rows = [list(row) for row in whole.actions]

@@ -1,5 +1,5 @@
-"""Decisions of the benchmark's table: the graph that repeats records and the compiled loop, against every action and event by
-itself."""
+"""Repeated records and the compiled loop equal a graph of single actions and events, on decisions of the benchmark's
+table."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def table() -> dict[int, tuple[dict[str, Any], Job]]:
 
 
 def every_action(row: Sequence[Action], special: Collection[int], pace: Sequence[float]) -> Repeats:
-    """No action is like another."""
+    """Repeats in which no action equals another."""
     return repeats(row, range(len(row)), pace)
 
 
@@ -100,7 +100,7 @@ def test_seconds_by_component_follow_the_story_of_a_class(step: tuple[Plan, Step
 
 
 def told_seconds(story: Sequence[Entry], nodes: Timeline, window: tuple[float, float]) -> dict[str, float]:
-    """Seconds by component that pass in a window, entry by entry."""
+    """Seconds by component within a window, entry by entry."""
     spent: dict[str, float] = defaultdict(float)
     now = 0.0
 
@@ -122,7 +122,10 @@ def told_seconds(story: Sequence[Entry], nodes: Timeline, window: tuple[float, f
 
 @pytest.mark.parametrize("number", SAMPLED)
 def test_lanes_are_chains(step: tuple[Plan, StepRun]) -> None:
-    """Messages of a sender in one direction leave one after another, and so do gradients and parameters of a communicator."""
+    """Messages of a sender in one direction leave one after another.
+
+    So do gradients and parameters of a communicator.
+    """
     plan, graph = step[0], step[1].graph
     lanes: dict[object, list[int]] = {}
     for node in range(len(graph.of)):
@@ -134,7 +137,7 @@ def test_lanes_are_chains(step: tuple[Plan, StepRun]) -> None:
     assert lanes or plan.degrees.world_size == plan.degrees.tp
     for lane, nodes in lanes.items():
         waited = [set(graph.waits_of(node)) for node in nodes]
-        if isinstance(lane, Message):  # in the order of the sender, which is not that of their numbers
+        if isinstance(lane, Message):  # in the sender's order, which differs from node order
             before = [~one for waits in waited for one in waits if ~one in nodes]
             assert len(before) == len(set(before)) == len(nodes) - 1
         else:
@@ -143,7 +146,7 @@ def test_lanes_are_chains(step: tuple[Plan, StepRun]) -> None:
 
 @pytest.mark.heavy
 def test_every_action_has_its_own_pace() -> None:
-    """Jitter: an action that takes longer is of a sort of its own."""
+    """With jitter every action has its own pace, and so its own kind of node."""
     plan, _ = step_of(117)
     drawn = simulate_step(plan, problem_of(plan.job, ()), Disturbance(jitter_fraction=0.1, seed=1))
     paces = {pace for work in drawn.graph.ranks.values() for pace in work.pace}

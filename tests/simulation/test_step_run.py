@@ -1,4 +1,4 @@
-"""Replays of plans: folded like unfolded, closed forms through a plan, agreement with the price, and what is refused."""
+"""Simulations of plans: folded equals unfolded, closed forms hold, step times agree, and bad input is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FEW = (4, 7, 10, 24)
 
 @cache
 def small_plans(seeds: tuple[int, ...]) -> tuple[Plan, ...]:
-    """Plans of random toy machines, of one and of two accelerator types."""
+    """Plans of random toy machines with one and with two accelerator types."""
     out = []
     for seed, make in itertools.product(seeds, (instances.random_job, instances.mixed_job)):
         try:
@@ -45,7 +45,10 @@ def small_plans(seeds: tuple[int, ...]) -> tuple[Plan, ...]:
 @pytest.mark.heavy
 @pytest.mark.parametrize("seeds", [FEW, pytest.param((6, 15, 17, 23), marks=pytest.mark.slow)], ids=str)
 def test_folded_runs_equal_unfolded_ones(seeds: tuple[int, ...]) -> None:
-    """One of each class played for all takes as long as every rank by itself; some plans have fewer classes than ranks."""
+    """A simulation of one block per class takes as long as one of all ranks.
+
+    Some plans must have fewer classes than ranks.
+    """
     saved = 0
     for plan in small_plans(seeds):
         folded, whole = sa.simulate(plan), sa.simulate(plan, fold=False)
@@ -57,7 +60,10 @@ def test_folded_runs_equal_unfolded_ones(seeds: tuple[int, ...]) -> None:
 
 
 def num_routes(plan: Plan) -> int:
-    """Kinds of pipelines by the ranks that send to another building, or whose tp or cp group straddles two."""
+    """Number of kinds of pipelines.
+
+    They differ in the ranks that send to another building and in the ranks whose tp or cp group straddles two.
+    """
     building = np.repeat(np.arange(len(plan.placement.fill)), [share.num_accelerators for share in plan.placement.fill])
     stride = strides(plan.degrees, plan.placement.axis_order)
 
@@ -79,8 +85,10 @@ def num_routes(plan: Plan) -> int:
 def test_runs_folded_by_pipeline_alone_are_close(
     hosts: tuple[int, int], degrees: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replicas straddle buildings: of blocks told apart by rank and by where their pipeline leaves buildings, what one plays is
-    what all of them load."""
+    """Blocks folded by pipeline rank and by where their pipeline leaves buildings give nearly the same step.
+
+    Replicas straddle buildings, so each class loads links for all its blocks.
+    """
     pinned = dict(zip(("tp", "cp", "pp"), degrees, strict=True)) | {"ep": 1}
     shape = {"sequence_length": 8192, "global_batch_sequences": 64, "num_accelerators": 4 * sum(hosts)}
     plan = sa.plan(instances.plain_job(*hosts, degrees=pinned, schedules="1F1B", **shape), alternatives=False)
@@ -93,7 +101,10 @@ def test_runs_folded_by_pipeline_alone_are_close(
 
 
 def laid(hosts: tuple[int, ...], axis_order: str, batches: tuple[int, ...] = (), **degrees: int) -> Decision:
-    """1F1B with sharded optimizers over buildings of so many hosts; ``batches``: of the four replicas of each, if not alike."""
+    """A 1F1B decision with sharded optimizers over buildings with the given numbers of hosts.
+
+    ``batches`` are the micro-batches of the four replicas of each building, if they differ.
+    """
     buildings = [f"b{index}" for index in range(len(hosts))]
     fill = [{"building": name, "num_accelerators": 4 * count} for name, count in zip(buildings, hosts, strict=True)]
     decision = {
@@ -112,8 +123,11 @@ def laid(hosts: tuple[int, ...], axis_order: str, batches: tuple[int, ...] = (),
 
 
 def test_what_a_pipeline_waits_for_a_trunk_reaches_all_of_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four pipelines of eight ranks, of which two cross a trunk, at different ranks, and wait for it with every micro-batch: of
-    blocks told apart by rank alone none of the others did."""
+    """A wait for an inter-building link delays all ranks of its pipeline.
+
+    Two of four pipelines cross such a link, at different ranks, with every micro-batch. Classes by rank alone lost this
+    wait for the other ranks.
+    """
     hosts = (11, 9, 12)
     topology = instances.plain_topology(*hosts)
     for trunk in topology["trunks"]:
@@ -132,7 +146,10 @@ def test_what_a_pipeline_waits_for_a_trunk_reaches_all_of_its_ranks(monkeypatch:
 def test_a_group_that_straddles_buildings_makes_the_step_of_coarse_classes_too(
     shard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One group of thirty-two straddles two buildings 50 ms apart, and every layer of its ranks waits for it."""
+    """A straddling group determines the step even with coarse classes.
+
+    One group of thirty-two straddles two buildings 50 ms apart, and every layer of its ranks waits for it.
+    """
     hosts, axes = (21, 43), {"tp": 4, "cp": 2, "dp_shard": 32}
     if shard == "parameters":
         hosts, axes = (20, 44), {"tp": 4, "dp_shard": 16, "dp_replicate": 4}
@@ -149,7 +166,10 @@ def test_a_group_that_straddles_buildings_makes_the_step_of_coarse_classes_too(
 
 
 def test_seconds_are_those_of_the_replica_that_others_wait_for() -> None:
-    """One of two pipelines has a stage 50 ms away: its messages make the step, not the all-reduce where the other waits."""
+    """Components are those of the replica that others wait for.
+
+    One of two pipelines has a stage 50 ms away. Its messages count, not the all-reduce in which the other one waits.
+    """
     topology = instances.plain_topology(3, 1)
     topology["trunks"][0]["one_way_latency_us"] = 5e4
     job = instances.plain_job(topology=topology)
@@ -160,7 +180,7 @@ def test_seconds_are_those_of_the_replica_that_others_wait_for() -> None:
 
 
 def num_calls(schedule: str, shard: str, op: str) -> int:
-    """Calls of ``op`` that gather parameters or reduce gradients in a step of two stages."""
+    """Number of calls of ``op`` for parameters or gradients in a step of two stages."""
     job = instances.plain_job(2, schedules=schedule, shard=shard, sequence_length=8192, global_batch_sequences=32)
     decision = laid((2,), "tp cp pp dp_shard dp_replicate", pp=2, dp_shard=4).model_copy(
         update={"shard": shard, "pipeline": PipelineChoice(schedule=schedule)}
@@ -172,20 +192,24 @@ def num_calls(schedule: str, shard: str, op: str) -> int:
 
 
 def test_split_backward_passes_gather_sharded_parameters_too() -> None:
-    """A pass of input gradients needs the parameters of its layers as a whole backward pass does."""
+    """A pass of input gradients gathers the parameters of its layers, as a whole backward pass does."""
     assert num_calls("ZBH1", "parameters", "all_gather") == num_calls("1F1B", "parameters", "all_gather")
     assert num_calls("1F1B", "parameters", "all_gather") > 4 * num_calls("1F1B", "optimizer", "all_gather") > 0
 
 
 @pytest.mark.parametrize("shard", ["gradients", "parameters"])
 def test_split_backward_passes_reduce_sharded_gradients_too(shard: str) -> None:
-    """A pass of weight gradients ends with gradients of its layers as a whole backward pass does, with every micro-batch."""
+    """A pass of weight gradients reduces the gradients of its layers with every micro-batch, as a whole backward pass
+    does."""
     assert num_calls("ZBH1", shard, "reduce_scatter") == num_calls("1F1B", shard, "reduce_scatter")
     assert num_calls("1F1B", shard, "reduce_scatter") > 4 * num_calls("1F1B", "optimizer", "reduce_scatter") > 0
 
 
 def test_unlike_batches_of_replicas_that_lie_side_by_side() -> None:
-    """Of four replicas in every host one begins its blocks."""
+    """Replicas that are neighbours in a host may have different batches.
+
+    Of four replicas in every host one starts its blocks.
+    """
     job = instances.plain_job(2, 2, sequence_length=8192, global_batch_sequences=64)
     order = "dp_replicate tp cp pp dp_shard"
     plan = sa.evaluate((job, laid((2, 2), order, (10, 6), tp=2, dp_shard=2, dp_replicate=4)))
@@ -215,7 +239,10 @@ def test_an_all_to_all_takes_as_long_on_a_thin_trunk_as_its_price_says() -> None
 
 
 def test_published_rows_agree_with_their_price() -> None:
-    """Llama 3 405B on 8,192 H100: every component within 5 % of the step, the step within 2 %."""
+    """Published rows agree with their step times.
+
+    For Llama 3 405B on 8,192 H100 every component is within 5 % of the step, and the step within 2 %.
+    """
     step = sa.simulate(sa.evaluate("llama3_table4_row1"))
     assert step.num_classes < 50
     assert abs(step.difference) < 0.02
@@ -229,7 +256,7 @@ def test_a_plan_that_states_no_work_is_refused() -> None:
         sa.simulate(plan)
 
 
-# --- a ring of unequal hops ---------------------------------------------------------------------------------------------
+# --- a ring of different hops -----------------------------------------------------------------------------------------
 
 
 @given(
@@ -237,10 +264,13 @@ def test_a_plan_that_states_no_work_is_refused() -> None:
         st.tuples(st.sampled_from([1.0, 2.0, 4.0, 10.0]), st.sampled_from([0.0, 0.1, 1.0, 5.0])), min_size=2, max_size=9
     )
 )
-@example([(1.0, 0.0), (10.0, 0.0)] * 10 + [(1.0, 5.0), (10.0, 0.0)])  # the far hop is the last of many that are slow
+@example([(1.0, 0.0), (10.0, 0.0)] * 10 + [(1.0, 5.0), (10.0, 0.0)])  # the long-haul hop is the last of many slow ones
 @settings(max_examples=200, deadline=None)
 def test_ring_of_unequal_hops_takes_what_its_steps_take(hops: list[tuple[float, float]]) -> None:
-    """The closed form beside every message of the schedule played one by one."""
+    """A ring of different hops takes the time of its messages.
+
+    The closed form is compared with a simulation of every message.
+    """
     n, size = len(hops), 12.0
     rate, latency = (np.array(part) for part in zip(*hops, strict=True))
     links = Simulation(rate)
@@ -254,7 +284,10 @@ def test_ring_of_unequal_hops_takes_what_its_steps_take(hops: list[tuple[float, 
 
 
 def test_chunks_that_follow_one_another_take_the_longest_phase_and_one_chunk_of_the_others() -> None:
-    """Phases of 4 and 2 s over two links: 6 s one after the other, 4 + 2/4 s in four chunks."""
+    """Chunks take the longest phase plus one chunk of the others.
+
+    Phases take 4 and 2 s over two links. This is 6 s in sequence, and 4 + 2/4 s in four chunks.
+    """
     phases = [Segment(8.0, ((0, 1.0),), 2.0, 0.0), Segment(2.0, ((1, 1.0),), 1.0, 0.0)]
     one = piped(phases, 4)
     run = Simulation(np.array([2.0, 1.0]))
@@ -264,7 +297,10 @@ def test_chunks_that_follow_one_another_take_the_longest_phase_and_one_chunk_of_
 
 @pytest.mark.parametrize("chunks", [1, 4, 32])
 def test_chunks_of_phases_over_one_link_take_turns_on_it(chunks: int) -> None:
-    """Phases of 4 and 2 s over the same link: 6 s, however many chunks."""
+    """Chunks of two phases over one link share it.
+
+    Phases of 4 and 2 s take 6 s for any number of chunks.
+    """
     link = ((0, 0.5),)  # seconds per byte while all groups send
     phases = [Segment(8.0, ((0, 1.0),), math.inf, 0.0, link), Segment(4.0, ((0, 1.0),), math.inf, 0.0, link)]
     one = piped(phases, chunks)
@@ -303,7 +339,10 @@ def test_a_short_window_slows_a_plan_that_crosses_buildings() -> None:
 
 
 def test_sharded_gradients_are_scattered_once() -> None:
-    """Without replicas, ``gradient_reduce`` has nothing to hide or to wait for: scatters belong to the backward passes."""
+    """Without replicas the setting ``gradient_reduce`` changes nothing.
+
+    Scatters of shards belong to the backward passes.
+    """
     degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 8, "dp_replicate": 1}
     hidden, waited = (
         sa.simulate(

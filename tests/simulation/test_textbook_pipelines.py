@@ -1,4 +1,7 @@
-"""Textbook pipelines through a whole plan: equal stages over two buildings, replayed, beside their closed forms."""
+"""Textbook pipelines through a whole plan agree with their closed forms.
+
+Equal stages over two buildings are simulated.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ P, M, F, B = 4, 16, 0.5, 1.0
 
 
 def equal_stages(schedule: ScheduleName, num_chunks: int) -> tuple[Plan, BoundaryDelays]:
-    """Two ranks in each of two buildings; every chunk computes F/v and B/v and nothing else happens."""
+    """A plan of two ranks in each of two buildings. Every chunk computes F/v and B/v, and nothing else takes time."""
     job = plain_job(1, 1, schedules=[schedule])
     pipeline = PipelineChoice(schedule=schedule, num_chunks=num_chunks)
     fill = tuple(BuildingShare(building=f"b{index}", num_accelerators=4) for index in range(2))
@@ -66,7 +69,7 @@ def test_a_replay_takes_what_the_closed_form_says(schedule: ScheduleName, num_ch
 
 
 def test_gpipe_is_bound_by_its_throughput() -> None:
-    """Each of the later micro-batches takes one rank's time, whatever the delays."""
+    """GPipe is limited by its throughput: each further micro-batch takes one rank's time, whatever the delays."""
     plan, delays = equal_stages("GPipe", 1)
     fill = (P - 1) * (F + B) + 2 * float(delays.total_s(P))
     assert (sa.simulate(plan).step_s - fill) / M == pytest.approx(F + B, rel=1e-9)

@@ -1,4 +1,7 @@
-"""Pipeline ranks that take turns on links between buildings: the estimate against the simulation, which plays all calls."""
+"""Pipeline ranks share inter-building links in turn.
+
+The estimate agrees with the simulation of all calls.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ WITHIN = 0.05
 @pytest.mark.parametrize(
     ("fields", "decision"),
     [
-        (  # 16 ranks take turns on the links that tp crosses; 92 % too high if all of them always shared these
+        (  # 16 ranks share the links that tp crosses in turn; 92 % too high if all used them all the time
             {"model": "llama3.1-8b", "accelerators": 8192, "buildings": 2},
             placed(
                 ("1F1B", 1),
@@ -29,7 +32,7 @@ WITHIN = 0.05
                 dp_shard=128,
             ),
         ),
-        (  # cp crosses these links too seldom to crowd them; 30 % too high if all ranks shared them
+        (  # cp crosses these links rarely; 30 % too high if all ranks shared them
             {"model": "llama3.1-8b", "accelerators": 8192, "buildings": 2},
             placed(
                 ("1F1B", 1),
@@ -42,7 +45,7 @@ WITHIN = 0.05
                 dp_shard=128,
             ),
         ),
-        pytest.param(  # gradients and parameters over cp take turns with passes that cross it; 7 % too low with own links
+        pytest.param(  # gradients and parameters over cp alternate with passes; 7 % too low with links of their own
             {"model": "llama3.1-8b", "accelerators": 131072, "buildings": 3, "oversubscription": 7.0},
             placed(
                 ("Interleaved1F1B", 2),
@@ -57,7 +60,7 @@ WITHIN = 0.05
             ).model_copy(update={"recompute": "none"}),
             marks=pytest.mark.slow,
         ),
-        (  # gradients of a single rank travel while it waits for tp between regions; 41 % too high if only computation hid any
+        (  # a single rank's gradients overlap with its tp waits between regions; otherwise 41 % too high
             {"model": "llama3.1-70b", "accelerators": 4096, "buildings": 8, "regions": 8, "oversubscription": 7.0},
             placed(
                 ("1F1B", 1),
@@ -69,7 +72,7 @@ WITHIN = 0.05
                 dp_replicate=32,
             ).model_copy(update={"recompute": "selective"}),
         ),
-        (  # experts of a few replicas cross a border, those of all ranks in turn; 30 % too high if these shared it all the time
+        (  # experts of few replicas cross a border, each rank in turn; 30 % too high if all shared it all the time
             {"model": "deepseek-v3", "accelerators": 4096, "buildings": 6, "oversubscription": 7.0},
             placed(
                 ("1F1B", 1),

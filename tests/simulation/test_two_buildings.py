@@ -1,4 +1,4 @@
-"""All-reduce among four processes in two emulated buildings: the simulator beside the measurement."""
+"""Simulated times of an all-reduce agree with those measured among four processes in two emulated buildings."""
 
 from __future__ import annotations
 
