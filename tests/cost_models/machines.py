@@ -24,7 +24,10 @@ LATENCIES = (1e-6, 2e-6, 4e-6, 8e-6)
 
 
 def accelerator(name: str = "chip", **changes: Any) -> Accelerator:
-    """100 TFLOP/s at efficiency ½, 1 TB/s at 0.8, ten multiprocessors with tiles of 64 × 128, 10 µs per launch."""
+    """An accelerator of 100 TFLOP/s at efficiency ½ and 1 TB/s at 0.8.
+
+    It has ten multiprocessors with tiles of 64 × 128, and 10 µs per launch.
+    """
     figures: dict[str, Any] = {
         "peak_flop_per_s": {"bf16": 100e12},
         "memory_bytes": 80e9,
@@ -78,7 +81,7 @@ def building(
 
 
 def trunk(here: str, there: str, latency_s: float = 1e-3, **changes: Any) -> Trunk:
-    """A trunk of 5 GB/s, unless ``bandwidth_bytes_per_s`` says otherwise."""
+    """An inter-building link of 5 GB/s, unless ``bandwidth_bytes_per_s`` says otherwise."""
     figures = {"bandwidth_bytes_per_s": 5 * GB, **changes}
     return Trunk(between=(here, there), one_way_latency_s=latency_s, **figures)
 
@@ -90,12 +93,12 @@ def topology(*regions: Sequence[Building], trunks: Sequence[Trunk] = ()) -> Topo
 
 
 def fill(*shares: tuple[str, int]) -> tuple[BuildingShare, ...]:
-    """Accelerators per building, in order."""
+    """An allocation: accelerators per building, in order."""
     return tuple(BuildingShare(building=name, num_accelerators=count) for name, count in shares)
 
 
 def flat(num_buildings: int, per_building: int, **changes: Any) -> Topology:
-    """Buildings b0, b1, … whose accelerators are hosts of their own in one rack, and trunks between all pairs."""
+    """Buildings b0, b1, … of one rack, whose accelerators are hosts of their own. Links join all pairs of buildings."""
     shape: dict[str, Any] = {"per_host": 1, "hosts_per_rack": per_building, "racks_per_zone": 1}
     names = [f"b{index}" for index in range(num_buildings)]
     pairs = [(a, b) for index, a in enumerate(names) for b in names[index + 1 :]]
@@ -105,7 +108,10 @@ def flat(num_buildings: int, per_building: int, **changes: Any) -> Topology:
 
 
 def candidates(**columns: Any) -> Candidates:
-    """Candidates from columns (scalars broadcast); what is left out is 1, 1F1B, no recomputation, nothing sharded."""
+    """Candidates from columns; scalars broadcast.
+
+    Defaults are degree 1, 1F1B, no recomputation and nothing sharded.
+    """
     codes = {"schedule": SCHEDULE_NAMES, "recompute": RECOMPUTES, "shard": SHARD_LEVELS, "context": CONTEXT_EXCHANGES}
     row: dict[str, Any] = dict.fromkeys(("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "micro_batch"), 1)
     row |= {
@@ -147,6 +153,6 @@ def gpt(**changes: Any) -> DenseTransformer:
 
 
 def job(sequence_length: int = 512, global_batch_sequences: int = 8, **changes: Any) -> Job:
-    """A job; the cost models read neither its workload nor its topology."""
+    """A job for the cost models, which read neither its workload nor its topology."""
     figures = {"sequence_length": sequence_length, "global_batch_sequences": global_batch_sequences}
     return Job.model_validate({"name": "job", "workload": "any", "topology": "any", **figures, **changes})

@@ -1,4 +1,4 @@
-"""Terms of the axes against the collectives of ``traffic.flows``: the same bytes, priced once per call."""
+"""Terms of the axes equal the collectives of ``traffic.flows``: the same bytes, timed once per call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 
 
 class Case:
-    """One candidate with nothing to hide behind, and no pipeline to fill: attention takes no time, tp reductions wait."""
+    """One candidate whose communication overlaps with nothing.
+
+    Attention takes no time, tp reductions are exposed, and there is no pipeline warm-up.
+    """
 
     def __init__(self, profile: ModelProfile, **columns: Any) -> None:
         self.candidates = candidates(**columns)
@@ -49,14 +52,14 @@ class Case:
         return axis_terms(axis, self.volumes, self.shapes[axis], links, *experts)
 
     def flow_seconds(self, axis: str) -> float:
-        """Σ time × count per step."""
+        """Seconds of all flows of an axis: Σ time × count per step."""
         sent = [flow for flow in flows(self.volumes) if flow.axis == axis]
         links = links_of(self.levels)
         groups = {name: Group(shape, links, LAUNCH_S) for name, shape in self.shapes.items()}
         return sum(float(time_of(f, groups[f.shape], EVERY_COPY).time_s[0]) * f.per_step for f in sent)
 
     def term_seconds(self, axis: str) -> float:
-        """The serial part for m micro-batches, and every window as often as a step has it."""
+        """Exposed seconds for m micro-batches, plus every window as often as a step has it."""
         m = float(self.candidates.num_micro_batches[0])
         home = "dp_shard" if axis == "ep" else axis
         terms = self.terms(home)
@@ -124,7 +127,7 @@ def test_dp_shard_needs_the_shapes_of_its_experts() -> None:
 
 
 def stating(case: Case, **changes: object) -> Case:
-    """The case with other answers of its job."""
+    """The case with other settings of its job."""
     case.volumes = replace(case.volumes, job=case.volumes.job.model_copy(update=changes))
     return case
 
@@ -134,7 +137,7 @@ def test_tokens_sent_once_per_place_travel_less() -> None:
     every = Case(workload.profile(), **columns).terms("dp_shard").serial_s["ep"][0]
     case = stating(Case(workload.profile(), **columns), experts=ExpertRuntime(dispatch="deduplicated"))
     fewer = case.terms("dp_shard").serial_s["ep"][0]
-    assert 0.5 * every < fewer < every  # top 2: at best both copies go to the same place
+    assert 0.5 * every < fewer < every  # top 2: at best both copies have the same destination
 
 
 def test_sharded_parameters_without_prefetch_are_waited_for_in_every_round() -> None:

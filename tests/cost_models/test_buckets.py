@@ -1,4 +1,4 @@
-"""Pieces in which gradients and parameters travel."""
+"""Buckets of gradients and parameters: their number and the share of each rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def pieces(parameters: float, layers: float = 80, overlap: Overlap | None = None
     [(8, 1, 25), (40, 1, 25), (100, 1, 10), (50, 2, 10), (1000, 1, 1), (5000, 1, 1)],
 )
 def test_buckets_grow_with_the_data_parallel_group(replicas: int, cp: int, expected: int) -> None:
-    """1e9 parameters in buckets of max(40 million, 1 million per data-parallel rank, context parallelism counted)."""
+    """Buckets grow with the data-parallel group.
+
+    1e9 parameters use buckets of max(40 million, 1 million per data-parallel rank). Ranks of context parallelism count.
+    """
     assert pieces(1e9, dp_shard=replicas, cp=cp) == expected
 
 
@@ -65,6 +68,9 @@ def test_no_bucket_of_fuller_ranks_is_smaller_than_the_least_share(
 
 
 def test_the_least_share_of_a_rank_that_no_other_is_fuller_than() -> None:
-    """1e9 in ten full buckets: a rank that holds a little more has eleven."""
+    """The least share of one bucket on the fullest rank.
+
+    1e9 parameters fill ten buckets, so a rank that holds slightly more has eleven.
+    """
     rows = candidates(shard=SHARD_LEVELS.index("optimizer"), dp_shard=100)
     assert least_bucket_share(Overlap(), rows, np.array([1e9]))[0] == pytest.approx(0.1 * 10 / 11)

@@ -1,4 +1,4 @@
-"""The computation that a plan states for a replay adds up to what prices it."""
+"""The computation that a plan states for the simulation adds up to the computation of its step time."""
 
 from __future__ import annotations
 

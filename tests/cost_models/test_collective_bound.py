@@ -1,4 +1,4 @@
-"""What no algorithm can beat: by hand, and below every option on drawn topologies."""
+"""Lower bounds of collectives for any algorithm: by hand, and below every option on drawn topologies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tiling(whole: Topology, degree: int, stride: int = 1) -> Tiling:
 
 
 def triangle(third_gbyte_per_s: float) -> Topology:
-    """Three buildings of 8, 1 ms apart, over 5 GB/s, and the third pair over more or less."""
+    """Three buildings of 8, 1 ms apart. Two links have 5 GB/s, the third ``third_gbyte_per_s``."""
     third = trunk("a", "c", bandwidth_bytes_per_s=third_gbyte_per_s * GB)
     return topology([building(name, 2) for name in "abc"], trunks=[trunk("a", "b"), trunk("b", "c"), third])
 
@@ -58,7 +58,7 @@ def test_all_groups_share_a_building_and_unequal_zones_count_by_themselves() -> 
     # 8 groups of 3, one rank in each building
     found, level = least_s("all_gather", S, tiling(triangle(5), 3, 8), None)
     assert (found, level) == (pytest.approx(8 * S * 2 / 3 / (10 * GB) + 1e-3), CAMPUS)
-    # zones of 24 and 8, an eighth of the line rate of 24 between them; the small one lacks 24/32 of what is gathered
+    # zones of 24 and 8; between them 24 adapters at an eighth of their rate; the small zone lacks 24/32 of the gathered bytes
     own = topology([building("a", 8, oversubscription=(1, 1, 1, 8))])
     found, level = least_s("all_gather", S, tiling(own, 32), None)
     assert (found, level) == (pytest.approx(S * 24 / 32 / (24 * RATES[3] / 8) + LATENCIES[3]), BUILDING)
@@ -72,15 +72,18 @@ def test_a_region_takes_in_over_the_trunks_that_lead_to_others() -> None:
     found, level = least_s("all_reduce", S, tiling(whole, 24), None)
     assert (found, level) == (pytest.approx(2 * S / (20 * GB) + 5e-3), REGION)
     found, _ = least_s("all_gather", 1.0, tiling(whole, 24), None)
-    assert found == pytest.approx(6e-3, rel=1e-6), "one byte from b to c goes by a"
+    assert found == pytest.approx(6e-3, rel=1e-6), "the path from b to c goes through a"
 
 
 def test_bytes_of_far_ranks_travel_while_those_of_near_ones_come_in() -> None:
-    """A chain a – b – c: b's 4 parts of 9 keep the link into c busy until a's have come 2 ms further."""
+    """Bytes of near ranks arrive while those of distant ranks travel.
+
+    In a chain a – b – c, b's 4 parts of 9 keep the link into c busy. Those of a arrive 2 ms later.
+    """
     wires = [trunk("a", "b", 2e-3), trunk("b", "c", 1e-3)]
     whole = topology([building(name, 1) for name in "abc"], trunks=wires)
     found, _ = least_s("all_gather", S, tiling(whole, 12), None)
-    assert found == pytest.approx(S * 8 / 12 / (5 * GB) + 2e-3), "into a; into c 1 ms less"
+    assert found == pytest.approx(S * 8 / 12 / (5 * GB) + 2e-3), "into a; into c it takes 1 ms less"
 
 
 def test_a_group_of_one_waits_for_nothing_and_a_curve_is_believed() -> None:
@@ -92,7 +95,7 @@ def test_a_group_of_one_waits_for_nothing_and_a_curve_is_believed() -> None:
 
 @st.composite
 def tilings(draw: st.DrawFn) -> Tiling:
-    """One to three buildings of up to 12 hosts, in one or two regions, with uplinks and trunks of any width."""
+    """One to three buildings of up to 12 hosts, in one or two regions, with uplinks and links of any rate."""
     count, ratio, width = draw(st.integers(1, 3)), st.sampled_from((1, 2, 8)), st.sampled_from((0.5, 5, 500))
     latency = st.sampled_from((1e-5, 1e-3, 2e-2))
     buildings = [
@@ -125,7 +128,10 @@ def test_no_option_beats_the_bound(drawn: Tiling, op: CurveOp, size: float) -> N
 
 @st.composite
 def trees(draw: st.DrawFn, most: int = 5) -> Tiling:
-    """One group over unequal shares of buildings in up to three regions, on a tree of links of one width, now and then more."""
+    """One group over unequal shares of buildings in up to three regions.
+
+    The links form a tree of equal rates, sometimes with extra links.
+    """
     count = draw(st.integers(1, most))
     ratios = st.sampled_from((1, 2, 8))
     uplinks = (1, draw(ratios), draw(ratios), draw(ratios))
@@ -171,7 +177,10 @@ def _own_s(machine: Machine, one: Segment) -> float:
 
 
 def test_a_building_behind_another_takes_in_what_two_levels_bring() -> None:
-    """a of one region, b and c of another, 4, 4 and 1 ranks on a chain: c takes in 8/9 over its one link."""
+    """A building behind another receives the bytes of two levels over one link.
+
+    Building a is in one region, b and c are in another. They have 4, 4 and 1 ranks on a chain, and 8/9 enter c.
+    """
     wires = [trunk(*pair, 1e-5, bandwidth_bytes_per_s=0.5 * GB) for pair in (("a", "b"), ("b", "c"))]
     whole = topology([building("a", 1)], [building("b", 1), building("c", 1)], trunks=wires)
     levels = build_levels(whole, fill(("a", 4), ("b", 4), ("c", 1)))

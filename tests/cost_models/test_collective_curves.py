@@ -1,4 +1,7 @@
-"""Measured curves: the laws by hand, limit cases, and collectives that take them inside a domain and only there."""
+"""Measured curves of collectives: laws by hand and limit cases.
+
+Collectives use them inside a domain only.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def curve(op: CurveOp, num_ranks: int, **times: float) -> CollectiveCurve:
 
 
 def ring(op: CurveOp, num_ranks: int, base_s: float, step_s: float, bytes_per_s: float) -> CollectiveCurve:
-    """base + (n−1) · (step + c/B) at every power of two."""
+    """A curve of base + (n−1) · (step + c/B) at every power of two."""
     sizes = [2**log for log in range(8, 32)]
     steps = {size: base_s + (num_ranks - 1) * (step_s + size / num_ranks / bytes_per_s) for size in sizes}
     return CollectiveCurve(op=op, num_ranks=num_ranks, time_s=steps)
@@ -141,7 +144,7 @@ def test_a_curve_that_starts_late_is_completed_from_other_groups() -> None:
 
 def test_more_ranks_than_measured_are_never_faster() -> None:
     curves = [curve("all_reduce", 2, _512=100, _1073741824=101), curve("all_reduce", 8, _512=60, _1073741824=61)]
-    assert seconds(curves, "all_reduce", 16, KIB, domain=16) == pytest.approx(60e-6)  # the line would say 6.7
+    assert seconds(curves, "all_reduce", 16, KIB, domain=16) == pytest.approx(60e-6)  # a straight line would say 6.7
 
 
 def test_groups_larger_than_the_domain_are_held_at_the_domain() -> None:
@@ -165,7 +168,7 @@ def test_slowest_and_fastest_of_several_domains() -> None:
     assert (least[gathers] == np.minimum(quick[gathers], slow[gathers])).all()
     assert (most[gathers] == np.maximum(quick[gathers], slow[gathers])).all()
     assert np.isnan(most[reduces]).all(), "one of them has no curve: alpha-beta for both"
-    assert (least[reduces] == 0).all(), "which is bounded by nothing"
+    assert (least[reduces] == 0).all(), "no bound without curves"
     assert np.isnan(least[exchanges]).all()
     assert slowest([quick, None]) is None
     assert fastest([None, None]) is None
@@ -231,7 +234,10 @@ def test_hierarchical_adds_the_inner_phase_by_its_curve() -> None:
     steps = LATENCIES[1] + 2 * LATENCIES[2]
 
     def cut(passes: int, inner: Callable[[float], float]) -> float:
-        """32 chunks: the narrow level works all the time, the others on one chunk; of two passes 3 of 4 far latencies hide."""
+        """Seconds with 32 chunks: the narrow level is always busy, the others count one chunk.
+
+        With two passes 3 of 4 long-haul latencies overlap with transfers.
+        """
         return passes * (steps + wide / 32 + narrow) + inner(S / 32) - (passes - 1) * 3 * LATENCIES[2]
 
     assert timed.algorithm == HIERARCHICAL
@@ -242,7 +248,7 @@ def test_hierarchical_adds_the_inner_phase_by_its_curve() -> None:
 
 
 def test_no_group_across_domains_beats_one_inside() -> None:
-    # wide and quick outer links: the ring over them would take 2 µs
+    # wide, low-latency outer links: the ring over them would take 2 µs
     levels = one_building(rates=(1e9, 1e15, 1e15, 1e15), latencies=(0, 0, 0, 0))
     for degree, stride in ((6, 4), (12, 2), (24, 1)):
         shape = exact_shape(degree, stride, levels)
@@ -288,7 +294,7 @@ def test_relaxed_shapes_price_nothing_above_the_exact_ones(
     exact, links = exact_shape(degree, stride, levels), links_of(levels)
     monotone = np.maximum.accumulate(levels.bandwidth[::-1])[::-1], np.maximum.accumulate(levels.capacity[::-1])[::-1]
     better = Links(*monotone, levels.latency, links.curves, links.curve)
-    for least in range(1, stride + 1):  # as the coarse bound: at this stride or any larger one
+    for least in range(1, stride + 1):  # as in the coarse bound: at this stride or any larger one
         relaxed = relaxed_shape(np.array([degree]), np.array([least]), largest_children(levels))
         for price in (gather, all_reduce, all_to_all):
             bound = price(np.array([size]), relaxed, better, 1e-6).time_s[0]

@@ -1,7 +1,7 @@
-"""Collectives: the formulas by hand, bounds that no algorithm can beat, and limit cases.
+"""Collectives: the formulas by hand, bounds that hold for any algorithm, and limit cases.
 
-K buildings of g ranks each, one group over all G = K·g of them, NIC bandwidth B inside a building, trunk C, and
-β = C/g, the share of one rank when a whole building sends at once.
+One group has G = K·g ranks in K buildings of g. The adapter rate inside a building is B, and the inter-building rate is
+C. If a whole building sends at once, each rank's share is β = C/g.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def size(value: float) -> np.ndarray:
 
 
 def test_ring_over_buildings_with_ranks_in_order() -> None:
-    # G = K·g = 8; a trunk as wide as a NIC: the whole stream crosses it; a ring of 8 hops, 2 across, of
-    # which a block passes all but one inside
+    # G = K·g = 8; the link between buildings is as wide as an adapter, so the whole stream crosses it.
+    # A ring has 8 hops, 2 of them across; a block takes all hops inside except one.
     levels = buildings(2, 4, trunk_bytes_per_s=B)
     wide = levels.bandwidth.copy()
     wide[CAMPUS] = B
@@ -64,7 +64,11 @@ def test_ring_over_buildings_with_ranks_in_order() -> None:
 
 
 def test_a_ring_leaves_a_building_over_one_scale_up_domain() -> None:
-    """Groups of 16 ranks in each of two buildings, 2 to a domain: 2 lanes across for a ring, 16 for a hierarchical exchange."""
+    """A ring leaves a building from one scale-up domain.
+
+    Groups have 16 ranks in each of two buildings, 2 per domain. A ring uses 2 lanes across, and a hierarchical exchange
+    uses 16.
+    """
     fanout, members = [2.0, 8.0, 1.0, 1.0, 2.0, 1.0], [1.0, 2.0, 16.0, 16.0, 16.0, 32.0]
     taken = [1 - 1 / f for f in fanout]
     shape = GroupShape(*(np.array(one) for one in (
@@ -78,8 +82,8 @@ def test_a_ring_leaves_a_building_over_one_scale_up_domain() -> None:
 
 @pytest.mark.parametrize(("K", "g"), [(2, 4), (3, 4), (4, 8)])
 def test_hierarchical_over_thin_trunks(K: int, g: int) -> None:
-    # trunk C: shard exchange (K−1)/K·(S/g)/β with β = C/g, then the gather inside a building; in 32 chunks both work at once, so
-    # the gather of one chunk is left (g is a power of two: log2 g latencies). All share one adapter, which is not the narrow part
+    # Inter-building rate C: shard exchange (K−1)/K·(S/g)/β with β = C/g, then the gather inside a building. In 32 chunks both run
+    # at once, so one chunk's gather is exposed: log2 g latencies, as g is a power of two. The shared adapter is no bottleneck.
     C, S = 5e8, 1e9
     levels = buildings(K, g, trunk_bytes_per_s=C)
     beta = C / g
@@ -89,12 +93,15 @@ def test_hierarchical_over_thin_trunks(K: int, g: int) -> None:
     assert one.time_s == pytest.approx(across + inside)
     assert one.algorithm == HIERARCHICAL
     both = all_reduce(size(S), whole(levels), links_of(levels), 0.0)
-    hidden = 2 * {2: 1, 3: 2, 4: 2}[K] - 1  # far messages of a chunk, all but the last, while other chunks send
+    hidden = 2 * {2: 1, 3: 2, 4: 2}[K] - 1  # long-haul messages of a chunk, except the last, overlap with other chunks
     assert both.time_s == pytest.approx(2 * (across + inside) - hidden * FAR)
 
 
 def test_latencies_that_chunks_hide_leave_no_trunk_free() -> None:
-    """An all-reduce sends (K−1)/K of its bytes twice through the trunk, however far that is."""
+    """Overlapped latencies do not reduce the time that the inter-building link is busy.
+
+    An all-reduce sends (K−1)/K of its bytes over it twice, at any distance.
+    """
     C, S = 5e8, 1e9
     for latency_s in (0.0, FAR, 100 * FAR):
         levels = buildings(2, 4, trunk_bytes_per_s=C, latency_s=latency_s)
@@ -105,7 +112,11 @@ def test_latencies_that_chunks_hide_leave_no_trunk_free() -> None:
 
 @pytest.mark.parametrize("op", ["all_gather", "all_reduce"])
 def test_windows_that_are_too_short_leave_the_network_idle(op: str) -> None:
-    """The library's 4 MiB a channel fill a trunk next door; over 1 s they take long, in which others may send."""
+    """Windows that are too small leave the network idle, and others may send meanwhile.
+
+    The library's 4 MiB per channel saturate a short link. With a round trip of 1 s the call takes much longer than the
+    link is busy.
+    """
     S = 1e9
     near, far = (buildings(2, 4, trunk_bytes_per_s=B, latency_s=latency_s) for latency_s in (1e-9, 0.5))
     ring = CommunicatorChoice(
@@ -125,11 +136,11 @@ def test_windows_that_are_too_short_leave_the_network_idle(op: str) -> None:
 
 
 def test_hierarchical_sends_half_of_the_ring_across_two_buildings() -> None:
-    # (K−1)/K·S against (G−1)/G·S → S: a free network inside the buildings leaves the trunk alone
+    # (K−1)/K·S against (G−1)/G·S → S: with a free network inside, only the inter-building link counts
     levels = buildings(2, 64, trunk_bytes_per_s=1e8, latency_s=0.0)
     links = Links(levels.bandwidth, levels.capacity, levels.latency * 0)
     S = 1e9
-    inside = 63 / 64 * S / B / 32  # of one chunk of 32; the others hide behind the trunk
+    inside = 63 / 64 * S / B / 32  # of one chunk of 32; the others overlap with transfers between buildings
     through_trunk = gather(size(S), whole(levels), links, 0.0).time_s - inside
     ring = 127 / 128 * S / 1e8
     assert through_trunk == pytest.approx(1 / 2 * S / 1e8)
@@ -137,7 +148,7 @@ def test_hierarchical_sends_half_of_the_ring_across_two_buildings() -> None:
 
 
 def test_all_to_all_over_buildings() -> None:
-    # S sent per rank: g of a building send 1/K of it over the trunk to each other building; its own adapter has (G−1)/G·S/B
+    # S per rank: the g ranks of a building send 1/K of it to each other building; an adapter carries (G−1)/G·S/B
     C, S, K, g = 4e9, 1e8, 4, 8
     levels = buildings(K, g, trunk_bytes_per_s=C)
     timed = all_to_all(size(S), whole(levels), links_of(levels), 0.0)
@@ -160,7 +171,7 @@ def test_groups_that_straddle_a_border_anywhere_share_its_trunk() -> None:
 
 
 def test_groups_that_cross_together_share_the_trunk() -> None:
-    # 4 groups of 2, one rank in either building: each has a quarter of the trunk, which binds before its NIC of 10 GB/s
+    # 4 groups of 2, one rank in either building: each has a quarter of the link, less than its NIC of 10 GB/s
     levels = buildings(2, 4, trunk_bytes_per_s=5e9)
     shape = exact_shape(2, 4, levels)
     assert group_bandwidth(shape, links_of(levels))[CAMPUS] == 5e9 / 4
@@ -264,7 +275,7 @@ def test_arrays_of_sizes_and_shapes() -> None:
 
 
 def test_messages_between_pipeline_neighbours() -> None:
-    # 4 ranks with stride 2 over two buildings of 4: one far boundary of three, 2 groups share the trunk
+    # 4 ranks with stride 2 over two buildings of 4: one of three boundaries crosses, and 2 groups share the link
     levels = buildings(2, 4, 5e9)
     message = neighbour_messages(size(1e6), exact_shape(4, 2, levels), links_of(levels))
     assert (message.num_far, message.tail, message.spacing) == (1, 2, 1)

@@ -1,4 +1,4 @@
-"""Llama's steps under autocast, compiled or not, as PyTorch itself counts them (tests/oracles/compiled_counts.py)."""
+"""Llama's steps under autocast, compiled or not, agree with PyTorch's own counts (tests/oracles/compiled_counts.py)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ FP32_STATES = {"parameter_bytes": 2.0, "gradient_bytes": 4.0, "state_bytes": 10.
 def parts(sizes: dict[str, int], tokens: tuple[int, int], recompute: str | None, **kept: Any) -> dict[str, float]:
     """Bytes of one GPU by kind, and parameters of a ``layer``.
 
-    ``tokens``: of a sequence, sequences of a micro-batch. ``recompute``: None where the policy is still to be chosen.
+    ``tokens`` are those of a sequence and the sequences of a micro-batch. ``recompute`` is None if the policy is not
+    yet chosen.
     """
     heads = {
         "num_heads": 32,
@@ -75,14 +76,17 @@ def planned(case: int, **kept: Any) -> dict[str, float]:
 
 
 def cached(case: int) -> float:
-    """The block of the 16-bit logits, which is in the allocator's cache and no tensor."""
+    """Bytes of the 16-bit logits, which the allocator caches and no tensor holds."""
     _, sequence, micro_batch, _ = CASES[case]
     return 2.0 * VOCABULARY * sequence * micro_batch
 
 
 @pytest.mark.parametrize("one", COUNTED["eager"], ids=lambda one: f"case {one['case']}")
 def test_peaks_under_autocast_are_pytorch_s(one: dict[str, Any]) -> None:
-    """The loss is the peak, with everything that the layers keep; the optimizer's step, fused, needs nothing."""
+    """Peaks under autocast agree with PyTorch.
+
+    The peak is in the loss, with everything that the layers keep. The fused optimizer step needs no more.
+    """
     ours = planned(one["case"], autocast=True)
     assert sum(ours.values()) - cached(one["case"]) == pytest.approx(one["peak"], rel=5e-3)
     assert one["peak_with_optimizer"] == one["peak"]
@@ -96,7 +100,10 @@ def test_compiled_peaks_are_those_of_a_gpu(case: int) -> None:
 
 @pytest.mark.parametrize("one", COUNTED["layer"], ids=lambda one: "autocast" if one["autocast"] else "bf16")
 def test_a_compiled_layer_keeps_what_its_graphs_hand_over(one: dict[str, Any]) -> None:
-    """Beside its input. Autocast's copies of the weights are among it."""
+    """A compiled layer keeps its input and what its graphs save for the backward pass.
+
+    This includes autocast's copies of the weights.
+    """
     two, three = (
         parts(EIGHT_LAYERS | {"num_layers": number}, (1024, 1), "none", autocast=one["autocast"], compiled=["model"])
         for number in (2, 3)
@@ -110,7 +117,11 @@ def test_a_compiled_layer_keeps_what_its_graphs_hand_over(one: dict[str, Any]) -
 
 @pytest.mark.parametrize("compiled", [(), ("model",), ("model", "loss")])
 def test_a_policy_that_is_still_open_holds_the_least_of_all(compiled: tuple[str, ...]) -> None:
-    """Or the search drops what fits: under full recomputation compiled layers keep no copies of their weights."""
+    """A policy that is not yet chosen holds the least memory of all policies.
+
+    Otherwise the search would drop candidates that fit. With full recomputation compiled layers keep no copies of their
+    weights.
+    """
     least, *others = (
         parts(EIGHT_LAYERS, (1024, 1), policy, autocast=True, compiled=compiled)
         for policy in (None, "none", "selective", "full")
@@ -120,7 +131,10 @@ def test_a_policy_that_is_still_open_holds_the_least_of_all(compiled: tuple[str,
 
 
 def test_a_compiled_loss_keeps_the_logits_alone() -> None:
-    """2 bytes per entry that it keeps and 2 of their gradient; operator by operator 12, and 2 in the allocator's cache."""
+    """A compiled loss keeps only the logits: 2 bytes per entry, and 2 for their gradient.
+
+    Operator by operator it keeps 12 bytes, and 2 in the allocator's cache.
+    """
     loss = COUNTED["loss"]
     assert (loss["kept"], loss["logits"], loss["gradient"]) == (0.0, 2, 2)
     entries = cached(0) / 2.0
@@ -136,7 +150,10 @@ def test_megatron_s_memory_has_none_of_it(stated: str) -> None:
 
 
 def test_autocast_is_refused_beside_fsdp_which_converts_parameters_itself() -> None:
-    """Memory then had neither whole parameters nor those that are gathered."""
+    """Autocast is refused with FSDP, which converts parameters itself.
+
+    Memory then counted neither whole nor gathered parameters.
+    """
     job = "configs/jobs/llama3_405b_two_buildings.yaml"
     stated = ("target=scaleacross", "kept.by=pytorch", "kept.autocast=true")
     with pytest.raises(sa.InputError, match=r"shard 'parameters', which is FSDP: state shard: \[none, optimizer\]"):

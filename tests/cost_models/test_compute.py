@@ -81,7 +81,7 @@ def test_a_large_square_product_runs_at_peak_times_efficiency(name: str, n: int)
 
 
 def test_a_thin_product_is_bound_by_memory() -> None:
-    # one row: the weights of 8192 × 8192 pass HBM once, 134 MB; a fifth of the usual HBM, else the tile's 64 rows bind
+    # one row: the weights of 8192 × 8192, 134 MB, pass HBM once, at a fifth of the usual rate; else the tile's 64 rows limit
     slow = accelerator(kernel_launch_s=0.0, memory_bandwidth_bytes_per_s=2e11)
     moved = 2 * (8192 + 8192 * 8192) + 2 * 8192
     assert gemm(1, 8192, 8192, chip=slow) == pytest.approx(moved / (2e11 * 0.8))
@@ -99,7 +99,7 @@ def test_no_product_beats_the_roofline(rows: int, cols: int, depth: int, count: 
 
 
 def test_a_grouped_product_shares_waves() -> None:
-    # ten experts of one tile each fill the machine once; one by one they would take ten waves
+    # ten experts of one tile each occupy the machine once; one by one they would take ten waves
     quick = accelerator(kernel_launch_s=0.0, memory_bandwidth_bytes_per_s=1e13)  # so that HBM does not bind
     assert gemm(64, 128, 4096, count=10, chip=quick) == pytest.approx(gemm(64, 128, 4096, chip=quick))
 
@@ -190,7 +190,10 @@ def test_elementwise_work_runs_at_memory_speed() -> None:
 
 
 def test_a_recurrence_whose_result_is_not_kept_runs_again() -> None:
-    """By operator, as SelectiveAC of torchtitan does, which keeps no result of it (``variants.with_operator_recompute``)."""
+    """A recurrence whose result is not kept runs again.
+
+    SelectiveAC of torchtitan recomputes by operator and keeps no result of it (``variants.with_operator_recompute``).
+    """
     core = replace(layer(), recurrence=Recurrence((8,), 1e6, 1e3, 64))
     every, by_operator = (
         layer_times(replace(core, by_operator=said), 0, QUIET, "bf16", shards(), 512, PLAIN) for said in (False, True)
@@ -214,7 +217,7 @@ NARROW = accelerator(peak_flop_per_s={"bf16": 100e12, "fp8": 200e12}, kernel_lau
 
 
 def conversion_bytes(moved: MovedBytes, part: Gemm, tp: int = 1) -> tuple[float, float, float]:
-    """HBM bytes that ``moved`` adds forward, backward, and to the weight gradient, of ``part`` with 512 tokens."""
+    """HBM bytes that ``moved`` adds to ``part`` with 512 tokens: forward, backward, and in the weight gradient."""
     with_it, without = (
         layer_times(layer(part), 0, NARROW, "fp8", shards(tp=tp), 512, Runtime(moved=each))
         for each in (moved, MovedBytes())

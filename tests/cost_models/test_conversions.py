@@ -1,4 +1,4 @@
-"""Recipes of 8- and 4-bit products: what they convert, keep and gather, and what a job may state of them."""
+"""Recipes of 8- and 4-bit products: what they convert, keep and gather, and which settings a job may state."""
 
 from __future__ import annotations
 

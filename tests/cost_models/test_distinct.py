@@ -1,4 +1,4 @@
-"""Kinds of rows: equal rows have equal codes, different ones do not, and every kind has one of its rows."""
+"""Kinds of rows: rows have equal codes exactly if they are equal, and every kind names one of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What drives a collective: held multiprocessors, links, and the published bound on contention."""
+"""Drivers of collectives: held multiprocessors, links, and the published bound on contention."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOST = HostShare(memory_bytes=1e12, memory_bandwidth_bytes_per_s=90e9, link_band
 
 
 def test_published_bound_on_contention() -> None:
-    """24 of 132 multiprocessors to 1 (GEM, 2026-08-03): 22 % to 0.8 % at most."""
+    """Contention falls from 22 % to at most 0.8 % with 1 instead of 24 of 132 multiprocessors (GEM, 2026-08-03)."""
     assert slowdown("multiprocessors", 24, 132) == pytest.approx(0.222, abs=5e-4)
     assert slowdown("copy_engines", 24, 132) == pytest.approx(0.0076, abs=5e-5)
     assert slowdown("host", 24, 132) == 0
@@ -42,7 +42,10 @@ def test_copy_engines_never_hold_more_than_kernels() -> None:
 
 
 def test_the_host_relays_what_its_memory_lets_it() -> None:
-    """90 GB/s of memory, three times a byte: 30 GB/s, less than the link of 55."""
+    """Host relays are limited by host memory.
+
+    90 GB/s of memory carry every byte three times, so the rate is 30 GB/s. The link would carry 55.
+    """
     hosted = accelerator(**H100).model_copy(update={"host": HOST})
     drives = Drives.of([hosted, hosted])
     assert drives.port_bytes_per_s("host") == pytest.approx(30e9)

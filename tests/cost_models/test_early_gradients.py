@@ -1,4 +1,4 @@
-"""When any stage has its first gradients at the earliest, against schedules played action by action."""
+"""Earliest times of the first gradients of each stage agree with schedules timed action by action."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ SHAPES = [(p, m, v) for p in (2, 3, 4) for m in (1, 2, 4, 5, 6, 12) for v in (1,
 
 @pytest.mark.parametrize("name", SCHEDULE_NAMES)
 def test_no_stage_has_gradients_before_what_every_rank_has_to_do_first(name: ScheduleName) -> None:
-    """Whichever rank a bound is made of: fill, m passes, less the lead; a bucket is reduced once its last backward has begun."""
+    """No stage has gradients before a lower bound, whichever rank it is computed for.
+
+    The bound is the warm-up plus m passes, less the lead. A bucket is reduced once its last backward pass has begun.
+    """
     rng, tried = np.random.default_rng(SCHEDULE_NAMES.index(name)), 0
     for p, m, v in SHAPES:
         if not is_legal(name, p, m, v):
@@ -45,7 +48,10 @@ def test_no_stage_has_gradients_before_what_every_rank_has_to_do_first(name: Sch
 
 @pytest.mark.parametrize("name", SCHEDULE_NAMES)
 def test_so_many_micro_batches_have_passed_every_chunk_backward(name: ScheduleName) -> None:
-    """Counted when the first stage begins what completes its gradients, on stages that all take as long."""
+    """The number of backward passes of each chunk is correct when the first stage begins its last gradients.
+
+    All stages take equal time.
+    """
     back = [list(Kind).index(one) for one in (Kind.B, Kind.W)]
     for p, m, v in SHAPES:
         if not is_legal(name, p, m, v):

@@ -33,7 +33,7 @@ def test_one_group_by_hand(op: Op, members: tuple[int, ...], price: float) -> No
 
 def test_groups_of_unequal_buildings() -> None:
     fill = (BuildingShare(building="a", num_accelerators=6), BuildingShare(building="b", num_accelerators=2))
-    assert group_patterns(fill, 2, 4) == {(1, 1): 2, (2, 0): 2}  # positions 0+4, 1+5 inside; 2+6, 3+7 across
+    assert group_patterns(fill, 2, 4) == {(1, 1): 2, (2, 0): 2}  # global ranks 0+4, 1+5 inside; 2+6, 3+7 across
     assert group_patterns(fill, 4, 1) == {(4, 0): 1, (2, 2): 1}
 
 
@@ -48,7 +48,11 @@ def test_spending_by_hand() -> None:
 
 
 def test_buildings_and_links_that_a_plan_uses_are_paid_by_the_hour() -> None:
-    """Three buildings in a row: from the first to the third both links are on the way, the one between is not rented."""
+    """A plan pays hourly for the buildings and links that it uses.
+
+    Of three buildings in a row it uses the first and the third. Both links are on the path; the middle building is not
+    rented.
+    """
     data = plain_topology(1, 1, 1)
     for building, price in zip(data["regions"][0]["buildings"], (36.0, 72.0, 108.0), strict=True):
         building["price_per_hour"] = price

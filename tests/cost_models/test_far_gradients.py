@@ -1,4 +1,7 @@
-"""Gradients on trunks that pipeline ranks reach one after another: whose groups cross, and how long the trunks are busy."""
+"""Gradients of pipeline ranks use inter-building links one after another.
+
+The tests count whose groups cross and how long the links are busy.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,11 @@ ORDERS: list[tuple[GridAxis, ...]] = [
 
 
 def literal(levels: Levels, axis: tuple[int, int], pipeline: tuple[int, int], rank: int, level: int) -> dict[str, int]:
-    """Fan-out, that of the groups that cross farthest and their neighbour pairs, groups that leave the busiest child and rings on
-    the busiest way between two buildings, of one rank's groups on a far level, group by group."""
+    """Figures of one rank's groups on a long-haul level, counted group by group.
+
+    They are the fan-out, that of the groups that cross farthest, and the neighbour pairs of these. Others are the
+    groups that leave the busiest child and the rings on the busiest path between two buildings.
+    """
     home = [[*(int((cut <= at).sum()) for cut in levels.cuts[1:]), 0] for at in range(levels.num_positions)]
     degree, stride = axis
     starts = (b + j for b in range(0, levels.num_positions, degree * stride) for j in range(stride))
@@ -63,7 +69,7 @@ def literal(levels: Levels, axis: tuple[int, int], pipeline: tuple[int, int], ra
 
 
 def all_to_all(levels: Levels, axis: tuple[int, int], pipeline: tuple[int, int], rank: int) -> np.ndarray:
-    """What all-to-alls of one rank's groups send between any two buildings, over what one member sends in all, pair by pair."""
+    """Bytes that all-to-alls of one rank's groups send between any two buildings, relative to what one member sends."""
     home = [int((levels.cuts[CAMPUS] <= at).sum()) - 1 for at in range(levels.num_positions)]
     (degree, stride), out = axis, np.zeros((max(home) + 1,) * 2)
     for start in (b + j for b in range(0, levels.num_positions, degree * stride) for j in range(stride)):
@@ -95,7 +101,10 @@ def test_shapes_of_ranks_are_those_of_their_groups(levels: Levels, world: int, o
 
 
 def test_only_the_stage_on_the_border_crosses_it() -> None:
-    """Four stages of 24 on buildings of 36 and 60: the second one lies in both."""
+    """Only the stage on the border crosses it.
+
+    Four stages of 24 are on buildings of 36 and 60, and the second one straddles the border.
+    """
     levels = build_levels(flat(2, 60), fill(("b0", 36), ("b1", 60)))
     shape = exact_shape(24, 1, levels)
     assert shape.fanout[CAMPUS] == 2
@@ -106,7 +115,7 @@ def test_only_the_stage_on_the_border_crosses_it() -> None:
 
 
 def served(ready_s: list[float], work_s: list[float]) -> float:
-    """When a server that is never idle while it has work is done."""
+    """Time at which a server without idle time finishes its work."""
     now = 0.0
     for ready, work in sorted(zip(ready_s, work_s, strict=True)):
         now = max(now, ready) + work

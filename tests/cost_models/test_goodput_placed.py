@@ -1,4 +1,4 @@
-"""What a failure hits, counted rank by rank, and times that come from the plan."""
+"""Effects of a failure, counted rank by rank, and times that come from the plan."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_times_come_from_the_plan() -> None:
     assert states == problem.profile.total_parameters * 14
     few = recovery_times(problem.job, problem.profile, 1024, 1, 8)
     many = recovery_times(problem.job, problem.profile, 1024, 16, 8)
-    assert many.recover_s < few.recover_s, "a unit sets up its own connections only"
+    assert many.recover_s < few.recover_s, "a unit sets up only its own connections"
     assert many.restart_s >= few.restart_s
     hot = plain_job(2, 2, reliability={"policy": "hot_spare"})
     assert recovery_times(hot, problem.profile, 1024, 1, 8).recover_s == pytest.approx(few.recover_s - 320)
@@ -115,7 +115,10 @@ def test_goodput_of_a_plan_names_what_it_assumes() -> None:
 
 
 def test_checkpoints_stated_sooner_than_storage_has_them_are_taken_as_it_can() -> None:
-    """A state of 14 bytes a parameter goes to storage at a rate per host; the report says which interval it counts."""
+    """Checkpoints are no more frequent than storage allows.
+
+    A state of 14 bytes per parameter goes to storage at a rate per host. The report states the interval that it uses.
+    """
     topology = plain_topology(2, 2) | {"reliability": {"host_mtbf_hours": 10}}
 
     decision = Decision(

@@ -1,4 +1,4 @@
-"""Closed forms of the useful share against published rows, and their laws."""
+"""Closed forms of the useful share agree with published rows and keep their laws."""
 
 from __future__ import annotations
 
@@ -109,7 +109,10 @@ def erlang_loss(servers: int, load: float) -> float:
 
 
 def repaired(units: int, hosts: int | None, load: float, spares: int | None, **changes: Any) -> FaultModel:
-    """Units that fail by hosts, of which so many are in repair in the mean while all train."""
+    """A model of units that fail by hosts.
+
+    ``load`` is the mean number of hosts in repair while all units train.
+    """
     strike = Strike(cause="host", rate_per_s=load / (48 * HOUR), units_hit=1, host_swap_fraction=1.0)
     times = {"recover_s": 900, "restart_s": 1200, "stall_s": 180, "repair_s": 48 * HOUR}
     own = {"num_units": units, "num_hosts": hosts, "spares": spares, "strikes": (strike,), "unit_loss": 1 / units}
@@ -130,7 +133,10 @@ def test_hosts_in_repair_by_the_laws_that_are_limits() -> None:
 
 
 def test_repairs_by_balance_of_neighbouring_states() -> None:
-    """Six hosts in three units, one spare: by hand. Two hosts are lacked before a second unit cannot be filled."""
+    """Six hosts in three units with one spare, by hand.
+
+    Two more hosts must be missing before a second unit lacks a host.
+    """
     births = [1.0, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]
     weights = [1.0]
     for n, birth in enumerate(births):
@@ -140,7 +146,11 @@ def test_repairs_by_balance_of_neighbouring_states() -> None:
 
 
 def test_few_spares_take_more_than_one_unit() -> None:
-    """Ten hosts in repair of sixteen and no spare: never was more than one unit of four counted, 25 % of the tokens."""
+    """Few spares can stop more than one unit.
+
+    Ten of sixteen hosts are in repair, and there is no spare. Earlier the model counted at most one of four units, 25 %
+    of the tokens.
+    """
     lost = waiting_loss(repaired(4, 16, 10.0, 0))
     assert lost > 0.4
     losses = [waiting_loss(repaired(4, 16, 10.0, spares)) for spares in range(40)]
@@ -167,11 +177,14 @@ def test_impossible_repairs_are_refused() -> None:
 
 
 def test_a_checkpoint_is_written_once_a_day_at_least() -> None:
-    """With many fault units the loss of all at once is so rare that the best interval exceeds every job."""
+    """A checkpoint is written at least once a day.
+
+    With many fault units the loss of all at once is so rare that the best interval exceeds every job.
+    """
     times = RecoveryTimes(recover_s=600, restart_s=600, stall_s=180, blocking_s=1, least_interval_s=60)
     assert times.interval_s(Recovery(), 1e-40) == 86_400
     assert times.interval_s(Recovery(), 1e-5) == best_interval_s(1e-5, 1) < 86_400
-    assert times.interval_s(Recovery(), 1.0) == 60  # storage cannot follow faster
+    assert times.interval_s(Recovery(), 1.0) == 60  # storage cannot be faster
     assert times.interval_s(Recovery(checkpoint_interval_s=7 * 86_400), 1e-40) == 7 * 86_400
     assert times.interval_s(Recovery(checkpoint_interval_s=1), 1.0) == 60  # nor where it is stated
     assert times.interval_s(Recovery(), 0.0) is None

@@ -21,7 +21,7 @@ def test_a_longer_step_by_the_break_even_gives_equal_tokens() -> None:
         assert one.goodput_fraction / (1 + one.step_longer_fraction) == pytest.approx(share)
         assert one.num_units == 16
     gains = [one.step_longer_fraction for one in units_break_even(model)]
-    assert gains == sorted(gains), "the more failures, the more do units pay"
+    assert gains == sorted(gains), "more failures make units more useful"
 
 
 def test_the_paying_rate_is_where_one_percent_is_even() -> None:

@@ -1,4 +1,4 @@
-"""Group shapes against literal counts, by hand, and relaxed shapes against exact ones."""
+"""Group shapes equal literal counts and hand arithmetic, and relaxed shapes are no worse than exact ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FIELDS = (
 
 
 def literal(levels: LinkLevels, degree: int, stride: int) -> dict[str, object]:
-    """The definitions of ``groups``, one group at a time, from the cuts."""
+    """The definitions of ``groups``, evaluated one group at a time from the cuts."""
     world = levels.num_positions
     home = [[p, *(int((cut <= p).sum()) for cut in levels.cuts[1:]), 0] for p in range(world)]  # child of every level
     groups = [
@@ -99,7 +99,7 @@ def literal(levels: LinkLevels, degree: int, stride: int) -> dict[str, object]:
 
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[Topology, tuple[BuildingShare, ...]]:
-    """One to three buildings of random shape in one or two regions, filled to whole hosts."""
+    """Topologies of one to three random buildings in one or two regions, with an allocation of whole hosts."""
     per_host = draw(st.sampled_from([1, 2, 4]))
     shape = {"per_host": per_host, "hosts_per_rack": draw(st.integers(1, 3)), "racks_per_zone": draw(st.integers(1, 3))}
     sizes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
@@ -113,7 +113,7 @@ def fleets(draw: st.DrawFn) -> tuple[Topology, tuple[BuildingShare, ...]]:
 
 @st.composite
 def axes(draw: st.DrawFn) -> tuple[Topology, tuple[BuildingShare, ...], int, int]:
-    """A fleet with an axis that tiles it."""
+    """A topology with an allocation and an axis that tiles it: degree and stride."""
     fleet, shares = draw(fleets())
     world = sum(share.num_accelerators for share in shares)
     extent = draw(st.sampled_from([n for n in range(1, world + 1) if world % n == 0]))
@@ -139,7 +139,11 @@ def test_exact_shape_equals_two_literal_counts(axis: tuple[Topology, tuple[Build
 def test_a_gather_enters_a_building_over_all_of_its_links(
     axis: tuple[Topology, tuple[BuildingShare, ...], int, int],
 ) -> None:
-    """(d−m)/d of every group with m ranks there, over one or two equal links of a chain, where others are in its region."""
+    """A gather enters a building over all its links.
+
+    Every group with m ranks there brings (d−m)/d, over one or two equal links of a chain. Other buildings of the region
+    hold ranks too.
+    """
     fleet, shares, degree, stride = axis
     levels = build_levels(fleet, shares)
     homes = [int((levels.cuts[CAMPUS] <= p).sum()) - 1 for p in range(levels.num_positions)]
@@ -163,7 +167,10 @@ def test_a_gather_enters_a_building_over_all_of_its_links(
 def test_an_all_to_all_is_counted_message_by_message(
     axis: tuple[Topology, tuple[BuildingShare, ...], int, int],
 ) -> None:
-    """1/d from every rank to every other of its group, over the uplinks on its way and every trunk of a chain of buildings."""
+    """An all-to-all is counted message by message.
+
+    Each rank sends 1/d to every other rank of its group, over all uplinks and links on the path of a chain.
+    """
     fleet, shares, degree, stride = axis
     levels = build_levels(fleet, shares)
     homes = [[int((cut <= p).sum()) for cut in levels.cuts[1:]] for p in range(levels.num_positions)]
@@ -195,7 +202,7 @@ def relaxed_of(levels: LinkLevels, degree: int, stride: int) -> GroupShape:
 @settings(max_examples=200)
 @given(axes())
 def test_relaxed_shape_is_never_worse(axis: tuple[Topology, tuple[BuildingShare, ...], int, int]) -> None:
-    """Definition by definition, on the levels that a group crosses at all."""
+    """A relaxed shape is never worse than an exact one, definition by definition, on the levels that a group crosses."""
     fleet, shares, degree, stride = axis
     levels = build_levels(fleet, shares)
     exact, relaxed = exact_shape(degree, stride, levels), relaxed_of(levels, degree, stride)
@@ -238,7 +245,7 @@ def test_an_axis_inside_the_host() -> None:
 
 
 def test_an_axis_of_racks() -> None:
-    # racks of 8, zones of 24; 3 ranks with stride 8: one in each rack of the zone, 8 groups side by side
+    # racks of 8, zones of 24; 3 ranks with stride 8: one in each rack of the zone, 8 such groups
     levels = build_levels(topology([building("a", 6)]), fill(("a", 24)))
     shape = exact_shape(3, 8, levels)
     assert shape.fanout.tolist() == [1, 1, 3, 1, 1, 1]
@@ -251,7 +258,7 @@ def test_an_axis_over_unequal_buildings() -> None:
     shape = exact_shape(6, 4, build_levels(fleet, fill(("a", 16), ("b", 8))))
     assert shape.span == CAMPUS
     assert (shape.fanout[CAMPUS], shape.members[CAMPUS], shape.crossing[CAMPUS]) == (2, 2, 4)
-    assert shape.pairs.tolist() == [0, 3, 1, 0, 1, 0]  # a: rack, zone, rack; the trunk; b: rack
+    assert shape.pairs.tolist() == [0, 3, 1, 0, 1, 0]  # a: rack, zone, rack; the inter-building link; b: rack
     assert (shape.tail, shape.spacing) == (2, 1)
 
 
@@ -270,9 +277,10 @@ def test_regions_count_their_buildings_apart() -> None:
 
 
 def test_a_group_that_crosses_buildings_lies_in_no_more_places_than_it_has_hosts() -> None:
-    """Groups of two hosts: most lie in one rack, some over two racks or zones, one over the border. It takes what it sends there.
+    """A group spans at most as many units as it has hosts.
 
-    Largest fanouts of all groups would make eight hosts of its two.
+    Most groups of two hosts are in one rack, some are in two racks or zones, and one crosses the border. It receives
+    there as much as it sends. The largest fan-outs of all groups would turn its two hosts into eight.
     """
     shape = {"per_host": 4, "hosts_per_rack": 3, "racks_per_zone": 3}
     names = ("b0", "b1")
@@ -314,9 +322,10 @@ def test_relaxed_shapes_of_many_axes_at_once() -> None:
 
 
 def test_rings_that_step_to_different_buildings_take_different_trunks() -> None:
-    """Of 18 accelerators in three buildings pairs i, i + 9: three of the first building's end in the second, three in the third.
+    """Rings to different buildings use different links.
 
-    All six leave the building, and three share a trunk.
+    18 accelerators in three buildings form pairs i, i + 9. Three of the first building's pairs end in the second, and
+    three in the third. All six leave the building, and three share a link.
     """
     wires = [trunk(a, b, bandwidth_bytes_per_s=12e9) for a, b in (("b0", "b1"), ("b1", "b2"), ("b0", "b2"))]
     fleet = topology([building(f"b{i}", 6, per_host=1) for i in range(3)], trunks=wires)

@@ -1,4 +1,4 @@
-"""Kernel times: hand arithmetic of every term, and the laws that hold for any parameters."""
+"""Kernel times: every term by hand, and laws that hold for any parameters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TILE_S = 2 * 128 * 128 * 4096 / 10e12
 
 
 def plain(**changes: Any) -> GemmModel:
-    """Whole waves of 128 × 128 tiles at full rate; nothing else costs."""
+    """Parameters of whole waves of 128 × 128 tiles at full rate, without other costs."""
     figures = {"compute_efficiency_fraction": 1.0, "memory_efficiency_fraction": 1.0, "launch_s": 0.0}
     return GemmModel.model_validate({**figures, "tiles": [(128, 128)], "splits": [1], **changes})
 
@@ -45,12 +45,12 @@ def seconds(
 def test_whole_waves_by_hand() -> None:
     assert seconds(plain(), 1280, 128, 4096) == pytest.approx(TILE_S)  # ten tiles on ten multiprocessors
     assert seconds(plain(), 1281, 128, 4096) == pytest.approx(2 * TILE_S)
-    assert seconds(plain(), 1, 1, 65_536) == pytest.approx(16 * TILE_S)  # an edge tile is paid in full
+    assert seconds(plain(), 1, 1, 65_536) == pytest.approx(16 * TILE_S)  # an edge tile takes as long as a full one
 
 
 def test_credit_pays_part_of_the_idle_wave() -> None:
     later = plain(wave_credit_fraction=0.75)
-    # eleven tiles are 1.1 waves of 2 paid: 0.75 · 1.1 + 0.25 · 2
+    # eleven tiles are 1.1 waves that count as 2: 0.75 · 1.1 + 0.25 · 2
     assert seconds(later, 1408, 128, 4096) == pytest.approx(1.325 * TILE_S)
     assert seconds(later, 640, 128, 4096) == pytest.approx(TILE_S)  # half a wave has the other credit
     first = plain(first_wave_credit_fraction=0.5)

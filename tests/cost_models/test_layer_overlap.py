@@ -1,4 +1,4 @@
-"""What windows do not know, by hand: seconds for which calls keep links busy, and what chunks hide."""
+"""Effects that windows ignore, by hand: busy seconds of links and overlap by chunk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def test_windows_never_expose_less_than_they_say_themselves() -> None:
 
 
 def test_chunks_of_gradients_that_come_apart_never_hide_more_than_their_window() -> None:
-    """10 s beside a window of 1 s: 9 s are left, or what a chunk leaves of them where that is more."""
+    """Chunks of separate gradients never overlap for longer than their window.
+
+    10 s overlap with a window of 1 s, so 9 s are exposed. A chunk's own remainder counts if it is larger.
+    """
     one, nothing = np.ones(1), np.zeros((4, 1))
     over = [Window(one, one / 10, one * 0, one, one * 0, one < 0, NO_CHUNKS)] * 4
     seconds = np.array([[10.0], *[[0.0]] * 3])
@@ -50,7 +53,10 @@ def test_chunks_of_gradients_that_come_apart_never_hide_more_than_their_window()
 
 
 def test_of_what_crosses_buildings_only_chunks_say_what_is_left() -> None:
-    """Not the window itself, but for one of n buckets at least."""
+    """For traffic across buildings only chunks decide what is exposed.
+
+    The window does not count, and at least one of n buckets is exposed.
+    """
     one, nothing = np.ones(2), np.zeros((4, 2))
     over = [Window(one, one / 4, one * 0, one, one * 0, one < 0, NO_CHUNKS)] * 4
     chunks = ChunkWindows(*np.array([[[0.5, 0.25]], [[0.0, 0.0]], [[2.0, 3.0]]]))
@@ -74,7 +80,10 @@ def test_of_what_crosses_buildings_only_chunks_say_what_is_left() -> None:
     ],
 )
 def test_seconds_of_links(op: Op, adapter: float, campus: float) -> None:
-    """8 GB among 4 hosts of one accelerator with 10 GB/s, two in each building, a trunk of 5 GB/s."""
+    """Busy seconds of links for 8 GB among 4 hosts of one accelerator with 10 GB/s.
+
+    Each building has two hosts, and the inter-building link has 5 GB/s.
+    """
     shape = {"per_host": 1, "hosts_per_rack": 1, "racks_per_zone": 2, "rates": (100 * GB, 10 * GB, 10 * GB, 10 * GB)}
     sites = [building(name, 2, **shape) for name in ("a", "b")]  # type: ignore[arg-type]
     pool = topology(sites, trunks=[trunk("a", "b", 0.1, bandwidth_bytes_per_s=5 * GB)])
@@ -87,7 +96,11 @@ def test_seconds_of_links(op: Op, adapter: float, campus: float) -> None:
 
 
 def test_what_crosses_regions_takes_no_trunks_inside_them() -> None:
-    """8 GB gathered over two buildings in each of two regions: half of it crosses regions, half the trunk inside a region."""
+    """Traffic across regions does not use the links inside them.
+
+    8 GB are gathered over two buildings in each of two regions. Half crosses regions, and half uses the link inside a
+    region.
+    """
     shape = {"per_host": 1, "hosts_per_rack": 1, "racks_per_zone": 2, "rates": (100 * GB, 10 * GB, 10 * GB, 10 * GB)}
     sites = [building(name, 1, **shape) for name in "abcd"]  # type: ignore[arg-type]
     trunks = [trunk(*pair, 0.1, bandwidth_bytes_per_s=5 * GB) for pair in ("ab", "bc", "cd", "da")]
@@ -102,7 +115,10 @@ def test_what_crosses_regions_takes_no_trunks_inside_them() -> None:
 
 @pytest.mark.parametrize("buckets", [1, 8])
 def test_a_bucket_alone_meets_no_exchanges(buckets: int) -> None:
-    """All-to-alls of a pass are over when its only bucket leaves; of eight, seven travel beside them."""
+    """A single bucket never overlaps with all-to-alls.
+
+    The all-to-alls of a pass end before its only bucket starts. Of eight buckets seven overlap with them.
+    """
     experts = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 16, "dp_replicate": 1, "ep": 16}
     work = plain_job(4, workload=moe(num_experts=16), degrees=experts, shard="optimizer", schedules="1F1B")
     plan = sa.plan(work, overrides=[f"overlap.bucket_parameters={10**9 if buckets == 1 else 1}"], alternatives=False)
@@ -112,7 +128,11 @@ def test_a_bucket_alone_meets_no_exchanges(buckets: int) -> None:
 
 
 def test_traffic_meets_calls_on_links_that_do_not_limit_them() -> None:
-    """tp crosses racks, gradients stay in one: both pass the adapter, also where an uplink is 1 % slower than it."""
+    """Traffic shares links with calls that these links do not limit.
+
+    tp crosses racks and gradients stay in one, so both use the adapter. An uplink that is 1 % slower than the adapter
+    does not change this.
+    """
 
     def job(oversubscription: float) -> Job:
         there = plain_topology(4)

@@ -1,4 +1,4 @@
-"""Layer times are remembered, row by row: whatever was asked before, and in which company, every row has its own time."""
+"""Cached layer times are those of each row, whatever was computed before or together with it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ def test_a_remembered_row_is_the_row_timed_afresh() -> None:
 
 
 def test_nothing_is_remembered_across_models_accelerators_and_jobs() -> None:
-    """What is asked next differs in one respect each time; a table keyed by less would answer with the times before."""
-    rows, chip = candidates(tp=[1, 2]), accelerator(memory_bandwidth_bytes_per_s=1e10)  # everything is bound by memory
+    """The cache distinguishes models, accelerators and jobs.
+
+    Each request differs from the first in one respect. A table with a coarser key would return the old times.
+    """
+    rows, chip = candidates(tp=[1, 2]), accelerator(memory_bandwidth_bytes_per_s=1e10)  # memory limits everything
     profile, of = gpt().profile(), job(2048, 256)
     first = both(profile, of, chip, rows)
     faster = accelerator(memory_bandwidth_bytes_per_s=2 * chip.memory_bandwidth_bytes_per_s)
@@ -48,7 +51,10 @@ def test_nothing_is_remembered_across_models_accelerators_and_jobs() -> None:
 
 
 def test_micro_batches_of_thousands_are_not_those_of_the_next_expert_degree() -> None:
-    """(ep 1, 4,097 sequences) and (ep 2, 1 sequence) once shared a key, and so their times."""
+    """Large micro-batches have keys of their own.
+
+    (ep 1, 4,097 sequences) and (ep 2, 1 sequence) once shared a key and so their times.
+    """
     rows = candidates(ep=[1, 2], micro_batch=[4097, 1])
     timed = both(gpt().profile(), job(2048, 256), accelerator(), rows)
     assert (timed[0, 0, 0] > 1000 * timed[0, 0, 1]).all()

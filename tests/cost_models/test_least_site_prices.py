@@ -1,4 +1,4 @@
-"""The least that buildings and links cost which hold so many accelerators, against every set of buildings."""
+"""The least cost of buildings and links for a number of accelerators, by trying every set of buildings."""
 
 from __future__ import annotations
 

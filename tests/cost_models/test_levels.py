@@ -1,4 +1,4 @@
-"""Levels: cuts, capacities, trunks and latencies of hand-made fleets."""
+"""Levels: cuts, capacities, inter-building links and latencies of topologies made by hand."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_trunk_of_several_hops_adds_latencies_and_is_as_wide_as_its_thinnest() -
 def test_figures_are_those_of_the_path_and_rings_close_over_three_buildings() -> None:
     wires = [trunk("a", "b", 1e-3), trunk("b", "c", 1e-3), trunk("a", "c", 5e-3, bandwidth_bytes_per_s=GB)]
     fleet = topology([building(name, 2) for name in "abc"], trunks=wires)
-    assert build_levels(fleet, fill(("a", 8), ("c", 8))).latency[CAMPUS] == pytest.approx(2e-3), "over b"
+    assert build_levels(fleet, fill(("a", 8), ("c", 8))).latency[CAMPUS] == pytest.approx(2e-3), "through b"
     assert build_levels(fleet, fill(("a", 8), ("b", 8))).latency[CAMPUS] == pytest.approx(1e-3)
     # a, b, c: the ring closes from c to a
     whole = build_levels(fleet, fill(("a", 8), ("b", 8), ("c", 8)))

@@ -1,4 +1,4 @@
-"""Memory per stage: counted by hand, against published formulas, and monotone where it must be."""
+"""Memory per stage: counted by hand, equal to published formulas, and monotone."""
 
 from __future__ import annotations
 

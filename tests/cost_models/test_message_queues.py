@@ -1,4 +1,4 @@
-"""Messages between two buildings that queue on one link: totals worked out by hand, and two ways to time them."""
+"""Messages between two buildings queue on one link: totals by hand, and two ways to time them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from scaleacross.schedules.pipeline import generate
 
 @pytest.mark.parametrize("link_s", [None, np.zeros((4, 6))])
 def test_messages_back_to_the_first_rank_queue_between_two_buildings_alone(link_s: Floats | None) -> None:
-    """Twelve forward messages from rank 1 to rank 2 and six backward ones from rank 0 to rank 2 pass one trunk, 10 s each."""
+    """Messages back to the first rank queue only between two buildings.
+
+    Twelve forward messages go from rank 1 to rank 2 and six backward ones from rank 0 to rank 2. All use one link for
+    10 s each.
+    """
     schedule, crossing = generate("Interleaved1F1B", 3, 6, 2), np.array([False, True, True, False, True])
 
     def total_s(crossing: Bools | None, occupancy_s: float = 10.0) -> float:
@@ -22,13 +26,16 @@ def test_messages_back_to_the_first_rank_queue_between_two_buildings_alone(link_
         return time_schedule(schedule, 1.0, 1.0, 0.0, far, link_s=link_s, crossing=crossing).total_s
 
     assert total_s(crossing) >= 18 * 10
-    assert total_s(np.ones(5, dtype=bool)) == total_s(None) < 18 * 10  # every pair of ranks has its own
+    assert total_s(np.ones(5, dtype=bool)) == total_s(None) < 18 * 10  # every pair of ranks has its own link
     assert total_s(crossing, 0.01) == pytest.approx(total_s(None, 0.01))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_queues_of_messages_are_those_of_passes_that_share_links(seed: int) -> None:
-    """Both plays serve messages in the order in which they are ready."""
+    """Message queues agree with the timing of passes that share links.
+
+    Both serve messages in the order in which they are ready.
+    """
     rng = random.Random(seed)
     name, p, v = rng.choice(["Interleaved1F1B", "InterleavedZeroBubble"]), rng.randint(2, 5), rng.randint(2, 3)
     schedule = generate(name, p, p * rng.randint(2, 4), v)

@@ -1,4 +1,4 @@
-"""What distance, hashing and loss do to a link."""
+"""Effects of distance, hashing and loss on a link."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from scaleacross.cost_models.network.transport import go_back_n_fraction, window
 
 
 def test_window_of_the_shipped_setting_is_far_above_any_campus() -> None:
-    """16 queue pairs × 1 MiB × 128 = 2 GiB in flight; 50 GB/s over a 1 ms round trip need 50 MB."""
+    """The window of the shipped setting is much larger than any campus needs.
+
+    16 queue pairs × 1 MiB × 128 = 2 GiB are in flight. 50 GB/s over a round trip of 1 ms need 50 MB.
+    """
     rates = window_rate_bytes_per_s(np.array([50e6, 2.0**31, 50e6]), np.array([0.5e-3, 0.5e-3, 0.0]))
     assert rates == pytest.approx([50e9, 2**31 / 1e-3, np.inf])
 
@@ -31,7 +34,10 @@ def test_more_queue_pairs_even_out() -> None:
 
 
 def test_loss() -> None:
-    """1e-5 with 12,207 packets (50 MB of 4 KiB) in flight costs go-back-N a tenth, selective repeat nothing to speak of."""
+    """A loss of 1e-5 costs go-back-N a tenth and selective repeat almost nothing.
+
+    12,207 packets are in flight (50 MB of 4 KiB).
+    """
     windows = np.array([12207.0, 1.0])  # selective repeat sends one packet again
     assert go_back_n_fraction(np.full(2, 1e-5), windows) == pytest.approx([1 / 1.12207, 0.99999], rel=2e-6)
     assert go_back_n_fraction(np.zeros(1), np.array([1e6])) == 1

@@ -1,4 +1,7 @@
-"""Prices under settings: the library's defaults by hand, choices between these and the ideal, bytes as schedules count them."""
+"""Collective times under network settings.
+
+The library's defaults are checked by hand, choices lie between these and the ideal, and bytes equal those of schedules.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ NIC = 10 * GB
 
 
 def two(latency_s: float, hashed: bool = False, **trunk_changes: object) -> Topology:
-    """Two buildings of 8 hosts of 1, 10 GB/s per port at every level, a trunk of 40 GB/s."""
+    """Two buildings of 8 hosts of 1, with 10 GB/s per port at every level and an inter-building link of 40 GB/s."""
     shape = {"per_host": 1, "hosts_per_rack": 8, "racks_per_zone": 1, "rates": (100 * GB, NIC, NIC, NIC)}
     sites = [building(name, 8, **shape) for name in ("a", "b")]  # type: ignore[arg-type]
     if hashed:
@@ -62,8 +65,12 @@ def seconds(network: object, op: CurveOp, size: float, shape: GroupShape, links:
 
 
 def test_defaults_are_limited_by_their_window() -> None:
-    """10 GB/s port: 1 channel of 4 MiB in flight; over 10 ms there and back that is 0.42 GB/s, over 100 µs no limit."""
-    size, share = 1e9, 40 * GB / 8  # 8 groups share the trunk
+    """Defaults are limited by their window.
+
+    A 10 GB/s port has 1 channel with 4 MiB in flight. With a round trip of 10 ms this is 0.42 GB/s; with 100 µs it is
+    no limit.
+    """
+    size, share = 1e9, 40 * GB / 8  # 8 groups share the inter-building link
     far = across(two(5e-3))
     assert seconds("library", "all_gather", size, *far) == pytest.approx(0.5 * size / (4 * MIB / 10e-3) + 5e-3)
     assert seconds("best", "all_gather", size, *far) == pytest.approx(0.5 * size / share + 5e-3)
@@ -72,7 +79,11 @@ def test_defaults_are_limited_by_their_window() -> None:
 
 
 def test_an_all_to_all_has_a_window_to_every_peer() -> None:
-    """All 16 ranks, 8 of them over there: 8/16 of the bytes pass the adapter of 10 GB/s and the trunk, 1/16 each connection."""
+    """An all-to-all has a window for every peer.
+
+    8 of all 16 ranks are in the other building. 8/16 of the bytes pass the adapter of 10 GB/s and the inter-building
+    link. Each connection carries 1/16.
+    """
     size, latency_s = 1e9, 5e-3
     alone = 4 * MIB / (2 * latency_s)  # bytes/s of one connection
     shape, links = across(two(latency_s), 16, 1)
@@ -84,7 +95,10 @@ def test_an_all_to_all_has_a_window_to_every_peer() -> None:
 
 
 def test_defaults_are_hashed_onto_the_wavelengths_of_a_trunk() -> None:
-    """40 GB/s are 4 wavelengths of 10 GB/s; 8 groups send one queue pair each."""
+    """Flows of the defaults are hashed onto the wavelengths of an inter-building link.
+
+    40 GB/s are 4 wavelengths of 10 GB/s, and 8 groups send one queue pair each.
+    """
     size = 1e9
     shape, links = across(two(50e-6, hashed=True))
     share = float(ecmp_efficiency_fraction(8, 4))
@@ -95,11 +109,14 @@ def test_defaults_are_hashed_onto_the_wavelengths_of_a_trunk() -> None:
 
 
 def test_as_many_flows_are_hashed_as_an_algorithm_has_connections_across_a_trunk() -> None:
-    """One group of 16 hosts of 1: a ring crosses by one connection; of an all-to-all all 8 · 8 pairs have one each."""
+    """The number of hashed flows is the algorithm's number of connections across the link.
+
+    One group has 16 hosts of 1. A ring crosses by one connection, and an all-to-all by all 8 · 8.
+    """
     size = 1e9
     shape, links = across(two(50e-6, hashed=True), 16, 1)
     ring, pairs = (float(ecmp_efficiency_fraction(flows, 4)) for flows in (1, 64))
-    assert ring == 1 / 4 and pairs < 1  # a single flow has one link of the four, and that whole
+    assert ring == 1 / 4 and pairs < 1  # a single flow uses one link of the four, but all of that
     settings = connected(links, shape, library_settings(links))
     assert ring_bandwidth(shape, settings)[CAMPUS] == min(NIC, 40 * GB)
     assert seconds("library", "all_to_all", size, shape, links) == pytest.approx(
@@ -113,7 +130,7 @@ def test_loss_costs_a_window_under_go_back_n_and_a_packet_otherwise() -> None:
     whole = seconds("library", "all_gather", size, *across(two(50e-6))) - 50e-6
     in_flight = NIC * 100e-6 / 4096
     slower = (1 - lost) / (1 - lost + lost * in_flight)
-    # the port of 10 GB/s slows down to below its 5 GB/s of the trunk only if most of it is lost
+    # the port of 10 GB/s falls below its 5 GB/s of the inter-building link only if most of it is lost
     expected = max(whole, 0.5 * size / (NIC * slower))
     assert seconds("library", "all_gather", size, shape, links) - 50e-6 == pytest.approx(expected)
     heavy, heavy_links = across(two(50e-6, loss_fraction=0.05))
@@ -161,7 +178,10 @@ def test_a_channel_carries_so_much_and_no_more() -> None:
 @pytest.mark.parametrize("op", [op for op in CURVE_OPS if op != "all_to_all"])
 @pytest.mark.parametrize("chunks", [1, 4])
 def test_bytes_of_every_option_are_those_of_its_schedule(op: CurveOp, chunks: int) -> None:
-    """2 buildings × 4 hosts: what an option says that one group sends into a child, counted on the messages."""
+    """Bytes of every option equal those of its schedule's messages, for 2 buildings × 4 hosts.
+
+    They are the bytes that one group sends into a child.
+    """
     shape = {"per_host": 2, "hosts_per_rack": 4, "racks_per_zone": 1}
     fleet = topology([building(name, 4, **shape) for name in ("a", "b")], trunks=[trunk("a", "b", 1e-4)])  # type: ignore[arg-type]
     levels = build_levels(fleet, fill(("a", 8), ("b", 8)))

@@ -1,4 +1,4 @@
-"""What computation hides: the law of a window, and the windows of a step."""
+"""Overlap with computation: the law of a window, and the windows of a step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def window(length_s: float, pieces: float = 4.0) -> Window:
 
 
 def exposed(time_s: float, of: Window) -> float:
-    """Of ``time_s`` of one communicator in the window that is only met once, by itself."""
+    """Exposed seconds of one communicator with ``time_s`` in a window that occurs once."""
     seconds = np.array([[0.0], [time_s], [0.0], [0.0]])
     return float(exposed_s(seconds, seconds, [window(0.0), of, window(0.0), window(0.0)])[0])
 
@@ -70,7 +70,11 @@ def test_more_overlap_is_never_slower(
 
 @given(st.lists(st.tuples(positive, st.floats(0, 1)), min_size=1, max_size=4), st.integers(1, 50))
 def test_communicators_share_the_network(each: list[tuple[float, float]], pieces: int) -> None:
-    """Never less than the longest of them or than the network is busy, nor more than one after another; the bound is one."""
+    """Communicators share the network.
+
+    The time is at least the longest one's and the network's busy time, and at most the sum. The lower bound is at most
+    this time.
+    """
     traffic = [np.array([[seconds]] * 4 + [[seconds * busy]] * 4) for seconds, busy in each]
     together = together_s(traffic, np.array([float(pieces)]))[0, 0]
     every = [seconds for seconds, _ in each]
@@ -88,7 +92,10 @@ def test_two_communicators_of_latency_alone_run_side_by_side() -> None:
 
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=4), st.integers(1, 12), st.floats(0, 40))
 def test_buckets_that_pass_communicators_in_turn(each: list[float], pieces: int, backward_s: float) -> None:
-    """As played bucket by bucket: ready one after another during a backward pass, each communicator one at a time."""
+    """Buckets that use several communicators take as long as a simulation bucket by bucket.
+
+    Buckets are ready one after another during a backward pass, and each communicator serves one at a time.
+    """
     free = [0.0] * len(each)
     for bucket in range(pieces):
         now = backward_s * (bucket + 1) / pieces
@@ -107,7 +114,7 @@ def test_rounds_count_what_comes_before_a_rank() -> None:
 
 
 def test_windows_of_a_plain_pipeline() -> None:
-    # gradients hide behind all buckets but one of the last backward pass, parameters behind those of the first forward
+    # gradients overlap all buckets but one of the last backward pass, parameters those of the first forward
     found = dict(zip(WINDOW_NAMES, windows(candidates(pp=4, num_micro_batches=8), work(fill_rounds=3)), strict=True))
     assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 0, False, NO_CHUNKS)
     assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 0, False, NO_CHUNKS)
@@ -132,7 +139,10 @@ def test_a_single_bucket_hides_nothing() -> None:
 
 
 def test_what_runs_beside_computation_takes_multiprocessors_from_it() -> None:
-    """16 of 132 multiprocessors: computation falls behind by 16/132 of a hidden collective."""
+    """Overlapped collectives slow computation through the multiprocessors that they hold.
+
+    They hold 16 of 132, so computation loses 16/132 of an overlapped collective.
+    """
     taken = contention_fraction([accelerator(num_multiprocessors=132, collective_multiprocessors=16)])
     assert taken == pytest.approx(16 / 132)
     busy = replace(work(), contention_fraction=np.array([taken]))
@@ -140,4 +150,6 @@ def test_what_runs_beside_computation_takes_multiprocessors_from_it() -> None:
     assert exposed(0.4, one_row(gradient)) == pytest.approx(0.1 + 0.3 * 16 / 132)
     mixed, *_ = windows(candidates(), replace(busy, elementwise_fraction=np.array([0.25])))
     assert exposed(0.4, one_row(mixed)) == pytest.approx(0.1 + 0.3 * 0.75 * 16 / 132)  # a quarter loses HBM instead
-    assert exposed(9.0, one_row(gradient)) == pytest.approx(9.0 - 1.5)  # longer than the window: it ends last
+    assert exposed(9.0, one_row(gradient)) == pytest.approx(
+        9.0 - 1.5
+    )  # longer than the window: the collective ends last

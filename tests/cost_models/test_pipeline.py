@@ -1,4 +1,4 @@
-"""Closed forms of pipelines against timing of the generated schedules."""
+"""Closed forms of pipelines agree with the timing of generated schedules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def _undelayed_s(*of: Any) -> np.ndarray:
 
 
 def _boundaries(p: int, v: int, delays: BoundaryDelays, tails: list[int]) -> np.ndarray:
-    """Delay of each of the p·v−1 boundaries, with the slow ones in front of the last ``tails`` ranks."""
+    """Delay of each of the p·v−1 boundaries.
+
+    Slow boundaries are in front of the last ``tails`` ranks.
+    """
     row = np.full(p, float(delays.inner_s))  # type: ignore[arg-type]
     row[[p - 1 - tail for tail in tails]] = delays.slow_s
     row[p - 1] = delays.loop_s
@@ -43,7 +46,7 @@ def _boundaries(p: int, v: int, delays: BoundaryDelays, tails: list[int]) -> np.
 
 
 def _timed(compiled: CompiledSchedule, F: float, B: float, delay: np.ndarray | float, occupancy: float = 0.0) -> float:
-    """Timed seconds when every boundary occupies its link for ``occupancy`` of its delay, or all of it if that is less."""
+    """Timed seconds if every boundary occupies its link for ``occupancy`` of its delay, at most for all of it."""
     v = compiled.schedule.num_chunks
     busy = np.minimum(delay, occupancy)
     return time_schedule(compiled, F / v, B / v, delay - busy, busy).total_s
@@ -81,7 +84,10 @@ def test_published_bubble(name: ScheduleName, v: int) -> None:
 
 @each("beyond", (0,), heavy=(1, 2))
 def test_one_f_one_b_with_one_slow_boundary_is_exact(beyond: int) -> None:
-    """All p ≤ 10, every third m ≤ 24, every boundary: 1F1B pays c·(2 + 2·⌊(m−q)/2⌋), whatever F, B and c."""
+    """With one slow boundary 1F1B takes c·(2 + 2·⌊(m−q)/2⌋) more, whatever F, B and c.
+
+    The test covers all p ≤ 10, every third m ≤ 24 and every boundary.
+    """
     count = 0
     for p in range(2, 11):
         for m in range(p + beyond, 25, 3):
@@ -98,7 +104,7 @@ def test_one_f_one_b_with_one_slow_boundary_is_exact(beyond: int) -> None:
 
 
 def test_one_f_one_b_with_equal_delays_is_exact() -> None:
-    """2c·[(p−1) + (m−1) − ⌈(m−1)/p⌉] when all boundaries cost c."""
+    """If all boundaries take c, 1F1B takes 2c·[(p−1) + (m−1) − ⌈(m−1)/p⌉] more."""
     for p, m in [(p, m) for p, m in itertools.product(range(1, 13), range(1, 33)) if p <= m]:
         timed = _timed(compile_schedule(generate("1F1B", p, m, 1)), 1.0, 2.0, np.full(p - 1, 0.75))
         penalty = 2 * 0.75 * (p - 1 + m - 1 - -(-(m - 1) // p))
@@ -113,7 +119,7 @@ Case = tuple[tuple[ScheduleName, int, int, int], float, float, dict[str, Any], l
 
 @st.composite
 def _cases(draw: st.DrawFn, names: tuple[ScheduleName, ...], max_slow: int, unequal: bool) -> Case:
-    """(name, p, m, v), F, B, fields of BoundaryDelays without occupancy, and the real tails of the slow boundaries."""
+    """Cases of (name, p, m, v), F, B, fields of BoundaryDelays without occupancy, and the tails of the slow boundaries."""
     name, p, m, v = draw(st.sampled_from([shape for shape in LEGAL if shape[0] in names and shape[1] <= 9]))
     count = draw(st.integers(0, min(max_slow, p - 1)))
     if unequal:
@@ -179,7 +185,11 @@ def test_bound_never_exceeds_timing(case: Case, share: float) -> None:
 
 @pytest.mark.parametrize("name", ["1F1B", "Interleaved1F1B"])
 def test_a_thin_boundary_carries_its_messages_one_by_one(name: ScheduleName) -> None:
-    """Two ranks: the first pass, the forward messages in a row, the last one back. Of two micro-batches that is the step."""
+    """A narrow boundary sends its messages one by one.
+
+    On two ranks the bound is the first pass, all forward messages and the last message back. With two micro-batches
+    this is the step.
+    """
     for m, busy, latency in itertools.product((2, 4, 8), (5.0, 50.0), (0.0, 7.0)):
         v = 1 if name == "1F1B" else 2
         delays = BoundaryDelays(inner_s=busy + latency, slow_s=0.0, loop_s=busy + latency, occupancy_s=busy)
@@ -192,7 +202,10 @@ def test_a_thin_boundary_carries_its_messages_one_by_one(name: ScheduleName) -> 
 
 @pytest.mark.slow
 def test_bound_never_exceeds_timing_on_a_grid() -> None:
-    """Delays of many sizes against D, every slow boundary, loop-back fast and slow; and the bound stays close."""
+    """The bound never exceeds the timed step on a grid, and it stays close.
+
+    The grid has delays of many sizes against D, every slow boundary, and fast and slow loop-back.
+    """
     worst = 0.0
     for p, rounds, v in itertools.product(range(2, 9), (1, 2, 4), (2, 3, 4)):
         compiled = compile_schedule(generate("Interleaved1F1B", p, p * rounds, v))
@@ -234,6 +247,6 @@ def test_arrays_price_like_scalars() -> None:
 
 
 def _within(delays: BoundaryDelays) -> BoundaryDelays:
-    """``delays`` with the occupancy that ``_timed`` really gives the slowest boundary: never more than its delay."""
+    """``delays`` with the occupancy that ``_timed`` gives the slowest boundary, at most its delay."""
     largest = delays.slow_s if delays.num_slow else delays.inner_s
     return BoundaryDelays(**{**delays.__dict__, "occupancy_s": min(float(delays.occupancy_s), float(largest))})  # type: ignore[arg-type]

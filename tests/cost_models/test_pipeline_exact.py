@@ -1,4 +1,4 @@
-"""Exact times: steady state against timing every action."""
+"""Exact times from a steady state equal the timing of every action."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def test_long_runs_equal_timing(v: int, busy: float, monkeypatch: pytest.MonkeyP
 
 
 def test_rounds_of_more_than_pp_repeat_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """28 rounds of 33 micro-batches on 32 ranks are timed from the first eight."""
+    """Rounds of more than pp micro-batches repeat too.
+
+    28 rounds of 33 micro-batches on 32 ranks are timed from the first eight.
+    """
     p, m, v = 32, 924, 2
     forward, backward = np.random.default_rng(1).uniform(0.5, 3, (2, p * v))
     whole = time_schedule(generate("Interleaved1F1B", p, m, v), forward, backward, 0.3, 0.0).total_s

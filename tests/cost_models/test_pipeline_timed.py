@@ -1,4 +1,4 @@
-"""Times and memory of the schedules without closed form, against timing and counting of what is generated."""
+"""Times and memory of schedules without closed form equal those of the generated schedules."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_in_flight_equals_the_count(m: int) -> None:
 
 
 def test_exact_time_follows_the_v() -> None:
-    # p = 2, one micro-batch: down over the boundary, turn on rank 1, up over it again, and back; the path holds two weight
-    # gradients, the one of rank 1 between its two input gradients and the last
+    # p = 2, one micro-batch: down over the boundary, turn on rank 1, up over it again, and back. The path holds two weight
+    # gradients, the one of rank 1 between its two input gradients and the last one
     choice = PipelineChoice(schedule="ZBVZeroBubble", num_chunks=2)
     split = exact_ends(choice, 2, 1, (1.0, 3.0, 2.0, 1.0, *np.zeros((2, 4))), [5.0, 99.0], 0.0)
     assert split.total_s == 4 * 1 + 4 * 2 + 4 * 5 + 2
@@ -53,7 +53,10 @@ def test_law_of_zb_h1_and_h2(name: ScheduleName, k: int) -> None:
 
 @pytest.mark.parametrize("c", [0.5, 1.0, 2.0, 3.0])
 def test_eager_hides_a_delay_with_enough_in_flight(c: float) -> None:
-    """E ≥ ⌈2c/(F+B)⌉ more forwards before the slow boundary leave only 2c of it, whatever m."""
+    """With enough forwards in flight a delay leaves only 2c exposed, whatever m.
+
+    This takes E ≥ ⌈2c/(F+B)⌉ more forwards before the slow boundary.
+    """
     p, F, B = 4, 1.0, 2.0
     delay = c * (F + B)
     for boundary, m in itertools.product(range(p - 1), (16, 40)):

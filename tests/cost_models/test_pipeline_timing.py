@@ -1,4 +1,4 @@
-"""Timing of schedules against hand arithmetic, published figures and a second, naive simulator."""
+"""Timing of schedules agrees with hand arithmetic, published figures and a second, simpler simulator."""
 
 from __future__ import annotations
 
@@ -121,7 +121,10 @@ def test_rendezvous_by_hand() -> None:
 def _naive(
     schedule: PipelineSchedule, seconds: dict[Kind, np.ndarray], latency: np.ndarray, occupancy: np.ndarray
 ) -> list[list[float]]:
-    """Starts by an event queue in order of time, with messages booked on links when they are produced."""
+    """Start times from an event queue in order of time.
+
+    A message is booked on its link when it is produced.
+    """
     arrived: dict[tuple[bool, int, int], float] = {}
     link_free: dict[tuple[int, int], float] = {}
     starts: list[list[float]] = [[] for _ in range(schedule.num_ranks)]

@@ -1,4 +1,4 @@
-"""The cost of a whole decision: the bundled two-building job under a placement written by hand."""
+"""Step time and memory of a whole decision: the bundled two-building job with a placement by hand."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_stages_are_described_one_by_one() -> None:
 def test_traffic_fits_through_every_level() -> None:
     assert [level.level for level in COST.traffic] == ["scale_up", "rack", "zone", "building", "campus"]
     assert all(level.utilisation < 1 for level in COST.traffic)
-    # 10,000 / (8 · 128) is no whole number of stages: the shard groups of one stage straddle the trunk as well
+    # 10,000 / (8 · 128) is no whole number of stages: the shard groups of one stage straddle both buildings as well
     campus = COST.traffic[-1]
     assert set(campus.bytes_per_step) == {"dp_shard", "pp"}
 
@@ -93,7 +93,7 @@ def test_spans_name_the_outermost_level_of_every_axis_in_use() -> None:
 
 
 def test_whole_stages_in_a_building_keep_data_parallelism_out_of_the_trunk() -> None:
-    # 9 stages of 8 · 64 accelerators in a, 6 in b; six of them fill a zone
+    # 9 stages of 8 · 64 accelerators in a, 6 in b; six of them occupy a zone
     degrees, pipeline = Degrees(tp=8, pp=15, dp_shard=64), PipelineChoice(schedule="1F1B")
     placement = Placement(axis_order=ORDER, fill=fill(("building-a", 512 * 9), ("building-b", 512 * 6)))
     even = price(decision(degrees=degrees, placement=placement, pipeline=pipeline))

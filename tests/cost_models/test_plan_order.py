@@ -1,4 +1,7 @@
-"""A plan whose pipeline carries an order of its own: priced by timing it, verified, refused when it is not legal."""
+"""A plan whose pipeline has an order of its own.
+
+Its step time comes from timing the order. The plan is verified, and an illegal order is refused.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ P, M = 4, 16
 
 
 def evaluated(schedule: ScheduleName, chunks: int = 1, order: tuple[str, ...] | None = None) -> Plan:
-    """Ten layers: the ends have two, and with embedding and head no more to do than the ranks between them with three."""
+    """A plan of ten layers: two on each end and three on the ranks between.
+
+    With embedding and head the ends have no more work than the others.
+    """
     workload = plain_job(1).model_dump(mode="json")["workload"] | {"num_layers": 10, "vocabulary_size": 1536}
     job = plain_job(2, 2, schedules=["1F1B", "ZBH1", "ZBVZeroBubble"], workload=workload)
     pipeline = PipelineChoice(schedule=schedule, num_chunks=chunks, order=order)
@@ -41,7 +47,7 @@ def test_another_order_costs_what_timing_says() -> None:
     plain = evaluated("1F1B")
     eager = evaluated("1F1B", order=to_rows(with_extra(M, [3, 2, 1, 0])))
     sa.verify(eager)
-    assert eager.cost.step_s < plain.cost.step_s, "more in flight hides messages"
+    assert eager.cost.step_s < plain.cost.step_s, "more micro-batches in flight overlap with more messages"
     assert eager.memory[0].activations_bytes > plain.memory[0].activations_bytes
     assert chosen(eager.decision.pipeline, P, M).name == "1F1B reordered"
 

@@ -1,4 +1,4 @@
-"""A ring's latencies hide behind its slowest hop, in the price as where every block is played."""
+"""In a ring only the slowest hop's latency is exposed, in the estimate and in a simulation of every block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEAR_S = (1e-6, 3e-6, 7e-6, 12e-6)
 
 
 def regular(*fanout: float) -> GroupShape:
-    """A group with as many children in every child of each level, alone on its links."""
+    """A group with equally many children on each level, alone on its links."""
     f = np.array(fanout)
     members = np.cumprod([1.0, *fanout[:-1]])
     pairs = (f - 1) * np.cumprod([1.0, *fanout[:0:-1]])[::-1]
@@ -29,7 +29,7 @@ def regular(*fanout: float) -> GroupShape:
 
 
 def hops(shape: GroupShape) -> np.ndarray:
-    """Level of every hop, the way back last."""
+    """Level of every hop; the last one closes the ring."""
     ahead = np.arange(1, int(shape.degree))[:, None]
     crossed = (shape.fanout > 1) & (ahead % shape.members == 0)
     return np.append(NUM_LEVELS - 1 - np.argmax(crossed[:, ::-1], axis=1), int(shape.span))
@@ -65,7 +65,11 @@ def test_a_ring_takes_what_its_blocks_take(
 
 
 def test_large_blocks_hide_the_latencies_of_fast_hops_and_small_ones_do_not() -> None:
-    """16 hosts of 2: blocks of 1 MB take 100 µs between hosts and 10 µs inside, whose latencies of 1 µs nobody sees."""
+    """Large blocks overlap the latencies of fast hops, and small blocks do not.
+
+    16 hosts have two ranks each. Blocks of 1 MB take 100 µs between hosts and 10 µs inside. The latencies of 1 µs
+    inside are not exposed.
+    """
     shape = regular(2.0, 16.0, 1.0, 1.0, 1.0, 1.0)
     bandwidth, latency = (
         np.where(np.arange(NUM_LEVELS) < RACK, 100e9, 5e9),
@@ -77,7 +81,11 @@ def test_large_blocks_hide_the_latencies_of_fast_hops_and_small_ones_do_not() ->
 
 
 def test_far_hops_that_follow_one_another_are_both_waited_for() -> None:
-    """Three buildings in one region, one in another, a rank each: two hops of 1 s for 100 MB and 0.5 s, one after the other."""
+    """Two adjacent long-haul hops are both exposed.
+
+    Three buildings are in one region and one is in another, with a rank each. Two hops take 1 s for 100 MB plus 0.5 s,
+    one after the other.
+    """
     near, far = {"latency_s": 1e-5}, {"latency_s": 0.5, "bandwidth_bytes_per_s": 1e8}
     hosts = [building(f"b{at}", 1, per_host=1) for at in range(4)]
     fleet = topology(

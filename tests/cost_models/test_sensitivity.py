@@ -1,4 +1,4 @@
-"""Finite differences of the step time: laws that they keep, and what they name as binding."""
+"""Finite differences of the step time: their laws, and the bottlenecks that they name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ PINNED: dict[str, Any] = {"schedules": "1F1B", "recompute": "none", "micro_batch
 
 
 def explained(**changes: Any) -> tuple[dict[str, Sensitivity], dict[str, Phase]]:
-    """Figures and phases of a plain job with everything pinned that would hide what is tested."""
+    """Figures and phases of a plain job.
+
+    Choices that would mask the tested effect are fixed.
+    """
     rows, phases = sensitivities(repricer(problem_of(plain_job(2, 2, num_accelerators=16, **PINNED | changes))))
     return {row.figure: row for row in rows}, {phase.name: phase for phase in phases}
 
@@ -54,7 +57,10 @@ def test_faster_machines_are_never_slower(seed: int) -> None:
     ],
 )
 def test_all_figures_together_scale_the_step(problem: Problem) -> None:
-    """Everything twice as fast halves the step: the figures are complete, and each is changed in one place only."""
+    """If everything is twice as fast the step takes half the time.
+
+    The figures are complete, and each is changed in one place only.
+    """
     pricer = repricer(problem)
 
     def all_faster(levels: Any, factor: float) -> Any:
@@ -69,9 +75,10 @@ def test_all_figures_together_scale_the_step(problem: Problem) -> None:
 
 
 def test_elasticities_add_up_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Euler's theorem for a function of degree −1 in rates and 1 in times, up to the curvature of 1/f.
+    """Elasticities add up to one, by Euler's theorem for a function of degree −1 in rates and 1 in times.
 
-    At ±1 %: at ±10 % a ring's latencies hide behind its slowest hop at one end and not at the other, which is no curvature.
+    The curvature of 1/f is allowed for. The test uses ±1 %, because ±10 % can change which ring latencies are exposed.
+    Such a change is no curvature.
     """
     change = 0.01
     monkeypatch.setattr(sensitivity, "CHANGE", change)

@@ -1,4 +1,4 @@
-"""Passes that gather and scatter shards: by hand, against every layer played, and against the bounds on them."""
+"""Passes that gather and scatter shards agree with hand arithmetic, with every layer simulated, and with their bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ seconds = st.floats(0.01, 10)
 
 
 def every_layer_s(layers: int, layer_s: float, gathers: list[Call], reductions: list[Call]) -> float:
-    """As ``played_s``, of calls on communicators that share nothing: every moment by its definition."""
+    """Seconds of a pass as in ``played_s``, with every moment by its definition.
+
+    The calls are on communicators that share nothing.
+    """
     free: dict[int, float] = {}
 
     def after(start: float, calls: list[Call]) -> float:
@@ -43,7 +46,10 @@ def every_layer_s(layers: int, layer_s: float, gathers: list[Call], reductions: 
     ],
 )
 def test_four_layers_of_one_communicator(layer_s: float, forward: float, backward: float) -> None:
-    """Gathers of 2 s, reductions of 3 s: the first gather is waited for, the last reduction, and what layers do not outlast."""
+    """Exposed are the first gather, the last reduction, and what exceeds the layers.
+
+    Gathers take 2 s and reductions 3 s.
+    """
     assert played_s(4, (layer_s, 0.0), [(0, 2.0, 0.0)], [])[0] == pytest.approx(forward)
     assert played_s(4, (layer_s, 0.0), [(0, 2.0, 0.0)], [(0, 3.0, 0.0)])[0] == pytest.approx(backward)
 
@@ -64,22 +70,31 @@ def test_layers_that_go_on_alike_need_not_be_played(
 
 
 def test_communicators_that_share_the_network_wait_for_one_another() -> None:
-    """Gathers over one, reductions over another, of 2 s each: beside one another where each has links of its own."""
+    """Communicators that share a network wait for one another.
+
+    Gathers and reductions take 2 s each on two communicators. With links of their own they overlap.
+    """
     apart, shared = (played_s(50, (0.0, 0.0), [(0, 2.0, busy)], [(1, 2.0, busy)])[0] for busy in (0.0, 2.0))
     assert shared == pytest.approx(50 * 4.0)
     assert apart == pytest.approx(51 * 2.0)
 
 
 def test_layers_share_the_network_with_their_shards() -> None:
-    """Layers of 3 s that gather for 2 s keep the network busy for two of them, too: then each takes 4 s but the last."""
+    """Layers share the network with their shards.
+
+    Layers of 3 s gather for 2 s and also keep the network busy for 2 s. Each but the last then takes 4 s.
+    """
     assert played_s(10, (3.0, 0.0), [(0, 2.0, 2.0)], [])[0] == pytest.approx(2.0 + 10 * 3.0)
     assert played_s(10, (3.0, 2.0), [(0, 2.0, 2.0)], [])[0] == pytest.approx(2.0 + 9 * 4.0 + 3.0)
 
 
 @pytest.mark.parametrize(("busy", "outlasting"), [(0.0, 3.0), (3.0, 20 * 3.0 - 33.0)])
 def test_replicas_reduce_behind_the_last_pass(busy: float, outlasting: float) -> None:
-    """All-reduces of 3 s behind reductions of 3 s, ten layers of 3 s: the last one outlasts a pass beside which all others run on
-    links of their own; on the same links each of them waits for a reduction, too."""
+    """Replicas reduce after the reductions of the last pass.
+
+    All-reduces and reductions take 3 s each, as do ten layers. With links of their own all but the last all-reduce
+    overlap with the pass. On the same links each also waits for a reduction.
+    """
     passed, more = played_s(10, (3.0, 0.0), [], [(0, 3.0, busy)], [(1, 3.0, busy)])
     alone, nothing = played_s(10, (3.0, 0.0), [], [(0, 3.0, busy)])
     assert (alone, nothing) == (33.0, 0.0)
@@ -94,7 +109,7 @@ def test_replicas_reduce_behind_the_last_pass(busy: float, outlasting: float) ->
     ],
 )
 def test_pipelines_of_such_passes_are_as_long_as_simulated(shard: str, schedule: str) -> None:
-    """Eight layers on two stages."""
+    """Pipelines of such passes take as long as simulated, with eight layers on two stages."""
     degrees = {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 8, "dp_replicate": 1}
     chunks = 2 if schedule == "Interleaved1F1B" else 1
     pinned = {"degrees": degrees, "shard": shard, "schedules": schedule, "num_chunks": chunks}

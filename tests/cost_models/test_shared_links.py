@@ -1,4 +1,4 @@
-"""Pipeline ranks on links that they share: against a clock that ticks, and the two laws that bound it."""
+"""Pipeline ranks on shared links agree with a simulation in ticks and with the two laws that bound it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEEDS = [0, pytest.param(1, marks=pytest.mark.heavy), *(pytest.param(seed, marks
 
 
 def drawn(seed: int, stages: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whole ticks of F, B, I and W, and how many of them keep links busy; weight gradients ask for none."""
+    """Random whole ticks of F, B, I and W, and of their busy links. Weight gradients use no links."""
     rng = np.random.default_rng(seed)
     lasts = rng.integers(2, 9, (4, stages)).astype(float)
     lasts[1] = lasts[2] + lasts[3]
@@ -32,7 +32,10 @@ def drawn(seed: int, stages: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ticked(schedule: PipelineSchedule, lasts: np.ndarray, busy: np.ndarray, tick: float) -> float:
-    """End of a step whose messages take no time: in every tick each rank works on its next action that has what it waits for."""
+    """End of a step whose messages take no time.
+
+    In every tick each rank works on its next action, if its inputs are ready.
+    """
     done: set[tuple[Kind, int, int]] = set()
     at, left = [0] * schedule.num_ranks, [-1.0] * schedule.num_ranks
     now = 0.0
@@ -75,11 +78,11 @@ def test_actions_slow_down_while_they_ask_for_more_than_links_carry(
     alone = time_schedule(compiled, lasts[0], lasts[1], 0.0, 0.0, **split).total_s
     times = time_schedule(compiled, lasts[0], lasts[1], 0.0, 0.0, **split, link_s=busy)
     tick = 0.005
-    late = tick * 2 * len(compiled.rank)  # a tick for every action, at most, that ends within one
+    late = tick * 2 * len(compiled.rank)  # each action ends within a tick, so the error is at most one tick each
     assert times.total_s <= ticked(schedule, lasts, busy, tick) + 1e-9 <= times.total_s + late
     assert times.total_s >= alone * (1 - 1e-12)
     often = np.bincount(compiled.kind * busy.shape[1] + compiled.stage, minlength=busy.size).reshape(busy.shape)
-    assert times.total_s >= (often * busy).sum()  # links carry no more than a second in a second
+    assert times.total_s >= (often * busy).sum()  # links are busy for at most a second per second
     assert all((end - start >= 0).all() for start, end in zip(times.start_s, times.finish_s, strict=True))
 
 
@@ -99,7 +102,7 @@ def test_links_that_are_never_crowded_change_nothing(shape: tuple[str, int, int,
 
 
 def drawn_states(seed: int, stages: int) -> States:
-    """Two communicators: the first crosses buildings, the second does not."""
+    """Random states of two communicators. The first crosses buildings, the second does not."""
     rng = np.random.default_rng(seed)
     gradients, parameters = rng.uniform(1, 9, (2, 2, stages))
     share = np.array([[0.6], [0.0]])
@@ -108,7 +111,10 @@ def drawn_states(seed: int, stages: int) -> States:
 
 
 class Ticking:
-    """A step in which every tick gives each action and call its part of the links; messages take no time."""
+    """A step in ticks.
+
+    Every tick gives each action and call its share of the links. Messages take no time.
+    """
 
     def __init__(self, schedule: PipelineSchedule, lasts: np.ndarray, busy: np.ndarray, states: States) -> None:
         self.schedule, self.lasts, self.busy, self.states = schedule, lasts, busy, states
@@ -137,7 +143,7 @@ class Ticking:
         self.lanes.setdefault(lane, []).append([stage, part, seconds / self.states.pieces[stage], forward])
 
     def _outermost(self, rank: int, at: int, kinds: tuple[Kind, ...]) -> bool:
-        """Whether an action is the first F, or the last that computes gradients, of its stage."""
+        """Whether an action is the first F of its stage, or the last that computes gradients."""
         row, action = self.schedule.actions[rank], self.schedule.actions[rank][at]
         others = [i for i, one in enumerate(row) if one.chunk == action.chunk and one.kind in kinds]
         return action.kind in kinds and at == (others[0] if kinds == (Kind.F,) else others[-1])
@@ -153,7 +159,7 @@ class Ticking:
         return not self._outermost(rank, self.at[rank], (Kind.F,)) or self.there.get(stage, 0) > self.parts[rank]
 
     def run(self, tick: float) -> tuple[float, float]:
-        """End of the last action, and of the last call."""
+        """Ends of the last action and of the last call."""
         ended = 0.0
         rows = self.schedule.actions
         while any(self.at[rank] < len(row) for rank, row in enumerate(rows)) or any(self.lanes.values()):
@@ -191,7 +197,7 @@ class Ticking:
                 self._send(int(stage), int(part), 1, forward=False)
 
     def _act(self, rank: int, own: tuple[int, int], passed: float) -> bool:
-        """An action comes on; whether it is over."""
+        """Advance an action; return whether it has ended."""
         stage = own[1]
         action, first = self.schedule.actions[rank][self.at[rank]], self._outermost(rank, self.at[rank], (Kind.F,))
         last = self._outermost(rank, self.at[rank], (Kind.B, Kind.W))
@@ -226,4 +232,4 @@ def test_gradients_and_parameters_take_their_turns(shape: tuple[str, int, int, i
     assert times.total_s == pytest.approx(ended, rel=0.03)
     assert times.states_s == pytest.approx(states_s, rel=0.03)
     sent = states.gradients_s[1].sum() + states.parameters_s[1].sum()
-    assert max(times.total_s, times.states_s) >= sent  # links carry no more than a second in a second
+    assert max(times.total_s, times.states_s) >= sent  # links are busy for at most a second per second

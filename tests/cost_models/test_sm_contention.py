@@ -1,4 +1,4 @@
-"""Computation that shares the multiprocessors of an accelerator with a collective."""
+"""Computation slows if it shares the multiprocessors of an accelerator with a collective."""
 
 from __future__ import annotations
 

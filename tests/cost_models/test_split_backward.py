@@ -1,4 +1,7 @@
-"""What schedules that compute weight gradients apart leave their gradients and parameters, against buckets played one by one."""
+"""Exposed gradients and parameters of schedules with separate weight gradients.
+
+The results agree with a simulation bucket by bucket.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ def stages(held: list[float], rank: list[int]) -> StageWork:
 
 
 def played(ready: list[float], each: list[float]) -> float:
-    """End of the last bucket: one after another on every communicator, each bucket on one communicator after another."""
+    """End of the last bucket.
+
+    Each bucket uses all communicators in turn, and each communicator serves one bucket at a time.
+    """
     free = [0.0] * len(each)
     for now in ready:
         for index, one in enumerate(each):
@@ -36,7 +42,7 @@ def played(ready: list[float], each: list[float]) -> float:
 
 
 def exposed(chunks: tuple[int, int], ends: StageEnds, each: list[float], window: int) -> float:
-    """Seconds that a rank of two chunks leaves exposed, of one communicator after another with ``each`` per bucket."""
+    """Exposed seconds of a rank with two chunks, over communicators in sequence with ``each`` per bucket."""
     buckets = float(sum(chunks))
     held = stages([float(one) for one in chunks], [0, 0])
     rank = held, ends, np.array(chunks, dtype=float), np.array([buckets]), np.array([buckets])
@@ -62,7 +68,10 @@ def exposed(chunks: tuple[int, int], ends: StageEnds, each: list[float], window:
 def test_gradients_are_reduced_from_the_weight_gradients_on(
     chunks: tuple[int, int], each: list[float], first_s: float, between_s: float, last_s: float, after_s: float
 ) -> None:
-    """Chunk 1 first, chunk 0 last, then the pipeline goes on for a while."""
+    """Gradients are reduced once their weight gradients are ready.
+
+    Chunk 1 comes first and chunk 0 last. Other ranks then continue for a while.
+    """
     starts = np.array([first_s + between_s, 0.0])
     ends = np.array([first_s + between_s + last_s, first_s])
     total_s = float(ends[0] + after_s)
@@ -82,7 +91,10 @@ def test_gradients_are_reduced_from_the_weight_gradients_on(
 def test_parameters_are_gathered_before_the_forward_passes_that_need_them(
     chunks: tuple[int, int], each: list[float], first_s: float, between_s: float, last_s: float
 ) -> None:
-    """Chunk 0 from the start, chunk 1 later; how much later the pass must start for none of its buckets to come too late."""
+    """Parameters are gathered before the forward passes that need them.
+
+    Chunk 0 starts at once and chunk 1 later. The result is the delay after which no bucket is late.
+    """
     starts, ends = np.array([0.0, first_s + between_s]), np.array([first_s, first_s + between_s + last_s])
     arrivals = [played([0.0] * (bucket + 1), each) for bucket in range(sum(chunks))]
     needed = [starts[c] + (ends[c] - starts[c]) * k / chunks[c] for c in (0, 1) for k in range(chunks[c])]
@@ -101,7 +113,11 @@ def test_a_rank_that_holds_little_has_little_left() -> None:
 
 
 def test_what_is_reduced_before_takes_multiprocessors_from_computation() -> None:
-    """Of four equal chunks of a bucket each the last to be ready comes 0.1 of the calls of three later; the first does not."""
+    """Earlier reductions take multiprocessors from computation.
+
+    Four equal chunks have one bucket each. The last one is delayed by 0.1 of the calls of three, the first one not at
+    all.
+    """
     ends = StageEnds(np.zeros(4), np.zeros(4), np.array([6.0, 4.0, 2.0, 0.0]), np.array([8.0, 6.0, 4.0, 2.0]), 8.0)
     held, four = stages([1.0] * 4, [0] * 4), np.array([4.0])
     gradients = gradient_chunks(held, ends, np.ones(4), four, four, np.array([0.1]))
@@ -133,7 +149,10 @@ def test_ends_are_those_of_the_timed_actions(name: str) -> None:
 
 
 def test_ends_of_a_long_run_are_those_of_all_its_actions() -> None:
-    """Of a run that repeats only the beginning and the end are timed."""
+    """Ends of a long run equal those of all its actions.
+
+    Only the beginning and the end of a repeating run are timed.
+    """
     choice, p, m = PipelineChoice(schedule="Interleaved1F1B", num_chunks=2), 4, 4000
     forward, backward = np.tile([1.0, 1.5, 1.0, 1.25], 2), np.tile([2.0, 2.5, 2.0, 2.25], 2)
     boundaries = np.array([0.5, 0.25, 0.0, 0.5]), np.array([0.25, 0.0, 0.5, 0.25])
@@ -141,13 +160,16 @@ def test_ends_of_a_long_run_are_those_of_all_its_actions() -> None:
     compiled = compiled_schedule(choice, p, m)
     between = (virtual_boundaries("boundary", one, p, 2, compiled.schedule.placement) for one in boundaries)
     every = stage_ends(compiled, time_schedule(compiled, forward, backward, *between))
-    assert len(compiled.rank) > 60_000, "or all are timed"
+    assert len(compiled.rank) > 60_000, "with fewer actions all are timed"
     for name, one, other in zip(StageEnds._fields, found, every, strict=True):
         assert one == pytest.approx(other, rel=1e-12), name
 
 
 def test_what_is_gathered_after_a_bucket_takes_multiprocessors() -> None:
-    """The first of two buckets is waited for; computation behind it falls back by the taken share of the other's seconds."""
+    """Gathers after the first bucket take multiprocessors.
+
+    Of two buckets the first is exposed. Computation after it loses the held share of the other's seconds.
+    """
     rank = stages([1.0], [0]), StageEnds(*np.zeros((4, 1)), 0.0), np.array([2.0]), np.array([2.0]), np.ones(1)
     found = parameter_chunks(*rank, np.array([0.1]))
     assert found.of_pace.ravel().tolist() == [1.0, 0.0]

@@ -1,4 +1,4 @@
-"""The step: components add up, axes that take longer never make it faster, and arrays equal single candidates."""
+"""Step times: components add up, slower axes never make a step faster, and arrays equal single candidates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JOB = job(2048, 64)
 
 @st.composite
 def rows(draw: st.DrawFn) -> dict[str, int]:
-    """One legal candidate, by column."""
+    """One legal candidate as columns."""
     schedule = draw(st.sampled_from([name for name in SCHEDULE_NAMES if name != "DualPipe"]))
     chunks = 1 if has_chunks(schedule, 1) else 2
     pp = draw(st.sampled_from([1, 2, 4] if chunks == 1 else [2, 4]))
@@ -133,7 +133,7 @@ def test_a_step_without_communication_is_computation_bubble_and_update() -> None
 
 def test_the_bubble_is_one_pass_through_the_other_ranks() -> None:
     # pp 4, m 8: the last rank has the head and is the busiest; it waits for one pass through three lighter ones. The
-    # tensor-parallel wait is paid in all rounds and shown in 8.
+    # tensor-parallel wait counts in all rounds and is listed in 8.
     rows_ = candidates(pp=4, tp=2, num_micro_batches=8)
     volumes, _ = priced(PROFILES[0], rows_)
     nothing = np.zeros((TRAFFIC_ROWS, 1))

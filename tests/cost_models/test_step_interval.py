@@ -1,4 +1,4 @@
-"""Intervals of step times by what is known beforehand, and how sure one plan's lead is."""
+"""Intervals of step times by known facts, and the certainty of one plan's lead."""
 
 from __future__ import annotations
 

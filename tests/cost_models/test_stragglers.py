@@ -1,4 +1,4 @@
-"""The slowest of many accelerators sets the pace of all."""
+"""The slowest of many accelerators determines the pace of all."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ def test_all_computation_runs_at_the_pace_of_the_slowest() -> None:
 
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_a_layer_waits_for_the_rank_with_the_busiest_experts(lanes: int) -> None:
-    """Eight experts on eight ranks: of dp_shard, or on two lanes of tp and four ranks of dp_shard."""
+    """A layer waits for the rank with the busiest experts.
+
+    Eight experts are on eight ranks: of dp_shard, or on two lanes of tp and four ranks of dp_shard.
+    """
     over = 8 // lanes
     degrees = {"tp": lanes, "cp": 1, "pp": 1, "dp_shard": over, "dp_replicate": 1, "ep": over, "expert_lanes": lanes}
     fixed = {"degrees": degrees, "shard": "optimizer", "expert_folding": ["tp_cp"] if lanes > 1 else ["none"]}

@@ -1,4 +1,4 @@
-"""One rank's step as PyTorch itself counts it (tests/oracles/torch_counts.py), and what the plan's models say for torchtitan."""
+"""One rank's step as PyTorch counts it (tests/oracles/torch_counts.py) agrees with the plan's models for torchtitan."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ MODELS: dict[tuple[str, str], dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Counted:
-    """What PyTorch counted; ``calls``: phase, operator, ranks of the group, distance between them, bytes, number."""
+    """What PyTorch counted.
+
+    A key of ``calls`` has phase, operator, ranks of the group, their distance, bytes and number.
+    """
 
     config: dict[str, Any]
     flop: dict[str, int]
@@ -83,7 +86,7 @@ class Counted:
 
     @property
     def typed(self) -> bool:
-        """Under spmd_types, where the oracle leaves out FSDP."""
+        """Whether the run uses spmd_types, for which the oracle leaves out FSDP."""
         return self.config.get("spmd_backend") == "spmd_types"
 
 
@@ -95,7 +98,7 @@ LIVE = (
     "tp 2, fsdp 4, selective", "deepseek 16B, fsdp 8, ep 4, selective", "spmd_types, tp 2, selective",
     "spmd_types, qwen3 30B-A3B, tp 4, ep 4, selective", "deepseek 16B, tp 2, fsdp 2, ep 4, selective",
 )  # fmt: skip
-"""Counted anew in CI: about 40 s of one core."""
+"""Counted again in CI: about 40 s of one core."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +157,12 @@ def planned(config: dict[str, Any]) -> Planned:
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_flop_are_pytorch_s(name: str) -> None:
-    """PyTorch counts attention whole and its backward pass 2.5 (latent: 2.6) times its forward pass; the plan's models its causal
-    half, backward twice. Products of experts are grouped ones. Where tp divides experts every rank of it routes all tokens, 0.5 %
-    of the FLOP here, and the plan's a share of them."""
+    """FLOP agree with PyTorch's.
+
+    PyTorch counts whole attention, and its backward pass as 2.5 forward passes (latent attention: 2.6). The plan's
+    models count the causal half, and backward twice. Products of experts are grouped ones. If tp divides experts, every
+    tp rank routes all tokens, 0.5 % of the FLOP here. The plan counts a share of them.
+    """
     one, ours = COUNTED[name], planned(COUNTED[name].config)
     of = Counter[str]()
     for key, flop in one.flop.items():
@@ -173,14 +179,19 @@ def test_flop_are_pytorch_s(name: str) -> None:
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_bytes_and_calls_are_pytorch_s(name: str) -> None:
-    """Bytes that a rank sends, by the ranks that it sends to; (n - 1) / n of a gather, twice that of an all-reduce.
+    """Bytes that a rank sends agree with PyTorch's, by the ranks it sends to.
 
-    Two calls differ by design: FSDP units of embedding and of norm and head are calls of their own, which the plan's models
-    spread over those of the layers; keys and values are a call each, and one in the plan. The loss and norms reduce a few kB, and
-    experts exchange their counts; gradients of weights that tp does not divide (latents, routers) are reduced over tp, 2 MB each
-    at most. A chunked loss gathers the head once more. Over tp SelectiveAC repeats gathers alone, of which the plan makes half as
-    many pairs of gather and scatter: both are counted together. Under spmd_types it repeats both, and so one scatter more than
-    gathers where routed and shared experts that tp divides read one gathered tensor.
+    A gather sends (n - 1) / n, and an all-reduce twice that.
+
+    Two calls differ by design. FSDP units of embedding and of norm and head are separate calls. The plan's models
+    spread these over the layers. Keys and values are a call each, and one call in the plan.
+
+    The loss and norms reduce a few kB, and experts exchange their counts. Gradients of weights that tp does not divide
+    (latents, routers) are reduced over tp, 2 MB each at most. A chunked loss gathers the head once more.
+
+    Over tp SelectiveAC repeats only gathers. The plan makes half as many pairs of gather and scatter, and the test
+    counts both together. Under spmd_types SelectiveAC repeats both. It has one more scatter than gathers if routed and
+    shared experts that tp divides read one gathered tensor.
     """
     one, ours = COUNTED[name], planned(COUNTED[name].config)
     found, calls = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
@@ -228,8 +239,11 @@ def test_bytes_and_calls_are_pytorch_s(name: str) -> None:
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_memory_is_pytorch_s(name: str) -> None:
-    """By kind. Where parameters are sharded PyTorch books their fp32 master as parameter, as the plan does; in a pipeline the
-    plan books it with the optimizer states. Temporaries are those at the peak, where PyTorch's peak is the loss."""
+    """Memory agrees with PyTorch's, by kind.
+
+    If parameters are sharded, PyTorch counts their fp32 master as parameter, as the plan does. In a pipeline the plan
+    counts it with the optimizer states. Temporaries are those at the peak, if PyTorch's peak is the loss.
+    """
     one, ours = COUNTED[name], planned(COUNTED[name].config).memory
     peak, end = one.memory["peak"], one.memory["backward"]
     if "stage" in one.config:
@@ -252,18 +266,30 @@ def test_memory_is_pytorch_s(name: str) -> None:
 
 
 def cached(one: Counted) -> float:
-    """The block of the 16-bit logits, in the allocator's cache and no tensor, where the loss runs in one piece."""
+    """Bytes of the 16-bit logits in the allocator's cache, which no tensor holds.
+
+    They are there if the loss runs in one piece.
+    """
     whole = one.config.get("loss") != "chunked" and "stage" not in one.config
     entries = int(MODELS[tuple(one.config["model"])]["vocabulary_size"]) / one.degree("tensor_parallel")
     return 2.0 * entries * one.config["seq"] / one.degree("context_parallel") if whole else 0.0
 
 
 MIDWAY = "70B, tp 8, hsdp 2 x 2"
-"""Its peak is in the backward pass of a layer, where the head's tensors are gone and some gradients are there."""
+"""A run whose peak is in the backward pass of a layer.
+
+The head's tensors are freed by then, and some gradients exist.
+"""
 SMALL = 50_000
-"""Bytes of a call up to which it is left out. One that was counted has 40,000 or more: routing weights, 49,152."""
+"""Smaller calls, in bytes, are left out.
+
+One of the counted calls is close to it: routing weights of 49,152 bytes.
+"""
 UNDIVIDED = 2_400_000
-"""Most bytes of a gradient that tp reduces, as it does not divide the weight: of latents, 2,359,296."""
+"""Largest gradient, in bytes, that tp reduces because it does not divide the weight.
+
+Those of latents have 2,359,296.
+"""
 
 
 def sent(op: str, ranks: int, size: float) -> float:
@@ -271,8 +297,11 @@ def sent(op: str, ranks: int, size: float) -> float:
 
 
 def axis_of(one: Counted, op: str, ranks: int, apart: int) -> str:
-    """Which of the plan's groups a group is, by its size and the distance of its ranks: torchtitan's are pp, dp_replicate,
-    dp_shard, cp, tp from outside to inside, and experts are spread over the innermost ranks of a shard group."""
+    """The plan's group that a process group is, by its size and the distance of its ranks.
+
+    torchtitan's order is pp, dp_replicate, dp_shard, cp, tp from outside to inside. Experts are spread over the
+    innermost ranks of a shard group.
+    """
     tp, cp = one.degree("tensor_parallel"), one.degree("context_parallel")
     if op in ("send", "all_to_all"):
         return "pp" if op == "send" else "ep"
@@ -287,7 +316,7 @@ def axis_of(one: Counted, op: str, ranks: int, apart: int) -> str:
 @pytest.mark.consumer
 @pytest.mark.slow
 def test_pytorch_still_counts_so() -> None:
-    """The golden counts are what torch and torchtitan say today."""
+    """The golden counts equal what torch and torchtitan count today."""
     asked = "".join(json.dumps(COUNTED[name].config) + "\n" for name in LIVE)
     script = Path(__file__).parents[1] / "oracles" / "torch_counts.py"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Bytes: sizes of the collectives, bytes per level, and when the pipeline sends less than data parallelism."""
+"""Bytes of a step: sizes of collectives, bytes per level, and when a pipeline sends less than data parallelism."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def test_sizes_of_a_dense_model() -> None:
 
 
 def test_without_sequence_parallelism_the_all_reduce_that_is_priced_is_listed() -> None:
-    """As often as a gather with its scatter, and its time is what the step waits for where nothing hides it."""
+    """Without sequence parallelism the timed all-reduce is a listed flow.
+
+    It occurs as often as a gather with its scatter. If nothing overlaps, its time is the exposed time.
+    """
     of, rows = job(2048, 64, overlap=Overlap(tp_reduce=False)), candidates(tp=2, num_micro_batches=8)
     profile = without_sequence_parallelism(gpt().profile())
     volumes = Volumes(of, profile, rows, work_of(profile, of, [accelerator()], rows), 0.0)
@@ -80,7 +83,10 @@ def test_without_sequence_parallelism_the_all_reduce_that_is_priced_is_listed() 
 @pytest.mark.parametrize("shard", SHARD_LEVELS)
 @pytest.mark.parametrize("hidden", [True, False])
 def test_what_is_received_beside_computation_is_what_flows_carry(shard: ShardLevel, hidden: bool) -> None:
-    """(d−1)/d of every hidden flow of states, twice that of an all-reduce, call by call."""
+    """Bytes received during computation equal those of the flows, call by call.
+
+    An overlapped flow of states brings (d−1)/d of its bytes, and an all-reduce brings twice that.
+    """
     overlap = Overlap(gradient_reduce=hidden, shard_prefetch=not hidden)
     of, profile = job(2048, 64, overlap=overlap), load_workload("mixtral-8x22b").profile()
     rows = candidates(dp_shard=8, dp_replicate=2, cp=2, ep=4, pp=4, num_micro_batches=8, shard=shard)
@@ -123,7 +129,10 @@ def test_gradients_are_reduced_once_and_parameters_gathered_back() -> None:
 
 
 def across(workload: Workload, num_buildings: int, sequences: int, degrees: Degrees, **changes: Any) -> PlanCost:
-    """A decision on buildings of equal size, 16-bit gradients on the wire, micro-batches of one sequence."""
+    """The cost of a decision on buildings of equal size.
+
+    Gradients are sent in 16 bit, and micro-batches have one sequence.
+    """
     per_building = degrees.world_size // num_buildings
     fleet, shares = flat(num_buildings, per_building), [(f"b{index}", per_building) for index in range(num_buildings)]
     of = job(changes.pop("sequence_length", 4096), sequences, optimizer={"reduce_bytes": 2.0})
@@ -141,7 +150,7 @@ def across(workload: Workload, num_buildings: int, sequences: int, degrees: Degr
 
 
 def campus(cost: PlanCost) -> dict[str, float]:
-    """Bytes per step and direction over the trunk, by axis."""
+    """Bytes per step and direction over the inter-building link, by axis."""
     return next(dict(level.bytes_per_step) for level in cost.traffic if level.level == "campus")
 
 
@@ -171,7 +180,11 @@ MISTRAL_7B = DenseTransformer(  # arXiv 2310.06825, table 1
 def test_a_pipeline_sends_less_than_data_parallelism_below_n_over_d_tokens(
     workload: Workload, crossover_tokens: float
 ) -> None:
-    """Over two buildings, per direction: 2·T·d of activations against 2·N of gradients and parameters in 16 bit."""
+    """A pipeline sends less than data parallelism below N/D tokens.
+
+    Over two buildings, per direction, it sends 2·T·d of activations. Data parallelism sends 2·N of gradients and
+    parameters in 16 bit.
+    """
     profile = workload.profile()
     exact = profile.total_parameters / profile.blocks[0][0].hidden_size
     assert exact == pytest.approx(crossover_tokens, rel=0.005)
@@ -236,8 +249,11 @@ def test_utilisation_is_bytes_over_what_the_step_could_carry() -> None:
     ],
 )
 def test_gathers_over_tp_by_where_experts_lie(name: str, by: KeptBy, whole: float, divided: float) -> None:
-    """Attention and shared experts gather once each. Routed ones that tp divides gather every copy of a token; torchtitan's
-    gather tokens, in common with shared ones, and scatter results of their own (models/common/moe_sharding.py)."""
+    """Gathers over tp depend on where experts are.
+
+    Attention and shared experts gather once each. Experts that tp divides gather every copy of a token. torchtitan's
+    gather tokens, in common with shared ones, and scatter their own results (models/common/moe_sharding.py).
+    """
     profile = load_workload(name).profile()
     layer = (as_pytorch_keeps(profile, Kept(by="pytorch")) if by == "pytorch" else profile).blocks[-1][0]
     rows = candidates(tp=2, expert_lanes=[2, 1], dp_shard=2, recompute="full", num_micro_batches=1, micro_batch=1)

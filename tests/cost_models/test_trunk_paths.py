@@ -16,7 +16,7 @@ GIB = 2.0**30
 
 
 def triangle(third_gbyte_per_s: float, third_s: float, **changes: float) -> TrunkPaths:
-    """a – b – c over trunks of 50 GB/s and 1 ms, and a third trunk a – c."""
+    """Links a – b – c of 50 GB/s and 1 ms, and a third link a – c."""
     wide = {"bandwidth_bytes_per_s": 50 * GB}
     third = trunk("a", "c", third_s, bandwidth_bytes_per_s=third_gbyte_per_s * GB)
     wires = [trunk("a", "b", **wide), trunk("b", "c", **wide), third]
@@ -30,7 +30,7 @@ def triangle(third_gbyte_per_s: float, third_s: float, **changes: float) -> Trun
     ids=["like the others", "thin", "long", "long but wide", "half as wide"],
 )
 def test_a_third_trunk_is_used_where_it_is_sooner(gbyte_per_s: float, latency_s: float, over_b: bool) -> None:
-    # over b 2 (1 ms + 21.5 ms for 1 GiB)
+    # through b 2 (1 ms + 21.5 ms for 1 GiB)
     paths = triangle(gbyte_per_s, latency_s)
     assert paths.between("a", "c").buildings == (("a", "b", "c") if over_b else ("a", "c"))
     assert paths.between("c", "a").buildings == (("c", "b", "a") if over_b else ("c", "a"))
@@ -48,7 +48,7 @@ def test_of_equal_paths_the_one_of_fewer_trunks_is_taken() -> None:
 
 
 def random_network(seed: int) -> Topology:
-    """Six buildings, a chain and some more trunks, with rates and latencies of three orders."""
+    """Six buildings in a chain with some extra links, whose rates and latencies span three orders of magnitude."""
     draw = random.Random(seed)
     names = "abcdef"
     pairs = {*pairwise(names), *draw.sample(list(combinations(names, 2)), 6)}

@@ -1,7 +1,7 @@
-"""What ``scaleacross collective`` says about the two emulated buildings, beside the measurement.
+"""Estimates of ``scaleacross collective`` for the two emulated buildings agree with the measurement.
 
-The interleaved ring is no option there (positions fill one building after the other); its price is the bytes of its schedule over
-the trunk.
+The interleaved ring is no option there, because global ranks use one building after the other. Its estimate is the
+bytes of its schedule over the inter-building link.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ORDER = [0, 2, 1, 3]
 
 
 def buildings(trunk_mbit_per_s: float, one_way_ms: float) -> Topology:
-    """Two buildings of two hosts of one accelerator each."""
+    """Two buildings of two hosts with one accelerator each."""
     port = {"name": "veth", "bandwidth_bytes_per_s": INSIDE_BYTES_PER_S, "efficiency_fraction": 1.0}
     link = {"technology": port, "one_way_latency_s": 0.0}
     shared = {

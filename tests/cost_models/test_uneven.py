@@ -1,4 +1,4 @@
-"""Decisions whose ranks differ: the longest row is the step, everything is linear in layers, checks name what is wrong."""
+"""Decisions whose ranks differ: the longest row is the step, times are linear in layers, and checks name errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from scaleacross.workloads.problem import Problem, problem_of
 
 
 def two_stages(**changes: Any) -> tuple[Problem, Decision]:
-    """8 layers on two stages of four accelerators (tp 4), one building each; 16 micro-batches."""
+    """A decision of 8 layers on two stages of four accelerators (tp 4), one building each, with 16 micro-batches."""
     problem = problem_of(plain_job(topology=plain_topology(1, 1)))
     fill = [{"building": name, "num_accelerators": 4} for name in ("b0", "b1")]
     placement = {"axis_order": ("tp", "cp", "dp_shard", "dp_replicate", "pp"), "fill": fill}
@@ -43,7 +43,7 @@ def two_stages(**changes: Any) -> tuple[Problem, Decision]:
 
 
 def two_replicas(*micro_batches: int) -> tuple[Problem, Decision]:
-    """The same accelerators as two replicas (dp_replicate 2 instead of pp 2)."""
+    """The same accelerators as two replicas: dp_replicate 2 instead of pp 2."""
     problem, decision = two_stages(degrees=Degrees(tp=4, dp_replicate=2))
     shares = tuple(
         BatchShare(buildings=(name,), num_replicas=1, num_micro_batches=m)
@@ -72,7 +72,11 @@ def test_a_lopsided_split_costs_its_longest_stage() -> None:
 
 
 def test_replicas_reduce_what_the_rank_with_most_experts_has_left() -> None:
-    """The first rank holds most, the embedding and dense layers, sharded over 32 ranks; experts of others are over 2 more."""
+    """Replicas reduce the gradients of the fullest rank.
+
+    The first rank holds most, with the embedding and dense layers sharded over 32 ranks. Experts of other ranks are
+    replicated over 2 more.
+    """
     problem = problem_of(plain_job(496, 496, workload=load_workload("deepseek-v3"), global_batch_sequences=2048))
     fill = [{"building": name, "num_accelerators": 1984} for name in ("b0", "b1")]
     order = ("tp", "cp", "dp_shard", "pp", "dp_replicate")
@@ -92,7 +96,10 @@ def test_replicas_reduce_what_the_rank_with_most_experts_has_left() -> None:
 
 
 def test_the_ends_may_be_without_layers() -> None:
-    """Embedding and head alone in the first and the last of ten virtual stages: a rank has one layer a chunk elsewhere."""
+    """The first and the last of ten virtual stages may hold only embedding and head.
+
+    Every other chunk of a rank has one layer.
+    """
     pipeline = PipelineChoice(schedule="Interleaved1F1B", num_chunks=5)
     problem, decision = two_stages(pipeline=pipeline)
     assert not list(illegal(problem, decision))
@@ -102,7 +109,7 @@ def test_the_ends_may_be_without_layers() -> None:
     four = pipeline.model_copy(update={"num_chunks": 4})
     fewer = plan_cost(problem.job, problem.profile, problem.topology, decision.model_copy(update={"pipeline": four}))
     assert cost.cost.compute_s == pytest.approx(fewer.cost.compute_s)  # the same layers on the same ranks
-    assert cost.cost.bubble_s < fewer.cost.bubble_s  # a pass through a chunk of each rank is shorter
+    assert cost.cost.bubble_s < fewer.cost.bubble_s  # a pass through one chunk of every rank is shorter
     replayed = sa.simulate(sa.evaluate((problem.job, decision)))
     assert cost.cost.step_s == pytest.approx(replayed.step_s, rel=0.02)
 
@@ -149,7 +156,7 @@ def test_verification_adds_the_shares_up() -> None:
 
 @pytest.mark.parametrize("seed", [9, 32, 39, 44, 54, 60])
 def test_layer_costs_are_those_of_the_rows_and_of_the_memory(seed: int) -> None:
-    """What ``partition_stages`` adds up is what the plan is priced with, and classes are counted alike."""
+    """Layer costs of ``partition_stages`` add up to the plan's step time and memory, and both count classes alike."""
     problem = mixed_instance(seed)
     job, profile = problem.job, problem.profile
     for pool in (pool for pool in pools(problem.topology) if len(pool.accelerators) == 2):

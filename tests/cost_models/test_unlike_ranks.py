@@ -1,4 +1,7 @@
-"""Fill and drain of unlike ranks: no schedule, played action by action, is shorter, however its work is spread."""
+"""Warm-up and drain of heterogeneous ranks.
+
+No schedule, simulated action by action, is shorter than the bound, for any distribution of its work.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ NAMES = sorted({shape[0] for shape in SHAPES})
 
 
 def played_s(name: ScheduleName, m: int, v: int, seconds: np.ndarray, forward_share: float) -> float:
-    """A step of ranks that take ``seconds`` for a micro-batch, in equal chunks; a third of it weight gradients."""
+    """Step of ranks that take ``seconds`` per micro-batch in equal chunks.
+
+    A third of the pass is weight gradients.
+    """
     p = len(seconds)
     ranks = [locate(SCHEDULES[name].placement, p, stage)[0] for stage in range(p * v)]
     forward, backward = np.outer([forward_share, 1 - forward_share], seconds[ranks] / v)
@@ -37,19 +43,19 @@ def played_s(name: ScheduleName, m: int, v: int, seconds: np.ndarray, forward_sh
 
 
 def before_of(name: ScheduleName, v: int, forward_share: float) -> float:
-    """Share of a rank's pass that comes before the first action of the ranks behind it, and after their last."""
+    """Share of a rank's pass before the first action of later ranks, and after their last action."""
     return (1.0 if name in WHOLE else forward_share) / v
 
 
 def any_order_s(m: int, before: float, speed: np.ndarray, work_s: float) -> float:
-    """A step of ranks of two speeds that do so much for each of m micro-batches, at least."""
+    """Least step of ranks with two speeds that do ``work_s`` for each of m micro-batches."""
     speeds = np.array([[1.0], [speed.min()]])
     numbers = np.array([[np.count_nonzero(speed == 1.0)], [len(speed)]])
     return float(m * work_s / speed_in_any_order(speeds, numbers, np.array([1]), np.array([before / m]))[0])
 
 
 def own_e(name: ScheduleName, p: int, m: float, phi: float) -> float:
-    """Paces of fill and drain by the schedule's own law."""
+    """Paces of warm-up and drain by the schedule's own law."""
     code = np.array([SCHEDULE_NAMES.index(name)])
     return float(own_fill_paces(code, np.array([p]), np.array([m]), np.array([phi]))[0])
 
@@ -62,11 +68,14 @@ def test_no_spread_of_the_work_is_faster(name: ScheduleName, spreads: int) -> No
         for index in range(spreads):
             tightest = min(tightest, tightness((name, p, m, v), phi, rng, index))
         if spreads >= 20:
-            assert name not in ORDERED or phi < 0.8 or tightest < 1.15, (p, m, v, phi)  # and it says something
+            assert name not in ORDERED or phi < 0.8 or tightest < 1.15, (p, m, v, phi)  # the bound is not trivial
 
 
 def tightness(shape: tuple[ScheduleName, int, int, int], phi: float, rng: np.random.Generator, index: int) -> float:
-    """Step over bound of one random spread, once no bound is found to exceed the step."""
+    """Ratio of step to bound for one random distribution of the work.
+
+    The function also checks that no bound exceeds the step.
+    """
     name, p, m, v = shape
     speed = np.sort(rng.choice([phi, 1.0], p))[:: rng.choice([-1, 1])]
     lean = rng.uniform(0.6, 1.1) if index else 1.0
@@ -89,7 +98,10 @@ def test_equal_speeds_lose_nothing_with_enough_micro_batches(name: ScheduleName,
 
 
 def test_lighter_ranks_behind_shorten_a_step_of_few_micro_batches() -> None:
-    """Two micro-batches, 1F1B: 1.2 s and 0.8 s take 2.8 s, twice 1 s takes 3 s."""
+    """Less work on later ranks shortens a step of few micro-batches.
+
+    With 1F1B and two micro-batches 1.2 s and 0.8 s take 2.8 s, while twice 1 s takes 3 s.
+    """
     assert played_s("1F1B", 2, 1, np.array([1.0, 1.0]), 1 / 3) == pytest.approx(3.0)
     assert played_s("1F1B", 2, 1, np.array([1.2, 0.8]), 1 / 3) == pytest.approx(2.8)
     assert 2 + own_e("1F1B", 2, 2, 1.0) <= 2.8
@@ -98,7 +110,10 @@ def test_lighter_ranks_behind_shorten_a_step_of_few_micro_batches() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_replicas_do_no_more_in_a_step_than_their_fast_ranks_in_the_first_places(seed: int) -> None:
-    """Ranks as unlike as they like, idle ones too; every replica obeys S ≥ m·T[r] + d·Σ T[j], j < r."""
+    """The work of replicas in a step is at most that with fast ranks in the first places.
+
+    Ranks are heterogeneous, and some are idle. Every replica satisfies S ≥ m·T[r] + d·Σ T[j], j < r.
+    """
     rng = np.random.default_rng(seed)
     for _ in range(200):
         replicas, p, phi, before = (
@@ -129,7 +144,10 @@ def test_ranks_that_lose_no_time_do_as_much_as_is_counted(m: int, before: float)
 
 @pytest.mark.parametrize(("p", "phi"), [(2, 0.4), (4, 0.6), pytest.param(8, 0.8, marks=pytest.mark.slow)])
 def test_replicas_of_unlike_pace_take_as_long_as_their_mean(p: int, phi: float) -> None:
-    """A fast and a slow replica share the micro-batches as well as they can; each obeys its own law, both that of the mean."""
+    """Replicas of different pace take as long as the law of their mean says.
+
+    A fast and a slow replica share the micro-batches optimally. Each satisfies its own law.
+    """
 
     def e(m: float) -> float:
         return own_e("1F1B", p, m, phi)
@@ -146,7 +164,10 @@ def test_replicas_of_unlike_pace_take_as_long_as_their_mean(p: int, phi: float) 
 
 
 def test_fill_and_drain_count_no_more_than_a_pass_of_every_other_rank() -> None:
-    """What ``early_gradients.before_gradients`` takes them for, however little all ranks together do at full speed."""
+    """Warm-up and drain count at most one pass of every other rank.
+
+    ``early_gradients.before_gradients`` relies on this, however little work all ranks together have at full speed.
+    """
     for (name, p, m, v), phi in product(SHAPES, (1.0, 0.8, 0.4)):
         assert own_e(name, p, m, phi) <= p - 1, (name, p, m, phi)
         for slow in range(1, p):

@@ -1,4 +1,4 @@
-"""Uplinks carry what crosses their level and all that passes them on its way farther out: by hand, and beside the replay."""
+"""Uplinks carry the traffic of their level and of all outer levels: by hand, and in the simulation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RATIO = 4.0
 
 
 def oversubscribed_racks(degree: int, stride: int) -> tuple[GroupShape, Links]:
-    """Two zones of two racks of one host with two accelerators; racks are oversubscribed, what lies outside is not."""
+    """Two zones of two racks of one host with two accelerators. Racks are oversubscribed, outer levels are not."""
     topology = instances.plain_topology(4, accelerators_per_host=2, hosts_per_rack=1, racks_per_zone=2)
     for building in topology["regions"][0]["buildings"]:
         names = ("rack", "zone", "building")
@@ -31,7 +31,10 @@ def oversubscribed_racks(degree: int, stride: int) -> tuple[GroupShape, Links]:
 
 
 def test_a_group_that_leaves_its_zone_leaves_its_rack_first() -> None:
-    """Neighbours a zone apart have no rank in common with a rack uplink's level, and still only a share of it."""
+    """A group that leaves its zone uses its rack's uplink first.
+
+    Members a zone apart share no rack, but each still has only a share of the uplink.
+    """
     shape, links = oversubscribed_racks(2, 4)
     assert shape.fanout[BUILDING] == 2 and shape.fanout[ZONE] == 1
     for bandwidth in (group_bandwidth, ring_bandwidth, stream_bandwidth):
@@ -41,9 +44,11 @@ def test_a_group_that_leaves_its_zone_leaves_its_rack_first() -> None:
 
 
 def test_chunks_of_two_levels_share_the_uplink_that_both_pass() -> None:
-    """One rank per rack, both groups in every rack: halves of S cross zones and racks, each rank has b/4 of its rack's uplink.
+    """Chunks of two levels share the uplink that both use.
 
-    Phases take S/2 over b/4, and S/2 over 2·b/4 as two ranks of a zone send; the rack's uplink is busy for both.
+    One rank per rack is in each group, and both groups use every rack. Half of S crosses zones and half racks. Each
+    rank has b/4 of its rack's uplink. Phases take S/2 over b/4, and S/2 over 2·b/4 because two ranks of a zone send.
+    The rack's uplink is busy during both.
     """
     shape, links = oversubscribed_racks(4, 2)
     law = laws(shape, links, ALL_LEVELS)

@@ -1,4 +1,4 @@
-"""Which pipeline ranks wait for groups across buildings, and how long."""
+"""Pipeline ranks with groups across buildings, and the seconds that they wait."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.waiting_groups import RankGroups, near_shape, told_apart, waiting_groups
 
 LEVELS = build_levels(flat(2, 60), fill(("b0", 36), ("b1", 60)))
-"""The second of four stages of 24 lies in both buildings: the border divides a group of 8 ranks, none of 4."""
+"""The second of four stages of 24 is in both buildings. The border divides a group of 8 ranks, and none of 4."""
 PIPELINE = 4, 24
 
 
@@ -47,14 +47,18 @@ def test_only_the_stage_on_the_border_waits_for_the_trunk() -> None:
 
 def test_all_ranks_wait_alike_where_groups_stay_inside_or_no_building_holds_four_extents() -> None:
     assert found((4, 1)) is None
-    assert found((2, 12)) is None  # 4 · 24 positions are more than 60
+    assert found((2, 12)) is None  # 4 · 24 global ranks are more than 60
     assert found((8, 1), pipeline=(1, 96)) is None
     assert told_apart(15, 60, 4)
     assert not told_apart(16, 60, 4)
 
 
 def test_a_rank_waits_no_less_than_for_groups_in_a_building() -> None:
-    """Trunks may be nearer than hosts: groups on them would be done first, others of the rank would not."""
+    """A rank waits at least for its groups inside a building.
+
+    A link between buildings may have less latency than hosts. Groups across it would end first, but other groups of the
+    rank would not.
+    """
     slow = LEVELS.latency.copy()
     slow[:CAMPUS], slow[CAMPUS:] = 1e-3, 0.0
     ranks = found((8, 1), levels=replace(LEVELS, latency=slow))
