@@ -1,4 +1,7 @@
-"""Many values of one parameter in few test cases: a sample in ``make test`` or ``make heavy``, all others in ``make proofs``."""
+"""Many values of one parameter in few test cases.
+
+``make test`` or ``make heavy`` runs a sample, and ``make proofs`` all others.
+"""
 
 from __future__ import annotations
 

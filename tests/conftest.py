@@ -33,18 +33,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection() -> None:
-    """Modules and tests stay to the end: no search for garbage visits them."""
+    """Turn garbage collection off during collection.
+
+    Modules and tests live to the end, so a search for garbage among them would be wasted.
+    """
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
-    gc.set_threshold(10_000)  # of 700: a search makes as many small objects in a hundredth of a second
+    gc.set_threshold(10_000)  # instead of 700: a search makes as many small objects in a hundredth of a second
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to other runs what is not of the share that ``--share`` asks for."""
+    """Deselect tests outside the share that ``--share`` asks for."""
     if config.getoption("--share") is None:
         return
     share, shares = config.getoption("--share")
@@ -65,5 +68,8 @@ def _share(text: str) -> tuple[int, int]:
 
 
 def _dealt(item: pytest.Item) -> str:
-    """What is dealt in one piece: a case with values, or all cases without values of a module, which may share what they make."""
+    """Key of tests that stay in one share.
+
+    It is one case with values, or all cases of a module without values, which may share fixtures.
+    """
     return item.nodeid if hasattr(item, "callspec") else item.nodeid.partition("::")[0]

@@ -1,4 +1,4 @@
-"""Decisions built by hand, which Megatron-LM or torchtitan runs: for round trips through their files."""
+"""Decisions built by hand that Megatron-LM or torchtitan runs, for round trips through their files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ DEEPSEEK = {"workload": "deepseek-v3", "topology": "two_buildings_unequal"}
 
 
 class Case(NamedTuple):
-    """A job's catalogue names, a decision in short, and overrides of the job.
+    """A job's catalogue names, a short form of a decision, and overrides of the job.
 
-    ``degrees``: "tp2 pp4 dp8 x2" is tp 2, pp 4, dp_shard 8, dp_replicate 2; "lanes2" expert_lanes 2, "inner2"
-    cp_inner 2. ``pipeline``: "Interleaved1F1B v2 b4" is two chunks
-    and micro-batches of four sequences.
+    ``degrees``: "tp2 pp4 dp8 x2" is tp 2, pp 4, dp_shard 8, dp_replicate 2. "lanes2" is expert_lanes 2, and "inner2" is
+    cp_inner 2. ``pipeline``: "Interleaved1F1B v2 b4" is two chunks and micro-batches of four sequences.
     """
 
     job: dict[str, str]
@@ -31,7 +30,7 @@ class Case(NamedTuple):
     layers: tuple[tuple[int, ...], ...] | None = None
     exchange: str = "ring"
     on_host: tuple[float, float] = (0.0, 0.0)
-    """Shares of the layers' activations and of the optimizer states."""
+    """Shares of the layers' activations and of the optimizer states on the host."""
 
     def __str__(self) -> str:
         words = (
@@ -48,7 +47,7 @@ class Case(NamedTuple):
 
 
 def job_of(case: Case) -> dict[str, Any]:
-    """The job's catalogue names and figures, for this schedule; what the case overrides comes on top."""
+    """The job with catalogue names and figures for this schedule; the case's overrides come last."""
     schedule = case.pipeline.split()[0]
     figures = {"sequence_length": 4096, "global_batch_sequences": 128, "schedules": [schedule]}
     figures |= {"context_exchange": [case.exchange], "recompute": [case.recompute], "shard": [case.shard]}

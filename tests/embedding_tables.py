@@ -16,7 +16,7 @@ KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching")
 
 
 def fleet_of(num_ranks: int, per_host: int, hbm_bytes: float = 2e9, host_bytes: float = 8e9) -> Fleet:
-    """Equal ranks in equal hosts."""
+    """A topology of equal ranks in equal hosts."""
     capacity = np.tile(np.floor([hbm_bytes, host_bytes, 0.0]), (num_ranks, 1))
     hosts = tuple(rank // per_host for rank in range(num_ranks))
     units = tuple(np.arange(first, first + per_host) for first in range(0, num_ranks, per_host)) if per_host > 1 else ()
@@ -49,7 +49,7 @@ def random_tables(count: int, seed: int) -> tuple[EmbeddingTable, ...]:
 
 
 def every_place(problem: ShardingProblem, option: Option) -> list[np.ndarray]:
-    """All sets of ranks that an option may load."""
+    """All sets of ranks that an option may use."""
     ranks = problem.fleet.num_ranks
     if option.spread == "all":
         return [np.arange(ranks)]
@@ -65,7 +65,7 @@ def every_place(problem: ShardingProblem, option: Option) -> list[np.ndarray]:
 
 
 def best_by_trying(problem: ShardingProblem) -> float:
-    """Seconds of the best plan, by trying all."""
+    """Seconds of the best plan, by trying all plans."""
     found = float("inf")
 
     def grow(option: tuple[int, ...], ranks: tuple[np.ndarray, ...]) -> None:

@@ -1,8 +1,10 @@
-"""Small problems: random ones that are equal for equal seeds, and plain ones to change at will.
+"""Small problems: random ones that are equal for equal seeds, and plain ones to modify.
 
-Random ones have up to three unequal buildings, toy models, and a job that pins some of its choices, so that trying every
-plan takes about a second. Figures are drawn over wide ranges on purpose (a trunk may be wider than a rack, an outer level
-faster than an inner one, memory too small): a solver that is only right on sensible machines is not proved.
+Random ones have up to three unequal buildings, toy models, and a job that fixes some of its choices. Trying every plan
+then takes about a second.
+
+Figures span wide ranges on purpose. A link between buildings may be wider than a rack, an outer level faster than an
+inner one, and memory too small. A solver that is right only on sensible machines would pass otherwise.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def random_job(seed: int) -> Job:
         "sequence_length": rng.choice([2048, 2048, 4096]),
         "global_batch_sequences": batch,
         "context_exchange": ["ring"],  # test_context_exchange.py opens it: brute force tries each on every candidate
-        "memory_headroom_fraction": 0.0,  # the memory that is drawn is all there for the plan
+        "memory_headroom_fraction": 0.0,  # plans may use all of the drawn memory
     }
     return Job.model_validate(data | _pins(rng, topology, "num_experts" in workload))
 
@@ -47,7 +49,10 @@ def mixed_instance(seed: int) -> Problem:
 
 
 def mixed_job(seed: int) -> Job:
-    """Few candidates, many balances: mostly pinned degrees; types that differ in speed, memory or both; spare hosts."""
+    """A job with few candidates and many balances: most degrees are fixed.
+
+    Types differ in speed, memory or both, and some hosts are spare.
+    """
     rng = random.Random(f"mixed {seed}")
     num_buildings = rng.choice([2, 2, 2, 3])
     memory_mib = rng.choice([40.0, 60.0, 80.0, 150.0, 1000.0, 1000.0, 1000.0])
@@ -72,7 +77,7 @@ def mixed_job(seed: int) -> Job:
     ]
     trunks = _trunks(rng, num_buildings)
     for trunk in trunks:
-        if rng.random() < 0.7:  # otherwise one building alone is mostly best
+        if rng.random() < 0.7:  # otherwise one building alone is usually best
             trunk |= {"bandwidth_gbyte_per_s": 50.0, "one_way_latency_us": 20.0, "oversubscription_ratio": 1.0}
     topology = {"name": "mixed", "regions": _regions(rng, buildings), "trunks": trunks}
     workload = _workload(rng)
@@ -95,7 +100,10 @@ def mixed_job(seed: int) -> Job:
 
 
 def computing_job(seed: int) -> Job:
-    """Types of different names that compute alike and slowly: few micro-batches of layers that do not divide over the ranks."""
+    """A job whose types have different names but equal, slow computation.
+
+    It has few micro-batches, and its layers do not divide over the ranks.
+    """
     data, rng = mixed_job(seed).model_dump(mode="json", exclude_none=True), random.Random(f"computing {seed}")
     for region in data["topology"]["regions"]:
         for building in region["buildings"]:
@@ -108,7 +116,7 @@ def computing_job(seed: int) -> Job:
 
 
 def _mixed_pins(rng: random.Random, has_experts: bool) -> dict[str, Any]:
-    """Pipelines, replicas or both; one value of everything else."""
+    """Fixed choices: pipelines, replicas or both, and one value of everything else."""
     pipeline = rng.choice([["1F1B"], ["1F1B"], ["GPipe"], ["Interleaved1F1B"]])
     shard = rng.choice([["none"], ["optimizer"], ["none", "optimizer"], ["parameters"]])
     open_to = [1, 2] if "none" in shard else [2, [2, 4]]
@@ -159,7 +167,10 @@ def link(gbyte_per_s: float, latency_us: float, oversubscription: float = 1.0) -
 
 
 def _links(rng: random.Random) -> dict[str, Any]:
-    """Usually slower from level to level; in one instance of four anything goes."""
+    """Links of a building.
+
+    They usually get slower from level to level; in one instance of four any order is possible.
+    """
     rates = [rng.choice([10.0, 50.0, 100.0]), *rng.choices([2.0, 5.0, 10.0, 20.0], k=3)]
     latencies = rng.choices([0.5, 1.0, 3.0, 10.0], k=4)
     if rng.random() < 0.75:
@@ -261,7 +272,7 @@ def _workload(rng: random.Random) -> dict[str, Any]:
 
 
 def _pins(rng: random.Random, topology: dict[str, Any], has_experts: bool) -> dict[str, Any]:
-    """Enough restrictions that few hundred candidates are left, of every kind."""
+    """Fixed choices that leave a few hundred candidates of every kind."""
     pins: dict[str, Any] = {
         "micro_batch_sequences": rng.choice([[1], [1], [1, 2], [2]]),
         "recompute": rng.choice([["none"], ["full"], ["none", "full"], ["selective"]]),
@@ -313,12 +324,12 @@ def plain_building(name: str, num_hosts: int, **changes: Any) -> dict[str, Any]:
 
 
 def plain_trunk(here: str, there: str, gbyte_per_s: float = 20.0, latency_us: float = 20.0) -> dict[str, Any]:
-    """A trunk that is narrower than the buildings that it joins."""
+    """A link between buildings that is narrower than the buildings."""
     return {"between": [here, there], "bandwidth_gbyte_per_s": gbyte_per_s, "one_way_latency_us": latency_us}
 
 
 def plain_topology(*num_hosts: int, apart: bool = False, **changes: Any) -> dict[str, Any]:
-    """Buildings b0, b1, … in a chain of trunks; ``apart``: each in a region of its own."""
+    """Buildings b0, b1, … with links in a chain. ``apart`` puts each in a region of its own."""
     buildings = [plain_building(f"b{index}", hosts, **changes) for index, hosts in enumerate(num_hosts)]
     groups = [[building] for building in buildings] if apart else [buildings]
     regions = [{"name": f"region-{index}", "buildings": group} for index, group in enumerate(groups)]
@@ -327,7 +338,7 @@ def plain_topology(*num_hosts: int, apart: bool = False, **changes: Any) -> dict
 
 
 def plain_job(*num_hosts: int, topology: dict[str, Any] | None = None, **changes: Any) -> Job:
-    """A dense model of 8 layers on plain buildings; everything is left open but what ``changes`` say."""
+    """A dense model of 8 layers on plain buildings. ``changes`` fix choices; all others are open."""
     workload = {
         "family": "dense_transformer",
         "name": "toy",
@@ -369,7 +380,10 @@ def moe(**changes: Any) -> dict[str, Any]:
 
 
 def unexpected_notes(plan: Plan) -> list[str]:
-    """Notes of a plan but those on what a quick search does not try, what its bound is about and how far the estimate is off."""
+    """Notes of a plan except the usual ones.
+
+    Usual ones are about the quick search, the scope of the bound and the error of the estimate.
+    """
     usual = ["not tried, as the space is quick", "the bound is one on layouts", "the estimate of"]
     if plan.report.objective is not None:
         usual.append(

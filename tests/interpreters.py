@@ -10,7 +10,7 @@ import pytest
 
 
 def python_with(package: str, variable: str = "SCALEACROSS_TORCHTITAN_PYTHON") -> str:
-    """The Python that ``variable`` names, this one if it has ``package``, or skip with the reason."""
+    """The Python that ``variable`` names, or this one if it has ``package``; otherwise skip with the reason."""
     named = os.environ.get(variable)
     if named:
         return named

@@ -1,4 +1,4 @@
-"""One collective of groups of a shape on some links, under the best of all networks."""
+"""One collective of groups of a shape on given links, with the best network."""
 
 from __future__ import annotations
 

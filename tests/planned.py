@@ -1,4 +1,4 @@
-"""Plans that several tests ask for, searched once a process."""
+"""Plans that several tests use, searched once per process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small problems whose topology states powers, prices and egress."""
+"""Small problems whose topology states power, costs and egress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MONEY: ObjectiveName = "tokens_per_s_per_currency_unit"
 
 
 def priced(data: dict[str, Any], seed: int, objective: str) -> Job:
-    """A job whose topology has prices and powers that differ from building to building."""
+    """A job whose topology has costs and power that differ from building to building."""
     rng, sites = random.Random(f"prices {seed}"), random.Random(f"sites {seed}")
     topology = data["topology"] | {"currency": "USD"}
     for region in topology["regions"]:
@@ -37,7 +37,7 @@ def priced(data: dict[str, Any], seed: int, objective: str) -> Job:
 
 
 def spent(problem: Problem, name: ObjectiveName, decision: Decision, cost: PlanCost) -> float:
-    """Counted rank by rank."""
+    """What a plan spends per step, counted rank by rank."""
     if name == "step_time":
         return cost.cost.step_s
     spending = spending_of(problem.topology, name)
@@ -46,7 +46,7 @@ def spent(problem: Problem, name: ObjectiveName, decision: Decision, cost: PlanC
 
 
 def two(objective: str, **changes: Any) -> Job:
-    """Two equal buildings; ``b1`` dearer and less efficient."""
+    """Two equal buildings; ``b1`` costs more and is less efficient."""
     topology = plain_topology(2, 2) | {"currency": "EUR"}
     for building, price, pue in zip(topology["regions"][0]["buildings"], (1.0, 3.0), (1.0, 1.5), strict=True):
         building["accelerator"] = building["accelerator"] | {"load_power_watt": 1000.0, "idle_power_watt": 250.0}

@@ -1,9 +1,10 @@
-"""Published ``config.json`` files, and small ones that reach the corners of the readers, with counts of transformers' classes.
+"""Published ``config.json`` files, and small ones for special cases of the readers, with counts of transformers'
+classes.
 
-``published_configs.json`` holds the keys of the files as published (those that name tokens and data types left out) under
-``config``, and under ``parameters`` what ``sum(p.numel() for p in AutoModelForCausalLM.from_config(...).parameters())`` gave on
-the meta device with transformers 5.23.0 and torch 2.13.0 (Kimi K2 as deepseek_v3, whose class it is; Gemma 3, Qwen3-VL as
-their text models).
+``published_configs.json`` holds the keys of the published files under ``config``, without those that name tokens and
+data types. ``parameters`` holds the result of ``sum(p.numel() for p in
+AutoModelForCausalLM.from_config(...).parameters())`` on the meta device. The versions were transformers 5.23.0 and
+torch 2.13.0. Kimi K2 uses the class of deepseek_v3; Gemma 3 and Qwen3-VL are their text models.
 """
 
 from __future__ import annotations

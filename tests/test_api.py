@@ -1,4 +1,4 @@
-"""The public door on real jobs: plan, evaluate, emit, verify, and how a plan answers to its trunk."""
+"""The public API on real jobs: plan, evaluate, emit, verify, and how a plan depends on its inter-building link."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FAR_TRUNK = ("topology.trunks.0.one_way_latency_ms=20",)
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    """Llama 3.1 405B on 10,000 + 6,384 H100, trunk of 1:1 and 20 µs."""
+    """Llama 3.1 405B on 10,000 + 6,384 H100, with an inter-building link of 1:1 and 20 µs."""
     return sa.plan(TWO_BUILDINGS, alternatives=False)
 
 
 @pytest.fixture(scope="module")
 def compared() -> Plan:
-    """The same beside what lost."""
+    """The same plan with its alternatives."""
     return sa.plan(TWO_BUILDINGS, time_limit_s=900, clock=time.process_time)
 
 
@@ -59,7 +59,7 @@ def far() -> Plan:
 def test_405b_on_two_unequal_buildings_is_verified_and_proved(plan: Plan) -> None:
     sa.verify(plan)
     least_s = min((one.price_s for one in plan.report.finalists), default=plan.estimated.step_s)
-    assert plan.report.bound_s >= least_s * (1 - 1e-4)  # no estimate is lower; of those that tie, the simulation chose
+    assert plan.report.bound_s >= least_s * (1 - 1e-4)  # no estimate is lower; among ties the simulation chose
     assert plan.report.gap <= TIE - 1 and plan.report.status in ("optimal", "gap_tolerance")
     assert plan.report.bound_s <= plan.estimated.step_s * (1 + 1e-12)
     names = {bound.name for bound in plan.report.bounds}
@@ -77,7 +77,10 @@ def test_unequal_buildings_are_used_in_full(plan: Plan) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["narrow", "far"])
 def test_the_trunk_decides_and_the_report_says_why(plan: Plan, change: str, request: pytest.FixtureRequest) -> None:
-    """1:1 → 1:64 and 20 µs → 20 ms: another decision, and the old one costs more than the new one on the new trunk."""
+    """A worse link leads to another decision, and the report explains it.
+
+    Links change from 1:1 to 1:64 and from 20 µs to 20 ms. The old decision is slower than the new one there.
+    """
     moved: Plan = request.getfixturevalue(change)
     sa.verify(moved)
     assert 0.98 * 16_384 <= moved.degrees.world_size <= 16_384  # 126 layers on 63 stages leave 256 idle
@@ -90,7 +93,7 @@ def test_the_trunk_decides_and_the_report_says_why(plan: Plan, change: str, requ
 
 
 def over(**trunk: float) -> Job:
-    """24 accelerators of two small buildings over one trunk."""
+    """A job of 24 accelerators in two small buildings with one link."""
     topology = plain_topology(4, 2) | {"trunks": [plain_trunk("b0", "b1", **trunk)]}
     sizes = {"num_accelerators": 24, "global_batch_sequences": 24, "sequence_length": 6144}
     degrees = {"tp": 2, "cp": 1, "pp": [2, 3]}
@@ -111,7 +114,7 @@ def test_a_small_trunk_decides_as_well() -> None:
 
 @pytest.mark.slow
 def test_the_other_axes_across_the_trunk_are_priced(compared: Plan, narrow: Plan) -> None:
-    """The report prices each axis that could cross the trunk in place of the plan's, on a wide trunk and on a narrow one."""
+    """The report has a step time for each other axis across the buildings, on a wide and a narrow link."""
     components = {"dp_shard": "exposed gradient and parameter traffic", "pp": "exposed pipeline messages"}
     for here in (compared, narrow):
         turned = {a.label.split()[0]: a for a in here.report.alternatives if a.label.endswith("across the buildings")}
@@ -136,16 +139,23 @@ def outermost(plan: Plan) -> str:
 
 @pytest.mark.slow
 def test_a_far_trunk_is_answered_by_fewer_crossings(plan: Plan, far: Plan) -> None:
-    """A message crossed the near trunk for every chunk; over 20 ms fewer chunks wait less than their larger bubble costs."""
+    """A long link leads to fewer crossings.
+
+    On the short link a message crosses for every chunk. Over 20 ms fewer chunks save more waiting than their larger
+    bubble costs.
+    """
     assert plan.placement.spans["pp"] == "campus"
     assert far.decision.pipeline.num_chunks < plan.decision.pipeline.num_chunks
     old = sa.evaluate((far.job, with_network(problem_of(far.job), plan.decision).decision))
-    windows = sa.evaluate((far.job, plan.decision))  # what is in flight was meant for the near trunk
+    windows = sa.evaluate((far.job, plan.decision))  # its windows were chosen for the short link
     assert windows.cost.step_s > old.cost.step_s
-    before, after = old.estimated, far.estimated  # a simulated rank that idles does not tell the bubble from messages
+    before, after = (
+        old.estimated,
+        far.estimated,
+    )  # estimates, because an idle simulated rank does not distinguish bubble from messages
     assert before.component("pp") - after.component("pp") > before.step_s - after.step_s > 0
     assert before.component("pp") > 2 * plan.estimated.component("pp")
-    simulated = old.cost  # other replicas wait for these messages in their all-reduce, which is not what takes long
+    simulated = old.cost  # other replicas wait in their all-reduce for these messages, which cause the delay
     assert simulated.component("pp") > simulated.component("dp")
     across = [a for a in far.report.alternatives if a.label.endswith("across the buildings")]
     assert across
@@ -197,7 +207,10 @@ def test_progress_is_told() -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", [2, 48])
 def test_no_limit_is_too_short_for_a_plan_where_something_fits(seed: int) -> None:
-    """The constructed plan is legal, fits, and has a bound that holds; so has that of somebody who stops before there is any."""
+    """Any time limit gives a plan if something fits.
+
+    The constructed plan is legal, fits, and has a valid bound. This also holds if the user stops before the first plan.
+    """
     job = random_job(seed)
     best = sa.plan(job, alternatives=False).estimated.step_s
     for limit in ({"time_limit_s": 0.0}, {"stopped": lambda: True}, {"work_limit": 1, "stopped": lambda: True}):
@@ -208,7 +221,7 @@ def test_no_limit_is_too_short_for_a_plan_where_something_fits(seed: int) -> Non
 
 
 def test_one_candidate_of_thousands_that_fits_is_found_without_time() -> None:
-    """Memory is cut until the leanest choices alone fit: no limit misses them."""
+    """With the least memory that any candidate needs, a time limit of zero still finds a plan."""
     job = random_job(48)
     tight = ["memory_headroom_fraction=0", "recompute=[none, full]", "schedules=[GPipe, 1F1B]"]
     sa.verify(sa.plan(job, overrides=tight, time_limit_s=0.0))
@@ -217,7 +230,7 @@ def test_one_candidate_of_thousands_that_fits_is_found_without_time() -> None:
 @pytest.mark.heavy
 def test_a_time_limit_after_the_first_plan_keeps_it_and_its_gap() -> None:
     class Clock:
-        """Time stands still until the first incumbent is reported, then the limit has passed."""
+        """A clock that stands still until the first incumbent is reported. The limit has passed after that."""
 
         now = 0.0
 
@@ -252,9 +265,10 @@ def test_a_precision_that_an_accelerator_lacks() -> None:
     ids=["8,192 GPUs", "16,384 GPUs", "131,072 tokens"],
 )
 def test_llama3_table_4(row: int, published_tflop_per_s: float, within: float) -> None:
-    """The Llama 3 Herd of Models, arXiv 2407.21783, Table 4: BF16 TFLOP/s per GPU (row 3: ``golden/llama3_table4.yaml``).
+    """TFLOP/s per GPU agree with The Llama 3 Herd of Models, arXiv 2407.21783, Table 4 (BF16).
 
-    Model FLOP with the causal half of attention counted once: the convention under which the third row agrees.
+    Row 3 is in ``golden/llama3_table4.yaml``. Model FLOP count the causal half of attention once, because the third row
+    agrees only under this convention.
     """
     found = sa.evaluate(f"configs/plans/llama3_table4_row{row}.yaml")
     assert found.report.status == "evaluated"
@@ -283,7 +297,10 @@ def test_a_plan_whose_sizes_change_gets_a_network_for_them(small: Plan) -> None:
 
 @each("seed", (4,), (10, 25, 50, 54), heavy=(38,))
 def test_a_decision_without_placement_gets_the_best_one(seed: int) -> None:
-    """38: its network cannot run where the decision is fastest on the best network of all."""
+    """A decision without placement gets the best placement.
+
+    In seed 38 its network cannot run in the placement that is fastest with the best of all networks.
+    """
     best = sa.plan(random_job(seed), gap_tolerance=0.0, alternatives=False)
     bare = best.decision.model_copy(update={"placement": None})
     found = sa.evaluate((best.job, bare))
@@ -360,7 +377,10 @@ def test_the_public_names() -> None:
 
 
 def test_a_replay_loads_no_solver_and_no_cost_model() -> None:
-    """In a fresh interpreter: what a verb does not need costs its users no time."""
+    """Simulating a plan imports no solver and no cost model.
+
+    A fresh interpreter shows it. Unused modules must not slow a command down.
+    """
     absent = ("ortools", "pandas", "scaleacross.solvers", "scaleacross.cost_models")
     code = f"import sys\nfrom scaleacross import api\nprint(api.simulate.__name__, [m for m in {absent} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -369,7 +389,10 @@ def test_a_replay_loads_no_solver_and_no_cost_model() -> None:
 
 @pytest.mark.heavy
 def test_the_compiler_is_loaded_when_something_is_simulated() -> None:
-    """Importing it takes most of a second, which planning does not pay."""
+    """The compiler is imported only for simulation.
+
+    Its import takes most of a second, and planning does not need it.
+    """
     code = (
         "import sys\nfrom scaleacross.api import plan, simulate\nbefore = 'numba' in sys.modules\n"
         "from scaleacross.simulation import clock, tasks\nimport numpy as np\n"

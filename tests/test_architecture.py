@@ -1,4 +1,4 @@
-"""The shape of the repository, held as data: who imports whom, how large things grow, and what never appears."""
+"""The shape of the repository, held as data: imports, sizes, and forbidden constructs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 80
 
 
 class Room(NamedTuple):
-    """What a first-level module or package of ``scaleacross`` may import besides itself and the standard library."""
+    """The packages that a first-level module or package of ``scaleacross`` may import besides itself and the standard
+    library."""
 
     rooms: frozenset[str]
     third_party: frozenset[str] = frozenset()
@@ -63,7 +64,7 @@ ROOMS = {
         " diagnosis step targets row_codec samples",
         "numpy pyarrow distributed ray",
     ),
-    "report": _room(f"{MODELS} validation calibration api", "rich vl_convert"),  # of api its results, for types alone
+    "report": _room(f"{MODELS} validation calibration api", "rich vl_convert"),  # of api only its results, for types
     "runtime": _room(f"{NOUNS} schedules row_codec samples", "torch triton numpy pydantic"),
     "bundle": _room(f"{NOUNS} api emitters"),
     "testbed": _room(f"{NOUNS} schedules catalogue emitters api runtime", "torch"),
@@ -85,13 +86,16 @@ READ_ONLY_ANNOTATIONS = frozenset({"Final", "Mapping", "Sequence", "Collection",
 
 @cache
 def _nodes(source: str) -> list[ast.AST]:
-    """The module, then all that is in it."""
+    """The module node, then all nodes in it."""
     return list(ast.walk(ast.parse(source)))
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget() -> Iterator[None]:
-    """Millions of nodes, which garbage collection would visit again and again, here and in all tests that follow."""
+    """Exclude objects from garbage collection.
+
+    Otherwise it would visit millions of nodes again, here and in all later tests.
+    """
     gc.disable()
     yield
     _nodes.cache_clear()
@@ -295,7 +299,7 @@ def test_no_machine_path_in_the_repository() -> None:
     assert not {name: lines for name, lines in found.items() if lines}
 
 
-# --- the checkers see what they are for -----------------------------------------------------------------------------
+# --- the checkers find violations ------------------------------------------------------------------------------------------
 
 
 def test_forbidden_import_is_seen() -> None:

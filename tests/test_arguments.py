@@ -1,4 +1,4 @@
-"""What callers pass to the Python functions: a wrong type is the package's own error, which says what to pass."""
+"""A wrong type of an argument raises the package's own error, which says what to pass."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SEARCHES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 def test_no_search_begins_with_a_limit_that_is_none(search: Callable[..., Any]) -> None:
-    """NaN never comes to an end."""
+    """A limit of NaN is refused, because such a search would never end."""
     with pytest.raises(sa.InputError, match="time_limit_s: 0 or more is expected, not nan"):
         search(time_limit_s=float("nan"))
 
@@ -69,7 +69,10 @@ def test_a_wrong_type_says_what_to_pass(call: Callable[[], Any], said: str) -> N
 
 
 def test_counts_of_tokens_take_the_words_of_the_options() -> None:
-    """``--tokens 1M`` was a count, ``--set global_batch_tokens=1M`` an error."""
+    """Counts of tokens accept the same words in all options.
+
+    ``--tokens 1M`` was a count, but ``--set global_batch_tokens=1M`` was an error.
+    """
     stated = JOB.model_dump(mode="json", exclude={"global_batch_sequences"}) | {"global_batch_tokens": 65536}
     changed = load_job(stated, ["sequence_length=8K", "global_batch_tokens=1M"])
     assert (changed.sequence_length, changed.global_batch_sequences) == (8192, 128)

@@ -1,4 +1,4 @@
-"""Benchmarks that reach into the package still find what they switch off."""
+"""Benchmarks that switch off internals of the package still find them."""
 
 from __future__ import annotations
 

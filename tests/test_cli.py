@@ -1,4 +1,4 @@
-"""The command line as a user meets it: exit codes, streams, files, and what stays unimported."""
+"""The command line as a user sees it: exit codes, streams, files, and lazy imports."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def plan(job: str) -> Plan:
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> Iterator[Plan]:
-    """``plan`` answered at once, for what is tested around it."""
+    """``plan`` with an immediate answer, for tests of the code around it."""
     monkeypatch.setattr(api, "plan", lambda *_, **__: plan)
     monkeypatch.setattr(html, "can_draw", lambda: False)
     yield plan
@@ -176,7 +176,10 @@ def test_bad_input_is_code_2_with_a_message(arguments: tuple[str, ...]) -> None:
 
 @pytest.mark.heavy
 def test_the_second_interrupt_aborts() -> None:
-    """The first one asks for the best plan so far; here nothing listens to it."""
+    """The second interrupt aborts.
+
+    The first one asks for the best plan so far. In this test nothing handles that request.
+    """
     code = (
         "import time\nfrom scaleacross import api, cli\n"
         "def plan(*_, **__):\n    print('searching', flush=True)\n    time.sleep(600)\n"

@@ -26,7 +26,7 @@ def test_what_is_no_size(text: str) -> None:
 
 
 def test_unequal_buildings_leave_a_rest_out() -> None:
-    """16,384 accelerators hold 163 groups of 100; the 84 left over take no part."""
+    """16,384 accelerators hold 163 groups of 100, and 84 take no part."""
     study = api.collective("all_gather", 1e9, "two_buildings_unequal", num_ranks=100)
     assert (study.num_ranks, study.num_groups) == (100, 163)
     whole = api.collective("all_gather", 1e9, "two_buildings_unequal")
@@ -48,7 +48,10 @@ def test_json_and_table_state_the_same() -> None:
 @pytest.mark.parametrize("size", ["1MiB", "64MiB", "1GiB"])
 @pytest.mark.parametrize("num_ranks", [8, 16])
 def test_no_option_is_below_the_bound(size: str, num_ranks: int) -> None:
-    """Measured curves of a domain whose switches add up, too: 64 MiB over 8 ranks take 327 us, not 351 or more."""
+    """No option is below the bound, also with measured curves of a domain whose switches reduce.
+
+    64 MiB over 8 ranks take 327 µs, not 351 µs or more.
+    """
     for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
         study = api.collective(op, parse_bytes(size), "one_building", num_ranks=num_ranks)
         assert study.options and all(one.time_s >= study.bound_s > 0 for one in study.options)

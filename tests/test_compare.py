@@ -1,4 +1,4 @@
-"""Our plan beside the baselines: never slower, ties and missing plans named, the same figures in every form."""
+"""Our plan and the baselines: never slower, ties and missing plans named, equal figures in every format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def job() -> Job:
 
 @pytest.fixture(scope="module")
 def told() -> list[Progress]:
-    """What ``found`` said on its way."""
+    """Log messages of ``found``."""
     return []
 
 
@@ -74,7 +74,7 @@ def test_ours_is_never_slower_on_random_problems(seed: int) -> None:
 
 
 def test_a_rival_that_the_search_cannot_beat_is_our_plan(found: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without time to search, the best baseline is what is left."""
+    """Without time to search, the plan is the best baseline's."""
     best = found.plan
     bare = best.placement.model_copy(update={"spans": {}})
     decision = best.decision.model_copy(update={"placement": bare})
@@ -128,7 +128,10 @@ def test_a_rule_cut_short_names_the_limits_that_there_are(found: Comparison) -> 
 
 @pytest.mark.heavy
 def test_the_stated_clock_measures_our_search_and_every_rule() -> None:
-    """``--cpu-limit`` of plan was no option of compare."""
+    """The given clock measures our search and every baseline.
+
+    ``compare`` once lacked the option ``--cpu-limit`` of ``plan``.
+    """
     asked = count()
     cut = sa.compare(job(), time_limit_s=10.0, clock=lambda: float(next(asked)))
     assert not all(one.complete for one in cut.rivals) and cut.plan.report.status == "time_limit"
@@ -175,7 +178,7 @@ def test_a_lead_says_how_sure_it_is(found: Comparison) -> None:
     assert ours.interval.p10_s < ours.cost.step_s < ours.interval.p90_s
     priced = [rival for rival in found.rivals if rival.step_s is not None]
     sure = [rival.probability_ours_faster for rival in priced]
-    assert sure == sorted(sure)  # the further behind, the surer
+    assert sure == sorted(sure)  # the larger the lead, the more certain
     assert all(0.5 <= one < 1 for one in sure if one is not None)
     assert all(rival.interval is not None and rival.interval.p10_s < rival.step_s for rival in priced)
     assert [chance(one) for one in (0.5, 0.999, 0.001)] == ["50 %", "> 99 %", "< 1 %"]

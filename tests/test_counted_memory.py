@@ -1,4 +1,4 @@
-"""V3 counts memory layer by layer and action by action; the cost model's formula says the same."""
+"""V3 counts memory layer by layer and action by action, and the result equals the cost model's formula."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from scaleacross.workloads.problem import Problem, problem_of
 
 
 def drawn(rng: random.Random, schedule: ScheduleName) -> tuple[Problem, Decision] | None:
-    """A decision in one building: any shard level and recomputation, dense or with experts, layers that do not divide."""
+    """A random decision in one building with any shard level and recomputation.
+
+    The model is dense or has experts, and its layers may not divide.
+    """
     pp, v, experts = rng.choice([1, 2, 4]), rng.choice([1, 2, 3]), rng.random() < 0.5
     shard, policy, ep = rng.choice(SHARD_LEVELS), rng.choice(RECOMPUTES), rng.choice([1, 2]) if experts else 1
     m = rng.choice([3, 5, 8])

@@ -1,4 +1,4 @@
-"""scaleacross diagnose, as a user types it."""
+"""``scaleacross diagnose`` on the command line."""
 
 from __future__ import annotations
 

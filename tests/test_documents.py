@@ -1,4 +1,4 @@
-"""What the documents promise, held against the code."""
+"""Statements of the documents agree with the code."""
 
 from __future__ import annotations
 
@@ -38,13 +38,16 @@ def test_commands_of_the_documents_exist() -> None:
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
 def test_options_in_the_documentation_exist(page: Path) -> None:
-    """Commands of pages that need a reader's own files too; those of the others run in ``make docs``."""
+    """Options in the documentation exist.
+
+    This includes pages whose commands need a reader's own files. ``make docs`` runs the other commands.
+    """
     commands = get_command(app).commands  # type: ignore[attr-defined]
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     for block in re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL):
         for name, arguments in re.findall(r"^(?:\w+=\S+ )?scaleacross (\w+)(.*)", block, flags=re.MULTILINE):
             known = {option for parameter in commands[name].params for option in parameter.opts}
-            own = arguments.partition(" -- ")[0]  # what is behind it belongs to the program that is run
+            own = arguments.partition(" -- ")[0]  # words after it belong to the program that is run
             stated = set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", own.partition("#")[0].partition("|")[0]))
             assert stated <= known | {"--help"}, f"scaleacross {name} has no {stated - known}"
 
@@ -68,7 +71,10 @@ def test_targets_are_all_documented() -> None:
 
 @pytest.mark.heavy
 def test_functions_of_the_readme_stay_callable_once_everything_is_imported() -> None:
-    """In a fresh interpreter, because a submodule's first import may take over a public name of the package."""
+    """Functions of the README stay callable once everything is imported.
+
+    A fresh interpreter is needed, because a submodule's first import may replace a public name of the package.
+    """
     names = sorted(set(re.findall(r"\bsa\.(\w+)\(", "\n".join(blocks("python")))) | {"verify"})
     everything = (
         "for one in pkgutil.walk_packages(api.__path__, 'scaleacross.api.'):\n    importlib.import_module(one.name)\n"
@@ -89,7 +95,10 @@ def test_links_to_files_lead_somewhere(path: Path) -> None:
 
 
 def test_the_version_is_one() -> None:
-    """The package states it; the project file reads it there, and the citation and the classifiers agree."""
+    """The version is stated once, in the package.
+
+    The project file reads it there, and the citation and the classifiers agree.
+    """
     import scaleacross
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The runner-up of every decision against brute force, and the command around it."""
+"""The runner-up of every decision equals brute force, and the command prints it."""
 
 from __future__ import annotations
 
@@ -171,7 +171,10 @@ def test_explain_takes_one_limit_of_work_or_cpu_seconds(tmp_path: Path) -> None:
 
 
 def test_what_a_cut_search_found_is_a_limit_and_no_claim() -> None:
-    """Of the same runner-up: proved, it loses so much; cut short, so much at most, and the bound is said."""
+    """A search that stopped early states a limit of the loss, not the loss itself.
+
+    The same runner-up is shown as proved and as cut short, with its bound.
+    """
     found = {"decision": "tp", "chosen": "8", "runner_up": "4", "step_s": 7.0, "difference_s": 2.0, "reason": "longer"}
     figures = {"difference_fraction": 0.4, "alternative": None}
     proved = RunnerUp(**found, **figures, bound_s=7.0, status="proved", probability_plan_faster=0.9)

@@ -1,4 +1,4 @@
-"""Loops as machine code: what making them costs no search."""
+"""Compiling loops takes no time from a search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from scaleacross.machine_code import CLOCKS, compiled, when_compiling, without_c
 
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_clock_stands_still_while_a_loop_is_compiled(clock: Callable[[], float]) -> None:
-    """A function that nothing has compiled yet, nor kept: with a call of another one, which is compiled inside."""
+    """The clock stands still during compilation.
+
+    The function is new and not cached, and it calls another one that is compiled with it.
+    """
     compiled(abs_of)
     inner = njit(lambda number: number * 3 + 1)
     outer = njit(lambda number: inner(number) if number > 2 else inner(-number))

@@ -1,4 +1,4 @@
-"""Layers moved between chunks: what a plan gains where chunks as equal as possible are not the fastest."""
+"""Moving layers between chunks makes a plan faster if nearly equal chunks are not the fastest."""
 
 from __future__ import annotations
 
@@ -77,8 +77,11 @@ def test_layers_move_for_useful_tokens_too(moved: Plan) -> None:
 
 @pytest.mark.heavy
 def test_unlike_accelerators_hold_unlike_chunks() -> None:
-    """64 H100 and 32 B200, 2.3 times as fast: chunks as equal as possible leave the pipeline idle for longer
-    than light first chunks on the slow ranks do."""
+    """Heterogeneous accelerators get heterogeneous chunks.
+
+    There are 64 H100 and 32 B200, which are 2.3 times as fast. Nearly equal chunks leave the pipeline idle longer than
+    light first chunks on the slow ranks.
+    """
     degrees = {"tp": 2, "cp": 1, "pp": 6, "ep": 2, "dp_shard": 8}
     pinned = {"degrees": degrees, "schedules": ["Interleaved1F1B"], "num_chunks": [3], "micro_batch_sequences": [2]}
     standard = {"topology": quick_topology("h100:64,b200:32", "4x400G", 40), "global_batch_tokens": 2**20}

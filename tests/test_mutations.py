@@ -1,4 +1,4 @@
-"""Hand-made errors (``benchmarks/mutations.py``) can still be made; those that are seeded are seen."""
+"""Hand-made errors (``benchmarks/mutations.py``) can still be inserted, and the seeded ones are detected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def test_every_mutation_changes_one_place_and_still_compiles() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SEEDED)
 def test_seeded_faults_raise_a_flag(name: str) -> None:
-    """By counts, textbook figures or the simulation: code that does not share the line at fault."""
+    """Every seeded fault raises a flag.
+
+    Counts, textbook figures or the simulation detect it, with code that does not share the faulty line.
+    """
     mutation = next(one for one in MUTATIONS if one.name == name)
     verdict, by = try_out(mutation)
     assert verdict == "killed", by

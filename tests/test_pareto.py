@@ -91,7 +91,10 @@ def test_command_writes_table_csv_json_and_plans(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.heavy
 def test_a_front_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searches that were finished before an interruption are not run again, and the front is the same."""
+    """An interrupted front continues where it stopped.
+
+    Finished searches do not run again, and the front is the same.
+    """
     monkeypatch.setattr(html, "can_draw", lambda: False)
     path, out = tmp_path / "job.json", tmp_path / "front"
     path.write_text(two("step_time", **SMALL).model_dump_json(exclude_none=True))

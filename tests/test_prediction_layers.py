@@ -1,4 +1,4 @@
-"""prediction_layers: a layer that predicts a further token is counted, placed, written and read back as Megatron-LM has it."""
+"""A prediction layer, which predicts a further token, is counted, placed, written and read back as in Megatron-LM."""
 
 from __future__ import annotations
 
@@ -35,19 +35,23 @@ PIPELINE: dict[str, Any] = {
 
 
 def profiles(name: str) -> tuple[ModelProfile, ModelProfile]:
-    """Without a prediction layer, and with one."""
+    """The profile without and with a prediction layer."""
     decoder = load_workload(name).decoder()
     return decoder.profile(), decoder.profile(1)
 
 
 def job(**changes: Any) -> Job:
-    """Eight layers whose head is worth some, on eight accelerators with Megatron-LM."""
+    """A job of eight layers and a heavy head on eight accelerators with Megatron-LM."""
     wide = {**plain_job(2).workload, "vocabulary_size": 16_000}  # type: ignore[dict-item]
     return plain_job(2, **{**PIPELINE, "workload": wide, "prediction_layers": 1, **changes})
 
 
 def test_deepseek_v3_has_the_parameters_of_its_checkpoint() -> None:
-    """11.5 billion of its own (README_WEIGHTS.md); the file of 684.5 has embedding and head twice, and 41.6 million scales."""
+    """The prediction layer of DeepSeek-V3 has the parameters of its checkpoint.
+
+    README_WEIGHTS.md states 11.5 billion of its own. The file of 684.5 billion holds embedding and head twice, and 41.6
+    million scales.
+    """
     main, predicting = profiles("deepseek-v3")
     d, moe = 7168, main.blocks[-1][0].total_parameters
     own = moe + 2 * d * d + 3 * d  # projection; norms of both inputs and before the head
@@ -57,7 +61,10 @@ def test_deepseek_v3_has_the_parameters_of_its_checkpoint() -> None:
 
 
 def test_flop_are_those_that_megatron_counts() -> None:
-    """num_floating_point_operations of megatron/training/training.py: a layer, 2h² of the projection, hV of the logits."""
+    """FLOP equal Megatron-LM's num_floating_point_operations (megatron/training/training.py).
+
+    They are those of a layer, 2h² of the projection and hV of the logits.
+    """
     main, predicting = profiles("deepseek-v3")
     d, rows = 7168, 129_280
     layer = main.blocks[-1][0].forward_flop_per_token(4096)
@@ -80,7 +87,10 @@ def memory(pp: int, predicted: int) -> tuple[StageMemory, ...]:
 
 @pytest.mark.parametrize(("pp", "tables"), [(1, 0), (2, 1)])
 def test_the_stage_of_the_head_copies_the_embedding_unless_it_has_it(pp: int, tables: int) -> None:
-    """2-byte parameters on tp 2: a layer, the projection, three norms that no tp divides, and the table."""
+    """The stage of the head holds a copy of the embedding, unless it has the embedding itself.
+
+    Parameters have 2 bytes on tp 2: a layer, the projection, three norms that tp does not divide, and the table.
+    """
     layer, table, d = problem_of(job()).profile.blocks[0][0], 16_000 * 256, 256
     divided = layer.num_parameters - layer.num_replicated_parameters + 2 * d * d + tables * table
     own = divided / 2 + layer.num_replicated_parameters + 3 * d
@@ -125,7 +135,10 @@ def test_estimate_and_simulation_agree_above_the_bound(plan: Plan) -> None:
     ],
 )
 def test_search_equals_brute_force(make: Any, seed: int) -> None:
-    """Seed 3 has a plan without the prediction layer alone: with it no chunk may be empty."""
+    """The search equals brute force.
+
+    Seed 3 has a plan only without the prediction layer, because with it no chunk may be empty.
+    """
     problem = problem_of(make(seed).model_copy(update={"prediction_layers": 1}))
     oracle, found = exhaustive(problem), search(problem, time_limit_s=600, gap_tolerance=0.0)
     assert found.bound_violation_s <= 1e-12

@@ -1,4 +1,4 @@
-"""Published shares of useful time: every row within 2 points, or the definition that differs is named."""
+"""Published shares of useful time: every row is within 2 points, or the differing definition is named."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def test_ft_hsdp_evenly_spaced(rows: dict[str, PublishedRow]) -> None:
     for setting, share in (("restart all", 8 / 18), ("12 fault units", (8 + 7 * 11 / 12) / 18)):
         row = rows[f"{setting}, failures evenly spaced"]
         assert row.closed_form == pytest.approx(share)
-        assert row.simulated == pytest.approx(share, rel=1e-9), "one failure after another: no window meets another"
+        assert row.simulated == pytest.approx(share, rel=1e-9), (
+            "failures are far enough apart that windows do not overlap"
+        )
 
 
 def test_ft_hsdp_poisson(rows: dict[str, PublishedRow]) -> None:
@@ -47,7 +49,10 @@ def test_every_row_is_near_or_says_why(rows: dict[str, PublishedRow]) -> None:
 
 
 def test_without_spares_the_published_window_is_simulated(rows: dict[str, PublishedRow]) -> None:
-    """28 days that begin with every host sound: 20 published draws have a standard error of 1.8 points."""
+    """Without spares the published window is simulated: 28 days that begin with every host sound.
+
+    The 20 published draws have a standard error of 1.8 points.
+    """
     row = rows["1,024 accelerators, no spares"]
     assert row.simulated == pytest.approx(row.published, abs=0.04)
 
@@ -59,7 +64,7 @@ def test_llama_is_above_ninety(rows: dict[str, PublishedRow]) -> None:
 
 
 def test_llama_is_between_the_fifth_and_the_ninety_fifth_percentile(rows: dict[str, PublishedRow]) -> None:
-    """466 interruptions, and more than 90 % of the time effective: 10 min each leave 94 %."""
+    """466 interruptions leave more than 90 % of the time effective; with 10 min each they leave 94 %."""
     model = ft_hsdp(1, 54 * 24 * 3600 / 466)
     run = long_run(model, days=54, draws=100)
     assert run.interruptions_range["p5"] < 466 < run.interruptions_range["p95"]

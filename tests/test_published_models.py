@@ -1,4 +1,4 @@
-"""Published models of every type: planned on 64 or 512 accelerators, and written for a target that can run the plan."""
+"""Published models of every type are planned on 64 or 512 accelerators and written for a target that runs the plan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plan_of(name: str, **changes: Any) -> Plan:
 
 
 def written(plan: Plan) -> set[str]:
-    """Targets whose files could be written."""
+    """The targets whose files could be written."""
     out = set()
     for name, render in EMITTERS.items():
         try:

@@ -1,4 +1,4 @@
-"""plan(referee=N): the replay chooses among the decisions that the search prices best."""
+"""plan(referee=N): the simulation chooses among the decisions with the best estimates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOB = instances.plain_job(2, 3, degrees={"cp": 1, "tp": [1, 2]}, schedules=["1F1
 
 
 def bare(decision: Decision) -> Decision:
-    """Without the network, and without what only a priced placement states."""
+    """The decision without its network and without the spans of its placement."""
     assert decision.placement is not None
     return decision.model_copy(
         update={"network": None, "placement": decision.placement.model_copy(update={"spans": {}})}
@@ -31,7 +31,7 @@ def bare(decision: Decision) -> Decision:
 
 
 class Played(NamedTuple):
-    """What a referee and a plan read of a simulation."""
+    """The parts of a simulation that the selection of finalists and a plan read."""
 
     step_s: float
 
@@ -42,13 +42,16 @@ class Played(NamedTuple):
 
 @pytest.fixture(scope="module")
 def alone() -> Plan:
-    """What the estimate alone chooses."""
+    """The plan that the estimate alone chooses."""
     return sa.plan(JOB)
 
 
 @pytest.fixture
 def replays(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """What is replayed; by this clock a plan is the faster the dearer it is."""
+    """Record the plans that are simulated.
+
+    The simulated time is the inverse of the estimate, so the slowest estimate is fastest.
+    """
     out: list[Plan] = []
 
     def inverse(plan: Plan, _: Problem) -> Played:
@@ -80,7 +83,10 @@ def test_finalists_are_the_best_by_price_each_with_its_replay(alone: Plan) -> No
 
 @pytest.mark.heavy
 def test_one_building_is_a_finalist_where_links_are_worse_than_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever its rank among the estimates, as long as it may be faster than the fastest simulation."""
+    """A plan in one building becomes a finalist if links are slower than estimated.
+
+    Its rank among the estimates does not matter, as long as it may be faster than the fastest simulation.
+    """
 
     def slow_links(plan: Plan, _: Problem) -> Played:
         return Played(plan.cost.step_s * (3.0 if len(plan.placement.fill) > 1 else 1.0))
@@ -95,7 +101,11 @@ def test_one_building_is_a_finalist_where_links_are_worse_than_estimated(monkeyp
 
 @pytest.mark.heavy
 def test_other_kinds_come_before_a_third_of_the_same(alone: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What estimates of the same degrees and schedule leave out is about the same; a slow best is worth a dearer other kind."""
+    """Other kinds of decisions come before a third finalist of the same kind.
+
+    Errors of estimates are similar for equal degrees and schedules. If the best is slow in the simulation, a kind with
+    a longer estimate is worth a try.
+    """
     monkeypatch.setattr(refereeing, "stepped", lambda plan, _: Played(2 * plan.cost.step_s))
     found = [one.decision for one in sa.plan(JOB, referee=4).report.finalists]
     kinds = [(str(one.degrees), one.pipeline.schedule) for one in found]
@@ -156,7 +166,7 @@ def test_what_the_caller_brought_comes_before_other_runners_up(alone: Plan, repl
     sa.plan(JOB, alternatives=False, referee=2, incumbents=[bare(last)])
     several = [plan.decision for plan in replays if len(plan.placement.fill) > 1]
     assert [bare(one) for one in several] == [bare(alone.decision), bare(last), bare(last)]
-    assert several[2].network is None  # beyond two: its price is below all replays
+    assert several[2].network is None  # beyond two: its estimate is below all simulated times
 
 
 @pytest.mark.heavy
@@ -213,7 +223,11 @@ def test_a_referee_of_nobody_or_of_another_objective_is_refused() -> None:
 
 @pytest.mark.heavy
 def test_no_bound_is_above_the_estimate_of_a_finalist(replays: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers that are moved may take less than the bound of a search over equal stages; here the bound is too high by itself."""
+    """No stated bound exceeds the estimate of a finalist.
+
+    Moved layers may take less than the bound of a search over equal stages. This test sets the bound too high on
+    purpose.
+    """
     monkeypatch.setattr(Search, "bound_s", property(lambda _: 1e9))
     found = sa.plan(JOB, referee=3)
     least_s = min(one.price_s for one in found.report.finalists)
@@ -227,7 +241,10 @@ def test_no_bound_is_above_the_estimate_of_a_finalist(replays: list[Plan], monke
 
 
 def test_the_gap_of_the_best_estimate_stands_beside_the_choice(alone: Plan) -> None:
-    """``--gap`` is about estimates, so a plan that the simulation chose may be further from the bound."""
+    """The report states the gap of the best estimate next to the choice.
+
+    ``--gap`` concerns estimates, so a plan that the simulation chose may be further from the bound.
+    """
     found = [Finalist(decision=alone.decision, price_s=one, replayed_s=two) for one, two in ((3.1, 3.1), (3.0, 3.2))]
     assert "best estimate, 3.00 s (gap 2.0 %), takes 3.20 s there" in referee_words(found, 2.94)
 

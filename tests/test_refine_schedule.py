@@ -1,4 +1,7 @@
-"""refine_schedule: a plan with a better order of its pipeline, priced and verified like any other plan."""
+"""refine_schedule returns a plan with a better order of its pipeline.
+
+The plan is timed and verified like any other.
+"""
 
 from __future__ import annotations
 

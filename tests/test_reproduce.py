@@ -1,4 +1,4 @@
-"""Design spaces: what is drawn, who contends, what is kept, and what the page says of it."""
+"""Design spaces: the drawn points, their baselines, the stored records, and the text of the page."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_design_space_is_no_sweep() -> None:
         sa.sweep("scale_across")
 
 
-# --- who contends ---------------------------------------------------------------------------------------------------
+# --- baselines ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.heavy
@@ -150,7 +150,10 @@ def test_ours_is_never_slower_and_one_dimension_never_loses_to_production(found:
 
 @pytest.mark.heavy
 def test_axes_keep_their_names_in_the_table(found: Reproduction) -> None:
-    """Plans may leave accelerators idle; the axis is the fleet."""
+    """The column of an axis keeps the axis value.
+
+    Plans may leave accelerators idle, but the axis is the size of the topology.
+    """
     assert {row["accelerators"] for row in found.rows} == {32}
     assert all(
         row["accelerators_used"] == row["tp"] * row["pp"] * row["dp_shard"] * row["dp_replicate"] for row in found.rows
@@ -180,7 +183,7 @@ def test_the_best_schedule_is_found_where_there_is_a_pipeline() -> None:
     assert cost_of(problem, better).cost.step_s < cost_of(problem, start).cost.step_s
 
 
-# --- what is kept ---------------------------------------------------------------------------------------------------
+# --- what is stored -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.heavy
@@ -234,7 +237,7 @@ def test_the_referee_replays_what_the_records_name(folder: Path, found: Reproduc
     fastest = min(row[f"{name}_simulated_s"] for name in RIVALS) / row["ours_simulated_s"]
     assert f"| the best baseline, all points | simulation | 1 | {fastest:.3f} | " in page
     assert "| by simulation, 1 points | placement | schedule | network | placement and degrees | joint |" in page
-    again = sa.reproduce(SMALL, directory=folder, run=False)  # shown beside the points that have no replay
+    again = sa.reproduce(SMALL, directory=folder, run=False)  # listed with the points that have no simulation
     assert ["ours_simulated_s" in row for row in again.rows] == [True, False]
 
 
@@ -256,7 +259,11 @@ def test_a_plan_that_the_simulator_refuses_has_no_time_and_says_why(
 
 @pytest.mark.heavy
 def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) -> None:
-    """Losses by its clock, prices that are far off, plans that it refuses, and rivals without a plan."""
+    """The page lists what the simulation says against our plans.
+
+    These are lost comparisons, estimates with large errors, plans that cannot be simulated, and baselines without a
+    plan.
+    """
     rows = [dict(row) for row in found.rows]
     rows[0] |= {
         "ours_priced_s": 2.0,
@@ -265,7 +272,7 @@ def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) ->
         "production_simulated_s": 3.0,
     }
     rows[1] |= {"referee": "ours: too long to play ", "atlas_s": None, "atlas_reason": "no rows of racks"}
-    cheap = {"arnold_priced_s": 8.0, "arnold_simulated_s": 2.0}  # dear by price, the fastest by replay
+    cheap = {"arnold_priced_s": 8.0, "arnold_simulated_s": 2.0}  # slow by estimate, the fastest by simulation
     rows[0] |= cheap | {"network_priced_s": 3.0, "network_simulated_s": 3.0}  # production's plan under another name
     page = design_page(Reproduction(**{**vars(found), "rows": tuple(rows)}), "", date(2030, 1, 2))
     assert "| production, all points | simulation | 1 | 0.750 | 0.75 | 0 | 1 |" in page
@@ -281,9 +288,13 @@ def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) ->
 
 @pytest.mark.heavy
 def test_the_referee_chooses_our_plan_among_the_finalists_of_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dearest finalist is the fastest by this clock: our plan costs more than the best price, which loses to nobody.
+    """The simulation chooses our plan among the finalists of a point.
 
-    The clock is faster than every price, so no more is replayed than was asked for."""
+    The finalist with the longest estimate is fastest here. Our plan then has a longer estimate than the best one, which
+    loses to no baseline.
+
+    Simulated times are below all estimates, so no further plan is simulated.
+    """
     monkeypatch.setattr(refereeing, "stepped", lambda plan, _: SimpleNamespace(step_s=1e-6 / plan.cost.step_s))
     monkeypatch.setattr(refereeing, "PRICE_RATIO", 2.0)
     space, _ = load_design_space(SMALL | {"finalists": 3, "time_limit_s": 1, "rival_time_limit_s": 1})

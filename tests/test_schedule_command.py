@@ -1,4 +1,4 @@
-"""scaleacross schedule: the chart, its totals, the files, and what bad input says."""
+"""``scaleacross schedule``: the chart, its totals, the files, and messages for bad input."""
 
 from __future__ import annotations
 

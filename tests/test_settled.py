@@ -1,4 +1,4 @@
-"""An alternative that is faster than the plan, with its own network, takes the plan's place."""
+"""A faster alternative with a network of its own replaces the plan."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ from scaleacross.workloads.problem import Problem, problem_of
 @pytest.mark.heavy
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_faster_alternative_takes_the_plans_place(is_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best decision of the search has no network but one that triples its step, and the search placed no other. Then its
-    alternatives alone are faster, whether or not the limit has passed once their networks are known."""
+    """A faster alternative replaces the plan, before and after the time limit.
+
+    The best decision of the search has only a network that triples its step, and the search placed no other. Its
+    alternatives alone are then faster.
+    """
     topology = plain_topology(4, 2) | {"trunks": [plain_trunk("b0", "b1")]}
     degrees = {"tp": 2, "cp": 1, "pp": [2, 3]}
     job = plain_job(topology=topology, degrees=degrees, schedules="1F1B", recompute="none", num_accelerators=24)
@@ -56,7 +59,10 @@ def test_a_faster_alternative_takes_the_plans_place(is_late: bool, monkeypatch: 
 def test_a_best_whose_network_is_slow_gives_way_after_the_limit(
     is_stopped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit ended the search: the next best that it remembers may still have a network, unless somebody stops."""
+    """After the time limit the next best decision replaces a plan with a slow network.
+
+    The search remembers this decision. If the user stops the search, the plan stays.
+    """
     kinds = {"schedules": "1F1B", "recompute": "none", "num_accelerators": 8}
     state, other = (
         search(problem_of(plain_job(2, degrees={"tp": tp, "cp": 1}, **kinds)), time_limit_s=600) for tp in (1, 2)

@@ -1,4 +1,4 @@
-"""The step time that a plan states is that of its simulation, the estimate stands beside it."""
+"""The step time of a plan is that of its simulation, and the plan states the estimate too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from scaleacross.spec.plan import COMPONENTS, Decision, Plan
 from scaleacross.workloads.problem import Problem
 
 OFF = 103
-"""A row of the benchmark's table, 7 % too slow: its estimate takes one rank's groups over tp and over cp to cross regions."""
+"""A row of the benchmark's table whose estimate is 7 % too slow.
+
+The estimate assumes that one rank's groups over tp and over cp cross regions.
+"""
 
 
 JOB = plain_job(

@@ -1,4 +1,4 @@
-"""What the first lines say beyond the plan, held against the objectives and the explanation."""
+"""The summary's figures beyond the plan agree with the objectives and the explanation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ ONE_BUILDING = {"degrees": {"tp": 1, "cp": 1}, "num_accelerators": 8, "schedules
 
 
 def test_tokens_cost_what_the_objective_says() -> None:
-    """The objective is of the estimate, the cost of the step that the plan states: as much more as it is longer."""
+    """Costs per token follow from the objective.
+
+    The objective uses the estimate, the cost uses the plan's step time. Their ratio is that of the two times.
+    """
     money, power = (planned(two(name, **ONE_BUILDING)) for name in (MONEY, POWER))
     assert money.report.objective is not None and power.report.objective is not None
     found = sa.summarise(money)
@@ -45,7 +48,7 @@ def test_as_owned_every_accelerator_of_the_topology_is_paid_for() -> None:
 
 @pytest.mark.parametrize("held", [{"b0": 1}, {"b1": 2}])
 def test_hosts_that_are_held_back_are_owned(held: dict[str, int]) -> None:
-    """One host of a building, or all of one."""
+    """Hosts that are held back count as owned: one host of a building, or all of one."""
     plan = planned(two(MONEY, **ONE_BUILDING | {"num_accelerators": 4, "spare_hosts": held}))
     topology = Topology.model_validate(plan.job.topology)
     hourly = sum((one.accelerator_price_per_hour or 0) * one.num_accelerators for one in topology.buildings)
@@ -55,7 +58,11 @@ def test_hosts_that_are_held_back_are_owned(held: dict[str, int]) -> None:
 
 
 def test_costs_are_of_the_step_that_the_plan_states() -> None:
-    """The objective's value is of the estimate; beside tokens per second of the simulated step stands what these cost."""
+    """Costs use the plan's step time.
+
+    The objective's value uses the estimate, but the summary states costs next to tokens per second of the simulated
+    step.
+    """
     plan = planned(two(MONEY, num_accelerators=16))
     longer = plan.model_copy(update={"cost": plan.cost.model_copy(update={"step_s": 2 * plan.cost.step_s})})
     (before, _), (after, _) = (token_costs(one) for one in (plan, longer))

@@ -1,4 +1,4 @@
-"""Studies: points and their keys, what is kept on disk, and what a resumed sweep runs again."""
+"""Studies: points and their keys, the stored results, and the points that a resumed sweep runs again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def study(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[sa.SweepResult, Path]:
-    """What ``study`` finds and the folder that keeps it: tests write into copies."""
+    """The rows of ``study`` and the folder that keeps them. Tests write into copies."""
     folder = tmp_path_factory.mktemp("swept")
     return sa.sweep(study(), directory=folder), folder
 
@@ -155,7 +155,7 @@ def test_refused_infeasible_and_failed_points_are_recorded(monkeypatch: pytest.M
     assert "ZeroDivisionError" in broken.rows[0]["reason"]
     monkeypatch.undo()
     mended = sa.sweep(data, directory=tmp_path / "other")
-    assert (mended.num_run, mended.num_reused) == (2, 2)  # both met the error; what was refused stays
+    assert (mended.num_run, mended.num_reused) == (2, 2)  # both met the error; refused points stay
     assert mended.rows[0]["status"] == "optimal"
 
 

@@ -1,4 +1,7 @@
-"""Studies on clusters: the same rows as here, from worker processes that the test starts; errors say the way out."""
+"""Studies on clusters give the same rows as local ones, and errors name a fix.
+
+The test starts the worker processes.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]
 
 
 def breaks_at_one(point: int) -> dict[str, Any]:
-    """A task whose second point takes its worker down."""
+    """A task whose second point kills its worker."""
     if point == 1:
         os._exit(3)
     return {"status": "optimal", "pid": os.getpid()}
@@ -105,7 +108,7 @@ def test_dask_gives_the_same_rows(dask_address: str, tmp_path: Path) -> None:
     assert [row["status"] for row in result.rows] == ["optimal", "infeasible"] * 3
     assert seen == list(range(7))
     again = sa.sweep(STUDY, directory=tmp_path)
-    assert (again.num_run, again.num_reused) == (0, 6)  # the file is the one that local processes write
+    assert (again.num_run, again.num_reused) == (0, 6)  # the file equals that of local processes
 
 
 @pytest.mark.slow
@@ -118,7 +121,10 @@ def test_a_dask_worker_that_dies_costs_its_point_only(dask_address: str) -> None
 
 
 def test_dask_blames_no_point_for_its_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheduler that blames point 3 for point 1's workers, as it may: 3 is asked again, alone, and answers."""
+    """Dask does not blame a point for its neighbour.
+
+    The scheduler may blame point 3 for workers that point 1 killed. Point 3 runs again, alone, and succeeds.
+    """
     distributed = pytest.importorskip("distributed", reason="extra dask is not installed")
     from scaleacross.api.engines import dask_cluster as engine
 

@@ -1,4 +1,4 @@
-"""Points of a study that try what their neighbours found."""
+"""Points of a sweep try the decisions that their neighbours found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BAD = ("degrees.tp=1", "degrees.cp=2", "degrees.pp=4")
 
 
 def study(**changes: Any) -> dict[str, Any]:
-    """One job on four latencies."""
+    """A study of one job on four latencies."""
     job = plain_job(2, **SMALL).model_dump(mode="json", exclude_none=True)
     return {"name": "line", "base": [job], "grid": {LATENCY: [5, 10, 20, 40]}, "work_limit": 200} | changes
 
@@ -52,7 +52,7 @@ def test_neighbours_are_one_value_apart_on_one_thing() -> None:
 
 
 def found_at(good: int, otherwise: Any) -> Any:
-    """Point number ``good`` is searched; of the others ``otherwise`` makes the plan."""
+    """A runner that searches point ``good`` and calls ``otherwise`` for the plans of the others."""
 
     def run(study: Study, point: Point) -> Record:
         if point.fields[LATENCY] == good:

@@ -1,4 +1,4 @@
-"""collective --synthesize and --graph, through the API and the command line."""
+"""``collective --synthesize`` and ``--graph``, through the API and the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def test_json_and_table_state_the_same() -> None:
 
 
 def test_a_group_of_a_topology() -> None:
-    """Three ranks in one building, one in the other: its 3/4 of 1 GB come over a 3.125 GB/s share of the trunk."""
+    """A group of three ranks in one building and one in the other.
+
+    3/4 of 1 GB arrive over a share of 3.125 GB/s of the inter-building link.
+    """
     found = api.synthesize("all_gather", 1e9, topology="two_buildings_unequal", num_ranks=4, stride=4096, num_chunks=1)
     check(found.schedule)
     assert found.study.time_s == pytest.approx(0.24, rel=1e-3)

@@ -1,4 +1,4 @@
-"""Plans with uneven layers or unequal batches: a better order of their pipeline, and why they are as they are."""
+"""Plans with heterogeneous layers or batches get a better pipeline order and explanations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ SPLIT_TOO = ("1F1B", "ZBH1", "ZBVZeroBubble", "DualPipeV")
 
 
 def plan_of(seed: int, schedules: Sequence[str] = SPLIT_TOO) -> Plan:
-    """The best plan of a mixed fleet; by default the backward may be split and stages may sit in a V."""
+    """The best plan on a mixed pool.
+
+    By default the backward pass may be split and stages may form a V.
+    """
     data = mixed_job(seed).model_dump(mode="json", exclude_none=True)
     return sa.plan(Job.model_validate(data | {"schedules": [*schedules], "num_chunks": [1, 2]}), alternatives=False)
 
@@ -38,7 +41,10 @@ def test_uneven_layers_get_a_better_order_and_still_verify(seed: int) -> None:
 
 @pytest.mark.heavy
 def test_the_order_of_a_plan_stays_where_it_is_proved() -> None:
-    """Two stages that no order of these seconds, those that the price timed, keeps busier than 1F1B."""
+    """A proved order stays.
+
+    With the step time's seconds no order of two stages is faster than 1F1B.
+    """
     plan = plan_of(2, ["1F1B"])
     assert api.refine_schedule(plan, 2.0) == plan
     pipe = planned_pipeline(problem_of(plan.job), plan.decision)

@@ -1,4 +1,4 @@
-"""A verified plan passes; every single change to it is found, under the right number."""
+"""A verified plan passes, and every single change to it is found under the right number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES: dict[str, Any] = {"num_accelerators": 24, "global_batch_sequences": 24, "
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    """Dense, over two buildings of 16 and 8 accelerators, every axis but dp_replicate in use."""
+    """A dense plan over two buildings of 16 and 8 accelerators that uses every axis except dp_replicate."""
     return sa.plan(
         plain_job(4, 2, **SIZES, degrees={"tp": 2, "cp": 2, "pp": 2, "dp_shard": 3}, **NARROW),
         gap_tolerance=0.0,
@@ -31,7 +31,7 @@ def plan() -> Plan:
 
 
 def complaints(plan: Plan) -> list[str]:
-    """What verification says, one line per item; empty when it passes."""
+    """Messages of verification, one per line; empty if the plan passes."""
     try:
         sa.verify(plan)
     except sa.VerificationError as error:
@@ -177,7 +177,7 @@ def decided(plan: Plan, job: Job | None = None, **changes: Any) -> Plan:
 
 
 def free(plan: Plan) -> Job:
-    """The plan's job without its pins, so that only the rules themselves can object."""
+    """The plan with a job without fixed choices, so that only the rules themselves can object."""
     return plan.job.model_copy(update={"degrees": plan.job.degrees.model_validate({})})
 
 
@@ -253,7 +253,7 @@ def test_v3_memory(plan: Plan) -> None:
 
 
 def test_v4_another_order_is_another_cost(plan: Plan) -> None:
-    """Shapes are recounted from the device list: figures of one order do not pass under another."""
+    """Figures of one axis order do not verify under another, because shapes are counted again from the device list."""
     order = tuple(reversed(plan.placement.axis_order))
     placement = plan.placement.model_copy(update={"axis_order": order})
     wrong = complaints(decided(plan, placement=placement))
@@ -286,7 +286,7 @@ def test_v6_optimal_means_no_gap() -> None:
 
 
 def far_choice(plan: Plan) -> str:
-    """Path of the first choice that leaves the scale-up domain."""
+    """Path of the first network choice that leaves the scale-up domain."""
     network = plan.decision.network or ()
     return f"decision.network.{next(i for i, choice in enumerate(network) if choice.connections)}"
 

@@ -1,4 +1,4 @@
-"""scaleacross verify: what was checked and how, the simulation beside it, and exit code 5."""
+"""``scaleacross verify``: what was checked and how, the simulation, and exit code 5."""
 
 from __future__ import annotations
 
@@ -103,7 +103,10 @@ def test_the_package_offers_what_its_api_offers() -> None:
 
 @pytest.mark.parametrize("part", ["workload", "topology"])
 def test_a_plan_with_an_edited_job_is_bad_input_at_its_place(path: Path, tmp_path: Path, part: str) -> None:
-    """A job holds both as mappings that it does not look into."""
+    """A plan with an edited job is refused with the place of the error.
+
+    A job holds workload and topology as mappings without checking them itself.
+    """
     data = json.loads(path.read_text())
     data["job"][part]["name"] = 7
     (tmp_path / "plan.json").write_text(json.dumps(data))

@@ -1,11 +1,12 @@
-"""All-reduce among four processes in two emulated buildings, as measured; ``settings`` -> ms of four variants.
+"""All-reduce among four processes in two emulated buildings, as measured: ``settings`` -> ms of four variants.
 
-One two-core Linux machine: a network namespace per process, a bridge per building, the trunk shaped by ``tc tbf`` (iperf3:
-384–391 of 400 Mbit/s, 3.9 Gbit/s inside), delay by a user-space relay; median of five. Processes that share two cores are slower
-than their links, so predictions lie below; the order of the variants is what must be exact.
+The machine was one two-core Linux host with a network namespace per process and a bridge per building. The link between
+the buildings was shaped by ``tc tbf`` (iperf3: 384–391 of 400 Mbit/s, 3.9 Gbit/s inside). A user-space relay added the
+delay. Times are medians of five.
 
-The bar for times is 20 %. One of the sixteen misses it: the interleaved ring at 100 Mbit/s, whose two flows share the trunk in
-each direction, took 29 % longer than its bytes over the trunk.
+Processes that share two cores are slower than their links, so predictions are lower. The order of the variants must be
+exact. Times must be within 20 %. One of the sixteen is not: the interleaved ring at 100 Mbit/s. Its two flows share the
+link in each direction, and it took 29 % longer than its bytes over the link.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from __future__ import annotations
 from typing import Final
 
 MIB: Final = 2**20
-SHAPED: Final = 0.97  # of the stated rate, as iperf3 saw it
+SHAPED: Final = 0.97  # of the stated rate, measured with iperf3
 INSIDE_BYTES_PER_S: Final = 3.9e9 / 8
 
-# (trunk Mbit/s, MiB, one-way ms) -> interleaved ring, ring, hierarchical, hierarchical in 8 chunks; ms
+# (inter-building Mbit/s, MiB, one-way ms) -> interleaved ring, ring, hierarchical, hierarchical in 8 chunks; ms
 MEASURED: Final = {
     (400, 16, 0): (1252, 573, 419, 363),
     (1000, 16, 0): (464, 248, 208, 164),
@@ -27,5 +28,5 @@ BAR, MISSED = 0.20, 0.23
 
 
 def tolerances(setting: tuple[float, float, float]) -> list[float]:
-    """Relative errors that are allowed to the four predictions of a setting."""
+    """Relative errors allowed for the four predictions of a setting."""
     return [MISSED if setting[0] == 100 else BAR, BAR, BAR, BAR]
