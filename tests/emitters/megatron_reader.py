@@ -29,7 +29,10 @@ torch.cuda.current_device = lambda: 0
 
 
 def with_fused_permutation() -> None:
-    """The kernels of Transformer Engine that --moe-permute-fusion asks for, by name: none runs here."""
+    """Report the kernels of Transformer Engine that --moe-permute-fusion asks for as present.
+
+    None of them runs here.
+    """
     from megatron.core.transformer.moe import moe_utils
 
     for name in (
@@ -133,7 +136,7 @@ def main() -> None:
             out[name] = {f: plain(getattr(config, f, getattr(parsed, f, None))) for f in question["fields"]}
             if name in question["count"]:
                 out[name]["parameters"] = count(parsed, config)
-        except (Exception, SystemExit) as error:  # what the parser says is the test's finding
+        except (Exception, SystemExit) as error:  # a parser error is the test's finding
             out[name] = {"error": f"{type(error).__name__}: {error}"}
     print("\n" + json.dumps(out))
 

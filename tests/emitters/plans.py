@@ -95,7 +95,7 @@ def two_buildings(
     load_balancing: str = "ecmp",
     accelerator_name: str = "H100-SXM",
 ) -> Topology:
-    """Buildings of one region joined by a trunk."""
+    """Buildings of one region joined by an inter-building link."""
     return Topology(
         name="pair",
         regions=(
@@ -112,7 +112,10 @@ def two_buildings(
 
 
 def unit(topology: Topology, device: Device, level: LinkLevel) -> tuple[object, ...]:
-    """The unit that ``level``'s link joins devices within: two devices in the same one do not need an outer level."""
+    """The unit within which ``level``'s link joins devices.
+
+    Two devices of one unit need no outer level.
+    """
     rack = (device.building, device.zone, device.rack)
     on_host = topology.building(device.building).scale_up_domain == "host"
     return {
@@ -126,7 +129,7 @@ def unit(topology: Topology, device: Device, level: LinkLevel) -> tuple[object, 
 
 
 def spans(topology: Topology, placement: Placement, degrees: Degrees) -> dict[Axis, LinkLevel]:
-    """Outermost level of every axis, from neighbours one coordinate apart (written apart from the emitter)."""
+    """Outermost level of every axis, from neighbours one coordinate apart. The emitter has its own code for this."""
     where = list(devices(topology, placement))
     out: dict[Axis, LinkLevel] = {}
     stride = 1
@@ -159,7 +162,10 @@ def make_plan(
     name: str = "unit-test",
     **job: Any,
 ) -> Plan:
-    """A plan of the given shape. The costs are arbitrary; ``fill`` defaults to the first hosts of the topology."""
+    """A plan of the given shape with arbitrary costs.
+
+    ``fill``, the allocation, defaults to the first hosts of the topology.
+    """
     topology = topology or two_buildings(_hosts_for(degrees.world_size))
     placement = Placement(axis_order=axis_order, fill=_shares(fill or _first(topology, degrees.world_size)))
     placement = placement.model_copy(update={"spans": spans(topology, placement, degrees)})

@@ -1,4 +1,4 @@
-"""Programs that read what we emit, kept beside the repository: unpacked once, or the reason to skip."""
+"""Programs that read emitted files, kept outside the repository. They are unpacked once, or the test skips."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IGNORED, NUM_ALGORITHMS, NUM_PROTOCOLS, RING, SIMPLE = -1.0, 7, 3, 1, 2
 
 
 def unpacked(pattern: str, folder: Path) -> Path:
-    """``folder`` with the archive of readers that ``pattern`` names in it; skips where there is none."""
+    """The folder of the archive that ``pattern`` names, unpacked into ``folder``; skips if there is none."""
     found = sorted(READERS.glob(pattern))
     if not found:
         pytest.skip(f"no {pattern} in {READERS}: SCALEACROSS_READERS names the folder")
@@ -42,7 +42,7 @@ def compiled_tuner(folder: Path) -> Path:
 
 
 class Tuner(ctypes.Structure):
-    """The head of ncclTuner_v6_t: name, init, getCollInfo."""
+    """The first fields of ncclTuner_v6_t: name, init, getCollInfo."""
 
     _fields_ = [("name", ctypes.c_char_p), ("init", ctypes.c_void_p), ("ask", ctypes.c_void_p)]
 

@@ -1,4 +1,7 @@
-"""Chakra traces: read back by a decoder of the wire format alone, and run to their end as ASTRA-sim would issue them."""
+"""Chakra traces decode with an independent reader of the wire format.
+
+They run to their end in ASTRA-sim's order of issue.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,10 @@ def nodes_of(data: bytes) -> list[dict[str, Any]]:
 
 
 def run(ranks: list[list[dict[str, Any]]], groups: dict[str, list[int]]) -> bool:
-    """Whether all nodes can run with one computation and one communication of a rank at a time, lowest number first."""
+    """Whether all nodes can run, lowest number first.
+
+    A rank runs one computation and one communication at a time.
+    """
     done: list[set[int]] = [set() for _ in ranks]
     left = [{node["id"]: node for node in nodes} for nodes in ranks]
     busy: list[dict[str, Any] | None] = [None] * len(ranks)
@@ -183,7 +189,7 @@ def test_traces_run_to_their_end_one_communication_at_a_time() -> None:
     ids=str,
 )
 def test_every_rank_computes_what_its_plan_says(seeds: tuple[int, ...]) -> None:
-    """The busiest rank's seconds are those of the replay, up to a microsecond per node."""
+    """The busiest rank's seconds equal those of the simulation, up to a microsecond per node."""
     for plan in plans(seeds):
         ranks, _, _ = written(plan)
         most = max(sum(node["micros"] for node in nodes) for nodes in ranks)
@@ -194,7 +200,10 @@ def test_every_rank_computes_what_its_plan_says(seeds: tuple[int, ...]) -> None:
 
 
 def test_bytes_are_those_of_the_plan() -> None:
-    """Gradients of a group: the bytes that its plan states, in however many calls; messages between the right ranks."""
+    """Gradients of a group have the bytes that the plan states, in any number of calls.
+
+    Messages go between the right ranks.
+    """
     plan = plans(())[0]
     ranks, groups, _ = written(plan)
     stated = {one.op: one.bytes_per_rank * one.per_step for one in plan.collectives if one.axis == "dp_replicate"}

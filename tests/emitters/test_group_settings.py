@@ -1,4 +1,4 @@
-"""Settings of single communicators: read back from the files, within their ranges, equal to what was decided."""
+"""Settings of single communicators, read back from the files, are within their ranges and equal the decision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from scaleacross.spec.plan import Plan
 
 @cache
 def plan() -> Plan:
-    """Replicas over two buildings, a pipeline inside: gradients that are hidden, messages that are waited for, a codec."""
+    """A plan of replicas over two buildings with a pipeline inside: overlapped gradients, exposed messages, and a
+    codec."""
     topology = plain_topology(2, 2)
     topology["trunks"][0] = plain_trunk("b0", "b1", 0.2, 20.0)
     degrees = {"tp": 1, "cp": 1, "pp": 8, "dp_shard": 1, "dp_replicate": 2}
@@ -110,7 +111,10 @@ def test_hints_out_of_range_are_refused() -> None:
 
 
 def test_drivers_go_to_every_file_that_has_a_place_for_them() -> None:
-    """Copy engines as NCCL's zero-CTA policy and NCCLX's window algorithm; the host in words."""
+    """Every file format that can state a driver states it.
+
+    Copy engines become NCCL's zero-CTA policy and NCCLX's window algorithm; the host is named in words.
+    """
     degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_replicate": 1}
     kernels = sa.plan(
         plain_job(topology=plain_topology(4, 4), degrees=degrees, shard=["parameters"]), alternatives=False
@@ -148,7 +152,10 @@ def test_drivers_go_to_every_file_that_has_a_place_for_them() -> None:
 
 @pytest.mark.slow
 def test_no_setting_lets_copy_engines_send_unequal_parts() -> None:
-    """Tokens of experts: named as not expressed, and no policy is set for them."""
+    """Copy engines get no policy for tokens of experts, which are unequal parts.
+
+    The files list them as not expressed.
+    """
     degrees = {"tp": 2, "pp": 7, "ep": 4}
     job = plain_job(topology="one_building", workload="mixtral-8x22b", degrees=degrees, num_accelerators=112)
     kernels = sa.plan(job, alternatives=False)

@@ -48,12 +48,12 @@ def test_pods_stand_in_the_plans_rank_order(plan: Plan) -> None:
 
 
 INSIDE_OUT: tuple[GridAxis, ...] = ("tp", "dp_shard", "pp", "cp", "dp_replicate")
-"""Replicas over two buildings, each with a whole pipeline: an order that no mapping of Megatron-LM has, nor torchtitan."""
+"""Replicas over two buildings, each with a whole pipeline. No mapping of Megatron-LM or torchtitan has this order."""
 
 
 @pytest.mark.parametrize("target", ["megatron", "torchtitan"])
 def test_ranks_are_those_of_the_target(target: str) -> None:
-    """Rank i of the framework stands in the building where the framework's own files put it."""
+    """Rank i of the framework is in the building that the framework's own files name."""
     degrees = Degrees(tp=4, pp=2, dp_shard=2, dp_replicate=2)
     plan = make_plan(
         degrees, INSIDE_OUT, topology=two_buildings((4, 4)), fill=(("east", 16), ("west", 16)), target=target
@@ -109,7 +109,7 @@ def test_host_files_list_hosts_in_rank_order(plan: Plan) -> None:
 
 
 def far() -> Plan:
-    """Replicas over a round trip of 4 ms, whose connection was decided to keep 64 MiB in flight."""
+    """A plan of replicas over a round trip of 4 ms. Its connection keeps 64 MiB in flight."""
     made = make_plan(Degrees(dp_shard=8, dp_replicate=2), topology=two_buildings((2, 2), latency_s=2e-3))
     connection = Connection(level="campus", queue_pairs=16, segment_bytes=2**20, outstanding=4, load_balancing="spray")
     choice = CommunicatorChoice(
@@ -158,7 +158,10 @@ PRINT = 'echo "$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MAS
 def test_a_process_of_mpi_finds_what_torchs_rendezvous_reads(
     launcher: dict[str, str], hosts: str, tmp_path: Path
 ) -> None:
-    """The commands of SUBMIT.md started python bare, and init_process_group("nccl") found no RANK."""
+    """Every process has the variables that torch's rendezvous reads.
+
+    The commands of SUBMIT.md once started plain python, and init_process_group("nccl") found no RANK.
+    """
     emit(with_failures(), "hostfiles", tmp_path)
     folder = tmp_path / "hostfiles"
     (folder / hosts).write_text("# mine\n" + (folder / hosts).read_text().replace("east-h00000", "node-7.example", 1))

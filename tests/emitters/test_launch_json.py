@@ -1,4 +1,4 @@
-"""launch.json: ranks are a bijection, groups partition them, rings cross each level as seldom as possible."""
+"""launch.json: ranks are a bijection, groups partition them, and rings cross each level as rarely as possible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ORDERS = sorted(permutations(GRID_AXES))
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Any degrees up to 48 processes, any axis order, shares that cut the buildings anywhere at a host."""
+    """Plans with any degrees up to 48 processes, any axis order, and allocations that end at any host."""
     small = st.sampled_from([1, 2, 3])
     degrees = Degrees(
         tp=draw(st.sampled_from([1, 2, 4])), cp=draw(st.sampled_from([1, 2])), dp_shard=draw(st.sampled_from([1, 2, 4])),
@@ -91,7 +91,7 @@ def test_rings_enter_every_unit_once(plan: Plan) -> None:
 @pytest.mark.heavy
 @given(plans())
 def test_levels_are_those_of_the_placement(plan: Plan) -> None:
-    """Axis levels agree with an independent count; each group's level is the smallest unit that holds it."""
+    """Levels of axes equal an independent count. Each group's level is the smallest unit that holds it."""
     config, topology = launch_config(plan), plan_topology(plan)
     where = list(devices(topology, plan.placement))
     expected = spans(topology, plan.placement, plan.degrees)
@@ -106,7 +106,7 @@ def test_levels_are_those_of_the_placement(plan: Plan) -> None:
 
 
 def test_hand_made_groups_on_unequal_buildings() -> None:
-    # 20 positions: east h0 0-3, h1 4-7; west h0 8-11, h1 12-15, h2 16-19. tp 4 fills a host, pp 5 walks the hosts.
+    # 20 global ranks: east h0 0-3, h1 4-7; west h0 8-11, h1 12-15, h2 16-19. tp 4 is a host, pp 5 covers the hosts.
     config = launch_config(make_plan(Degrees(tp=4, pp=5), ("tp", "pp", "cp", "dp_shard", "dp_replicate")))
     assert config.groups("pp") == [[0, 4, 8, 12, 16], [1, 5, 9, 13, 17], [2, 6, 10, 14, 18], [3, 7, 11, 15, 19]]
     by_axis = {groups.axis: groups for groups in config.process_groups}

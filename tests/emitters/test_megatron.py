@@ -333,7 +333,11 @@ def test_bytes_of_states_and_gradients_are_held(
 def test_moments_are_narrow_beside_a_whole_master_in_8_bit(
     recipe: str, narrow: bool, state_bytes: float, first: str, second: str
 ) -> None:
-    """DeepSeek-V3's own setting: blockwise products, moments in bf16 (core/optimizer/__init__.py: MCore keeps the master)."""
+    """With a full fp32 master in 8-bit training the moments are narrow.
+
+    This is DeepSeek-V3's own setting: blockwise products and moments in bf16. MCore keeps the master
+    (core/optimizer/__init__.py).
+    """
     stated = {"precision": "fp8", "conversion": {"recipe": recipe, "narrow_parameters": narrow}}
     found = arguments(make_plan(Degrees(pp=2, dp_shard=2), optimizer={"state_bytes": state_bytes}, **stated))
     assert "--use-precision-aware-optimizer" in found
@@ -349,7 +353,10 @@ def test_whole_states_need_no_option() -> None:
 
 @pytest.mark.parametrize(("held", "reduced"), [(4.0, 4.0), (4.0, 2.0), (2.0, 2.0)])
 def test_megatron_fsdp_holds_gradients_as_it_is_told(held: float, reduced: float) -> None:
-    """It reads neither --grad-reduce-in-bf16 nor the default of fp32: untold, gradients are as wide as parameters."""
+    """The type of Megatron-FSDP's gradients is always stated.
+
+    It reads neither --grad-reduce-in-bf16 nor the fp32 default. Without a setting gradients are as wide as parameters.
+    """
     optimizer = {"gradient_bytes": held, "reduce_bytes": reduced}
     found = arguments(make_plan(Degrees(dp_shard=4), shard="parameters", optimizer=optimizer))
     words = {4.0: ["fp32"], 2.0: ["bf16"]}

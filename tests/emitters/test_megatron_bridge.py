@@ -69,11 +69,14 @@ ACT_WITH_ANOTHER = {
     "comm_overlap.overlap_moe_expert_parallel_comm": "a new CommOverlapConfig",
     "model.gradient_accumulation_fusion": "fused wherever the container can",
 }
-"""Fields that may keep the recipe's value, and what decides instead."""
+"""Fields that may keep the recipe's value, and what decides about them instead."""
 
 
 def test_nothing_of_a_recipe_outlives_the_plan(tmp_path: Path) -> None:
-    """A plain plan sets every field that any plan sets: what another plan switches on, a recipe may have switched on, too."""
+    """A plan overwrites every setting of a recipe that any plan can state.
+
+    A plain plan sets all those fields, because the recipe may have switched them on.
+    """
     plain = make_plan(Degrees(dp_shard=8))
     cfg = applied(EMITTERS["megatron"](plain)[f"megatron/{FILE}"], tmp_path)
     fields = {name for _, names in FIELDS.values() for name in names}
@@ -89,7 +92,10 @@ def test_a_prediction_layer_is_the_recipe_s(tmp_path: Path) -> None:
 
 
 def test_what_the_recipes_of_deepseek_and_qwen_say_is_taken_back(tmp_path: Path) -> None:
-    """Fields of deepseek_v3_pretrain_config and qwen3_235b_a22b_pretrain_config (megatron-bridge 0.3.1) that no plan has."""
+    """Fields of the recipes of DeepSeek and Qwen that no plan has are reset.
+
+    The recipes are deepseek_v3_pretrain_config and qwen3_235b_a22b_pretrain_config (megatron-bridge 0.3.1).
+    """
     cfg = applied(EMITTERS["megatron"](plan())[f"megatron/{FILE}"], tmp_path)
     assert cfg.model.mtp_num_layers is None
     assert cfg.model.account_for_embedding_in_pipeline_split is cfg.model.account_for_loss_in_pipeline_split is False
@@ -102,7 +108,10 @@ def test_what_the_recipes_of_deepseek_and_qwen_say_is_taken_back(tmp_path: Path)
 
 @pytest.mark.parametrize(("stated", "size"), [({}, 40_000_000), ({"overlap": {"bucket_parameters": 7}}, 7)])
 def test_buckets_are_those_that_are_priced(stated: dict[str, Any], size: int, tmp_path: Path) -> None:
-    """Megatron-Bridge's own are 128 Mi parameters (training/comm_overlap.py)."""
+    """Buckets are those of the step time.
+
+    Megatron-Bridge's own are 128 Mi parameters (training/comm_overlap.py).
+    """
     cfg = applied(EMITTERS["megatron"](make_plan(Degrees(dp_shard=8), **stated))[f"megatron/{FILE}"], tmp_path)
     assert cfg.ddp.bucket_size == cfg.comm_overlap.bucket_size == size
 

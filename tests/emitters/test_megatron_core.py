@@ -1,6 +1,6 @@
 """Megatron Core 0.16.1 reads our layout and forms our groups.
 
-Set SCALEACROSS_MEGATRON_PYTHON to an interpreter with megatron-core, or install it beside the tests.
+Set SCALEACROSS_MEGATRON_PYTHON to an interpreter with megatron-core, or install it in the environment of the tests.
 """
 
 from __future__ import annotations

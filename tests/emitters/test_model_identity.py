@@ -1,4 +1,4 @@
-"""What makes a model this model travels from config.json into Megatron-LM's options, and its own parser reads it back."""
+"""Model figures from config.json become Megatron-LM's options, and its own parser reads them back."""
 
 from __future__ import annotations
 
@@ -194,7 +194,10 @@ print(json.dumps({kind: {f: list(v) for f, v in fields.items()} for kind, fields
 @pytest.mark.consumer
 @pytest.mark.parametrize("name", STATED)
 def test_torchtitan_holds_the_values_that_the_workload_states(name: str, tmp_path: Path) -> None:
-    """Qwen3's flavor has another rotary base, DeepSeek-V3's another epsilon: the module lays the workload's over them."""
+    """The module sets the workload's values over those of torchtitan's flavor.
+
+    Qwen3's flavor has another rotary base, and DeepSeek-V3's another epsilon.
+    """
     emit(make_plan(Degrees(pp=2), workload=from_hf_config(CONFIGS[name], name)), "torchtitan", tmp_path)
     done = subprocess.run(
         [python_with("torchtitan"), "-c", READ_IDENTITY],
@@ -238,7 +241,7 @@ LOCAL = [
     "10",
     "--tokenizer-type",
     "NullTokenizer",
-]  # what a machine without a GPU and Transformer Engine needs besides
+]  # also needed without a GPU and Transformer Engine
 FIELDS = [
     "rotary_base",
     "rotary_percent",
@@ -264,7 +267,7 @@ FIELDS = [
 
 BUILT = ("Llama-3.1-8B", "Qwen3-235B-A22B", "Mixtral-8x22B", "DeepSeek-V3")
 PREDICTING = ("Llama-3.1-8B", "DeepSeek-V3")
-"""Of these with --mtp-num-layers 1."""
+"""The parameters of these models with --mtp-num-layers 1."""
 
 
 def predicting(name: str) -> str:

@@ -1,4 +1,4 @@
-"""NCCL settings: the arithmetic by hand, and no setting where the default is enough."""
+"""NCCL settings agree with hand arithmetic, and defaults that suffice are left out."""
 
 from __future__ import annotations
 
@@ -58,7 +58,11 @@ def test_figures_of_crossed_levels() -> None:
 
 
 def test_levels_on_the_way_of_a_decision_are_explained_too() -> None:
-    """A pipeline across buildings crosses zones as well: the reason of their setting has rate and round trip, not their name."""
+    """Levels that a decision passes are explained too.
+
+    A pipeline across buildings also crosses zones. The reason for their setting states rate and round trip, not a level
+    name.
+    """
     plan = decided(plan_over(1e-3), ("building", 16, MIB, 12, "spray"))
     assert [figures.level for figures in crossed_levels(plan)] == ["scale_up", "building", "campus"]
     (reason,) = (one.why for one in environment(plan) if one.name == "NCCL_CTRAN_IB_QP_CONFIG_XZONE")
@@ -130,7 +134,11 @@ def test_zones_of_one_building_get_the_xzone_setting() -> None:
 
 
 def test_campus_and_region_have_their_own_longest_path() -> None:
-    """a–b 20 µs in one region; b–c 1 ms and c–d 30 µs: the farthest region pair is a–d, 1.05 ms one way over three trunks."""
+    """Campus and region use their own longest path.
+
+    a–b is 20 µs in one region, b–c 1 ms and c–d 30 µs. The longest path between regions is a–d: 1.05 ms one way over
+    three links.
+    """
     pairs = {("a", "b"): 20e-6, ("b", "c"): 1e-3, ("c", "d"): 30e-6}
     topology = Topology(
         name="far",

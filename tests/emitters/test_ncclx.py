@@ -97,7 +97,10 @@ def test_files_of_a_plan_over_two_buildings() -> None:
 
 @pytest.mark.parametrize("often", [1.0, 1e6])
 def test_of_collectives_that_share_a_hint_the_one_that_takes_most_of_a_step_has_it(often: float) -> None:
-    """One communicator reduces in a ring and by levels; explain.md says whose algorithm both run."""
+    """If collectives share a hint, the one with the largest part of the step sets it.
+
+    One communicator reduces in a ring and by levels. explain.md says whose algorithm both run.
+    """
     plan = make_plan(Degrees(dp_shard=16))
     (reduction,) = plan.collectives
     first = reduction.model_copy(update={"algorithm": "hierarchical", "per_step": often})

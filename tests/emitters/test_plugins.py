@@ -1,6 +1,6 @@
-"""Packages that add something: the example works in every place, and a broken one is an error that names it.
+"""Packages that extend scaleacross: the example works everywhere, and a broken one gives an error that names it.
 
-Entry points are read once a process, so each test starts one, with packages installed as pip leaves them.
+Entry points are read once per process, so each test starts one. Packages are installed as pip leaves them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""ASTRA-sim's own binary runs exported traces: its step time beside that of our simulation.
+"""ASTRA-sim's own binary runs exported traces, and its step times are close to our simulation's.
 
-Differences that stay: ASTRA-sim runs one communication of a rank at a time, so reductions of gradients never travel with tp's
-collectives; and groups that are not whole dimensions run rings, also for all-to-alls. Llama 3.1 8B on tp 8, dp 4 takes 17.7 %
-longer there (0.487 s); where the job overlaps nothing of the gradients, ours takes 0.485 s and ASTRA-sim 3.7 % longer. Mixtral on
-pp 2, ep 8 takes 10.4 % longer (ep 4: 2.6 %); gradients explain 1.1 % of it, the rest has not been traced.
+Some differences remain. ASTRA-sim runs one communication of a rank at a time, so gradient reductions never overlap with
+tp's collectives. Groups that are not whole dimensions run rings, also for all-to-alls.
+
+Llama 3.1 8B on tp 8, dp 4 takes 17.7 % longer there (0.487 s). If the job overlaps no gradients, ours takes 0.485 s and
+ASTRA-sim 3.7 % longer. Mixtral on pp 2, ep 8 takes 10.4 % longer (ep 4: 2.6 %). Gradients explain 1.1 % of it; the rest
+has not been traced.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""NCCL itself, as far as it can be asked without a GPU: the library of the ``nvidia-nccl-cu12`` or ``-cu13`` wheel.
+"""Properties of NCCL itself that can be checked without a GPU.
 
-``SCALEACROSS_NCCL_LIBRARY`` names a ``libnccl.so.2`` (``make consumers`` does); else an installed wheel is taken; else the tests
-skip (the wheel is 300 MB).
+The library comes from the ``nvidia-nccl-cu12`` or ``-cu13`` wheel. ``SCALEACROSS_NCCL_LIBRARY`` names a
+``libnccl.so.2`` (``make consumers`` sets it). Otherwise an installed wheel is used. Without one the tests skip, because
+the wheel is 300 MB.
 
-Exercised: the library loads, every variable of stock NCCL that is emitted is one that it reads, every algorithm and protocol of
-the tuner files is one that it knows, and it loads tuner plugins of the interface that NCCL's example plugin has.
+The library must load. It must read every emitted variable of stock NCCL and know every algorithm and protocol of the
+tuner files. It must also load tuner plugins with the interface of NCCL's example plugin.
 
-Not exercised: a communicator with a tuner plugin and our ``nccl_tuner.conf``. The wheel ships no plugin (the example is built
-from NCCL's sources, plugins/tuner/example), and NCCL calls a plugin when a communicator starts, which needs a GPU. What that
-plugin does with names that it does not know is in the docstring of ``emitters.tuner_grammar``.
+A communicator with a tuner plugin and our ``nccl_tuner.conf`` is not tested. The wheel ships no plugin; the example is
+built from NCCL's sources (plugins/tuner/example). NCCL calls a plugin when a communicator starts, which needs a GPU.
+The docstring of ``emitters.tuner_grammar`` says what that plugin does with unknown names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Files of communicators under the programs that read them: NCCL's tuner plugin, NCCLX's variables, Megatron-LM's groups."""
+"""Files of communicators are read by their own programs:
+
+NCCL's tuner plugin, NCCLX's variables, Megatron-LM's groups.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from scaleacross.spec.plan import Plan
 
 @cache
 def plan(target: str = "megatron") -> Plan:
-    """Replicas over two buildings that shard their optimizer, a pipeline inside."""
+    """A plan of replicas over two buildings that shard their optimizer, with a pipeline inside."""
     topology = plain_topology(2, 2)
     topology["trunks"][0] = plain_trunk("b0", "b1", 0.2, 20.0)
     degrees = {"tp": 1, "cp": 1, "pp": 8, "dp_shard": 2, "dp_replicate": 1}

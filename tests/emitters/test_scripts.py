@@ -25,7 +25,7 @@ PP_INSIDE: tuple[GridAxis, ...] = ("tp", "pp", "cp", "dp_shard", "dp_replicate")
 
 
 def plan_of_20(order: tuple[GridAxis, ...] = PP_INSIDE) -> Plan:
-    """tp 4 on every host, dp_shard 5 over 2 hosts of east and 3 of west."""
+    """A plan with tp 4 on every host and dp_shard 5 over 2 hosts of east and 3 of west."""
     return make_plan(Degrees(tp=4, dp_shard=5), order, num_micro_batches=1)
 
 
@@ -55,7 +55,7 @@ def test_scripts_parse_and_no_name_becomes_code(target: str, name: str, tmp_path
         assert bash("-n", script, cwd=tmp_path).stderr == ""
         bash(
             script, cwd=tmp_path, NODE_NAME="nowhere"
-        )  # refuses: unknown host, no allocation; either way nothing is run
+        )  # refuses unknown hosts and a missing allocation; nothing is run
     assert not (tmp_path / "pwned").exists()
 
 
@@ -98,7 +98,7 @@ def test_run_node_takes_real_host_names_and_nccl_settings(tmp_path: Path) -> Non
     hosts = tmp_path / "torchrun/hosts.txt"
     hosts.write_text(
         hosts.read_text().replace("west-h00002 4", "node-7.example 4").rstrip("\n")
-    )  # last line without line end
+    )  # the last line has no line end
     stand_in(tmp_path / "bin", "torchrun", 'echo "$6 $NCCL_IB_QPS_PER_CONNECTION" > "$RECORD"')
     stand_in(tmp_path / "bin", "hostname", "echo node-7.example")
     done = bash(tmp_path / "torchrun/run_node.sh", cwd=tmp_path, path=tmp_path / "bin", RECORD=str(tmp_path / "argv"))
@@ -108,7 +108,10 @@ def test_run_node_takes_real_host_names_and_nccl_settings(tmp_path: Path) -> Non
 
 @needs_bash
 def test_run_node_takes_the_plans_time_outs_and_none_of_an_earlier_plan(tmp_path: Path) -> None:
-    """Files beside the folder were sourced whatever plan had left them there."""
+    """run_node.sh uses the time-outs of its plan only.
+
+    It once read files from a neighbouring folder, whatever plan had left them.
+    """
     plan = with_failures()
     for stale in ("recovery/nccl.env", "nccl.env"):
         (tmp_path / stale).parent.mkdir(exist_ok=True)
@@ -205,7 +208,10 @@ def test_slurm_hostfile_follows_the_rank_table(target: str, order: tuple[GridAxi
 
 @needs_bash
 def test_split_hosts_are_refused_by_torchrun_and_served_by_slurm(tmp_path: Path) -> None:
-    """tp 2 leaves two pipeline stages on a host; torchtitan's ranks put all of stage 0 first, so the host is split."""
+    """torchrun refuses hosts that are split between stages, and SLURM runs them.
+
+    With tp 2 a host has two pipeline stages. torchtitan's ranks have all of stage 0 first, so the host is split.
+    """
     plan = make_plan(Degrees(tp=2, pp=2, dp_shard=4), PP_INSIDE)
     emit(plan, "torchtitan", tmp_path)
     done = bash(tmp_path / "torchtitan/run_node.sh", cwd=tmp_path, NODE_NAME="east-h00000")
@@ -219,7 +225,10 @@ def test_split_hosts_are_refused_by_torchrun_and_served_by_slurm(tmp_path: Path)
 
 @needs_bash
 def test_submit_hands_over_the_real_hosts_as_a_file(tmp_path: Path) -> None:
-    """No list of names on the command line, which would end at about 7,000 hosts; spares are not asked for."""
+    """submit.sh passes the real hosts as a file and does not ask for spare hosts.
+
+    A list of names on the command line would end at about 7,000 hosts.
+    """
     emit(plan_of_20(), "torchrun", tmp_path)
     folder = tmp_path / "torchrun"
     hosts = folder / "hosts.txt"
@@ -256,7 +265,10 @@ IMAGES = [
 @needs_bash
 @pytest.mark.parametrize("image", IMAGES)
 def test_images_are_named_as_enroot_takes_them(image: str, tmp_path: Path) -> None:
-    """A squashed file by its path, or a registry before '#' (enroot's import takes a '/' for a part of Docker Hub)."""
+    """Image names follow enroot's rules.
+
+    They are a squashed file by its path, or a registry before '#'. enroot's import takes a '/' as part of Docker Hub.
+    """
     plan = plan_of_20()
     job = plan.job.model_copy(update={"slurm": Slurm(container=image)})
     emit(plan.model_copy(update={"job": job}), "torchrun", tmp_path)
@@ -283,7 +295,10 @@ def test_an_image_with_a_blank_is_refused() -> None:
 
 @needs_bash
 def test_many_missing_hosts_are_named_too(tmp_path: Path) -> None:
-    """3,000 names are more than a pipe passes before its reader leaves: the script ended with 141 and no word."""
+    """Many missing hosts are named too.
+
+    3,000 names are more than a pipe buffers before its reader stops. The script once ended with 141 and no message.
+    """
     plan = make_plan(Degrees(dp_shard=12_000), topology=two_buildings((1000, 2000)))
     emit(plan, "torchrun", tmp_path)
     stand_in(tmp_path / "bin", "scontrol", "echo other")
@@ -308,7 +323,10 @@ def test_ranks_that_alternate_between_partitions_are_refused() -> None:
 
 @needs_bash
 def test_what_megatron_needs_is_asked_for_before_the_job_waits(tmp_path: Path) -> None:
-    """A job that waits for hours and then ends on every host, for a variable that nobody set."""
+    """Variables that Megatron-LM needs are checked before the job waits.
+
+    Otherwise a job could wait for hours and then end on every host.
+    """
     emit(plan_of_20(), "megatron", tmp_path)
     stand_in(tmp_path / "bin", "sbatch", 'printf "%s\\n" "$MEGATRON_LM" "$@" > "$RECORD"')
     folder = tmp_path / "megatron"

@@ -197,7 +197,11 @@ def test_ranks_follow_torchtitans_formula(order: tuple[GridAxis, ...]) -> None:
 
 
 def test_processes_land_on_the_plans_devices() -> None:
-    """pp outermost for torchtitan, inside a building for the plan: the host list is permuted, every coordinate keeps its host."""
+    """Processes run on the plan's devices.
+
+    torchtitan has pp outermost, the plan has it inside a building. The host list is permuted, and every coordinate
+    keeps its host.
+    """
     plan = make_plan(
         Degrees(tp=4, pp=2, dp_shard=2), ("tp", "pp", "cp", "dp_shard", "dp_replicate"), topology=two_buildings((2, 2))
     )

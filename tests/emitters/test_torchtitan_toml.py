@@ -1,4 +1,4 @@
-"""The TOML twin for torchtitan 0.2.2: written where that version can run the plan, refused in words where it cannot."""
+"""The TOML file for torchtitan 0.2.2 is written if that version can run the plan; otherwise a message says why not."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_torchtitan_trains_two_steps(degrees: Degrees, changes: dict[str, Any], 
         losses.setdefault(int(one[1]), []).append(float(one[2]))
     assert sorted(losses) == [1, 2]
     first = sum(loss for loss in losses[1] if loss >= 0)
-    if degrees.pp == 2:  # ranks without the last stage tell -1
+    if degrees.pp == 2:  # ranks without the last stage report -1
         assert first == pytest.approx(math.log(VOCABULARY), rel=0.15)
     assert all(math.isfinite(loss) for told in losses.values() for loss in told)
     assert sum(losses[2]) < sum(losses[1])

@@ -1,4 +1,5 @@
-"""``transport`` of a trunk: who uses sockets, which RDMA settings fall away, and how torchtitan's groups get their options."""
+"""``transport`` of an inter-building link: who uses sockets, which RDMA settings are left out, and torchtitan's group
+options."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def choice(communicator: str, connection: Connection) -> CommunicatorChoice:
 
 
 def plan(transport: str | None, **changes: Any) -> Plan:
-    """dp_replicate crosses the trunk, dp_shard racks of a building; a round trip of 4 ms."""
+    """A plan whose dp_replicate crosses the link between buildings, with a round trip of 4 ms. dp_shard crosses racks."""
     topology = two_buildings((2, 2), latency_s=2e-3)
     trunks = tuple(trunk.model_copy(update={"transport": transport}) for trunk in topology.trunks)
     settings: dict[str, Any] = {"num_micro_batches": 1, **changes}
@@ -66,7 +67,11 @@ def test_rdma_names_no_network_and_keeps_its_queue_pairs(transport: str | None) 
     ],
 )
 def test_channels_go_to_the_groups_that_reduce(degrees: Degrees, shard: Any, keys: set[str]) -> None:
-    """Megatron-Core's buckets: intra_expt_dp_group for experts, intra_dp_cp_group for the rest; one instance: all of dp."""
+    """Channels go to the groups that reduce.
+
+    Megatron Core reduces experts in intra_expt_dp_group and the rest in intra_dp_cp_group. With one instance this is
+    all of dp.
+    """
     made = make_plan(degrees, topology=two_buildings((2, 2)), shard=shard)
     network = tuple(choice(name, NEAR) for name in ("dp_shard", "dp_replicate", "expert"))
     decided = made.model_copy(update={"decision": made.decision.model_copy(update={"network": network})})
@@ -86,7 +91,10 @@ def test_only_groups_that_cross_tcp_use_sockets() -> None:
 
 
 def test_sockets_hold_what_a_channel_keeps_in_flight() -> None:
-    """16 queue pairs × 4 × 1 MiB over two channels: 32 MiB each, eight windows of 4 MiB."""
+    """Sockets hold what a channel keeps in flight.
+
+    16 queue pairs × 4 × 1 MiB over two channels are 32 MiB each: eight windows of 4 MiB.
+    """
     stated = environment(EMITTERS["nccl"](plan("tcp"))["nccl.env"])
     threads, each = int(stated["NCCL_SOCKET_NTHREADS"]), int(stated["NCCL_NSOCKS_PERTHREAD"])
     assert (threads * each, threads <= 16) == (8, True)
@@ -130,7 +138,11 @@ print("SEEN", json.dumps(seen))
 
 @pytest.mark.consumer
 def test_torchtitan_makes_its_groups_with_the_planned_options(tmp_path: Path) -> None:
-    """torchtitan's own mesh on torch's fake process group; NCCL's class of options, which a CPU build lacks, is stood in for."""
+    """torchtitan creates its groups with the planned options.
+
+    It builds its own mesh on torch's fake process group. A stand-in replaces NCCL's class of options, which a CPU build
+    lacks.
+    """
     found = plan("tcp", shard="parameters")
     emit(found, "torchtitan", tmp_path)
     environ = {"PYTHONPATH": str(tmp_path / "torchtitan"), "PATH": "", "HOME": str(tmp_path)}

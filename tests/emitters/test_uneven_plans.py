@@ -1,4 +1,4 @@
-"""Uneven layers and unequal batches in launch files; ring order against every other order."""
+"""Heterogeneous layers and batches in launch files, and ring orders compared with every other order."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def test_uneven_layers_are_written_out() -> None:
 
 @pytest.mark.parametrize("fill", [[("east", 8), ("west", 8)], [("west", 12), ("east", 4)]])
 def test_no_ring_crosses_a_level_less_often_than_ascending_ranks(fill: list[tuple[str, int]]) -> None:
-    """Every group of 4 ranks 4 apart, every cyclic order, every level: host, zone, building."""
+    """No ring crosses a level less often than ascending ranks.
+
+    The test tries every cyclic order of groups of 4 ranks 4 apart, on host, zone and building.
+    """
     topology = two_buildings((2, 3))
     shares = [{"building": name, "num_accelerators": count} for name, count in fill]
     where = list(devices(topology, Placement.model_validate({"axis_order": TITAN_ORDER, "fill": shares})))

@@ -57,7 +57,10 @@ def test_a_hostile_name_stays_inside_comments() -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_skypilots_nodes_take_the_lines_of_hosts_txt(rank: int, tmp_path: Path) -> None:
-    """The task's commands under bash, with what SkyPilot sets on each node."""
+    """SkyPilot's nodes use the lines of hosts.txt.
+
+    The task's commands run under bash with SkyPilot's variables for each node.
+    """
     emit(one_building(), "torchrun", tmp_path)
     task: dict[str, Any] = yaml.safe_load((tmp_path / "torchrun" / SKYPILOT_FILE).read_text())
     env = {**os.environ, **task["envs"], "TORCHRUN": "echo"}
@@ -71,7 +74,10 @@ def test_skypilots_nodes_take_the_lines_of_hosts_txt(rank: int, tmp_path: Path) 
 
 
 def test_skypilots_task_of_megatron_takes_its_checkout_and_arguments(tmp_path: Path) -> None:
-    """MEGATRON_LM and data had no way into the task; PROGRAM, which nothing read, stood there instead."""
+    """SkyPilot's task passes Megatron-LM's checkout and arguments.
+
+    MEGATRON_LM and data once had no way into the task, and an unused PROGRAM was there instead.
+    """
     emit(one_building(), "megatron", tmp_path)
     task: dict[str, Any] = yaml.safe_load((tmp_path / "megatron" / SKYPILOT_FILE).read_text())
     assert set(task["envs"]) == {"MEGATRON_LM", "ARGUMENTS"}

@@ -19,14 +19,14 @@ def everything(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-@pytest.mark.parametrize("target", [name for name in EMITTERS if name != "recovery"])  # that needs rates of failures
+@pytest.mark.parametrize("target", [name for name in EMITTERS if name != "recovery"])  # which needs failure rates
 def test_every_target_writes_what_it_renders(target: str, tmp_path: Path) -> None:
     written = emit(PLAN, target, tmp_path / "new" / "place")
     files = EMITTERS[target](PLAN)
     assert {
         str(path.relative_to(tmp_path / "new" / "place")): path.read_text(encoding="utf-8") for path in written
     } == files
-    assert emit(PLAN, target, tmp_path / "new" / "place") == written  # again, over itself
+    assert emit(PLAN, target, tmp_path / "new" / "place") == written  # again, over its own files
     for path in written:
         assert os.access(path, os.X_OK) == (path.suffix in (".sh", ".sbatch"))
     assert {path.name for path in (tmp_path / "new" / "place").iterdir()} == {name.split("/")[0] for name in files}

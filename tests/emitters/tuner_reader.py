@@ -1,4 +1,4 @@
-"""Readers of the two tuner files, which hold what is emitted against the grammars (``emitters.tuner_grammar``)."""
+"""Readers of the two tuner files, which check emitted files against the grammars (``emitters.tuner_grammar``)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _fields(line: str) -> list[str]:
 
 
 def _interval(number: int, text: str) -> tuple[int, int]:
-    """Both ends included; an open end is one byte further in."""
+    """Both ends are included; an open end is one byte further inside."""
     found = _INTERVAL.fullmatch(text)
     if not found or not all(found.groups()):
         raise EmitError(f"line {number}: '{text}' is no closed interval of bytes")

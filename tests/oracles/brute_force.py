@@ -1,4 +1,4 @@
-"""The whole search held against every plan of a small problem."""
+"""The whole search compared with every plan of a small problem."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def fastest(seed: int) -> ExhaustiveResult:
 
 
 def equals_brute_force(problem: Problem) -> None:
-    """The search ends with a plan where there is one, as fast as the fastest, and with no bound above it."""
+    """Check the search against all plans.
+
+    It finds a plan if one exists, as fast as the fastest, with no bound above it.
+    """
     oracle, found = exhaustive(problem), search(problem, time_limit_s=600, gap_tolerance=0.0)
     assert found.bound_violation_s <= 1e-12
     assert (found.best is None) == (oracle.decision is None)

@@ -1,10 +1,10 @@
-"""The loop of a simulation in plain Python: what the compiled one (``simulation.event_loop``) is compared with.
+"""The loop of a simulation in plain Python, for comparison with the compiled one (``simulation.event_loop``).
 
-A start or an end changes rates only on links that flows could overload, so only flows that share such links are looked at, and
-once for every set of kinds that meet there: a pipeline meets the same sets again and again.
+A start or an end changes rates only on links that flows could overload. Only flows that share such links are
+considered, once for every set of kinds that meet there. A pipeline meets the same sets again and again.
 
-Speed: a task of a pipeline takes a few microseconds, most of which would be calls of methods; so ``Clock.to_the_end`` does in one
-loop what happens to nearly all tasks.
+A task of a pipeline takes a few microseconds, and method calls would take most of them. ``Clock.to_the_end`` therefore
+handles nearly all tasks in one loop.
 """
 
 from __future__ import annotations
@@ -73,8 +73,11 @@ class Clock:
         self.computing: dict[int | None, set[int]] = {device: set() for device in self.held}
 
     def _make_waiting(self, after: Sequence[Sequence[int]]) -> None:
-        """Who waits for whom: ``on_end[t]`` for the end of task t, and for its arrival what ``on_arrival`` has from
-        ``first_on_arrival[t]`` up to that of the next task."""
+        """Waiting tasks of every event.
+
+        ``on_end[t]`` lists those that wait for the end of task t. Those that wait for its arrival are in ``on_arrival``
+        from ``first_on_arrival[t]`` to that of the next task.
+        """
         others = np.fromiter(chain.from_iterable(after), dtype=np.int64, count=sum(self.waits))
         waiting = np.repeat(np.arange(len(after)), self.waits)
         arrives = others >= 0
@@ -106,7 +109,7 @@ class Clock:
         self.known: dict[tuple[int, ...], dict[int, float]] = {}
 
     def _sorted(self, task: Task, kinds: dict[tuple[Path, float], int]) -> tuple[_Sort, int]:
-        """What a task shares with its like, and the kind of a flow (-1: it is none)."""
+        """The sort of a task, which it shares with equal tasks, and the kind of a flow (-1 for other tasks)."""
         fixed = task.latency_s, bool(task.held_fraction), task.device
         if task.path is None:
             return _Sort(task.amount, task.amount, None, *fixed), -1
@@ -207,7 +210,7 @@ class Clock:
             self.progress(self.ended, len(self.tasks))
 
     def _why_not(self) -> str:
-        """Why some tasks have not ended."""
+        """The reason why some tasks have not ended."""
         endless = (task for task, waits in enumerate(self.waits) if not waits and np.isnan(self.end[task]))
         if (one := next(endless, None)) is not None:
             return f"'{self.tasks[one].name}' never ends: one of its links, or its device, has nothing left for it"
@@ -215,7 +218,7 @@ class Clock:
         return f"'{self.tasks[stuck].name}' never starts: it waits for tasks that wait for it"
 
     def _end_at_once(self, task: int) -> list[int]:
-        """A task without work starts and ends: the tasks that may start."""
+        """End a task without work at its start; return the tasks that may start."""
         latency_s = self.sort_of[task].latency_s
         self.ended += 1
         self.end[task] = self.now
@@ -247,7 +250,10 @@ class Clock:
         self.unsettled.clear()
 
     def _settle(self) -> None:
-        """New rates for whom the changes of this moment reach: new flows, and flows over links that are or were over."""
+        """Set new rates for all flows that this moment affects.
+
+        They are new flows, and flows over links that are or were over.
+        """
         reached = set(self.unsettled)
         rates = self._shared(reached)
         for task in sorted(reached):
@@ -307,7 +313,10 @@ class Clock:
             heappush(self.events, (self.now + left / rate, next(self.order), task, self.version[task]))
 
     def _hold(self, task: int, way: int) -> None:
-        """A flow takes hold of devices (+1), or lets go of them (-1) with its last arrival: their computations change pace."""
+        """Flows take hold of devices (+1), or release them (-1) with the last arrival.
+
+        The pace of their computations changes.
+        """
         one = self.tasks[task]
         if one.amount <= 0:
             return

@@ -109,7 +109,7 @@ def eager(index: int) -> dict[str, Any]:
 
 
 def divided(function: Any, *inputs: Any) -> list[Tensor]:
-    """What the forward graph hands to the backward graph, a tensor per storage, inputs of the function left out."""
+    """What the forward graph passes to the backward graph: a tensor per storage, without the function's inputs."""
     graphs = []
 
     def compiler(graph: Any, _inputs: Any) -> Any:
@@ -129,7 +129,7 @@ def divided(function: Any, *inputs: Any) -> list[Tensor]:
 
 
 def compiled(*, autocast: bool) -> dict[str, Any]:
-    """Bytes per token that a compiled layer of Llama 3 8B keeps beside its input, and bytes of its weights' copies."""
+    """Bytes per token that a compiled layer of Llama 3 8B keeps besides its input, and bytes of its weights' copies."""
     tokens = 3072  # as no side of a weight
     case = one_gpu_step.Case("layer", 1, 4096, 14336, 32, 8, tokens, 1, False)
     nn.RMSNorm.forward = functools.partialmethod(plain_norm, autocast=autocast)
@@ -154,7 +154,10 @@ def compiled(*, autocast: bool) -> dict[str, Any]:
 
 
 def compiled_loss() -> dict[str, Any]:
-    """Bytes per entry of the vocabulary that a compiled loss keeps beside its input, the logits, and those of what it returns."""
+    """Bytes per entry of the vocabulary for a compiled loss.
+
+    They are what it keeps besides the logits, the logits, and what it returns.
+    """
     entries = (1, 3072, one_gpu_step.VOCABULARY)
     with FakeTensorMode(allow_non_fake_inputs=True):
         logits = torch.empty(entries, dtype=torch.bfloat16, requires_grad=True)

@@ -1,9 +1,11 @@
-"""Every plan of a small problem, tried one by one: the oracle that ``joint`` is held against in tests and benchmarks.
+"""Every plan of a small problem, tried one by one: the oracle for ``joint`` in tests and benchmarks.
 
-Nothing is pruned, bounded or vectorised, and neither ``search_space`` nor ``candidates`` nor ``place_parallelism`` takes
-part. The rules R1–R9 (docstring of ``search_space``) are written again as plain loops; every candidate meets every axis
-order and every fill (S1–S3, docstring of ``pools``), on several accelerator types every balance (B1–B4, docstring of
-``balance``), and each plan is priced as ``verification.recompute`` prices it, from groups counted rank by rank.
+Nothing is pruned, bounded or vectorised. ``search_space``, ``candidates`` and ``place_parallelism`` take no part. The
+rules R1–R9 (docstring of ``search_space``) are written again as plain loops.
+
+Every candidate meets every axis order and every allocation (S1–S3, docstring of ``pools``). With several accelerator
+types it also meets every balance (B1–B4, docstring of ``balance``). Each plan has the step time of
+``verification.recompute``, from groups counted rank by rank.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ from scaleacross.verification.shares import counted_layout
 from scaleacross.workloads.problem import Problem
 
 MAX_ACCELERATORS: Final = 64
-"""Beyond this the number of plans outgrows anybody's patience."""
+"""Above this number of accelerators there are too many plans to try."""
 
 
 Score = Callable[[Decision, PlanCost], float]
-"""What is minimised; inf refuses a plan."""
+"""The score to minimise; inf refuses a plan."""
 
 
 def _step_s(decision: Decision, cost: PlanCost) -> float:
@@ -100,7 +102,7 @@ def exhaustive(problem: Problem, score: Score = _step_s) -> ExhaustiveResult:
 
 @dataclass
 class _Pricer:
-    """``verification.recompute`` that remembers the groups it has counted."""
+    """``verification.recompute`` with a cache of counted groups."""
 
     problem: Problem
     _places: dict[tuple[BuildingShare, ...], tuple[Places, Routes]] = field(default_factory=dict)
@@ -157,7 +159,10 @@ class _Pricer:
 
 
 def placements(pool: AcceleratorPool, degrees: Degrees) -> Iterator[Placement]:
-    """Every order of the axes of degree > 1, on every fill whose granule is a product of some but not all of their degrees."""
+    """Every order of the axes of degree > 1, on every allocation.
+
+    The granule of an allocation is a product of some but not all degrees.
+    """
     active = [axis for axis in GRID_AXES if degrees.of(axis) > 1]
     idle = tuple(axis for axis in GRID_AXES if axis not in active)
     sizes = [degrees.of(axis) for axis in active]
@@ -172,7 +177,7 @@ def placements(pool: AcceleratorPool, degrees: Degrees) -> Iterator[Placement]:
 
 
 def candidates(problem: Problem, pool: AcceleratorPool) -> Iterator[Decision]:
-    """Every decision without placement that R1–R11 allow on a fleet."""
+    """Every decision without placement that R1–R11 allow on a pool."""
     job, batch = problem.job, problem.job.global_batch_sequences
     for degrees in _all_degrees(problem, pool):
         for micro_batch in job.micro_batch_sequences:
@@ -216,7 +221,7 @@ def _period(decision: Decision) -> int:
 
 
 def _all_degrees(problem: Problem, pool: AcceleratorPool) -> Iterator[Degrees]:
-    """R1–R6 and R9, as far as degrees alone decide."""
+    """R1–R6 and R9, as far as they depend on degrees only."""
     job, profile, most = problem.job, problem.profile, pool.num_accelerators
     whole_host = lcm(*(building.accelerators_per_host for building in pool.buildings))
     for tp in _allowed(job, "tp", most):
@@ -261,7 +266,7 @@ def _lanes(problem: Problem, degrees: Degrees) -> Iterator[int]:
 
 
 def _exchanges(problem: Problem, degrees: Degrees) -> Iterator[tuple[ContextExchange, int]]:
-    """R2 and R9: how attention may see the whole sequence, and cp_inner."""
+    """R2 and R9: the exchanges that let attention see the whole sequence, and cp_inner."""
     heads = [number for block, _ in problem.profile.blocks for number in block.heads]
     for kind in problem.job.context_exchange if degrees.cp > 1 else ("ring",):
         inner = [one for one in range(2, degrees.cp) if degrees.cp % one == 0] if kind == "all_to_all_ring" else [1]
@@ -277,7 +282,7 @@ def _allowed(job: Job, axis: GridAxis | str, most: int) -> list[int]:
 
 
 def _tensor_widths(problem: Problem) -> Iterator[int]:
-    """Everything that tp divides: heads, and the features of every product that is split."""
+    """All dimensions that tp divides: heads, and the features of every product that is split."""
     for block, _ in problem.profile.blocks:
         yield from block.heads
         for gemm in block.gemms:
@@ -288,8 +293,11 @@ def _tensor_widths(problem: Problem) -> Iterator[int]:
 
 
 def _worth_a_stage(job: Job, num_layers: int, pp: int, ranks: int) -> bool:
-    """R3: named by the user, or no shorter pipeline that the job allows has as few layers per stage, embedding and head counted
-    as layers or not."""
+    """R3: whether a pipeline of ``pp`` ranks is worth trying.
+
+    It is if the user names it, or if no shorter allowed pipeline has as few layers per stage. Layers count with
+    embedding and head, and without.
+    """
     named = job.degrees.pp
     if named == pp or (isinstance(named, tuple) and pp in named):
         return True

@@ -1,6 +1,7 @@
-"""B1 and B2 of ``balance`` by trying every split of the layers and every batch share: part of the oracle ``exhaustive``.
+"""B1 and B2 of ``balance`` by trying every split of the layers and every batch share: part of the oracle
+``exhaustive``.
 
-Neither ``partition_stages`` nor ``share_batch`` takes part; their objectives are written again as sort keys.
+``partition_stages`` and ``share_batch`` take no part. Their objectives are written again as sort keys.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from scaleacross.spec.plan import BatchShare, Decision
 from scaleacross.workloads.problem import Problem
 
 SAME = 1e-9
-"""Seconds that differ by less, relatively, are equal."""
+"""Relative difference up to which seconds are equal."""
 
 
 @dataclass
 class BruteBalancer:
-    """Every balance of one decision (its placement left out) on a fleet of several accelerator types."""
+    """Every balance of one decision, without its placement, on a pool of several accelerator types."""
 
     problem: Problem
     pool: AcceleratorPool
@@ -40,7 +41,7 @@ class BruteBalancer:
     _costs: dict[str, LayerCosts] = field(default_factory=dict)
 
     def balanced(self, layout: Layout) -> Iterator[Decision]:
-        """The decision with equal and uneven layers, each with equal and uneven batch shares."""
+        """The decision with equal and heterogeneous layers, each with equal and heterogeneous batch shares."""
         types = types_of_ranks(layout)
         if types not in self._splits:
             self._splits[types] = self._both_splits(types)
@@ -51,8 +52,10 @@ class BruteBalancer:
                     yield self.decision.model_copy(update={"layers_per_stage": split, "batch_shares": shares})
 
     def by_stage(self, layout: Layout) -> Iterator[Decision]:
-        """B4 and more: the equal split and the one that is fastest where every stage reruns as little as fits, both with every
-        recompute policy of every stage."""
+        """Decisions with every recompute policy of every stage (B4), for the equal split and for the fastest one.
+
+        The fastest split assumes that every stage recomputes as little as fits.
+        """
         types, num_chunks = types_of_ranks(layout), self.decision.pipeline.num_chunks
         key = types, "by stage"
         if key not in self._splits:
@@ -185,7 +188,10 @@ Key = tuple[float, int, float, tuple[int, ...]]
 
 
 def _is_before(one: Key, other: Key) -> bool:
-    """Of splits that are equally fast: nearer to the equal one, then of less Σ pace², then with lighter first stages."""
+    """Order of splits that are equally fast.
+
+    First is the one nearer to the equal split, then the one of less Σ pace², then lighter first stages.
+    """
     if one[1] != other[1] or not isclose(one[2], other[2], rel_tol=SAME):
         return one[1:3] < other[1:3]
     return one[3] < other[3]

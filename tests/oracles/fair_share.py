@@ -1,7 +1,8 @@
-"""Max-min fair rates of flows that share links: nobody can be given more without taking from somebody who has no more.
+"""Max-min fair rates of flows that share links: no flow can get more unless a flow with no more gets less.
 
-Progressive filling: all rates rise together; a flow stops at its own cap or when one of its links is full. Source: Bertsekas and
-Gallager, Data Networks (1992), section 6.5.
+Progressive filling raises all rates together. A flow stops at its own cap or when one of its links is full.
+
+Source: Bertsekas and Gallager, Data Networks (1992), section 6.5.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""A collective schedule as flows: every message of every rank over the links between the two, in the order of the schedule.
+"""A collective schedule as flows: every message of every rank over the links between the two, in the order of the
+schedule.
 
-A rank starts a step when what it receives in the step before has arrived and, where channels follow one another, when it has sent
-the same step of the channel before. Messages from one rank to another on one channel leave one after the other; channels side by
-side share the links.
+A rank starts a step when it has received the data of the step before. If channels follow one another, it must also have
+sent the same step of the previous channel.
+
+Messages from one rank to another on one channel leave one after the other. Concurrent channels share the links.
 """
 
 from __future__ import annotations
@@ -48,7 +50,10 @@ def add_collective(
 
 
 class _Added:
-    """Ranks advance as far as the sends that they wait for have been added, so that every task waits for earlier ones."""
+    """State while ranks add their sends.
+
+    A rank advances only as far as the sends that it waits for exist, so every task waits for earlier ones.
+    """
 
     def __init__(
         self,
@@ -61,7 +66,7 @@ class _Added:
     ) -> None:
         self.simulation, self.schedule, self.route, self.block_bytes = simulation, schedule, route, block_bytes
         self.reduce_bytes_per_s = reduce_bytes_per_s
-        self.own = object()  # marks the lanes of this collective; they keep it, so that no other gets the same mark
+        self.own = object()  # marks the lanes of this collective, which keep it, so no other gets the same mark
         self.places = [
             (rank, channel) for rank in range(schedule.num_ranks) for channel in range(schedule.num_channels)
         ]
@@ -83,7 +88,10 @@ class _Added:
         return results
 
     def _advance(self, rank: int, channel: int) -> list[tuple[int, int]]:
-        """Add steps until one waits for a message that has not been added; returns who may go on because of them."""
+        """Add steps of a rank until one waits for a message that does not exist yet.
+
+        Return the ranks that can continue because of the new messages.
+        """
         place = (rank, channel)
         woken: list[tuple[int, int]] = []
         while True:
@@ -107,7 +115,7 @@ class _Added:
                 woken.append((rank, channel + self.schedule.num_parallel))
 
     def _may_send(self, rank: int, channel: int) -> bool:
-        """Whether the channel before has got as far."""
+        """Whether the previous channel has sent this step."""
         before = channel - self.schedule.num_parallel
         return before < 0 or len(self.sends[rank, before]) > len(self.sends[rank, channel])
 

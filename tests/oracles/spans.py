@@ -1,4 +1,4 @@
-"""What papers on pipeline schedules count besides the end of the step."""
+"""Measures of pipeline schedules in papers, other than the end of the step."""
 
 from __future__ import annotations
 

@@ -211,7 +211,10 @@ def _balance(config: dict[str, Any], top_k: int) -> None:
 
 
 def _leave_out_fsdp(package: str) -> None:
-    """fully_shard of torch 2.13.0 takes no parameters of spmd_types: they stay whole, in the 16 bit that it would gather."""
+    """Leave parameters whole in 16 bit, as FSDP would gather them.
+
+    fully_shard of torch 2.13.0 accepts no parameters of spmd_types.
+    """
     module = importlib.import_module(f"torchtitan.models.{package}.parallelize")
     for name in dir(module):
         if name.startswith("apply_fsdp"):

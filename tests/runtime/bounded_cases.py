@@ -13,7 +13,10 @@ BOUND = 0.02
 
 
 def rows_within(rank: int, name: str, size: int, stage: str) -> list[bool] | None:
-    """Rows come in torch's order; from other ranks within the bound, from ranks that are not coded, and from itself, exactly."""
+    """Check the order of rows and their error bounds.
+
+    Rows of other ranks are within the bound. Rows of uncoded ranks and of the rank itself are exact.
+    """
     group = group_of(name, size)
     if rank >= size:
         return None
@@ -32,7 +35,7 @@ def rows_within(rank: int, name: str, size: int, stage: str) -> list[bool] | Non
 
 
 def vectors_within(rank: int, name: str, size: int) -> list[bool] | None:
-    """All tables' vectors of the own samples; gradients as without a codec; a rank without tables."""
+    """All tables' vectors of the rank's own samples, with gradients as without a codec and with a rank without tables."""
     group = group_of(name, size)
     if rank >= size:
         return None
@@ -61,7 +64,7 @@ def vectors_within(rank: int, name: str, size: int) -> list[bool] | None:
 
 
 def fewer_bytes(rank: int) -> tuple[int, int]:
-    """Bytes to other ranks of rows that repeat: within a bound, and as they are."""
+    """Bytes to other ranks of rows that repeat: within a bound, and uncoded."""
     group = group_of("scaleacross", 4)
     rows = torch.randn(20, 32, generator=torch.Generator().manual_seed(0))[torch.arange(400) % 20]
     to = torch.arange(400) % 4
@@ -71,7 +74,7 @@ def fewer_bytes(rank: int) -> tuple[int, int]:
 
 
 def refused(rank: int) -> str:
-    """An element that no bound holds for, on every rank."""
+    """An element for which no bound holds is refused on every rank."""
     group = group_of("gloo", 4)
     try:
         exchange_rows_bounded(group, torch.full((4, 2), torch.inf), torch.arange(4), [RowCodec(1.0)] * 4)

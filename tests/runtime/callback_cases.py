@@ -13,7 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def chained(rank: int, size: int) -> tuple[float, float]:
-    """A callback communicates and waits, on its own and in a chain: what it returns, and what the tensor holds."""
+    """A callback communicates and waits, alone and in a chain.
+
+    Return the callback's result and the tensor.
+    """
     group: Any = group_of(size, 30.0)
     tensor = torch.full((1000,), float(rank + 1))
 
@@ -49,7 +52,7 @@ def compressed_by_power_sgd(rank: int, size: int) -> list[float]:
 
 
 def queued_behind_a_late_one(rank: int, size: int) -> list[tuple[str, str, float]]:
-    """Two collectives are queued; the last rank comes to neither."""
+    """Two collectives are queued, and the last rank joins neither."""
     group: Any = group_of(size, 2.0)
     if rank == size - 1:
         time.sleep(6.0)
@@ -59,7 +62,7 @@ def queued_behind_a_late_one(rank: int, size: int) -> list[tuple[str, str, float
 
 
 def callback_that_fails(rank: int, size: int) -> tuple[str, float]:
-    """What a callback raises is the future's, and the group goes on."""
+    """An exception of a callback belongs to its future, and the group continues."""
     group: Any = group_of(size, 30.0)
 
     def fail(_: object) -> None:

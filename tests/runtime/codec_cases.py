@@ -28,7 +28,7 @@ def codec_of(name: str) -> Encoding:
 
 
 def error_bound(codec: str, values: torch.Tensor) -> torch.Tensor:
-    """Largest error of each element, as the table of ``codecs`` states it; 2^-127 where fp32 itself runs out."""
+    """Largest error of each element, as the table of ``codecs`` states it; 2^-127 below the range of fp32."""
     if codec == "bf16":
         return values.abs() * 2.0**-8 + 2.0**-133
     if codec == BOUNDED:
@@ -77,6 +77,7 @@ def compressed(rank: int, codec: str, point_to_point: bool = False) -> dict[str,
 
 
 def _most_nearby(bound: torch.Tensor) -> torch.Tensor:
-    """The largest bound within a block to either side: blocks of the code begin where blocks of the schedule do."""
+    """The largest bound within a block on either side, because blocks of the code and of the schedule begin at
+    different places."""
     padded = torch.nn.functional.pad(bound[None, None], (GRAIN, GRAIN))
     return torch.nn.functional.max_pool1d(padded, 2 * GRAIN + 1, 1)[0, 0]

@@ -35,7 +35,7 @@ NESTED = {2: ("ring, direct", "halving_doubling, bruck"), 3: ("ring, bidirection
 
 
 class Switch:
-    """A policy whose answer the case sets; all ranks set the same."""
+    """A policy whose choice the case sets, to the same value on all ranks."""
 
     def __init__(self) -> None:
         self.algorithm, self.layout, self.num_channels = "ring", (0,), 1
@@ -174,7 +174,10 @@ CHECKS = {
 
 
 def bits_of_random_sums(rank: int, size: int, repetitions: int) -> list[int]:
-    """Checksums of all-reduced normal values, ``repetitions`` times the same inputs, for every algorithm and two types."""
+    """Checksums of all-reduced normal values for every algorithm and two types.
+
+    The same inputs repeat ``repetitions`` times.
+    """
     if rank >= size:
         return []
     switch, group = GROUPS[size, True]
@@ -271,7 +274,7 @@ def repeated(rank: int, size: int, repetitions: int) -> None:
 
 
 def two_groups_at_once(rank: int, size: int) -> None:
-    """The same ranks in two groups, which are used in opposite order by every second rank."""
+    """Use the same ranks in two groups, in opposite order on every second rank."""
     if rank >= size:
         return
     pairs = [GROUPS[size, True], GROUPS[size, False]]

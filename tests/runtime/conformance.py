@@ -45,7 +45,10 @@ BY_NAME: Final = {
 
 
 def load() -> Any:
-    """The suite. What it imports once reads ``BACKEND``: gloo's tests are chosen, on whichever backend they then run."""
+    """The suite for ``BACKEND``.
+
+    Its first import reads ``BACKEND``, which selects gloo's tests for any backend.
+    """
     os.environ["BACKEND"] = "gloo"
     os.environ.setdefault("WORLD_SIZE", str(WORLD))
     os.environ.setdefault("TEMP_DIR", tempfile.gettempdir())
@@ -140,7 +143,7 @@ def run(tests: Sequence[str], backend: str) -> Iterator[tuple[str, str, str]]:
                     continue
             worst = next((one for word in ("fail", "skip") for one in outcomes if one[0] == word), ("ok", ""))
             if worst[0] == "fail":
-                pool.close()  # what a failed test leaves behind is no next test's
+                pool.close()  # keeps what a failed test leaves from the next test
                 pool = None
             yield name, *worst
     finally:

@@ -24,12 +24,12 @@ def batches(rank: int, share: float) -> list[torch.Tensor]:
 
 
 def gradient(rows: torch.Tensor, step: int, rank: int) -> torch.Tensor:
-    """Depends on the rows, so that a stale one changes everything after it."""
+    """A gradient that depends on the rows, so that a stale row changes all later steps."""
     return torch.sin(3 * rows + step + 0.1 * rank)
 
 
 def trained(rank: int, name: str, size: int, share: float, early: bool) -> tuple[torch.Tensor, int, int] | None:
-    """Own rows after all steps, rows asked for, and rows that came late."""
+    """Own rows after all steps, the rows asked for, and the rows that came late."""
     group = group_of(name, size)
     if rank >= size:
         return None
@@ -48,7 +48,7 @@ def trained(rank: int, name: str, size: int, share: float, early: bool) -> tuple
 
 
 def oracle(size: int, share: float) -> torch.Tensor:
-    """The whole table in one place, one batch after the other."""
+    """The whole table in one process, one batch after the other."""
     whole = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(0))
     every = [batches(rank, share) for rank in range(size)]
     for step in range(STEPS):

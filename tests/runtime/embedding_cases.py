@@ -26,7 +26,7 @@ def ids_of(launch: LaunchConfig, step: int) -> list[torch.Tensor]:
 
 
 def loss_of(vectors: list[torch.Tensor]) -> torch.Tensor:
-    """Mean over samples of something that every element of every vector has a part in."""
+    """Mean over samples of a function that depends on every element of every vector."""
     whole = torch.cat(vectors, 1).float()
     return torch.tanh(whole @ torch.linspace(-1, 1, whole.shape[1])).square().mean()
 
@@ -50,7 +50,10 @@ def sharded(rank: int, text: str, steps: int) -> tuple[list[float], dict[tuple[s
 
 
 def whole(text: str, steps: int) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Losses of one process with whole tables, and the tables after training: torch's own backward and a plain update."""
+    """Losses of one process with whole tables, and the tables after training.
+
+    It uses torch's own backward pass and a plain update.
+    """
     launch = LaunchConfig.model_validate_json(text)
     model, losses = train_dlrm.WholeTables(launch), []
     weights = list(model.parameters())

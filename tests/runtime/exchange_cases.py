@@ -30,7 +30,7 @@ def inputs(rank: int, size: int, num_rows: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def as_torch_does(group: dist.ProcessGroup, rows: torch.Tensor, destinations: torch.Tensor) -> torch.Tensor:
-    """Counts gathered on the host, then all_to_all_single: row by row."""
+    """The result of torch: counts gathered on the host, then all_to_all_single, row by row."""
     sends = [rows[destinations == peer] for peer in range(group.size())]
     counts = torch.tensor([len(part) for part in sends])
     coming = torch.empty_like(counts)
@@ -41,7 +41,7 @@ def as_torch_does(group: dist.ProcessGroup, rows: torch.Tensor, destinations: to
 
 
 def straight(rank: int, name: str, size: int) -> list[bool] | None:
-    """Equal to torch; there and back again; the flag."""
+    """Check that the result equals torch's, that rows return, and that the flag is right."""
     group = group_of(name, size)
     if rank >= size:
         return None

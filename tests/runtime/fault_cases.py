@@ -30,7 +30,7 @@ ALGORITHMS = {
 
 
 def group_of(size: int, timeout_s: float, shared: bool = True) -> object:
-    """A group under test beside the default one."""
+    """A group under test, in addition to the default one."""
     settings = LinkSettings(1 << 18, 1 << 15, shared)
     return make_group(range(size), fixed(ALGORITHMS, tuple(range(size)), settings), timeout_s)
 
@@ -46,7 +46,7 @@ def outcome(run: object) -> tuple[str, str, float]:
 
 
 def sizes_differ(rank: int, size: int, wrong: int = 1) -> tuple[str, str, float]:
-    """Rank ``wrong`` brings another number of elements."""
+    """Rank ``wrong`` passes another number of elements."""
     group = group_of(size, 30.0)
     return outcome(lambda: dist.all_reduce(torch.ones(1000 + (rank == wrong)), group=group))
 

@@ -1,7 +1,8 @@
-"""Jobs of four processes in which one does something wrong, and the dumps that they leave.
+"""Jobs of four processes in which one has a fault, and the dumps that they leave.
 
-Every rank runs three good all-reduces on backend ``scaleacross`` and then the fault's own program. Each dumps when an operation
-is late, and tells the others through the store: one that is stuck in its own program has no late operation.
+Every rank runs three good all-reduces on backend ``scaleacross`` and then the fault's own program. Each rank dumps when
+an operation is late and tells the others through the store. A rank that is stuck in its own program has no late
+operation.
 """
 
 from __future__ import annotations
@@ -88,13 +89,19 @@ class Job:
         work.wait()
 
     def until_all_have_called(self, num_calls: int) -> None:
-        """A rank that the machine holds up enters late: what it waits for is not in its trace before, and it is no victim."""
+        """Wait until all ranks have called.
+
+        A slow machine may delay a rank. Its trace would then lack the operation, and it would not count as a victim.
+        """
         end = time.monotonic() + LIMIT_S / 3
         while self.watch_store.add("called", 0) < num_calls and time.monotonic() < end:
             time.sleep(0.05)
 
     def culprit_comes_last(self) -> None:
-        """The others wait already: all of them are victims, whatever the machine does."""
+        """The culprit calls last, so all others wait already.
+
+        All of them are victims, whatever the machine's speed.
+        """
         if self.wrong:
             self.until_all_have_called(GOOD * WORLD + WORLD - 1)
 
@@ -169,7 +176,7 @@ def _dead(job: Job) -> None:
 
 
 def _not_started(job: Job) -> None:
-    """The thread that should run the collective is held up before it."""
+    """The thread that runs the collective is delayed before it."""
     if job.wrong:
         job.group._communicator.submit(lambda: time.sleep(LIMIT_S))
     job.all_reduce()
@@ -184,7 +191,7 @@ def _deadlock(job: Job, first: Any, second: Any) -> None:
 
 
 def _stuck_link(job: Job) -> None:
-    """The culprit takes nothing more from the rank before it."""
+    """The culprit stops receiving from the rank before it."""
     from scaleacross.runtime.incoming import Incoming
 
     if job.wrong:
@@ -201,7 +208,7 @@ def _slow_rank(job: Job) -> None:
 
 
 def _slow_link(job: Job) -> None:
-    """What the culprit sends takes its time on the way out."""
+    """The culprit's messages leave slowly."""
     from scaleacross.runtime.outgoing import Outgoing
 
     if job.wrong:

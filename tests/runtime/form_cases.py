@@ -120,7 +120,7 @@ def eight_bit_floats(rank: int, size: int) -> list[float]:
 
 
 def a_type_that_nobody_reduces(rank: int, size: int) -> tuple[str, float]:
-    """Its error is its own: the group goes on."""
+    """An unsupported type raises an error of its own, and the group continues."""
     group = planned_group(size)
     kind, _, _ = outcome(lambda: dist.all_reduce(torch.ones(10).to(torch.uint16), group=group))
     tensor = torch.ones(10)
@@ -129,7 +129,7 @@ def a_type_that_nobody_reduces(rank: int, size: int) -> tuple[str, float]:
 
 
 def coalesced_before_the_others(rank: int, size: int, folder: str) -> tuple[bool, list[float]]:
-    """Asynchronous, of several tensors: the callers go on while rank 0 has not come."""
+    """An asynchronous collective of several tensors lets callers continue while rank 0 has not joined."""
     group = planned_group(size)
     store = dist.FileStore(f"{folder}/coalesced", size)
     tensors = [torch.full((100,), float(i)) for i in range(3)]
@@ -145,7 +145,10 @@ def coalesced_before_the_others(rank: int, size: int, folder: str) -> tuple[bool
 
 
 def a_limit_over_send_and_receive(rank: int, size: int) -> float:
-    """Seconds until a collective over gloo's send and receive ends to which nobody else comes: its own limit, not the group's."""
+    """Seconds until a collective ends that nobody else joins, over gloo's send and receive.
+
+    Its own limit applies, not the group's.
+    """
     policy = fixed(ALGORITHMS, tuple(range(size)), LinkSettings())
     group, elapsed_s = make_group(range(size), policy, 60.0, point_to_point=True), 0.0
     group.allreduce([torch.ones(4)]).wait()  # gloo looks for its peers in the first

@@ -24,7 +24,7 @@ NAMES = {"reduce_scatter_single": "reduce_scatter_tensor", "all_gather_single": 
 
 
 def share_the_gpu(rank: int, size: int) -> None:
-    """What torchrun says of ranks on one machine."""
+    """The variables that torchrun sets for ranks on one machine."""
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size))
     torch.cuda.set_device(rank % torch.cuda.device_count())
     for name, before in NAMES.items():
@@ -43,7 +43,7 @@ def set_up(rank: int, size: int) -> None:
 
 
 def compressed(rank: int, codec: str) -> list[bool]:
-    """Whether sums and gathered tensors have the bits that gloo's messages of the same schedule give on a CPU."""
+    """Whether sums and gathered tensors have the same bits as gloo's messages of the same schedule on a CPU."""
     algorithms = dict.fromkeys((Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUCE_SCATTER), RING)
     policy = fixed(algorithms, LAYOUT, LinkSettings(1 << 18, 1 << 14), 2, codec_of(codec))
     group = make_group(range(4), policy, backend=BACKEND, point_to_point=True)
@@ -58,8 +58,11 @@ def compressed(rank: int, codec: str) -> list[bool]:
 
 
 def streams(rank: int, size: int) -> dict[str, bool]:
-    """A collective sees what the caller queued before it, though the host does not wait; what follows ``wait`` sees its result;
-    a tensor that is not contiguous keeps its memory; a future's callback sees the result."""
+    """Check the order of work on streams.
+
+    A collective sees what the caller queued before it, although the host does not wait. Later work after ``wait`` sees
+    its result. A tensor that is not contiguous keeps its memory. A future's callback sees the result.
+    """
     switch, group = cases.GROUPS[size, None]
     switch.algorithm, switch.layout, switch.num_channels = "ring", tuple(range(size)), 1
     numel, found = 1 << 22, {}
@@ -86,7 +89,7 @@ def streams(rank: int, size: int) -> dict[str, bool]:
 
 
 def crossing(rank: int, size: int) -> list[bool]:
-    """Messages to both neighbours in a ring, sent before any is received, as the passes of a pipeline cross each other."""
+    """Messages to both neighbours in a ring, sent before any is received, as pipeline passes in both directions."""
     _, group = cases.GROUPS[size, None]
     numel = 1 << 24  # more than NCCL sends before the receiver asks for it
     before, after = (rank - 1) % size, (rank + 1) % size

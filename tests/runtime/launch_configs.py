@@ -12,7 +12,7 @@ from scaleacross.spec.plan import PredictedCollective
 
 
 def crossed(rows: tuple[RankRow, ...], groups: tuple[tuple[int, ...], ...], beyond: LinkLevel) -> tuple[LinkLevel, ...]:
-    """Level of each group where every host stands apart from all others by ``beyond``."""
+    """Level of each group if every host is apart from all others by ``beyond``."""
     return tuple(beyond if len({rows[rank][0] for rank in ranks}) > 1 else "scale_up" for ranks in groups)
 
 

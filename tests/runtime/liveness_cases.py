@@ -14,7 +14,10 @@ from scaleacross.runtime import liveness
 
 
 def ready_to_hang(rank: int, size: int, wrong: int, folder: str, limit_s: float) -> tuple[str, str]:
-    """One good all-reduce; then all but ``wrong`` go on, which is stopped from outside, or sleeps, until "go on" is stored."""
+    """One good all-reduce. Then all ranks but ``wrong`` continue.
+
+    ``wrong`` is stopped from outside, or sleeps until "go on" is stored.
+    """
     group: Any = group_of(size, limit_s)
     store = dist.FileStore(f"{folder}/hang-{wrong}", size)
     dist.all_reduce(torch.ones(10), group=group)
@@ -29,7 +32,7 @@ def ready_to_hang(rank: int, size: int, wrong: int, folder: str, limit_s: float)
 
 
 def cut_off(rank: int, size: int, wrong: int, folder: str, limit_s: float) -> tuple[str, str]:
-    """The same with a rank whose host answers nobody."""
+    """The same with a rank whose host does not respond to anyone."""
     connect = socket.create_connection
     group: Any = group_of(size, limit_s)
     port = group._communicator._contact(wrong)

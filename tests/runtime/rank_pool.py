@@ -1,4 +1,7 @@
-"""Processes that play the ranks of a job. Started once, they run many cases: importing torch costs more than most of them."""
+"""Processes that act as the ranks of a job.
+
+They start once and run many cases, because importing torch takes longer than most cases.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,7 @@ def _serve(rank: int, size: int, port: int, pipe: Connection, environment: dict[
 
 
 def join_job(rank: int, timeout_s: float = 60.0) -> None:
-    """The default group, on gloo; the groups under test are made beside it."""
+    """Join the default group on gloo. The groups under test are created in addition."""
     import torch
     import torch.distributed as dist
 

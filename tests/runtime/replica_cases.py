@@ -199,8 +199,10 @@ class Job:
 
 
 def reference(steps: list[dict[str, Any]]) -> tuple[dict[tuple[int, str], float], str]:
-    """(step, replica) -> loss, and the digest of the weights, of one process that never fails: a model, and for every step a sum
-    among as many groups as the step had members."""
+    """(step, replica) -> loss, and the digest of the weights, of one process that never fails.
+
+    It has one model and, for every step, a sum over as many groups as the step had members.
+    """
     import group_functions as functions
     import torch
     import torch.distributed as dist

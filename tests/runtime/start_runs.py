@@ -1,4 +1,4 @@
-"""Ranks that start as processes of their own, and what each of them says."""
+"""Ranks that start as separate processes, and their results."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def on_this_host(config: LaunchConfig) -> LaunchConfig:
 
 
 def run_ranks(config: LaunchConfig, case: str, absent: int | None = None) -> dict[int, tuple[str, Any]]:
-    """rank -> ("ok", its answer) or (name of the error, its message)."""
+    """rank -> ("ok", its result) or (name of the error, its message)."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "scaleacross.runtime"])
     answers: Any = context.Queue()
@@ -89,7 +89,10 @@ def run_ranks(config: LaunchConfig, case: str, absent: int | None = None) -> dic
 
 
 def _rank(rank: int, text: str, case: str, answers: Any, done: Any) -> None:
-    """One answer; rank 0 holds the store, which others still need after it has answered, so nobody leaves before ``done``."""
+    """One rank's result.
+
+    Rank 0 holds the store, which others still need after its result. So nobody leaves before ``done``.
+    """
     from scaleacross.errors import ScaleAcrossError
 
     os.environ.update(MASTER_ADDR="127.0.0.1", WORLD_SIZE="4")

@@ -1,4 +1,4 @@
-"""Callbacks of futures may communicate, and wait for it: they never hold up the thread that runs collectives."""
+"""Callbacks of futures may communicate and wait for it without blocking the thread that runs collectives."""
 
 from __future__ import annotations
 

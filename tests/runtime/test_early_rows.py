@@ -1,4 +1,4 @@
-"""Rows fetched early: bit by bit as in a synchronous run and as in one place, however often batches collide."""
+"""Rows fetched early equal those of a synchronous run and of one process, bit by bit, with any collisions of batches."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def pool() -> Iterator[RankPool]:
     ("ways", "fields"),
     [
         (WAYS, {}),
-        # state is one figure per row of a shard: only a table whose columns are together has that of the whole
+        # state is one number per row of a shard, so it is comparable only if the shard has all columns
         (WITHOUT_COLUMNS, {"optimizer": "rowwise_adagrad"}),
         (WITHOUT_COLUMNS, {"replica_groups": [2]}),
     ],

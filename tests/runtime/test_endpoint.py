@@ -1,4 +1,4 @@
-"""torch uses the names of groups again and drops a group late: neither disturbs the group that lives."""
+"""torch reuses names of groups and drops groups late. Neither disturbs the group that is alive."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def test_a_caller_for_a_group_that_is_gone_never_reaches_its_namesake() -> None:
 
 @pytest.mark.parametrize("wrong", ["silent", "tls", "no certificate"])
 def test_a_caller_that_fails_hangs_up(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other side sees the end although the error, which groups keep as their reason, is still held."""
+    """A caller that fails closes its connection.
+
+    The other side sees the end although groups keep the error as their reason.
+    """
     if wrong == "no certificate":
         monkeypatch.setenv(PATHS[0], "/nowhere.pem")
     with socket.create_server(("127.0.0.2", 0)) as listener:
@@ -70,7 +73,10 @@ def test_a_caller_that_fails_hangs_up(wrong: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_group_may_be_dropped_in_the_middle_of_anything() -> None:
-    """The collector runs in whichever thread makes an object, also in one that is registering."""
+    """A group may be dropped at any moment.
+
+    The collector runs in any thread that creates an object, also during registration.
+    """
     endpoint = endpoint_of_process("127.0.0.1", os.getpid())
     old, contacts = member_of(dist.HashStore(), 0), list[Contact]()
 
@@ -86,4 +92,4 @@ def test_a_group_may_be_dropped_in_the_middle_of_anything() -> None:
     register.start()
     register.join(LIMIT_S)
     endpoint._members = members
-    assert contacts, "registering waits for the group that is dropped"
+    assert contacts, "registration waits for the dropped group"

@@ -1,4 +1,4 @@
-"""What goes wrong is named on every rank, within the timeout; nothing hangs."""
+"""Faults are named on every rank within the timeout, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def test_a_rank_that_never_comes(pool: RankPool) -> None:
 
 
 def test_ddp_fails_with_its_collectives(pool: RankPool) -> None:
-    """The error has to reach C++: what it would take for gradients instead ends the process with a segmentation fault."""
+    """DDP fails together with its collectives.
+
+    The error must reach C++. Otherwise DDP would use an invalid result as gradients and end with a segmentation fault.
+    """
     for kind, text, seconds in pool.run(cases.buckets_that_never_come, SIZE)[:-1]:
         assert kind == "RuntimeError"
         assert "the time limit is over" in text and "all_reduce sum of float32 by ring" in text
@@ -125,7 +128,7 @@ def test_layouts_nest_where_the_network_does() -> None:
 
 
 FIGURES = {"ratio": 3.98, "encode_bytes_per_s": 1e12, "decode_bytes_per_s": 1e12, "relative_error": 0.016}
-"""Those that a plan is priced by, and the executor does not read."""
+"""Figures that a step time needs and the executor does not read."""
 
 
 def test_the_network_decision_is_executed() -> None:

@@ -31,7 +31,10 @@ def root_of(directory: Path) -> tuple[str, Fault]:
 
 
 def fr_trace_culprits(directory: Path) -> set[int]:
-    """Ranks that ``fr_trace`` names. It takes the dump that it reads first for right, so it gets them in order of rank."""
+    """Ranks that ``fr_trace`` names.
+
+    It assumes that the first dump is right, so the dumps come in order of rank.
+    """
     flags = ("just_print_entries", "verbose", "allow_incomplete_ranks", "selected_ranks", "pg_filters")
     settings = Namespace(trace_dir=str(directory), prefix=None, mismatch_cap=10, **dict.fromkeys(flags))
     details, version = read_dir(settings)
@@ -63,7 +66,7 @@ def test_fr_trace_names_the_same_culprit(tmp_path: Path, fault: str, verdict: st
     run_fault(fault, culprit, tmp_path)
     ours, root = root_of(tmp_path)
     assert (ours, root.ranks) == (verdict, (culprit,)), root
-    # A rank that lags is told that the others gave up before it enters a call that they disagree on.
+    # A late rank learns that the others gave up before it enters a call that they disagree on.
     assert WORLD - 1 - verdict.endswith("mismatch") <= root.num_victims <= WORLD - 1
     assert fr_trace_culprits(tmp_path) == {culprit}
 

@@ -123,7 +123,10 @@ def test_a_dump_holds_cursors_predictions_and_only_plain_values(tmp_path: Path) 
 
 
 def test_messages_under_way_at_once_count_once() -> None:
-    """Ten that were posted together a second ago have taken a second, not ten."""
+    """Concurrent messages count once.
+
+    Ten that were posted together a second ago have taken a second, not ten.
+    """
     record = _issue(FlightRecorder(0, 2), done=False)
     cursor = GroupCursor(record, (0, 1))
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""The listener outlives a lack of descriptors, slow and silent callers, and takes no thread for any of them."""
+"""The listener survives a lack of descriptors and slow or silent callers, and uses no thread for them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_four_hundred_silent_callers_and_one_that_speaks(listener: Listener, hea
     assert heard.get(timeout=LIMIT_S) == b"hello"
     assert threading.active_count() == before
     turned_away = silent[: 400 + 1 - greeting.MAX_PENDING]
-    for connection in turned_away:  # the oldest gave way to the newest
+    for connection in turned_away:  # the newest caller replaced the oldest
         assert connection.recv(1) == b""
     for connection in silent:
         connection.close()

@@ -1,4 +1,4 @@
-"""Kernels timed for calibration: what is written is what calibrate reads. On a processor, with small shapes."""
+"""Kernels timed for calibration: calibrate reads what the bench writes. The test uses a processor and small shapes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ def test_calibrate_reads_what_bench_writes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["TN", "NN", "NT"])
 def test_operands_lie_in_memory_as_training_has_them(layout: str) -> None:
-    """Both by rows is NN for a product by rows; the weight gradient reads its left operand across, the forward pass its right."""
+    """Operands are in memory as in training.
+
+    Both by rows is NN for a product by rows. The weight gradient reads its left operand transposed, the forward pass
+    its right one.
+    """
     bench = bench_of("cpu")
     call = _bf16_call(bench, layout, 6, 4, 8)
     left, right = (cell.cell_contents for cell in call.__closure__ or ())
@@ -63,7 +67,10 @@ def test_a_linear_layer_is_three_products() -> None:
 
 
 def test_a_full_sweep_has_the_shapes_that_a_fit_needs() -> None:
-    """Eleven parameters and five folds: 55 shapes of 1 GFLOP and more; of attention seven, 35 shapes."""
+    """A full sweep has the shapes that a fit needs.
+
+    Eleven parameters and five folds need 55 shapes of 1 GFLOP or more. Attention has seven parameters and 35 shapes.
+    """
     shapes = {shape for t in TOKENS for i, o in LAYERS for _, shape in _products(t, i, o)}
     assert len([shape for shape in shapes if 2 * np.prod(np.array(shape, dtype=float)) >= 1e9]) >= 2 * 55
     assert len(set(CALLS)) >= 35

@@ -90,7 +90,7 @@ def test_empty_constant_and_hopeless_rows() -> None:
         )
     few = torch.arange(6.0).reshape(
         1, 6
-    )  # coded rows and a header take more than these rows, and less than they with one
+    )  # coded rows and a header are larger than these rows, and smaller with one row more
     assert len(write_rows(few, RowCodec(0.1, "packed"))) == len(RowCodec(0.1, "packed").write(few.numpy()))
     with pytest.raises(InputError, match="65,535"):
         write_rows(torch.zeros(1, 70_000), RowCodec(1e-3, "packed"))

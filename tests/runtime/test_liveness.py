@@ -1,4 +1,4 @@
-"""A rank that is stopped, dead, unreachable or not here yet is named on every rank, also where others stand between."""
+"""A rank that is stopped, dead, unreachable or not yet there is named on every rank, also if others are between."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_connection_that_is_reset_is_no_death() -> None:
 def test_what_the_kernel_of_a_host_tells_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        assert ask_at("127.0.0.1", port, b"?", 0.2) == STOPPED  # taken by the kernel, and nobody speaks
+        assert ask_at("127.0.0.1", port, b"?", 0.2) == STOPPED  # the kernel accepted it, and nobody responds
     assert ask_at("127.0.0.1", port, b"?", LIMIT_S) == DEAD
 
     def silence(*_: object, **__: object) -> socket.socket:
@@ -103,7 +103,7 @@ def pool() -> Iterator[RankPool]:
 
 
 def hang(pool: RankPool, wrong: int, folder: Path, limit_s: float, signal_: int | None) -> Sequence[tuple[str, str]]:
-    """What the others say of rank ``wrong``, which gets the signal where there is one."""
+    """Messages of the others about rank ``wrong``, which gets the signal if there is one."""
     for rank in range(SIZE):
         pool.post(rank, cases.ready_to_hang, SIZE, wrong, str(folder), limit_s)
     store = dist.FileStore(f"{folder}/hang-{wrong}", SIZE)
@@ -126,7 +126,7 @@ def test_a_rank_that_never_comes_is_named_by_all(pool: RankPool, tmp_path: Path)
         assert "rank 2 is not here yet: it has not come to this collective" in text
 
 
-@pytest.mark.parametrize("wrong", [0, 1, 3])  # rank 0 serves the store, which does not answer then
+@pytest.mark.parametrize("wrong", [0, 1, 3])  # rank 0 serves the store, which does not respond then
 def test_a_stopped_rank_is_named_by_all(pool: RankPool, tmp_path: Path, wrong: int) -> None:
     for kind, text in hang(pool, wrong, tmp_path, 120.0, signal.SIGSTOP):
         assert kind == "PeerLostError"

@@ -1,4 +1,4 @@
-"""Whatever is lost, and whenever: every step is committed once, in order, with the sums of one epoch, on all that live."""
+"""Whatever fails, every step is committed once and in order, with the sums of one epoch on all live replicas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaleacross.runtime.replicas.membership import Epoch, Letter, Membership, P
 
 
 class Fleet:
-    """Replicas in one process: messages arrive whenever the seed wants, in the order in which one sender has sent them."""
+    """Replicas in one process. Messages arrive at random times, in order per sender."""
 
     def __init__(self, seed: int, expected: int, shards: int) -> None:
         self.random, self.now = random.Random(seed), 0.0
@@ -51,7 +51,7 @@ class Fleet:
             assert epoch is not None, "a commit without a sum"
             self.taken[place][self.step[place]] = epoch
             self.step[place], self.voted[place] = self.step[place] + 1, None
-        elif "donate" in letter:  # the joiner is told everything at once, and forwarded what follows
+        elif "donate" in letter:  # the joiner gets all state at once, and later messages are forwarded
             for shard in range(self.shards):
                 joiner = Place(letter["donate"], shard)
                 if joiner in self.step:
@@ -108,11 +108,11 @@ def test_every_step_is_committed_once_and_by_all_of_one_epoch(seed: int) -> None
             fleet.vote(place)
     commits = [event for event in fleet.membership.history if event["event"] == "commit"]
     assert [event["step"] for event in commits] == list(range(len(commits)))
-    assert len(commits) > when_quiet + 3, "nobody is lost any more, and nothing goes on"
+    assert len(commits) > when_quiet + 3, "no replica fails any more, but no step is committed"
     by_step = {event["step"]: event for event in commits}
     epochs = {e["epoch"]: tuple(e["members"]) for e in fleet.membership.history if e["event"] == "epoch"}
     for place, steps in fleet.taken.items():
-        for step, epoch in steps.items():  # all that took a step took the same sums, divided by the same samples
+        for step, epoch in steps.items():  # all that did a step used the same sums, divided by the same samples
             assert by_step[step]["epoch"] == epoch.number and place.replica in epochs[epoch.number]
             assert set(by_step[step]["samples"]) == set(epochs[epoch.number])
 
@@ -161,7 +161,10 @@ def test_half_of_the_members_that_are_silent_stop_the_others_until_they_are_back
 
 
 def test_a_cut_is_judged_when_all_behind_it_are_silent() -> None:
-    """Each of three of five was heard last at another time: given up one by one they would leave a minority that goes on."""
+    """A partition is judged when all replicas behind it are silent.
+
+    Each of three of five was heard last at another time. If they were given up one by one, a minority would continue.
+    """
     membership = at_work(5)
     for name, heard in (("2", 8.0), ("3", 8.3), ("4", 8.6)):
         membership.heard(Place(name), heard)
@@ -193,7 +196,7 @@ def test_members_that_cannot_reach_each_other_try_again_and_then_end() -> None:
             membership.heard(Place(name), now + 2.5)
         letters = membership.tick(now + 2.5)
     assert "replica 2: replica 1 is unreachable" in told(letters, "gone")["0"]
-    assert membership.tick(now + 2.6) == [], "they were told"
+    assert membership.tick(now + 2.6) == [], "the members already have this message"
 
 
 def test_a_joiner_gets_a_donor_near_it_and_nobody_waits_for_it() -> None:

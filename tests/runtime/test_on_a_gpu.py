@@ -45,7 +45,7 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def values_of_every_magnitude() -> torch.Tensor:
-    """Normal numbers, denormals, ties, infinities, NaN; blocks of very different magnitude and one that is cut short."""
+    """Normal numbers, denormals, ties, infinities and NaN, with blocks of very different magnitude and a partial block."""
     generator = torch.Generator().manual_seed(3)
     blocks = torch.randn(400, GRAIN, generator=generator).double() * 2.0 ** torch.linspace(-148, 125, 400)[:, None]
     edges = torch.cat(

@@ -1,5 +1,7 @@
-"""Replicas that are killed, stopped and started again: no committed step is lost or taken twice, and the bits are those of a run
-that had the same members at every step."""
+"""Replicas that are killed, stopped and restarted lose no committed step and commit none twice.
+
+The bits are those of a run that had the same members at every step.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def test_a_replica_is_killed_and_one_comes_back(tmp_path: Path, hooked: bool) ->
         # what a hook sums is cut where buckets end, so blocks of a ring are added in another order than the reference's
         assert {line[0]: line[4] for line in taken} == (pytest.approx(mine, rel=1e-4) if hooked else mine)
         assert {line[0] for line in taken} <= {step["step"] for step in steps if replica in step["members"]}
-        assert len({line[0] for line in taken}) == len(taken), "a step is taken twice"
+        assert len({line[0] for line in taken}) == len(taken), "a step is committed twice"
         assert lines[-1]["weights"] == (job.lines("0")[-1]["weights"] if hooked else weights)
         assert all(line[3] == sum(cases.SAMPLES[int(m)] for m in line[2]) for line in taken)
     dead = next(e["time_s"] for e in job.history("dead"))

@@ -66,7 +66,10 @@ def bytes_of_a_step(dumps: Path, rank: int, steps: int) -> dict[tuple[str, str],
     ],
 )
 def test_the_bytes_that_run_are_those_that_were_priced(settings: tuple[str, ...], tmp_path: Path) -> None:
-    """Layer norms apart, which the plan does not count: 0.1 % of the parameters."""
+    """The bytes of a run equal those of the plan.
+
+    Layer norms are excluded, because the plan does not count them: 0.1 % of the parameters.
+    """
     sets = [word for one in (*settings, "micro_batch_sequences=2") for word in ("--set", one)]
     planned = scaleacross("plan", JOB, *sets, "-o", str(tmp_path))
     assert planned.returncode == 0, planned.stderr
@@ -91,7 +94,10 @@ def test_the_bytes_that_run_are_those_that_were_priced(settings: tuple[str, ...]
     ],
 )
 def test_what_the_example_cannot_run_as_priced_is_refused(change: dict[str, Any], said: str) -> None:
-    """In fp32, or reduced once a step instead of with every micro-batch, another job would run than the one that was priced."""
+    """The example refuses settings that would run another job than the planned one.
+
+    They are fp32, and one reduction per step instead of one per micro-batch.
+    """
     launch, refuse = small_launch(pp=2, dp_shard=2), example().refuse_what_is_not_here
     refuse(launch)
     with pytest.raises(SystemExit, match=re.escape(said)):
@@ -117,7 +123,10 @@ def test_plan_run_and_bench(tmp_path: Path) -> None:
 
 
 def test_gradients_travel_in_the_codec_that_the_plan_chose(tmp_path: Path) -> None:
-    """Behind a trunk of 1 Gbit/s; the losses stay as close to those without a codec as the plan says gradients do."""
+    """Gradients use the codec that the plan chose over a link of 1 Gbit/s between buildings.
+
+    Losses are as close to those without a codec as the plan says for gradients.
+    """
     asked = ("--set", f"network.compression.max_relative_error={ALLOWED_ERROR}")
     planned = scaleacross("plan", JOB, *REPLICAS, *NARROW_TRUNK, *asked, "-o", str(tmp_path))
     assert planned.returncode == 0, planned.stderr
@@ -130,7 +139,7 @@ def test_gradients_travel_in_the_codec_that_the_plan_chose(tmp_path: Path) -> No
     assert coded != plain, "the codec changed nothing"
     assert coded == pytest.approx(plain, rel=codec["relative_error"])
     assert coded[0] == pytest.approx(plain[0], rel=1e-6), (
-        "the first loss precedes all gradients: it must not travel encoded"
+        "the first loss precedes all gradients, so the codec must not change it"
     )
     for rank in range(4):
         entries = pickle.loads((tmp_path / "dumps" / f"trace_rank_{rank}").read_bytes())["entries"]
@@ -178,7 +187,10 @@ while True:
 
 
 def test_a_run_that_is_told_to_end_leaves_no_rank_and_all_traces(tmp_path: Path) -> None:
-    """SIGTERM is what SLURM, Kubernetes and ``timeout`` send, and to the command alone."""
+    """A run that gets SIGTERM leaves no rank and all traces.
+
+    SLURM, Kubernetes and ``timeout`` send SIGTERM to the command only.
+    """
     planned = scaleacross("plan", JOB, *REPLICAS, "-o", str(tmp_path))
     assert planned.returncode == 0, planned.stderr
     program, dumps = tmp_path / "endless.py", tmp_path / "dumps"

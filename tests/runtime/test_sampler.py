@@ -40,7 +40,8 @@ def test_fixed_counts() -> None:
     for step in found:
         costs = [LENGTHS[batch] + 1e-3 * LENGTHS[batch] ** 2 for batch in step]
         whole = np.sort(np.concatenate(costs))
-        least = max(whole.sum() / 4, whole[-1] + whole[:15].sum())  # the dearest sample with the cheapest beside it
+        # the sample of largest cost, with those of least cost
+        least = max(whole.sum() / 4, whole[-1] + whole[:15].sum())
         assert max(map(sum, costs)) < 1.01 * least
     plain = [tuple(list(range(64 * k + 16 * r, 64 * k + 16 * r + 16)) for r in range(4)) for k in range(15)]
     assert np.mean([idle(step, 1e-3) for step in found]) < 0.2 * np.mean([idle(step, 1e-3) for step in plain])

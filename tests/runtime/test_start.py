@@ -21,7 +21,10 @@ from scaleacross.spec.launch import LaunchConfig, Rendezvous
 
 
 def play(plans: list[str]) -> tuple[list[Token], list[dict[type, int]]]:
-    """Every rank of the ring in turn until all have ended: verdicts, and steps of each kind."""
+    """Run every rank of the ring in turn until all have ended.
+
+    Return the verdicts and the number of steps of each kind.
+    """
     world = len(plans)
     ranks = [ring_agreement(rank, world, plan, f"address {rank}") for rank, plan in enumerate(plans)]
     store: dict[str, str] = {}
@@ -85,7 +88,7 @@ def test_a_job_starts_and_listens_on_the_address_of_the_launch_file_only() -> No
 
 
 def test_a_launch_file_edited_on_one_host_is_an_error_on_every_rank() -> None:
-    """It still names the same plan."""
+    """A launch file that differs on one host is an error on every rank, although it names the same plan."""
     found = run_ranks(on_this_host(launch(2, 2)), "stranger")
     assert {kind for kind, _ in found.values()} == {"InputError"}
     assert {message for _, message in found.values()} == {
@@ -134,14 +137,21 @@ def test_a_rendezvous_never_listens_everywhere(address: str) -> None:
 
 
 def test_another_number_of_processes_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks 2 and 3 never come: to wait for them would take the whole time limit, and blame them."""
+    """Another number of processes is an immediate error.
+
+    Ranks 2 and 3 never start. Waiting for them would take the whole time limit and blame them.
+    """
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match=r"2 processes, and a launch file for 4 ranks.*num_accelerators=2"):
         start(on_this_host(launch(2, 2)), 0, timeout_s=5)
 
 
 def test_other_hosts_than_the_plan_s_are_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many processes as the plan has ranks, on other hosts: rank 1 would take its link to rank 0 for one inside a host."""
+    """Other hosts than the plan's are an immediate error.
+
+    There are as many processes as ranks, but on other hosts. Rank 1 would take its link to rank 0 for one inside a
+    host.
+    """
     for name, value in {"WORLD_SIZE": "4", "RANK": "1", "LOCAL_WORLD_SIZE": "1"}.items():
         monkeypatch.setenv(name, value)
     config = launch(2, 2, num_hosts=2)

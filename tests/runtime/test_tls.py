@@ -1,4 +1,4 @@
-"""Connections between networks under TLS: the same results, and who has no certificate that is right is told so."""
+"""Connections between networks under TLS give the same results, and a wrong certificate is reported to its owner."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def test_a_caller_who_waits_runs_its_job_itself_where_nothing_else_is_queued() -
     turns.submit(lambda: ran.append(("queued", threading.get_ident())))
     assert turns.submit(lambda: ran.append(("late", threading.get_ident())), here=True) is None, "it must not overtake"
     time.sleep(0.2)
-    assert not ran, "the turn is the caller's"
+    assert not ran, "it is the caller's turn"
     mine()
     turns.end()
     assert ended.wait(LIMIT_S)
@@ -43,4 +43,4 @@ def test_an_interrupted_job_gives_its_turn_back() -> None:
     assert again is not None
     again()
     turns.end()
-    assert ended.wait(LIMIT_S) and turns.submit(lambda: None, here=True) is None, "nobody runs anything after the end"
+    assert ended.wait(LIMIT_S) and turns.submit(lambda: None, here=True) is None, "nothing runs after the end"
