@@ -77,10 +77,7 @@ def test_unequal_buildings_are_used_in_full(plan: Plan) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["narrow", "far"])
 def test_the_trunk_decides_and_the_report_says_why(plan: Plan, change: str, request: pytest.FixtureRequest) -> None:
-    """A worse link leads to another decision, and the report explains it.
-
-    Links change from 1:1 to 1:64 and from 20 µs to 20 ms. The old decision is slower than the new one there.
-    """
+    """A worse link (1:64, or 20 ms) leads to another decision, which is faster there than the old one."""
     moved: Plan = request.getfixturevalue(change)
     sa.verify(moved)
     assert 0.98 * 16_384 <= moved.degrees.world_size <= 16_384  # 126 layers on 63 stages leave 256 idle
@@ -139,20 +136,13 @@ def outermost(plan: Plan) -> str:
 
 @pytest.mark.slow
 def test_a_far_trunk_is_answered_by_fewer_crossings(plan: Plan, far: Plan) -> None:
-    """A long link leads to fewer crossings.
-
-    On the short link a message crosses for every chunk. Over 20 ms fewer chunks save more waiting than their larger
-    bubble costs.
-    """
+    """Over a long link the plan has fewer chunks, because every chunk crosses the link with each message."""
     assert plan.placement.spans["pp"] == "campus"
     assert far.decision.pipeline.num_chunks < plan.decision.pipeline.num_chunks
     old = sa.evaluate((far.job, with_network(problem_of(far.job), plan.decision).decision))
     windows = sa.evaluate((far.job, plan.decision))  # its windows were chosen for the short link
     assert windows.cost.step_s > old.cost.step_s
-    before, after = (
-        old.estimated,
-        far.estimated,
-    )  # estimates, because an idle simulated rank does not distinguish bubble from messages
+    before, after = old.estimated, far.estimated  # simulated idle time does not separate bubble and messages
     assert before.component("pp") - after.component("pp") > before.step_s - after.step_s > 0
     assert before.component("pp") > 2 * plan.estimated.component("pp")
     simulated = old.cost  # other replicas wait in their all-reduce for these messages, which cause the delay
@@ -207,10 +197,7 @@ def test_progress_is_told() -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", [2, 48])
 def test_no_limit_is_too_short_for_a_plan_where_something_fits(seed: int) -> None:
-    """Any time limit gives a plan if something fits.
-
-    The constructed plan is legal, fits, and has a valid bound. This also holds if the user stops before the first plan.
-    """
+    """Any time limit, or a stop before the first plan, gives a legal plan with a valid bound if something fits."""
     job = random_job(seed)
     best = sa.plan(job, alternatives=False).estimated.step_s
     for limit in ({"time_limit_s": 0.0}, {"stopped": lambda: True}, {"work_limit": 1, "stopped": lambda: True}):
@@ -267,8 +254,7 @@ def test_a_precision_that_an_accelerator_lacks() -> None:
 def test_llama3_table_4(row: int, published_tflop_per_s: float, within: float) -> None:
     """TFLOP/s per GPU agree with The Llama 3 Herd of Models, arXiv 2407.21783, Table 4 (BF16).
 
-    Row 3 is in ``golden/llama3_table4.yaml``. Model FLOP count the causal half of attention once, because the third row
-    agrees only under this convention.
+    Model FLOP count the causal half of attention once. Only then row 3 agrees (``golden/llama3_table4.yaml``).
     """
     found = sa.evaluate(f"configs/plans/llama3_table4_row{row}.yaml")
     assert found.report.status == "evaluated"
@@ -297,10 +283,7 @@ def test_a_plan_whose_sizes_change_gets_a_network_for_them(small: Plan) -> None:
 
 @each("seed", (4,), (10, 25, 50, 54), heavy=(38,))
 def test_a_decision_without_placement_gets_the_best_one(seed: int) -> None:
-    """A decision without placement gets the best placement.
-
-    In seed 38 its network cannot run in the placement that is fastest with the best of all networks.
-    """
+    """In seed 38 the network cannot run in the placement that is fastest with the best of all networks."""
     best = sa.plan(random_job(seed), gap_tolerance=0.0, alternatives=False)
     bare = best.decision.model_copy(update={"placement": None})
     found = sa.evaluate((best.job, bare))
@@ -377,10 +360,7 @@ def test_the_public_names() -> None:
 
 
 def test_a_replay_loads_no_solver_and_no_cost_model() -> None:
-    """Simulating a plan imports no solver and no cost model.
-
-    A fresh interpreter shows it. Unused modules must not slow a command down.
-    """
+    """A fresh interpreter simulates without imports that only planning needs, because these take time."""
     absent = ("ortools", "pandas", "scaleacross.solvers", "scaleacross.cost_models")
     code = f"import sys\nfrom scaleacross import api\nprint(api.simulate.__name__, [m for m in {absent} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -389,10 +369,7 @@ def test_a_replay_loads_no_solver_and_no_cost_model() -> None:
 
 @pytest.mark.heavy
 def test_the_compiler_is_loaded_when_something_is_simulated() -> None:
-    """The compiler is imported only for simulation.
-
-    Its import takes most of a second, and planning does not need it.
-    """
+    """Importing the compiler takes most of a second, and planning does not need it."""
     code = (
         "import sys\nfrom scaleacross.api import plan, simulate\nbefore = 'numba' in sys.modules\n"
         "from scaleacross.simulation import clock, tasks\nimport numpy as np\n"

@@ -26,9 +26,7 @@ def test_ft_hsdp_evenly_spaced(rows: dict[str, PublishedRow]) -> None:
     for setting, share in (("restart all", 8 / 18), ("12 fault units", (8 + 7 * 11 / 12) / 18)):
         row = rows[f"{setting}, failures evenly spaced"]
         assert row.closed_form == pytest.approx(share)
-        assert row.simulated == pytest.approx(share, rel=1e-9), (
-            "failures are far enough apart that windows do not overlap"
-        )
+        assert row.simulated == pytest.approx(share, rel=1e-9), "windows of failures do not overlap"
 
 
 def test_ft_hsdp_poisson(rows: dict[str, PublishedRow]) -> None:

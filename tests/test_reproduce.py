@@ -150,10 +150,7 @@ def test_ours_is_never_slower_and_one_dimension_never_loses_to_production(found:
 
 @pytest.mark.heavy
 def test_axes_keep_their_names_in_the_table(found: Reproduction) -> None:
-    """The column of an axis keeps the axis value.
-
-    Plans may leave accelerators idle, but the axis is the size of the topology.
-    """
+    """Plans may leave accelerators idle, but the column of an axis keeps the size of the topology."""
     assert {row["accelerators"] for row in found.rows} == {32}
     assert all(
         row["accelerators_used"] == row["tp"] * row["pp"] * row["dp_shard"] * row["dp_replicate"] for row in found.rows
@@ -259,11 +256,7 @@ def test_a_plan_that_the_simulator_refuses_has_no_time_and_says_why(
 
 @pytest.mark.heavy
 def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) -> None:
-    """The page lists what the simulation says against our plans.
-
-    These are lost comparisons, estimates with large errors, plans that cannot be simulated, and baselines without a
-    plan.
-    """
+    """The page lists lost comparisons, wrong estimates, plans without a simulation, and baselines without a plan."""
     rows = [dict(row) for row in found.rows]
     rows[0] |= {
         "ours_priced_s": 2.0,
@@ -288,12 +281,10 @@ def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) ->
 
 @pytest.mark.heavy
 def test_the_referee_chooses_our_plan_among_the_finalists_of_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulation chooses our plan among the finalists of a point.
+    """The finalist with the longest estimate is fastest here and becomes our plan.
 
-    The finalist with the longest estimate is fastest here. Our plan then has a longer estimate than the best one, which
-    loses to no baseline.
-
-    Simulated times are below all estimates, so no further plan is simulated.
+    The comparison by estimates uses the best estimate, which loses to no baseline. Simulated times are below all
+    estimates, so no further plan is simulated.
     """
     monkeypatch.setattr(refereeing, "stepped", lambda plan, _: SimpleNamespace(step_s=1e-6 / plan.cost.step_s))
     monkeypatch.setattr(refereeing, "PRICE_RATIO", 2.0)

@@ -150,6 +150,4 @@ def test_what_runs_beside_computation_takes_multiprocessors_from_it() -> None:
     assert exposed(0.4, one_row(gradient)) == pytest.approx(0.1 + 0.3 * 16 / 132)
     mixed, *_ = windows(candidates(), replace(busy, elementwise_fraction=np.array([0.25])))
     assert exposed(0.4, one_row(mixed)) == pytest.approx(0.1 + 0.3 * 0.75 * 16 / 132)  # a quarter loses HBM instead
-    assert exposed(9.0, one_row(gradient)) == pytest.approx(
-        9.0 - 1.5
-    )  # longer than the window: the collective ends last
+    assert exposed(9.0, one_row(gradient)) == pytest.approx(9.0 - 1.5)  # longer than the window, so it ends last

@@ -1,7 +1,4 @@
-"""Step time and simulation of the same plan agree, mechanism by mechanism.
-
-Each test fails if only one of them models the mechanism.
-"""
+"""Step time and simulation of the same plan agree, mechanism by mechanism."""
 
 from __future__ import annotations
 
@@ -236,10 +233,7 @@ def test_what_gradients_and_parameters_cost_beside_layers(fields: dict[str, Any]
 
 @pytest.mark.heavy
 def test_messages_back_to_the_first_rank_queue_on_a_narrow_trunk() -> None:
-    """Messages of both boundaries between two buildings share one link.
-
-    With a link for each the step would be 18 % too low.
-    """
+    """Messages of both boundaries between two buildings share one link; with two links the step is 18 % too low."""
     decision = {
         "degrees": {"tp": 8, "cp": 4, "pp": 15, "dp_shard": 2, "dp_replicate": 16},
         "pipeline": {"schedule": "Interleaved1F1B", "num_chunks": 2},
@@ -275,10 +269,7 @@ def test_messages_back_to_the_first_rank_queue_on_a_narrow_trunk() -> None:
     ids=["dual_pipe", "zero_bubble"],
 )
 def test_last_weight_gradients_leave_reductions_across_regions_little(fields: dict[str, Any], overrides: str) -> None:
-    """The last weight gradients leave little time for reductions across regions.
-
-    Step times were 9 and 8 % too low when windows covered whole backward passes.
-    """
+    """Step times were 9 and 8 % too low when windows covered whole backward passes."""
     pinned = [one if one.startswith(("schedules", "num_chunks")) else f"degrees.{one}" for one in overrides.split()]
     asked = ["shard=optimizer", "recompute=selective", *pinned]
     plan = sa.plan(point(**fields, latency_ms=25.0), time_limit_s=20, alternatives=False, overrides=asked)
@@ -380,10 +371,7 @@ def test_gradients_and_parameters_come_to_the_trunks_one_rank_after_another(
     ids=["three_ranks", "many_ranks"],
 )
 def test_the_simulation_overrules_what_the_estimate_leaves_out(fields: dict[str, Any], decision: Decision) -> None:
-    """The plan states the simulated step if the estimate leaves something out.
-
-    Here it leaves out latencies of ranks that hold less than the fullest rank. They are 7 to 9 % of the step.
-    """
+    """Latencies of ranks that hold less than the fullest rank are 7 to 9 % of these steps."""
     job = point(**({"latency_ms": 25.0} | fields))
     plan = sa.evaluate((job, with_network(problem_of(job), decision).decision))
     assert plan.estimate is not None
@@ -392,10 +380,9 @@ def test_the_simulation_overrules_what_the_estimate_leaves_out(fields: dict[str,
 
 
 def test_chunks_have_their_gradients_round_by_round() -> None:
-    """Gradients of a chunk are ready when its own rounds end.
+    """Two of three chunks finish all rounds well before the pipeline ends.
 
-    Two of three chunks finish all rounds well before the pipeline ends. The step time was 13 % too high when it assumed
-    that their last micro-batch returns through all stages.
+    The step time was 13 % too high when their last micro-batch returned through all stages at the latest.
     """
     job = point(model="llama3.1-70b", accelerators=8192, buildings=3, regions=3, latency_ms=25.0)
     decision = placed(

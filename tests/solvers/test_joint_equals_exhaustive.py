@@ -69,9 +69,7 @@ def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
     assert not unexpected_notes(plan)
     assert plan.network is not None
-    assert plan.estimated.step_s <= plan.network.library_step_s * (
-        1 + 1e-9
-    )  # never slower than with the library's defaults
+    assert plan.estimated.step_s <= plan.network.library_step_s * (1 + 1e-9)  # not slower than the library's
 
 
 @pytest.mark.heavy

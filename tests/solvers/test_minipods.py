@@ -44,10 +44,7 @@ def test_closed_form_equals_the_integer_program(seed: int) -> None:
 
 def test_rows_straddle_only_when_that_spares_a_minipod() -> None:
     matrix, capacities = HostMatrix(3, 4), (6, 6)
-    assert row_hosts(matrix, capacities, 0.0, 1.0) == (
-        6,
-        6,
-    )  # a minipod holds two whole rows at most, so the third one straddles
+    assert row_hosts(matrix, capacities, 0.0, 1.0) == (6, 6)  # a minipod holds two whole rows, the third straddles
     assert row_hosts(HostMatrix(2, 4), capacities, 0.0, 1.0) == (4, 4)
     assert row_hosts(HostMatrix(2, 4), (7, 5, 4), 0.0, 1.0) == (4, 4, 0)
     assert row_hosts(HostMatrix(3, 4), (6, 6, 6), 0.9, 0.1) == (6, 6, 0)  # two minipods and one straddling row

@@ -18,11 +18,8 @@ from scaleacross.solvers.pipeline_order.bounds import lower_bound
 from scaleacross.solvers.pipeline_order.problem import OrderProblem, order_problem, step_s
 from scaleacross.solvers.pipeline_order.streams import make_streams
 
-F_S, I_S, W_S = (
-    0.038,
-    0.0465,
-    0.0205,
-)  # fitted to the zero-delay row of CrossPipe's table; the benchmark lists the facts
+# fitted to the zero-delay row of CrossPipe's table; the benchmark lists the facts
+F_S, I_S, W_S = 0.038, 0.0465, 0.0205
 
 
 def two_buildings(

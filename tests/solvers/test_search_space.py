@@ -88,9 +88,8 @@ def test_r3_layers() -> None:
 def test_r3_stages_that_only_a_stated_number_of_accelerators_needs(asked: object) -> None:
     rows = rows_of(plain_job(16, **NARROW, num_accelerators=asked))
     ranks = rows.tp * rows.cp * rows.dp
-    assert (
-        (rows.pp == 6) & (ranks == 2)
-    ).any()  # 5 stages hold as many layers, but on two ranks each they are 10, not 12
+    # 5 stages hold as many layers, but on two ranks each they are 10, not 12
+    assert ((rows.pp == 6) & (ranks == 2)).any()
     assert not ((rows.pp == 6) & (ranks * 5 >= 12)).any()
 
 
