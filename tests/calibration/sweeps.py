@@ -1,4 +1,4 @@
-"""Small sweeps whose makers are known, written as the files that a user would bring."""
+"""Small sweeps from known parameters, written as files that a user would supply."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_measurements(path: Path, op: CurveOp | None = None, num_ranks: int | No
 
 
 def slower(efficiency: float = 0.5) -> GemmModel:
-    """The bf16 kernel of the catalogue's H100 with another share of the peak and another launch."""
+    """The bf16 kernel of the catalogue's H100 with another share of the peak and another launch time."""
     own = gemm_model_of(load_accelerator("h100-sxm"), "bf16")
     return own.model_copy(update={"compute_efficiency_fraction": efficiency, "launch_s": 9e-6})
 

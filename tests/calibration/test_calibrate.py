@@ -1,4 +1,4 @@
-"""The verb calibrate: what comes out loads, rests on what was measured, and says what was not; what cannot be is refused."""
+"""``calibrate``: results load, state which figures were measured and which were not, and impossible input is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAY = date(2026, 1, 2)
 
 
 def accelerator(found: Calibration, folder: Path, number: int = 0) -> Accelerator:
-    """An entry as somebody else reads it."""
+    """An accelerator entry as another user reads it."""
     write_files(found.files, folder)
     return catalogue.load_accelerator(folder / found.entries[number].path)
 
@@ -52,7 +52,7 @@ def test_thirty_rows_of_a_new_accelerator_give_its_rates_and_say_what_is_the_bas
     assert model.launch_s == pytest.approx(9e-6, rel=0.2)
     assert model.tile_overhead_s == base.gemm_models["bf16"].tile_overhead_s
     assert entry.attention_model == base.attention_model
-    # nothing of the base stays 'measured' or 'datasheet' for another machine
+    # no figure of the original entry stays 'measured' or 'datasheet' for another machine
     assert {key for key, one in entry.provenance.items() if one.status == "fitted"} == {"gemm_models.bf16"}
     assert {one.status for one in entry.provenance.values()} == {"fitted", "assumed"}
     assert set(entry.provenance) == set(base.provenance)
@@ -100,7 +100,7 @@ def test_a_base_with_too_little_bandwidth_is_said(tmp_path: Path) -> None:
 
 
 def test_a_fit_that_does_worse_than_the_base_is_said(tmp_path: Path) -> None:
-    # the base's own times with noise: there is nothing to learn but the noise
+    # the original entry's own times with noise, so that there is only noise to learn
     lines = write_attention(tmp_path / "a.csv", "h100_sxm", 12).read_text().splitlines()
     noise = np.exp(0.3 * np.random.default_rng(2).standard_normal(12))
     rows = [[*line.split(",")[:-1], float(line.split(",")[-1]) * f] for line, f in zip(lines[1:], noise, strict=True)]
@@ -159,7 +159,7 @@ def test_a_file_as_base_carries_the_users_own_figures(tmp_path: Path) -> None:
     path = write_attention(tmp_path / "a.csv", "my-gpu", 12)
     entry = accelerator(api.calibrate(attention=path, base=[str(own)]), tmp_path)
     assert entry.memory_bytes == 99_999 * 2**20
-    assert entry.provenance["memory_mib"].status == "measured"  # the file's own word for it
+    assert entry.provenance["memory_mib"].status == "measured"  # as the file itself states it
 
 
 def test_only_chooses_labels_and_entries(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Collectives read from files, fitted, scored on sizes left out, and written back as a catalogue entry."""
+"""Measured collectives from files are fitted, scored on sizes left out, and written back as a catalogue entry."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def off(one: CurveError) -> float:
 
 
 def held_out_groups(rows: Sequence[Measurement]) -> list[CurveError]:
-    """Errors per system on group sizes left out, where two others of the operation are measured."""
+    """Errors per system on group sizes left out, if two other sizes of the operation are measured."""
     errors: list[tuple[Measurement, float]] = []
     for system, op, num_ranks in sorted({(row.system, row.op, row.num_ranks) for row in rows}):
         of_op = [row for row in rows if (row.system, row.op) == (system, op)]
@@ -227,7 +227,7 @@ def test_held_out_sizes_are_not_seen() -> None:
     unseen = [error for one in held_out(jump) if one.op == "all" for error in one.errors]
     assert len(seen) == len(unseen) == 20
     assert max(map(abs, seen)) < 1e-3
-    # 20 at 2^19 is read off the line from 10 at 2^18 to 20 at 2^20; 2^28 is twice 2^27, the last size seen
+    # 20 at 2^19 comes from the line from 10 at 2^18 to 20 at 2^20; 2^28 is twice 2^27, the last size measured
     assert sorted(map(abs, unseen))[-2:] == pytest.approx([1 / 3, 1])
     smooth = [10e-6 + 2 ** (9 + index) / 1e11 for index in range(20)]
     assert all(off(one) < 0.03 for one in held_out(rows_of(smooth)))
@@ -369,7 +369,7 @@ def test_held_out_sizes_of_every_system_are_within_the_bar(public: list[Measurem
 
 
 def test_half_of_the_sizes_predict_the_other_half(public: list[Measurement]) -> None:
-    """Per cluster and operation: a median of at most 8 % on the sizes left out."""
+    """Half of the sizes predict the other half: per cluster and operation the median error is at most 8 %."""
     by: dict[tuple[str, str], list[float]] = {}
     for one in held_out(public):
         if one.op in ("all_reduce", "all_gather", "all_to_all"):
@@ -387,7 +387,7 @@ def test_catalogue_curves_hold_on_every_system_of_their_technology(public: list[
 
 
 def test_groups_left_out_are_within_the_bar_on_switched_systems(public: list[Measurement]) -> None:
-    # all-reduce among 8 H100 and H200 alone reduces in the switch: nothing measured on 2 and 4 tells
+    # all-reduce among 8 H100 and H200 alone reduces in the switch, which 2 and 4 do not show
     errors = [one for one in held_out_groups(public) if one.system in NVSWITCH and one.op not in ("all_reduce", "all")]
     assert len(errors) >= 12
     assert over_limit(errors) == []

@@ -1,4 +1,5 @@
-"""Fits recover what made the data, leave whole shapes out, and hold their published errors on the measured sweeps."""
+"""Fits recover the parameters of synthetic data, leave whole shapes out, and keep their published errors on real
+sweeps."""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def test_the_error_left_out_is_the_noise() -> None:
 
 @pytest.mark.slow
 def test_rows_left_out_are_not_fitted() -> None:
-    # 11 parameters on 60 noisy rows follow the noise; the rows that they have not seen show it
+    # 11 parameters on 60 noisy rows fit the noise; the rows left out show it
     result = fit_gemm(timed(MODEL, shapes(60), noise=0.1), MACHINE, 2.0)
     assert result.out_of_sample.mean_abs_error > 1.2 * result.in_sample.mean_abs_error
 

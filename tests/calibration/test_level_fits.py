@@ -1,4 +1,4 @@
-"""Levels from benches: figures that made the times are found again, written, read back, and planned with."""
+"""Figures of network levels are fitted to bench results, written, read back and used for planning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scaleacross.workloads.problem import problem_of
 
 SIZES = [4.0**k for k in range(5, 14)]
 TRUE = {"rack": (0.7, 9e-6), "campus": (0.5, 120e-6)}
-"""Share of the stated rate and one-way latency, s, of the machine that is measured."""
+"""Share of the stated rate and one-way latency in s of the measured machine."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def machine(plan: Plan) -> Topology:
 
 
 def measured(plan: Plan, axis: str, op: str, noise: float) -> dict[str, object]:
-    """What a bench on that machine prints, with log-normal noise."""
+    """Output of a bench on that machine, with log-normal noise."""
     problem = problem_of(plan.job)
     shapes = placed_shapes(problem.topology, plan.decision)
     level: LinkLevel = LINK_LEVELS[int(shapes[axis].span)]
@@ -100,7 +100,10 @@ def test_the_figures_that_made_the_times_are_found(plan: Plan, tmp_path: Path, m
 
 @pytest.mark.slow
 def test_the_planner_uses_what_was_written(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the command line to a step time near that of the machine that was measured."""
+    """The planner uses the written figures.
+
+    The step time from the command line is close to that of the measured machine.
+    """
     paths, file = benches(plan, tmp_path), tmp_path / "plan.json"
     file.write_text(plan.model_dump_json())
     fleet = tmp_path / "fleet"

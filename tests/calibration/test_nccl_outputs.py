@@ -1,4 +1,4 @@
-"""Outputs of nccl-tests: what says the operation, and what a fit over nodes prints."""
+"""Outputs of nccl-tests: how they name the operation, and what a fit over nodes prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from scaleacross.errors import InputError
 
 
 def output(nodes: int, every: int = 1) -> str:
-    """A file of an older version, whose comments name no operation: eight ranks a node, 1 KiB to 1 GiB, some sizes."""
+    """A file of an older version, whose comments name no operation.
+
+    It has eight ranks per node and some sizes from 1 KiB to 1 GiB.
+    """
     ranks = [
         f"#  Rank {rank} Group  0 Pid  10 on  node{rank // 8} device  {rank % 8} [0x1b] NVIDIA H100 80GB HBM3\n"
         for rank in range(8 * nodes)

@@ -1,4 +1,7 @@
-"""Collectives over several nodes: scored by the planner's price on the machine that a file names, and fitted to."""
+"""Collectives over several nodes are compared with the planner's estimate on the machine that a file names.
+
+They are also fitted.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,11 @@ def sweep(tmp_path: Path, latency_us: float, bytes_per_us: float, gpu: str = "NV
 
 
 def test_rows_over_nodes_are_scored_by_the_price_on_their_machine(tmp_path: Path) -> None:
-    """375 µs of latency, which no catalogue states: far too fast below 1 MiB, near where bytes decide (400 Gb/s a rank)."""
+    """Rows over nodes are scored by the estimate on their machine.
+
+    The true latency of 375 µs is in no catalogue, so estimates are much too fast below 1 MiB. They are close if bytes
+    decide (400 Gb/s a rank).
+    """
     (score,) = score_files(collectives=sweep(tmp_path, 375.0, 180e3))
     by_size = {group.group[2]: group for group in score.groups}
     assert {group.group[:2] for group in score.groups} == {("mine", "all_reduce")}

@@ -1,7 +1,9 @@
-"""Collectives over nodes beside published nccl-tests, by sources that no constant but one was fitted to.
+"""Estimates of collectives over nodes agree with published nccl-tests.
 
-``data/node_collectives.csv``: 284 times of 2 to 8 nodes from seven fleets, the faster of out of place and in place, as pages
-print them (column source). Left out: runs whose source calls them slow or changes NCCL's settings, over SHARP, TCP or RCCL.
+Only one constant was fitted to these sources. ``data/node_collectives.csv`` has 284 times of 2 to 8 nodes from seven
+clusters. Each is the faster of out of place and in place, as the page prints them (column source).
+
+Runs that the source calls slow are left out. So are runs with changed NCCL settings and runs over SHARP, TCP or RCCL.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def test_small_messages_over_nodes_are_priced_within_the_bar() -> None:
 
 
 def test_large_messages_over_nodes() -> None:
-    """The bar is 7 %: two fleets of five do not reach 0.9 of their ports."""
+    """Large messages are within 7 %. Two clusters of five do not reach 0.9 of their ports."""
     assert median_error(LARGE) < 0.09
 
 
@@ -55,7 +57,10 @@ def test_large_all_to_alls_over_nodes() -> None:
 
 
 def test_constants_are_those_that_nccl_gives_for_nodes_of_eight_h100() -> None:
-    """µs by meta-pytorch/autoparallel: rings of LL, LL128 and Simple over 2 and 32 nodes, trees over 4."""
+    """Constants are NCCL's for nodes of eight H100, in µs, as meta-pytorch/autoparallel states them.
+
+    They are rings of LL, LL128 and Simple over 2 and 32 nodes, and trees over 4.
+    """
     for nodes, expected in ((2, (23.3, 44.6, 70.0)), (32, (314.3, 563.6, 1204.0))):
         found = [way.fixed_s * 1e6 for way in protocols.ring_ways(1, 8 * nodes, nodes, 4e11, 1.0)]
         assert found == pytest.approx(expected, rel=0.02)

@@ -1,4 +1,4 @@
-"""Published tables as data, and how ours are held beside them."""
+"""Published tables as data, and their comparison with our results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def golden(name: str) -> dict[str, Any]:
 
 
 def rows(name: str) -> list[Any]:
-    """The rows of a file, each with what the file says for all of them."""
+    """The rows of a file, each with the fields that the file states for all rows."""
     data = golden(name)
     shared = {key: value for key, value in data.items() if key != "rows"}
     return [pytest.param(shared | row, id=f"row {index}") for index, row in enumerate(data["rows"], start=1)]

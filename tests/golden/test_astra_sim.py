@@ -1,4 +1,7 @@
-"""Collectives in one and two dimensions, message by message in our simulator, beside ASTRA-sim's published times."""
+"""Collectives in one and two dimensions agree with ASTRA-sim's published times.
+
+Our simulator runs them message by message.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ OPERATION: Final = c.Operation
 
 
 def phases(op: str, dimensions: int) -> list[tuple[int, c.Operation]]:
-    """What a chunk does, dimension by dimension: inwards scatter, outermost all-reduce, gather the same way back."""
+    """Phases of a chunk, dimension by dimension.
+
+    It scatters inwards, all-reduces on the outermost dimension, and gathers on the way back.
+    """
     if op == "all_gather":
         return [(at, OPERATION.ALL_GATHER) for at in reversed(range(dimensions))]
     inner = range(dimensions - 1)
@@ -27,7 +33,10 @@ def phases(op: str, dimensions: int) -> list[tuple[int, c.Operation]]:
 
 
 def simulated_ns(row: dict[str, Any], size: float) -> float:
-    """Chunks pass the dimensions one after another, one chunk at a time in each; every rank has a link of its own in each."""
+    """Nanoseconds of chunks that use the dimensions one after another.
+
+    Each dimension works on one chunk at a time, and every rank has a link of its own in each.
+    """
     shape, count = row["shape"], math.prod(row["shape"])
     strides = np.cumprod([1, *shape[:-1]]).tolist()
     links = Simulation(np.full(2 * count * len(shape), row["bandwidth_gib_per_s"] * GIB))

@@ -1,4 +1,7 @@
-"""When does the pipeline across two sites move fewer bytes than data parallelism? Counted in the cost model's own traffic."""
+"""The load at which a pipeline across two sites stops moving fewer bytes than data parallelism.
+
+Bytes come from the cost model's own traffic.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
 
 TABLE = yaml.safe_load(Path(__file__).with_name("crosspipe_crossover.yaml").read_text(encoding="utf-8"))
-SEQUENCE_LENGTH = 256  # short, so that a step is counted finely
+SEQUENCE_LENGTH = 256  # short, so that batches have fine steps
 SITES = Topology.model_validate(
     {
         "name": "two-sites",
@@ -37,7 +40,7 @@ def bytes_across(workload: Any, degrees: Degrees, num_sequences: int) -> float:
         topology=SITES,
         sequence_length=SEQUENCE_LENGTH,
         global_batch_sequences=num_sequences,
-        optimizer={"reduce_bytes": 2.0},  # 16-bit gradients and parameters on the wire, as in the paper
+        optimizer={"reduce_bytes": 2.0},  # 16-bit gradients and parameters are sent, as in the paper
     )
     decision = Decision(
         degrees=degrees,
@@ -56,7 +59,7 @@ def bytes_across(workload: Any, degrees: Degrees, num_sequences: int) -> float:
 @pytest.mark.heavy
 @pytest.mark.parametrize("row", TABLE["rows"], ids=lambda row: f"{row['published']:.3g}")
 def test_crossover_is_parameters_over_hidden_size(row: dict[str, Any]) -> None:
-    """Sequences per step, by bisection, at which the pipeline begins to move more than data parallelism."""
+    """Sequences per step, by bisection, above which the pipeline moves more bytes than data parallelism."""
     profile = sa.load_workload(row["workload"]).profile()
     data_parallel = bytes_across(row["workload"], Degrees(dp_shard=2), 1000)
     fewer, more = 0, 1_000_000

@@ -1,6 +1,7 @@
-"""The cost model beside published numbers; every file of this folder names paper, table and tolerance.
+"""The cost model agrees with published numbers.
 
-``pytest tests/golden -rP`` prints published beside ours.
+Every file of this folder names paper, table and tolerance. ``pytest tests/golden -rP`` prints the published and our
+numbers.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ def test_parameter_counts(row: dict[str, Any]) -> None:
 
 
 def megatron(row: dict[str, Any], micro_batch: int, chunks: int, recompute: Recompute) -> PlanCost:
-    """One of Megatron-LM's GPT runs: fp16 gradients, ranks in its order, hosts filled one after another.
+    """One of Megatron-LM's GPT runs, with the software of its time.
 
-    As the software of its time ran it: attention unfused, no pipeline message hidden, gradients only without a pipeline, sequence
-    parallelism
-    with selective recomputation only, gradients added up by a kernel of their own until 2022.
+    It has fp16 gradients, ranks in Megatron-LM's order, and hosts used one after another. Attention is unfused, and no
+    pipeline message overlaps. Gradients overlap only without a pipeline. Selective recomputation alone uses sequence
+    parallelism. Until 2022 a kernel of its own added gradients up.
     """
     model = DenseTransformer(
         name="gpt",
@@ -140,7 +141,10 @@ def test_korthikanti_table5(row: dict[str, Any]) -> None:
 
 
 def test_recomputation_slows_down_as_published() -> None:
-    """The ratio between the two columns of the table needs no efficiency."""
+    """Recomputation slows the step as published.
+
+    The ratio between the two columns of the table needs no efficiency.
+    """
     table = golden("korthikanti_table5")
     shared = {key: value for key, value in table.items() if key != "rows"}
     for full, selective in zip(table["rows"][::2], table["rows"][1::2], strict=True):

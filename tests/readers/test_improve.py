@@ -1,4 +1,4 @@
-"""Settings that somebody runs, and what each change to them is worth."""
+"""``improve``: settings that a user runs, and the gain of each change to them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ def test_changes_are_sorted_and_the_plan_trains_the_same(found: Improvement) -> 
 
 @pytest.mark.heavy
 def test_the_plan_of_good_settings_is_never_slower(found: Improvement, tmp_path: Path) -> None:
-    """The arguments of the plan itself: nothing is left to change but communicators, and nothing gets worse."""
+    """A plan of good settings is never slower.
+
+    The input is the plan's own arguments. Only communicators can change, and nothing gets worse.
+    """
     sa.emit(found.planned, "megatron", tmp_path)
     again = sa.improve_settings(
         "megatron",

@@ -1,4 +1,4 @@
-"""The model in somebody's Megatron-LM arguments is the job's, or the difference is named."""
+"""The model in a user's Megatron-LM arguments equals the job's, or the message names the difference."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def test_figures_of_another_model_are_refused_and_the_models_own_are_not(model: 
 
 
 def test_defaults_of_megatron_are_what_is_not_stated() -> None:
-    """As public scripts write Mixtral: width of experts and head size left to the parser."""
+    """Omitted figures take Megatron-LM's defaults.
+
+    Public scripts for Mixtral leave the width of experts and the head size to the parser.
+    """
     own = options_of(decoder_arguments(load_workload("mixtral-8x22b").decoder(), LENGTH, TP))
     short = {k: v for k, v in own.items() if k not in ("--moe-ffn-hidden-size", "--kv-channels", "--moe-router-topk")}
     assert check("mixtral-8x22b", short) == []

@@ -1,4 +1,4 @@
-"""Launch scripts as people write them: which words of them Megatron-LM gets."""
+"""Launch scripts as users write them: the arguments that Megatron-LM gets from them."""
 
 from __future__ import annotations
 
@@ -301,7 +301,10 @@ def test_moe_layer_recompute_is_the_module_moe() -> None:
 
 
 def test_a_dispatcher_that_is_not_known_is_refused() -> None:
-    """It was priced as flex, which sends a token once per rank."""
+    """An unknown dispatcher is refused.
+
+    An earlier version took it for flex, which sends a token once per rank.
+    """
     experts = "--num-experts 8 --expert-model-parallel-size 8 --moe-token-dispatcher-type"
     assert read(plain(f"{experts} flex"), "x", 16, 32).job["experts.dispatch"] == "deduplicated"
     with pytest.raises(sa.InputError, match=r"alltoall_seq is not modelled: alltoall and flex are; state one of them"):
@@ -318,7 +321,10 @@ def test_a_dispatcher_that_is_not_known_is_refused() -> None:
     ],
 )
 def test_graphs_are_read_by_the_older_name_too(words: str, graphs: str) -> None:
-    """--cuda-graph-scope, which releases of 2025 document and d98e8a64 still takes."""
+    """CUDA graphs are also read from the older option --cuda-graph-scope.
+
+    Releases of 2025 document it, and d98e8a64 still accepts it.
+    """
     assert read(plain(f"--cuda-graph-impl {words}"), "x", 16, 32).job["experts.graphs"] == graphs
 
 

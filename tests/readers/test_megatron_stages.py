@@ -1,4 +1,7 @@
-"""Layers of Megatron-LM's pipeline stages: every way to cut a model, beside what get_num_layers_to_build gives (d98e8a64)."""
+"""Layers of Megatron-LM's pipeline stages, for every way to divide a model.
+
+They equal get_num_layers_to_build (d98e8a64).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan -> files -> settings -> step time: what is read back costs what was planned."""
+"""Plan -> files -> settings -> step time: settings that are read back have the planned step time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def planned(target: str, degrees: dict[str, int], overrides: tuple[str, ...], fo
 
 
 UNSAID = ("optimizer.state_bytes", "overlap.tp_fraction", "experts.overlap_fraction")
-"""What no file of a framework says: shares and bytes that the job keeps stating."""
+"""Fields of a job that no framework file states: shares and bytes, which the job must state."""
 OTHERWISE = re.compile(r"instead|differs|otherwise|\bNOT\b")
 
 
@@ -53,7 +53,10 @@ OTHERWISE = re.compile(r"instead|differs|otherwise|\bNOT\b")
     ids=str,
 )
 def test_files_alone_say_what_was_planned(target: str, case: Case, tmp_path: Path) -> None:
-    """The job that reads them back states model and topology, and otherwise other figures than the plan's."""
+    """Files alone are enough to read the plan back.
+
+    The job that reads them states model and topology, and other figures than the plan's.
+    """
     job = Job.model_validate(job_of(case))
     problem = problem_of(job, ("network.settings=library", f"target={target}", *case.overrides))
     planned = evaluated(problem, decision_of(case), degraded=False)

@@ -1,4 +1,4 @@
-"""Defaults of variables and arithmetic in launch scripts, beside bash itself."""
+"""Defaults of variables and arithmetic in launch scripts have the values that bash gives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchtitan settings as people write them: what they leave to torchtitan's defaults is what torchtitan does."""
+"""torchtitan settings as users write them: omitted settings take torchtitan's defaults."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def reading(*more: str, world: int = 16, layers: int = 32, training: str = "loca
 def test_stages_that_no_setting_lists_are_cut_as_torchtitan_does(
     more: tuple[str, ...], layers: int, expected: tuple[tuple[int, ...], ...]
 ) -> None:
-    """generate_llm_fqn_per_model_part of 0.3.0; layers by hand."""
+    """Stages that no setting lists are those of torchtitan, with layers counted by hand.
+
+    Its function is generate_llm_fqn_per_model_part of 0.3.0.
+    """
     assert reading(*more, layers=layers).decision.layers_per_stage == expected
 
 
@@ -70,7 +73,10 @@ def test_stages_that_torchtitan_would_not_cut_are_refused(more: tuple[str, ...],
 
 
 def test_a_pipeline_that_runs_several_times_a_step_is_refused() -> None:
-    """Gradient accumulation around a pipeline fills and drains it each time (trainer.py)."""
+    """A pipeline that runs several times per step is refused.
+
+    Gradient accumulation around a pipeline repeats its warm-up and drain (trainer.py).
+    """
     assert reading(training="local_batch_size = 16\nglobal_batch_size = 64").job["global_batch_sequences"] == 64
     with pytest.raises(sa.InputError, match=r"local_batch_size 16 on 4 replicas .* 128 .* state local_batch_size 32"):
         reading(training="local_batch_size = 16\nglobal_batch_size = 128")
@@ -203,7 +209,10 @@ def test_a_module_says_its_flavor_and_no_value_that_only_a_run_could_tell() -> N
     ],
 )
 def test_the_pieces_of_the_loss_are_the_modules(loss: str, chunks: int | None) -> None:
-    """Its memory is that of all logits, or of a piece: the job may say otherwise."""
+    """Pieces of the loss follow from the module.
+
+    Its memory is that of all logits, or of one piece. The job may state otherwise.
+    """
     text = MODULE.replace("activation_checkpoint=None", f"activation_checkpoint=None{loss}")
     assert read(text.format(training="", parallel=""), "x.py", 8, 36).job.get("kept.loss_chunks") == chunks
 
@@ -278,7 +287,7 @@ def test_activation_checkpointing_by_operator_is_read(stated: str, parallel: str
         ("", "spmd_types"),  # torchtitan's default
         ("spmd_backend='spmd_types'", "spmd_types"),
         ("spmd_backend='partial_dtensor'", "partial_dtensor"),
-        ("spmd_backend='full_dtensor'", None),  # nothing is repeated, nothing is said
+        ("spmd_backend='full_dtensor'", None),  # nothing is recomputed, nothing is stated
     ],
 )
 def test_the_backend_that_runs_is_read(parallel: str, expected: str | None) -> None:
@@ -291,7 +300,7 @@ def large():
         model_spec=model_registry("8B"), training=TrainingConfig(local_batch_size=2, seq_len=8192, steps=3), {more}
     )
 """
-"""A configuration as torchtitan's registries have them: no ParallelismConfig, which then has its defaults."""
+"""A configuration as in torchtitan's registries: without ParallelismConfig, which has its defaults then."""
 
 
 def test_a_configuration_without_parallelism_has_torchtitans_defaults() -> None:
@@ -324,7 +333,10 @@ def test_parts_that_are_replaced_later_are_refused(line: str, message: str) -> N
 
 
 def test_two_configurations_that_assign_one_value_are_refused() -> None:
-    """The one that stands last in the file held, whichever was meant."""
+    """Two configurations that set one value are refused.
+
+    Earlier the last one in the file won, although either could be meant.
+    """
     more = "".join(
         f"def {one}():\n    config = large()\n    config.training.seq_len = {length}\n"
         for one, length in (("short", 4096), ("long", 16384))
