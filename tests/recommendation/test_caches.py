@@ -1,4 +1,4 @@
-"""The share of rows that a cache in HBM holds: chosen by table, kept where it is stated, the same in all that is written."""
+"""Shares of rows in an HBM cache: chosen per table, kept if the job states them, and equal in all output files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ JOB: dict[str, Any] = {
 
 @cache
 def planned(*shares: float) -> RecommendationPlan:
-    """What is found before any search by time, with the shares that the job states."""
+    """The plan before any timed search, with the shares that the job states."""
     fields = {"cache_fraction": list(shares)} if shares else {}
     return plan_recommendation(load_recommendation_job({**JOB, **fields})[0], time_limit_s=0, incumbents=())
 
@@ -132,7 +132,7 @@ def test_equal_ranks_fit_and_close_options_cost_no_plan() -> None:
 
 
 def _least_with(relaxation: Relaxation, index: int, limit_s: float) -> float | None:
-    """The program's least seconds where one table at least takes an option."""
+    """Least seconds of the program in which at least one table takes an option."""
     places = [at for at, place in enumerate(relaxation.places) if place.option == index]
     for at in places:
         relaxation._counts[at].SetLb(1 / len(places))

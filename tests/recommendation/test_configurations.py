@@ -28,7 +28,10 @@ def option(kernel: str, seconds: float, hbm: float, host: float, shards: int = 1
 
 
 def full_problem() -> ShardingProblem:
-    """Tables that fill host memory, cached or not, beside halves of others and small ones: all memories 90 % and more full."""
+    """A problem in which all memories are at least 90 % full.
+
+    Some tables need host memory, cached or not. Others are halves and small ones.
+    """
     kinds = {
         6: (option("fused", 0.3, 19, 0, 2), option("fused", 0.2, 10, 0, 4)),
         28: (option("fused_uvm_caching", 0.2, 8, 38), option("fused_uvm", 1.5, 0.1, 38)),
@@ -53,7 +56,7 @@ def test_plans_where_rounding_finds_no_room(monkeypatch: pytest.MonkeyPatch) -> 
     assert rounding == [None] * 3 and plan is not None and fits(problem, plan)
     assert busiest(problem, plan) <= 1.3 * bound_s
     assert shard_embeddings(problem, time_limit_s=60, gap_tolerance=0.05, clock=time.process_time).gap <= 0.05
-    monkeypatch.setattr(search, "level_plan", lambda *_: None)  # which comes as near before
+    monkeypatch.setattr(search, "level_plan", lambda *_: None)  # which is as close before
     found = shard_embeddings(problem, time_limit_s=60, gap_tolerance=0.05, clock=time.process_time)
     assert "configurations of ranks" in found.methods and found.gap <= 0.05
 
@@ -73,7 +76,10 @@ def test_knapsacks_fit_and_stay_below_what_none_is_worth_more_than(seed: int) ->
 
 
 def test_a_part_ends_by_the_clock_it_is_given() -> None:
-    """Seconds of CPU, say, of which a busy machine gives few in a second of the wall."""
+    """A part ends by the clock that it gets.
+
+    This may be CPU seconds, which a busy machine provides slowly.
+    """
     problem = torchrec_problem(random_tables(60, 1), 32, 8)
     looks = iter(range(10**9))
     begin = time.process_time()

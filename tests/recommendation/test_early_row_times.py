@@ -1,4 +1,4 @@
-"""Rows fetched ahead: limits of the exposed time, and collisions against drawn batches."""
+"""Rows fetched ahead: limits of the exposed time, and collisions compared with drawn batches."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from scaleacross.workloads.recommendation import Locality
 
 
 def test_limits_of_the_exposed_time() -> None:
-    assert float(exposed_fetch_s(1.0, 5.0, 0.0)) == 0  # all hidden
+    assert float(exposed_fetch_s(1.0, 5.0, 0.0)) == 0  # all overlapped
     assert float(exposed_fetch_s(1.0, 5.0, 1.0, 0.1)) == approx(1.1)  # all late
-    assert float(exposed_fetch_s(1.0, 0.0, 0.3)) == approx(1.0)  # nothing to hide behind
+    assert float(exposed_fetch_s(1.0, 0.0, 0.3)) == approx(1.0)  # nothing to overlap with
     shares = exposed_fetch_s(1.0, 0.6, np.linspace(0, 1, 11))
     assert (np.diff(shares) >= -1e-12).all() and shares[0] == approx(0.4) and shares[-1] == approx(1)
 

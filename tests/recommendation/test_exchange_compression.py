@@ -1,4 +1,4 @@
-"""Vectors that travel coded: the law of a message, the choice against all others, plans that code where it pays."""
+"""Compressed vectors: the law of a message, the best choice among all, and plans that compress if it is faster."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def test_coded_exchange_is_the_message_where_one_link_decides() -> None:
     job, _, topology = load(f"{TRUNK}=1e9")
     members = group_ranks(job, topology, 1, "outer").groups.members
     plain, own = slope(members.all_to_all), codec()
-    rate = 0.5 / plain  # half of a rank's bytes cross, as the trunk carries them
+    rate = 0.5 / plain  # half of a rank's bytes cross, at the rate of the inter-building link
     assert plain / coded_slope(members, own) == approx(float(message_speed_up(8.0, rate, 40e9, 200e9)))
-    # beyond some ratio the zone decides, and no more is gained
+    # above some ratio the zone is the bottleneck, and a larger ratio gains nothing
     fast = {"encode_bytes_per_s": 1e15, "decode_bytes_per_s": 1e15}
     zone = coded_slope(members, codec(ratio=1e6, **fast))
     assert zone == approx(0.25 / 22.5e9, rel=1e-3)  # a quarter of a rank's bytes go to the other host of its building
@@ -76,11 +76,14 @@ def test_coded_exchange_is_the_message_where_one_link_decides() -> None:
 
 
 def test_vectors_cross_a_level_that_is_not_coded_as_they_are() -> None:
-    """A trunk that may carry nothing coded carries the whole vectors of the other building, though these pass the zone, too."""
+    """A level without compression carries whole vectors.
+
+    The inter-building link allows no codec. Vectors of the other building stay whole, although they pass the zone too.
+    """
     job, _, topology = load(f"{TRUNK}=1e9")
     members = group_ranks(job, topology, 1, "outer").groups.members
     inside = codec(levels=("zone",))
-    # a quarter of a rank's bytes go to the other host of its building: coded and decoded, and not what the step waits for
+    # a quarter of a rank's bytes go to the other host of its building: encoded and decoded, but not exposed
     assert coded_slope(members, inside) == approx(slope(members.all_to_all) + 0.25 * (1 / 40e9 + 1 / 200e9))
     assert codecs_for(*load("compression.levels=[zone]"), 1, "outer").codecs == ()
 

@@ -1,4 +1,4 @@
-"""Tables that no busiest rank decides about: in the fastest memory that has room, and nothing slower for it."""
+"""Tables that do not affect the busiest rank go to the fastest memory with room, and nothing gets slower for it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_no_rank_gets_slower_and_no_table_could_still_move(seed: int, hbm_bytes:
 
 
 def _slowest_memories(start: Assignment, options: tuple[tuple, ...]) -> tuple[int, ...]:  # type: ignore[type-arg]
-    """Of every table, the slowest option cut as ``start`` says."""
+    """The slowest option of every table, with the same division as in ``start``."""
     return tuple(
         max(
             (

@@ -1,4 +1,4 @@
-"""Layers over histories of unequal length: moments, predicted imbalance, the rule that shares samples out, what is refused."""
+"""Layers over histories of unequal length: moments, predicted imbalance, the rule that distributes samples, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Column shards that stay inside one host: in plans, against all plans, and beside their bound."""
+"""Column shards inside one host: in plans, compared with all plans, and with their bound."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ WAYS = ("table_column_wise", "table_wise", "row_wise")
 
 
 def problem_of(seed: int, fleet: Fleet | None = None, ways: tuple[str, ...] = WAYS) -> ShardingProblem:
-    """Two tables on four ranks in two hosts, where columns stay inside one."""
+    """A problem of two tables on four ranks in two hosts, whose columns stay inside one host."""
     problem = torchrec_problem(random_tables(2, seed), 4, 2)
     options = tuple(tuple(o for o in own if o.sharding in ways and o.kernel == "fused") for own in problem.options)
     return replace(problem, options=options, fleet=fleet or problem.fleet)
 
 
 def unequal_hosts() -> Fleet:
-    """Hosts of one and of three ranks, over which no table is split by rows."""
+    """Hosts of one and of three ranks. No table is split by rows over them."""
     return replace(problem_of(0).fleet, units=(), host=(0, 1, 1, 1))
 
 

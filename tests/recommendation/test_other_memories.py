@@ -1,4 +1,4 @@
-"""What other sizes of memories change: less is never faster, and a faster plan that an explanation finds is said."""
+"""Effects of other memory sizes: less is never faster, and a faster plan found by an explanation is reported."""
 
 from __future__ import annotations
 

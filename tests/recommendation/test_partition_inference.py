@@ -1,4 +1,4 @@
-"""Tables over inference cards: Glow's rule on its own set, ours never behind it, proved where it can be."""
+"""Tables over inference cards: Glow's rule on its own set, and our plans, never slower and proved if possible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaleacross.solvers.partition_inference import glow_partitions, partition_i
 
 
 def behind_and_proved(seeds: range) -> tuple[int, int]:
-    """Sets on which ours is slower than Glow's rule with its best cores, and sets proved within 1 % of the optimum."""
+    """Sets on which our plan is slower than Glow's rule with its best cores, and sets proved within 1 % of the optimum."""
     slower = proved = 0
     for seed in seeds:
         tables, host = drawn_set(seed, 12 + seed % 20)
@@ -62,7 +62,7 @@ def test_best_of_all_plans(split: bool, uplink: float | None, bounded: bool) -> 
             )
         ]
 
-    if bounded:  # tight enough that the fastest plan breaks it
+    if bounded:  # tight enough that the fastest plan violates it
         fastest = min(all_plans())
         shorter = [late for _, late in all_plans() if late < fastest[1] * (1 - 1e-6)]
         host = replace(host, latency_bound_s=sorted(shorter)[-1] if shorter else fastest[1])
@@ -82,7 +82,10 @@ def test_glow_balances_counts_where_costs_are_alike() -> None:
 
 
 def test_vectors_that_set_the_rate_are_spread_evenly_without_search() -> None:
-    """Tables of three sizes and costs send as much each, so no card need hold more than 19 of 112 (Glow's rule: 20)."""
+    """Without search, vectors that limit the rate are spread evenly.
+
+    Tables of three sizes and costs send equal amounts. No card needs more than 19 of 112 (Glow's rule: 20).
+    """
     kinds = (12, 2_000_000_000, 2e-5), (40, 100_000_000, 1e-5), (60, 2_000_000, 3e-6)
     tables = [InferenceTable(f"{size}_{i}", size, cost, 16_384) for number, size, cost in kinds for i in range(number)]
     host = CardHost(6, 16_000_000_000, 12, 1e9, 0, 1e-6)

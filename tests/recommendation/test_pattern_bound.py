@@ -1,4 +1,7 @@
-"""Patterns of whole shards: never above the optimum of small problems, above fractions where shards or choices do not divide."""
+"""The bound from patterns of whole shards never exceeds the optimum of small problems.
+
+It exceeds the bound from fractions if shards or choices do not divide.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from scaleacross.workloads.recommendation import EmbeddingTable
 
 
 def raised(problem: ShardingProblem, low_s: float, high_s: float) -> float:
-    """Without plans: every choice of whole options stays open."""
+    """The bound without plans, so that every choice of whole options stays open."""
     search = PatternSearch(alike_tables(problem), problem.fleet, lambda _counts, _limit: ("open", high_s))
     return search.narrowed(low_s, high_s, lambda: 1.0)
 
@@ -56,7 +59,10 @@ def test_search_uses_it() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_branching_settles_choices_between_options(seed: int) -> None:
-    """The search alone, without the constraint program of all tables, closes the gap on problems that can be tried out."""
+    """Branching decides between options.
+
+    The search alone, without the constraint program of all tables, closes the gap on small problems.
+    """
     problem = torchrec_problem(random_tables(3, seed)[:2], 4, 2)
     best = best_by_trying(problem)
     start = _worst_plan(problem)
@@ -75,7 +81,10 @@ def _worst_plan(problem: ShardingProblem) -> Assignment:
 
 
 def test_a_choice_that_finds_no_room_leaves_the_others() -> None:
-    """Refuting one choice of whole options refutes no step time while another choice reaches it."""
+    """A choice without room does not refute the others.
+
+    A step time is refuted only if no choice of whole options reaches it.
+    """
     table = EmbeddingTable(name="t", rows=10, dimension=4)
     whole = Option("table_wise", "fused", np.array([[1.0, 0.0, 0.0]]), np.zeros(3), 1, 4)
     halves = Option("column_wise", "fused", np.array([[0.9, 0.0, 0.0]]), np.zeros(3), 2, 2)

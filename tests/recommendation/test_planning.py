@@ -1,4 +1,5 @@
-"""Recommendation jobs from end to end: plans, proof, refusals, other rules, explanations, TorchRec's files, the command line."""
+"""Recommendation jobs from end to end: plans, proof, refusals, other rules, explanations, TorchRec's files and
+commands."""
 
 from __future__ import annotations
 
@@ -107,7 +108,10 @@ def test_shards_tile_the_table(sharding: Any, ranks: tuple[int, ...], width: int
 
 
 def test_a_batch_that_leaves_no_room_is_told_from_tables() -> None:
-    """Rows and vectors of 64 million samples take over ten times what the tables do."""
+    """The message names the batch, not the tables, if the batch leaves no room.
+
+    Rows and vectors of 64 million samples need over ten times as much memory as the tables.
+    """
     with pytest.raises(InfeasibleError) as told:
         planned("workload=mlperf-dlrm-dcnv2", "global_batch_samples=67108864")
     found = re.search(
@@ -120,7 +124,10 @@ def test_a_batch_that_leaves_no_room_is_told_from_tables() -> None:
 
 
 def test_a_batch_that_takes_all_hbm_is_told_from_tables() -> None:
-    """Tables of 22 TiB are larger than what the batch takes, and fit host memory; their caches have no room."""
+    """The message names the batch if it needs all HBM.
+
+    Tables of 22 TiB are larger than the batch and fit host memory, but their caches have no room.
+    """
     example = EXAMPLES / "third_building.yaml"
     said = r"batch of 196,608,000 samples .* Ways out: a smaller global_batch_samples"
     with pytest.raises(InfeasibleError, match=said):
@@ -327,7 +334,10 @@ def test_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.heavy
 def test_command_keeps_to_cpu_seconds_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
-    """--cpu-limit once went unread: a limit of 20 ended at the 60 s of --time-limit."""
+    """The command respects CPU seconds and refuses what it cannot do.
+
+    --cpu-limit was once ignored: a limit of 20 ended at the 60 s of --time-limit.
+    """
     job = str(EXAMPLES / "mlperf_dcnv2.yaml")
     begin = time.process_time()
     ended = CliRunner().invoke(app, ["plan", job, "--cpu-limit", "1", "--gap", "0.0001", "--quiet"])

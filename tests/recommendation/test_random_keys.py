@@ -1,4 +1,4 @@
-"""Plans by random keys alone: against all plans, on unequal ranks, and on a public set."""
+"""Plans by random keys: compared with all plans, on unequal ranks, and on a public set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaleacross.solvers.embeddings.random_keys import RandomKeys
 
 
 def seconds_of_plans(problem: ShardingProblem, rounds: int) -> list[float]:
-    """Of the best packing of what the relaxation chooses, then of every plan that is yielded; all of these fit."""
+    """Seconds of the best packing of the relaxation's choice, then of every yielded plan. All plans fit."""
     groups = alike_tables(problem)
     relaxation = Relaxation(groups, problem.fleet)
     bound_s = relaxation.bound_s()

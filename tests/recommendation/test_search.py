@@ -1,4 +1,4 @@
-"""The search against all plans, its bound, other people's rules, and unequal ranks."""
+"""The search compared with all plans and with other rules, its bound, and unequal ranks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_bound_holds_with_unequal_ranks() -> None:
 
 
 def unequal(problem: ShardingProblem) -> ShardingProblem:
-    """The last two ranks are twice as slow."""
+    """A problem whose last two ranks are twice as slow."""
     slow = tuple(
         tuple(replace(o, parts=np.concatenate([o.parts, 2 * o.parts])) for o in own) for own in problem.options
     )

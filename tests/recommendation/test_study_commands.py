@@ -1,4 +1,4 @@
-"""sweep, emit and simulate on recommendation jobs: what they write, and what they refuse."""
+"""``sweep``, ``emit`` and ``simulate`` on recommendation jobs: their output and refusals."""
 
 from __future__ import annotations
 
@@ -111,7 +111,10 @@ def test_simulate_refuses(plan_file: Path, options: list[str], message: str) -> 
 
 
 def test_bytes_of_the_simulation_are_those_of_the_exchange() -> None:
-    """One whole table on rank 1 of two: 64 samples of 8 columns in fp32, both ways, and nothing else."""
+    """Bytes of the simulation are those of the exchange.
+
+    One whole table is on rank 1 of two. 64 samples of 8 columns in fp32 go both ways, and nothing else.
+    """
     job = {
         **JOB,
         "workload": {"name": "one", "tables": [{"name": "t", "rows": 100, "dimension": 8}]},
@@ -135,7 +138,11 @@ def test_bytes_of_the_simulation_are_those_of_the_exchange() -> None:
 
 @pytest.mark.parametrize("ranks", [8, 64])
 def test_dense_gradients_and_vectors_share_links_in_estimate_and_simulation(ranks: int) -> None:
-    """On 64 A100 the all-reduce of 64 MB takes about as long as the vectors: an estimate that hides it is 40 % too short."""
+    """Dense gradients and vectors share links in estimate and simulation.
+
+    On 64 A100 the all-reduce of 64 MB takes about as long as the vectors. An estimate that overlaps it is 40 % too
+    short.
+    """
     job = {**JOB, "workload": "mlperf-dlrm-dcnv2", "num_accelerators": ranks, "global_batch_samples": 65536}
     plan = plan_recommendation(load_recommendation_job(job)[0], time_limit_s=3, gap_tolerance=0.05)
     assert plan.cost.all_reduce_s > 0.05 * plan.cost.step_s

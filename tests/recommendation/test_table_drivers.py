@@ -1,4 +1,4 @@
-"""What drives the exchange of embedding vectors: chosen, recounted, simulated, and refused by name."""
+"""Drivers of the exchange of embedding vectors are chosen, recounted, simulated, and refused by name."""
 
 from __future__ import annotations
 
@@ -84,7 +84,11 @@ def test_the_host_needs_a_host_and_reductions_need_kernels() -> None:
 
 
 def test_fetching_ahead_costs_what_products_lose() -> None:
-    """Hidden, a fetch of 4 s takes 0.5 s of products; longer than the computation, it hides what it takes."""
+    """A fetch ahead costs the products' lost time.
+
+    An overlapped fetch of 4 s takes 0.5 s of products. If it is longer than the computation, this loss overlaps with
+    the fetch.
+    """
     assert float(exposed_fetch_s(4.0, 10.0, 0.0, 0.0, 0.5)) == 0.5
     assert float(exposed_fetch_s(4.0, 10.0, 0.5, 0.0, 0.5)) == 2.25
     assert float(exposed_fetch_s(12.0, 10.0, 0.0, 0.0, 0.5)) == 2.0

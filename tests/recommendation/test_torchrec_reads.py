@@ -1,4 +1,7 @@
-"""TorchRec reads what we emit, its planner comes to our choices by our constraints, and gloo ranks train by the plan."""
+"""TorchRec reads the emitted files and trains by the plan on gloo ranks.
+
+Its planner makes our choices under our constraints.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def python() -> str:
 
 
 def read(python: str, plan: RecommendationPlan, folder: Path, *what: str) -> Any:
-    """What TorchRec's package makes of the plan's files."""
+    """The result of TorchRec's package for the plan's files."""
     for name, text in render(plan).items():
         (folder / Path(name).name).write_text(text)
     done = subprocess.run([python, str(READER), str(folder), *what], capture_output=True, text=True, timeout=300)
@@ -44,7 +47,7 @@ def test_its_planner_comes_to_our_choices(fields: dict[str, Any], python: str, t
 
 
 def test_gloo_ranks_train_by_the_plan_as_one_process_does(python: str, tmp_path: Path) -> None:
-    # on a CPU it has no data-parallel tables beside fused ones under one optimizer, and hosts are what LOCAL_WORLD_SIZE says
+    # on a CPU: no data-parallel and fused tables under one optimizer; LOCAL_WORLD_SIZE defines hosts
     ways = WAYS | {"copied": ("table_wise", (1,), 32), "host": ("table_wise", (2,), 64)}
     found = read(python, mixed_plan(ways=ways), tmp_path, "train")
     assert len(found["alone"]) == 4 and found["alone"][-1] != pytest.approx(found["alone"][0], rel=0.01)

@@ -37,7 +37,10 @@ def emitted(folder: str) -> ModuleType:
 
 
 def collection(plan: dict, device: str) -> EmbeddingBagCollection:
-    """The plan's tables, one feature each; every element of a table starts alike, so that each shard starts as the whole does."""
+    """The plan's tables with one feature each.
+
+    All elements of a table have one initial value, so each shard starts like the whole table.
+    """
     tables = []
     for number, (name, table) in enumerate(plan["tables"].items()):
         rows, columns = table["size"]

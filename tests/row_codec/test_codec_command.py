@@ -1,4 +1,4 @@
-"""``scaleacross codec``: figures of the user's batches, the CSV of a job, and what is refused."""
+"""``scaleacross codec``: figures of the user's batches, the CSV of a job, and refusals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_figures(batch: Path, tmp_path: Path) -> None:
         ("user", 0.1, "rans"),
     ]
     assert found[0]["merged_fraction"] == 0
-    assert 0.3 < found[2]["merged_fraction"] <= 0.5  # most of the 20 near rows become equal to another of 40
+    assert 0.3 < found[2]["merged_fraction"] <= 0.5  # most of the 20 similar rows become equal to another of 40
     assert found[2]["ratio"] > found[0]["ratio"] > 1
     assert out.read_text().splitlines()[0].startswith("table,encoder,bound_fraction")
     assert len(out.read_text().splitlines()) == 1 + len(found)

@@ -1,4 +1,7 @@
-"""Coded rows: every element within its bound whatever the input, exactly; ratios on two real batches; damage is refused."""
+"""Coded rows: every element is exactly within its bound for any input.
+
+Ratios are checked on two real batches, and damage is refused.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def batches(draw: st.DrawFn) -> NDArray[np.float32]:
 
 
 def assert_within(rows: NDArray[np.float32], back: NDArray[np.float32], bound: float) -> None:
-    """In exact arithmetic, so that no rounding of the test's own hides an error."""
+    """Check bounds in exact arithmetic, so that no rounding of the test itself masks an error."""
     assert back.dtype == np.float32 and back.shape == rows.shape
     for x, y in zip(rows.reshape(-1).tolist(), back.reshape(-1).tolist(), strict=True):
         assert np.isfinite(y) and abs(Fraction(x) - Fraction(y)) <= Fraction(bound)
@@ -100,7 +103,7 @@ def test_entropy_stage_comes_near_the_entropy() -> None:
 def test_rows_are_numbered_as_they_appear(rows: list[list[int]], confused: bool) -> None:
     own = np.array(rows, np.int32)
     with pytest.MonkeyPatch.context() as patch:
-        if confused:  # hashes that say nothing: rows are told apart element by element
+        if confused:  # all hashes equal: rows are compared element by element
             patch.setattr(quantiser, "_multipliers", lambda width: np.zeros(width, np.uint64))
         first, index = distinct_rows(own)
     seen = list(dict.fromkeys(map(tuple, rows)))
