@@ -79,7 +79,7 @@ def network() -> NetworkTechnology:
 
 @pytest.fixture
 def topology(accelerator: Accelerator, network: NetworkTechnology) -> Topology:
-    """A full building of 2 zones (64 accelerators) and a part-filled one of 3 hosts (24)."""
+    """A full building of 2 zones (64 accelerators) and a partly equipped one of 3 hosts (24)."""
     link = LevelLink(technology=network, one_way_latency_s=7e-6, oversubscription_ratio=2.0)
     links = BuildingLinks(scale_up=link, rack=link, zone=link, building=link)
 
@@ -209,7 +209,7 @@ def make_stage_memory() -> Callable[..., StageMemory]:
 
 
 def stage_memory(stage: int, num_layers: int, activations: float = 20.0) -> StageMemory:
-    """10 GiB in each other part, 4 reserved, of 80."""
+    """Memory of a stage with 10 GiB in each part, 4 reserved, of 80."""
     return StageMemory(
         stage=stage,
         num_layers=num_layers,

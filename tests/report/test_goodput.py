@@ -1,4 +1,4 @@
-"""The goodput section: what is lost is shown, however small its parts are."""
+"""The goodput section shows all losses, however small its parts are."""
 
 from __future__ import annotations
 
@@ -24,5 +24,8 @@ from scaleacross.spec.goodput import LossCause
     ],
 )
 def test_small_losses_are_shown_together(lost: dict[LossCause, float], said: str) -> None:
-    """A goodput of 99.9 % stood beside "lost: nothing"."""
+    """Small losses are shown together.
+
+    A goodput of 99.9 % was once printed next to "lost: nothing".
+    """
     assert _lost(lost) == said

@@ -1,4 +1,4 @@
-"""report.html: what its charts hold, its size, that it needs no network, and that a browser draws it."""
+"""report.html: the data of its charts, its size, no need for a network, and rendering in a browser."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ can_draw = pytest.mark.skipif(not html.can_draw(), reason="the extra 'report' (v
 
 @dataclass
 class Found:
-    """What a page of a design space reads."""
+    """The fields of a result that the page of a design space reads."""
 
     rows: list[dict[str, Any]]
     num_drawn: int = 240
@@ -67,7 +67,7 @@ class Found:
 
 
 def drawn(chart: Chart, layer: int | None = None) -> list[dict[str, Any]]:
-    """The rows that a chart, or a layer of it, draws."""
+    """The rows of a chart, or of one of its layers."""
     spec: Any = chart.spec if layer is None else chart.spec["layer"][layer]
     return list(spec["data"]["values"])
 
@@ -310,7 +310,10 @@ def every_chart() -> list[Chart]:
 @pytest.mark.skipif(BROWSER is None, reason="no chromium: apt-get install chromium")
 @pytest.mark.parametrize("width", [400, 1400])
 def test_a_browser_draws_every_chart_without_a_word(every_chart: list[Chart], tmp_path: Path, width: int) -> None:
-    """No message on the console, an image for every chart, nothing wider than the window."""
+    """A browser draws every chart without a message on the console.
+
+    Every chart is an image, and nothing is wider than the window.
+    """
     told = (
         "<script>const ready = setInterval(() => { if (document.body.dataset.drawn) { clearInterval(ready);"
         "document.body.dataset.wide = document.documentElement.scrollWidth; } }, 20);</script></body>"

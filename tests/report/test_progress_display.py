@@ -13,7 +13,7 @@ LATE = Progress("placing", 1200, 40000, 5.0, 4.5, 3.0)
 
 
 def shown(*, terminal: bool, delay_s: float, patience_s: float = 0.0) -> str:
-    """What appears while a search runs that ends as soon as something appeared, or after ``patience_s``."""
+    """Output during a search that ends at the first output, or after ``patience_s``."""
     out = io.StringIO()
     with ProgressDisplay(Console(file=out, force_terminal=terminal, width=100), delay_s=delay_s) as progress:
         progress(LATE)

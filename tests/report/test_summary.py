@@ -1,4 +1,4 @@
-"""The first lines: how many there are, and what each of them says."""
+"""The first lines of a report: their number and their content."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOUND = PlanSummary(
 
 
 def facts(text: str) -> dict[str, str]:
-    """Label -> what stands behind it, folded lines joined."""
+    """Label -> the text after it, with folded lines joined."""
     out: dict[str, str] = {}
     label = ""
     for line in text.splitlines():
@@ -106,7 +106,7 @@ def test_a_building_alone_says_what_the_other_one_brings(plan: Plan, render: Ren
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 @pytest.mark.parametrize("written", [False, True])
 def test_there_are_never_more_lines_than_fifteen(plan: Plan, render: Render, width: int, written: bool) -> None:
-    """With names and reasons as long as they come, and the command that follows counted."""
+    """A summary has at most fifteen lines, with the longest names and reasons, and with the next command."""
     long = Alternative(label="other " * 30, decision=plan.decision, step_s=11.0, reason="a reason; " * 40)
     finalist = Finalist(decision=plan.decision, price_s=10.0, replayed_s=10.5)
     report = plan.report.model_copy(update={"alternatives": (long,), "finalists": (finalist,) * 2})
@@ -134,7 +134,10 @@ def test_one_line_has_no_markup_and_no_escape_codes(plan: Plan) -> None:
 
 
 def test_sensitivities_say_what_trunks_alone_bring(render: Render) -> None:
-    """The line "bottleneck" of a plan said it, the section of explain did not."""
+    """Sensitivities state the gain of inter-building links alone.
+
+    Earlier only the line "bottleneck" of a plan stated it, not the section of ``explain``.
+    """
     wider = SLOW.model_copy(update={"trunks_more_s": -0.12})
     found = Explanation(name="demo", step_s=10.0, runner_ups=(), phases=(), sensitivities=(wider, FLOP), seconds=1.0)
     (row,) = [line for line in render(explanation_report(found)).splitlines() if "campus bandwidth" in line]
@@ -142,7 +145,10 @@ def test_sensitivities_say_what_trunks_alone_bring(render: Render) -> None:
 
 
 def test_a_gap_names_the_objective_that_it_is_of(plan: Plan) -> None:
-    """Beside bound_s, which is of the step time whatever the objective is, it read as a gap of the step time."""
+    """A gap names its objective.
+
+    Next to bound_s, which is always a step time, it was read as a gap of the step time.
+    """
     assert plan.report.gap_of == "step_time"
     data = plan.report.model_dump(mode="json", exclude={"gap_of"})
     value = {"name": "tokens_per_s_per_megawatt", "value": 1.0, "bound": 2.0, "unit": "J", "spent_per_step": 4.0}

@@ -21,7 +21,7 @@ MakeStage = Callable[..., StageMemory]
 
 
 def line_with(text: str, *words: str) -> str:
-    """The only line that holds all ``words``, runs of spaces made one."""
+    """The only line that contains all ``words``, with runs of spaces reduced to one."""
     hits = [line for line in text.splitlines() if all(word in line for word in words)]
     assert len(hits) == 1, f"{len(hits)} lines with {words} in:\n{text}"
     return " ".join(hits[0].split())
@@ -201,7 +201,10 @@ def test_same_settings_placed_otherwise_are_shown_whatever_their_rank(plan: Plan
 def test_the_library_s_defaults_are_compared_by_estimate(
     plan: Plan, render: Render, library_s: float, said: str
 ) -> None:
-    """The plan's own step is simulated: that is not what the defaults' estimate is compared with."""
+    """The library's defaults are compared with the plan's estimate.
+
+    The plan's own step is simulated, so its comparison with an estimate would mix two clocks.
+    """
     report = NetworkReport(
         status="optimal",
         step_s=1.5,

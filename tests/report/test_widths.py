@@ -1,4 +1,4 @@
-"""At 80 columns no report breaks a word in its middle or cuts a name short."""
+"""At 80 columns no report breaks a word or shortens a name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NARROW, WIDE = 80, 2000
 
 
 def words(text: str) -> set[str]:
-    """What stands between spaces; frames and bars are none."""
+    """Words between spaces, without frames and bars."""
     return {word for word in re.sub(r"[─█▏▎▍▌▋▊▉]+", " ", text).split() if word != "·"}
 
 
@@ -52,7 +52,7 @@ def assert_nothing_is_broken(render: Render, report: RenderableType) -> None:
 
 @pytest.fixture(scope="module")
 def reports() -> Mapping[str, Callable[[], RenderableType]]:
-    """Every report that has figures of its own, of small problems."""
+    """Every report that has figures of its own, for small problems."""
     job = plain_job(2, 2)
     plan = sa.plan(job, time_limit_s=5)
     return {

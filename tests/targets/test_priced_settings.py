@@ -1,4 +1,4 @@
-"""What a job states of the program that runs it: written for the target, refused by it, or of no effect on the step."""
+"""Job settings about the program that runs it are written for the target, refused, or have no effect on the step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXPERTS = Case(QWEN, "tp4 pp2 dp32 ep8 lanes4", recompute="full", overrides=("gl
 
 
 def plan_of(case: Case, target: str, *stated: str) -> Plan | None:
-    """The plan; None where the target refuses it."""
+    """The plan; None if the target refuses it."""
     job = Job.model_validate(job_of(case))
     try:
         problem = problem_of(job, ("network.settings=library", f"target={target}", *case.overrides, *stated))
@@ -78,7 +78,10 @@ def test_torchtitan_refuses_what_its_settings_do_not_say(case: Case, stated: str
 
 
 def test_torchtitan_compiles_layers_only_where_the_job_says_so() -> None:
-    """What runs operator by operator is timed so: rotary embedding 16 bytes more per feature, activation 4."""
+    """torchtitan compiles layers only if the job says so.
+
+    Operator-by-operator execution is timed as such: rotary embedding 16 bytes more per feature, activation 4.
+    """
     case = Case(DENSE, "dp16", shard="parameters")
     layers = []
     for stated in ((), ("kept.compiled=[model]",), ("precision=fp8", "conversion.recipe=torchao_rowwise")):
@@ -95,7 +98,10 @@ def test_torchtitan_compiles_layers_only_where_the_job_says_so() -> None:
 
 @pytest.mark.parametrize("target", ["megatron", "torchtitan"])
 def test_one_chunk_per_rank_waits_for_its_messages_and_several_do_not(target: str) -> None:
-    """Megatron-LM's 1F1B and torch's Schedule1F1B hand over a send with the next receive and wait for both."""
+    """Messages are exposed with one chunk per rank, and not with several.
+
+    Megatron-LM's 1F1B and torch's Schedule1F1B issue a send together with the next receive and wait for both.
+    """
     overlap = problem_of(Job.model_validate(job_of(Case(DENSE, "pp4 dp8"))), (f"target={target}",)).job.overlap
     assert overlap.messages(chunked=True)
     assert not overlap.messages(chunked=False)
@@ -109,7 +115,10 @@ def test_one_chunk_per_rank_waits_for_its_messages_and_several_do_not(target: st
     ],
 )
 def test_gradients_of_torchs_pipelines_leave_after_the_last_pass(case: Case, waits: bool) -> None:
-    """A stage of one chunk has nothing left to hide them behind; without a pipeline they leave layer by layer."""
+    """Gradients of torch's pipelines start after the last pass.
+
+    A stage of one chunk has no computation left to overlap with. Without a pipeline they start layer by layer.
+    """
     steps = []
     for stated in (
         "overlap.reduce_within_pass=true",
@@ -126,7 +135,11 @@ def test_gradients_of_torchs_pipelines_leave_after_the_last_pass(case: Case, wai
 
 
 def test_megatron_reads_its_gradients_for_nan_unless_told_otherwise() -> None:
-    """4 bytes of each of 8,030,261,248 parameters, tp 2, at memory speed; norms lie on both ranks. Others have no such check."""
+    """Megatron-LM checks gradients for NaN by default.
+
+    It reads 4 bytes of each of 8,030,261,248 parameters on tp 2 at memory speed. Both ranks have the norms. Other
+    targets have no such check.
+    """
     case = Case(DENSE, "tp2 dp16", "1F1B b2")
     checked, unchecked = (
         plan_of(case, "megatron", f"optimizer.checked_gradients={flag}") for flag in ("null", "false")

@@ -1,4 +1,7 @@
-"""SelectiveAC under torchtitan's backends: what a backward pass sends again, in plan, search, replay, verification and files."""
+"""SelectiveAC under torchtitan's backends: the collectives that a backward pass repeats.
+
+They are the same in plan, search, simulation, verification and files.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from scaleacross.workloads.problem import problem_of
 
 TYPED = "kept.spmd_backend=spmd_types"
 HEADS = 2
-"""Gathers over tp beside the layers': of the head, in either pass."""
+"""Gathers over tp besides the layers': those of the head, in either pass."""
 
 
 @cache
@@ -49,8 +52,12 @@ def per_step(plan: Plan, axis: str, op: str) -> float:
 def test_spmd_types_repeats_every_collective_of_tp_and_experts(
     job: str, degrees: str, layers: int, op: tuple[str, str], ends: int, times: tuple[float, ...]
 ) -> None:
-    """Per layer and micro-batch: none, full, and selective by functional collectives, by others, and by others in compiled
-    layers. A gather alone counts as half a pair of gather and scatter (tests/golden/torch_counts.jsonl has both)."""
+    """spmd_types repeats every collective of tp and experts.
+
+    Cases per layer and micro-batch are none, full, and three kinds of selective. These use functional collectives,
+    others, and others in compiled layers. A gather alone counts as half a pair of gather and scatter
+    (tests/golden/torch_counts.jsonl has both).
+    """
     plans = [
         priced(job, degrees, "none"),
         priced(job, degrees, "full"),
@@ -68,7 +75,10 @@ def test_spmd_types_repeats_every_collective_of_tp_and_experts(
     [("dense", "tp4 pp2 dp4"), ("dense", "tp2 pp4 dp4"), ("qwen", "tp4 pp2 dp32 ep8 lanes4")],
 )
 def test_the_replay_sends_again_what_the_price_has(job: str, degrees: str) -> None:
-    """Both take longer for it, and activations that no collective returned are less. ``verify`` recomputes the figures."""
+    """The simulation repeats the collectives that the estimate counts.
+
+    Both take longer, and fewer activations are kept. ``verify`` recomputes the figures.
+    """
     kept, again = (priced(job, degrees, "selective", *of, shard="optimizer") for of in ((), (TYPED,)))
     replays = [sa.simulate(plan) for plan in (kept, again)]
     for plan, step in zip((kept, again), replays, strict=True):
@@ -82,7 +92,7 @@ def test_the_replay_sends_again_what_the_price_has(job: str, degrees: str) -> No
 
 @each("seed", (), (23, 58), heavy=(30, 44))
 def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
-    """Which is SelectiveAC over tp, and in 30 over experts too."""
+    """The search finds the optimum of brute force: SelectiveAC over tp, and in seed 30 over experts too."""
     data = random_job(seed).model_dump(mode="json", exclude_none=True)
     data |= {"recompute": ["none", "selective"], "kept": {"by": "pytorch", "spmd_backend": "spmd_types"}}
     problem = problem_of(Job.model_validate(data))

@@ -1,4 +1,4 @@
-"""Models that a target does not run are refused of the job, before any search, as the emitter refuses them."""
+"""A job whose target cannot run its model is refused before any search, with the emitter's reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def job_of(workload: Workload, **fields: Any) -> Job:
 
 
 def emitted(job: Job) -> str:
-    """Why the emitter refuses the model of a job; empty where it writes it."""
+    """The emitter's reason to refuse the model of a job; empty if it writes the files."""
     decision = Decision(degrees=Degrees(), pipeline=PipelineChoice(schedule="1F1B"), recompute="none", shard="none")
     try:
         model_arguments(Plan.model_construct(job=job, decision=decision))
@@ -40,7 +40,7 @@ def emitted(job: Job) -> str:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_megatron_refuses_the_models_that_its_emitter_refuses(name: str) -> None:
     workload = from_hf_config(CONFIGS[name], name)
-    length = 2048 if name == "opt-6.7b" else LENGTH  # its positions are refused beside its activation otherwise
+    length = 2048 if name == "opt-6.7b" else LENGTH  # otherwise both its positions and its activation are refused
     job = job_of(workload, target="megatron", sequence_length=length)
     said = [line for line in refused_job(job, workload.profile()) if "model" in line or "positions" in line]
     assert said == [text for text in [emitted(job)] if text]

@@ -1,4 +1,4 @@
-"""Targets: one law for the search, the checker and the emitters."""
+"""Rules of targets are the same in the search, the checker and the emitters."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def rows(candidates: Candidates) -> set[tuple[int, ...]]:
 @pytest.mark.parametrize("target", ["megatron", "torchtitan"])
 @pytest.mark.parametrize("exchange", ["ring", pytest.param("gather", marks=pytest.mark.heavy)])
 def test_the_search_keeps_what_the_words_allow(target: str, exchange: str) -> None:
-    """Candidates under a target are those of ``any`` that the same laws, asked one by one, do not refuse."""
+    """The search keeps the candidates that the rules allow.
+
+    Candidates of a target are those of ``any`` that the same rules do not refuse one by one.
+    """
     asked = (EVERY_SCHEDULE, f"context_exchange={exchange}")
     free, bound = space_of(*asked), space_of(*asked, f"target={target}")
     refusals = Refusals()
@@ -73,7 +76,10 @@ def test_the_search_keeps_what_the_words_allow(target: str, exchange: str) -> No
     ],
 )
 def test_megatron_exchanges_what_transformer_engine_has(change: dict[str, Any], able: set[str]) -> None:
-    """facts of TE 2.20: learnable softmax over cp asks for a2a, windows for a2a or all_gather."""
+    """Megatron-LM has the exchanges of Transformer Engine 2.20.
+
+    Learnable softmax over cp needs a2a; windows need a2a or all_gather.
+    """
     problem = problem_of(JOB, (*SMALL, "sequence_length=8192"))
     decoder = load_workload("llama3.1-8b").decoder().model_dump()
     decoder["kinds"]["dense_block"]["mixer"] |= change
@@ -133,14 +139,17 @@ def test_a_stated_verdict_must_follow_from_the_laws(free_plan: Plan) -> None:
 
 @pytest.fixture(scope="module")
 def tight_plan() -> Plan:
-    """Megatron-LM has 77 of 80 GiB in use; torchtitan needs more for the loss and for gathered layers."""
+    """A plan with 77 of 80 GiB in use by Megatron-LM. torchtitan needs more for the loss and for gathered layers."""
     case = Case(DENSE, "dp16", shard="parameters", overrides=("sequence_length=11264", "target=megatron"))
     problem = problem_of(Job.model_validate(job_of(case)), ("network.settings=library", *case.overrides))
     return evaluated(problem, decision_of(case), degraded=False)
 
 
 def test_a_target_without_the_memory_is_named(tight_plan: Plan, tmp_path: Path) -> None:
-    """What is said is what ``evaluate`` under that target counts, and its files are not written."""
+    """A target with too little memory is named.
+
+    The message has the memory that ``evaluate`` counts under that target, and its files are not written.
+    """
     verdicts = {fit.target: fit.refused for fit in tight_plan.targets}
     assert verdicts["megatron"] == verdicts["scaleacross"] == ()
     under = evaluated(problem_of(tight_plan.job, ("target=torchtitan",)), tight_plan.decision, degraded=False)
@@ -156,14 +165,17 @@ def test_a_target_without_the_memory_is_named(tight_plan: Plan, tmp_path: Path) 
 
 
 def test_a_plan_that_does_not_fit_at_all_is_said_once(tight_plan: Plan) -> None:
-    """``evaluate`` notes it; the targets would say the same."""
+    """A plan that does not fit anywhere is reported once, by ``evaluate``. The targets would repeat the same."""
     under = evaluated(problem_of(tight_plan.job, ("target=torchtitan",)), tight_plan.decision, degraded=False)
     assert not any(fit.refused for fit in under.targets)
     assert any(note.startswith("does not fit") for note in under.report.notes)
 
 
 def test_what_one_target_fixes_does_not_stay_with_another() -> None:
-    """Targets count memory of the same plan, each in its own way, whichever of them it was planned for."""
+    """Settings of one target do not carry over to another.
+
+    Each target counts the memory of a plan in its own way, whichever one it was planned for.
+    """
     titan = problem_of(JOB, ("target=torchtitan",)).job
     assert (titan.kept.by, titan.optimizer.gathered_from_master) == ("pytorch", True)
     megatron = behaving(titan.model_copy(update={"target": "megatron"}))
@@ -206,7 +218,10 @@ def test_a_target_that_leaves_nothing_is_named() -> None:
     ],
 )
 def test_torchtitans_model_has_the_workloads_parameters(name: str, flavor: str, untrained: int) -> None:
-    """Flavors are counted on the meta device (test_flavors_are_torchtitans); router biases are buffers there."""
+    """torchtitan's model has the workload's parameters.
+
+    Flavors are counted on the meta device (test_flavors_are_torchtitans), where router biases are buffers.
+    """
     profile = load_workload(name).profile()
     found = find_flavor(profile)
     assert found is not None
@@ -216,7 +231,10 @@ def test_torchtitans_model_has_the_workloads_parameters(name: str, flavor: str, 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("schedule", "chunks", "waits"), [("1F1B", 1, True), ("Interleaved1F1B", 2, False)])
 def test_megatron_waits_for_the_messages_of_plain_1f1b_only(schedule: str, chunks: int, waits: bool) -> None:
-    """Step time, lower bound and simulation alike; no option of Megatron-LM overlaps them (training/arguments.py)."""
+    """Megatron-LM exposes the messages of plain 1F1B only.
+
+    Step time, lower bound and simulation agree. No option of Megatron-LM overlaps them (training/arguments.py).
+    """
     unchecked = {"checked_gradients": False}  # Megatron-LM's check of gradients takes time, too
     pinned: dict[str, Any] = {"degrees": {"tp": 1, "cp": 1, "pp": 4}, "recompute": "none", "optimizer": unchecked}
     open_job = plain_job(2, 2, schedules=schedule, num_chunks=chunks, **pinned)

@@ -1,4 +1,4 @@
-"""``plan --emit``: a framework that is to be written is the target of a job without one."""
+"""``plan --emit``: a framework to be written becomes the target of a job without one."""
 
 from __future__ import annotations
 
