@@ -1,4 +1,4 @@
-"""A few rows typed in from their publications, so that validation is tested without any data file."""
+"""A few rows copied by hand from their publications, so that validation needs no data file in tests."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def runs(text: str = TEXT) -> list[Run]:
 
 
 def run(id: str) -> Run:
-    """One of the rows above."""
+    """One of these rows."""
     return next(row for row in runs() if row.id == id)

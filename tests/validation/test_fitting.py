@@ -18,7 +18,7 @@ PRODUCTS = 0
 
 
 def linear(generations: Sequence[str]) -> Linearised:
-    """Rows of 1 s at the priors whose time is inverse to the rate of 16-bit products and to nothing else."""
+    """Rows of 1 s at the priors. Their time is inverse to the rate of 16-bit products and depends on nothing else."""
     rows = len(generations)
     jacobian = np.zeros((rows, len(KNOBS)))
     jacobian[:, PRODUCTS] = -1.0
@@ -26,7 +26,7 @@ def linear(generations: Sequence[str]) -> Linearised:
 
 
 def fitted(logs: Sequence[float], generations: Sequence[str] | None = None) -> dict[str, float]:
-    """Log of the rate of 16-bit products over its prior, by generation."""
+    """Log of the ratio of the fitted rate of 16-bit products to its prior, by generation."""
     names = generations or ["Ampere"] * len(logs)
     rows = len(logs)
     found = refit(linear(names), np.array(logs), np.ones(rows), np.ones(rows, dtype=bool))
@@ -46,11 +46,14 @@ def test_a_row_far_off_pulls_less_than_one_nearby() -> None:
 
 
 def test_a_few_rows_that_ran_otherwise_decide_nothing() -> None:
-    """Three that took 2.4 times as long, alone in their generation, and none beside them: the prior stands."""
+    """A few outliers change no parameter.
+
+    Three rows took 2.4 times as long and are alone in their generation, so the prior stays.
+    """
     assert fitted([0.9] * 3)["Ampere"] == pytest.approx(0.0, abs=0.01)
     assert fitted([0.05] * 3)["Ampere"] < -0.03
     column = np.eye(len(KNOBS))[[PRODUCTS] * 3]
-    own = best_change(column, np.full(3, 0.9), np.ones(3), np.zeros(len(KNOBS)))  # a user's own runs are learned
+    own = best_change(column, np.full(3, 0.9), np.ones(3), np.zeros(len(KNOBS)))  # the fit uses a user's own runs
     assert own[PRODUCTS] > 0.2
 
 
@@ -66,7 +69,7 @@ def test_priors_of_a_child_are_what_its_parent_was_fitted_to() -> None:
     )  # no row of the child
     assert unseen[child][PRODUCTS] == pytest.approx(unseen[parent][PRODUCTS] + np.log(slower))
     memory = next(index for index, knob in enumerate(KNOBS) if knob.name == "memory_efficiency_fraction")
-    assert unseen[child][memory] == unseen[parent][memory]  # HBM knows no power limit
+    assert unseen[child][memory] == unseen[parent][memory]  # HBM does not depend on the power limit
 
 
 def test_left_out_rows_do_not_see_themselves() -> None:
@@ -74,7 +77,7 @@ def test_left_out_rows_do_not_see_themselves() -> None:
     flat = linear([generation_of(case) for case in cases])
     measured = np.ones(len(cases))
     own = leave_out(flat, cases, measured, lambda case: case.run.id)
-    measured[0] = 5.0  # only the other rows of its generation may notice
+    measured[0] = 5.0  # only the other rows of its generation may change
     again = leave_out(flat, cases, measured, lambda case: case.run.id)
     assert again[0] == own[0]
     assert (again[1:] != own[1:]).any()

@@ -1,4 +1,4 @@
-"""What frameworks do differently, priced: each effect alone against hand arithmetic or its limit."""
+"""Effects of frameworks on step times: each alone agrees with hand arithmetic or its limit."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_unfused_attention_moves_every_score() -> None:
     memory = H100.memory_bandwidth_bytes_per_s * H100.memory_efficiency_fraction
     scores = 64 * 4096 * 4096  # heads · s²
     extra = float(times(unfused).attention_s[0])
-    assert extra > 9 * scores / memory  # softmax and dropout alone
+    assert extra > 9 * scores / memory  # softmax and dropout only
     assert extra < (9 + 2 * 2 + 2) * scores / memory + 1e-3  # with the products that write and read the scores
     assert float(times(unfused).partly_s[0]) == pytest.approx(extra)  # selective repeats the attention core
 
@@ -138,8 +138,10 @@ def test_gradients_that_do_not_overlap_are_exposed_in_full() -> None:
 
 
 def test_pipeline_messages_that_block_cost_the_last_rank_its_gradients() -> None:
-    """Free messages delay the pipeline's first and last micro-batch; blocking ones cost the rank that sets the pace its own
-    sends too: the last rank sends gradients, all but the last of them before work of its own.
+    """Blocking pipeline messages delay the last rank by its gradient messages.
+
+    Free messages delay only the pipeline's first and last micro-batch. Blocking ones also cost the busiest rank its own
+    sends. Here the last rank sends gradients, all but the last of them before further work.
     """
     case = case_of(run("v2"))  # 8 stages, 8 micro-batches
     free, blocking = price(case), price(case, pipeline_messages=False)
@@ -156,9 +158,11 @@ def test_userbuffers_hide_their_share_of_tp() -> None:
 
 
 def test_input_gradients_are_reduced_beside_weight_gradients() -> None:
-    """Half of the backward pass with sequence parallelism; without it, and with a second forward pass, all of a third: of
-    3·80 pairs of 80 layers and 2 of the ends, which run forward once, 81 are reductions. But for what 16 of 132 and of 108
-    multiprocessors would have computed meanwhile.
+    """Input gradients are reduced while weight gradients are computed.
+
+    With sequence parallelism this overlaps half of the backward pass. Without it, and with a second forward pass, a
+    third is overlapped. There are 3·80 pairs of 80 layers and 2 of the ends, which run forward once; 81 are reductions.
+    Computation loses the work of 16 of 132 or 108 multiprocessors meanwhile.
     """
     for name, part, taken in (("l1", 1 / 4, 16 / 132), ("v1", 81 / 242, 16 / 108)):
         case, hidden = case_of(run(name)), part * (1 - taken)
@@ -203,8 +207,10 @@ def test_frameworks_convert_as_their_recipes_say() -> None:
 
 
 def test_scales_per_row_cost_what_torchao_publishes() -> None:
-    """Llama 3 8B on 8 H100: 6,768 tokens/s, and 7,689.5 with one scale per tensor and parameters gathered in 8 bit (pytorch/ao
-    9519beb, torchao/float8/README.md). No row of the fit.
+    """Scales per row cost what torchao publishes.
+
+    Llama 3 8B on 8 H100 has 6,768 tokens/s. It has 7,689.5 with one scale per tensor and parameters gathered in 8 bit
+    (pytorch/ao 9519beb, torchao/float8/README.md). The row is not part of the fit.
     """
     model = replace(run("l1"), hidden=4096, ffn=14336, layers=32, heads=32, framework="torchtitan")
     row = replace(model, tp=1, cp=1, pp=1, vpp=None, dp=8, fsdp=8, n_gpus=8, gbs=8, seq=8192, recompute="selective")
@@ -225,7 +231,10 @@ def test_torchtitan_runs_query_key_and_value_as_products_of_their_own() -> None:
     [("torchtitan", "torchtitan"), ("NeMo Megatron-Core", "megatron"), ("Megatron-LM", "megatron")],
 )
 def test_pipelines_of_rows_overlap_as_those_of_their_target(framework: str, target: str) -> None:
-    """The planner and validation price one framework in one way."""
+    """Pipelines of rows overlap as those of their target.
+
+    Planner and validation time one framework in one way.
+    """
     told = case_of(replace(run("l1"), framework=framework)).job.overlap
     fixed = {name.removeprefix("overlap."): value for name, value in TARGETS[target].behaviour.items()}
     names = fixed.keys() & {"reduce_within_pass", "unchunked_messages"}
@@ -233,7 +242,10 @@ def test_pipelines_of_rows_overlap_as_those_of_their_target(framework: str, targ
 
 
 def test_torchtitan_s_rows_keep_what_its_target_says() -> None:
-    """Its compiler takes layers unless a row says eager, the loss where the column says so; one GPU alone has no FSDP."""
+    """Rows of torchtitan follow its target.
+
+    Its compiler covers layers unless a row says eager, and the loss if the column says so. One GPU alone has no FSDP.
+    """
     row = replace(run("l1"), framework="torchtitan", tp=1, cp=1, pp=1, vpp=None, dp=64, fsdp=64, gbs=64)
     kept = case_of(row).job.kept
     assert kept.by == TARGETS["torchtitan"].behaviour["kept.by"]

@@ -1,4 +1,4 @@
-"""Sources left out whole: what predictions may see, intervals that hold, and what own runs are worth."""
+"""Sources left out as a whole: visible data of predictions, intervals that hold, and the value of own runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KERNELS = 0
 
 
 def made(spread: float = 0.05, offset: float = 0.1, num_sources: int = SOURCES, seed: int = 1) -> Apart:
-    """Sources whose rows differ by an offset of their own and by noise; every row is predicted at 1 s."""
+    """Rows of sources that differ by an offset and by noise. Every row is predicted at 1 s."""
     random = np.random.default_rng(seed)
     first, cases, logs = case_of(run("n1")), [], []
     for source in range(num_sources):
@@ -65,15 +65,18 @@ def test_a_source_is_predicted_without_its_rows(known: Apart) -> None:
     own = np.array([row.run.source == "dgxc" for row in known.cases])
     slower = replace(known, measured_s=known.measured_s * np.where(own, 2.0, 1.0), memory={})
     moved = slower.residuals("dgxc") - known.residuals("dgxc")
-    assert moved[own] == pytest.approx(np.log(2))  # the prediction stayed where it was
-    # and is what the model says with parameters that have not seen the source, not what a linear law makes of it
+    assert moved[own] == pytest.approx(np.log(2))  # the prediction did not change
+    # it comes from the model with parameters fitted without the source, not from a linear law
     row = int(np.flatnonzero(own)[0])
     assert known.base[row] == pytest.approx(np.log(predict(moved_to(known.cases[row], known.origin[row])).step_s))
     assert known.residuals("dgxc")[row] == pytest.approx(np.log(known.measured_s[row]) - known.base[row])
 
 
 def test_nothing_is_fitted_to_rows_that_judge() -> None:
-    """Every source is 10 % slower than predicted; a judge that is twice as slow moves nobody's prediction."""
+    """Rows that judge a fit do not change it.
+
+    Every source is 10 % slower than predicted. A judge that is twice as slow changes no prediction.
+    """
     rows = made(spread=0.0, offset=0.0)
     judge = rows.source == "s0"
     slow = replace(rows, measured_s=np.where(judge, 2.0, 1.1), fits=~judge, memory={})
@@ -93,7 +96,7 @@ def test_errors_are_told_by_class(known: Apart) -> None:
     classes = {one.name: one.errors.rows for one in found.classes}
     assert classes["dense"] == found.overall.rows == 7
     assert "experts" not in classes
-    # v1 and v2 (vTrain) and k1 and k2 share accelerator and precision; dgxc's own rows are all that there is of the H100
+    # v1 and v2 (vTrain) and k1 and k2 share accelerator and precision; only dgxc has rows of the H100
     assert (classes["accelerator and precision seen"], classes["accelerator and precision never seen"]) == (4, 3)
 
 
@@ -102,10 +105,10 @@ def test_intervals_hold_on_sources_that_they_have_not_seen() -> None:
     rows = made()
     found = coverage(rows)
     inside = np.mean([one.inside for one in found.values()])
-    assert 0.75 <= inside <= 0.92  # 80 %, and more rather than less with few sources
+    assert 0.75 <= inside <= 0.92  # 80 %, rather more than less with few sources
     low, high = limits(rows)
     assert low < -0.05 < 0.05 < high
-    # all that tells sources apart is their own offset: intervals from single rows would be as narrow as the noise
+    # sources differ only by an offset; intervals from single rows would be as narrow as the noise
     narrow = limits(made(offset=0.0))
     assert narrow[1] - narrow[0] < 0.75 * (high - low)
 

@@ -1,4 +1,4 @@
-"""From a row to a job, a machine and decisions."""
+"""A row becomes a job, a machine and decisions."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_machine_is_known_by_label_entry_and_driver_s_name() -> None:
     assert [label_of(name) for name in ("H100", "H100-96GB (HBM2e 2.4TB/s, 500W)", "A100-SXM4-40GB", "h100 sxm5 80gb")] == [
         "H100-80GB", "H100-96GB", "A100-40GB", "H100-80GB",
     ]  # fmt: skip
-    for other in ("H100 PCIe", "H100-NVL", "A100-64GB", ""):  # slower or other boards than any that is known
+    for other in ("H100 PCIe", "H100-NVL", "A100-64GB", ""):  # slower or other boards than the known ones
         assert label_of(other) is None
     with pytest.raises(InputError, match="no machine is known for gpu 'TPU v5p'; known: A100-80GB"):
         machine_named("TPU v5p", "ICI")
@@ -212,8 +212,11 @@ def test_a_row_may_name_a_workload_of_the_catalogue_in_place_of_dimensions(name:
 
 
 def test_notes_name_the_attention_kernel() -> None:
-    """Half the speed for FlashAttention of 2022, a little more for Triton's; 1/1.6 for the second where constants are of the
-    third."""
+    """Notes name the attention kernel.
+
+    FlashAttention of 2022 has half the speed, Triton's slightly more. The second version has 1/1.6 if constants are of
+    the third.
+    """
 
     def ratio(gpu: str, notes: str) -> float:
         core = case_of(replace(run("l1"), gpu=gpu, notes=notes)).profile.blocks[0][0].attention
@@ -228,7 +231,10 @@ def test_notes_name_the_attention_kernel() -> None:
 
 
 def test_megatron_lm_sends_copies_unless_a_row_names_another_dispatcher() -> None:
-    """Experts over two hosts: recipes of NVIDIA use its flex dispatcher there, for Megatron-LM it is an option."""
+    """Megatron-LM sends copies of tokens unless a row names another dispatcher.
+
+    Experts are on two hosts. NVIDIA's recipes use its flex dispatcher there, which is an option of Megatron-LM.
+    """
     row = replace(
         run("l1"), arch="moe", experts=16, topk=2, moe_ffn=28672, tp=1, cp=1, pp=4, dp=16, ep=16, etp=1, vpp=None
     )

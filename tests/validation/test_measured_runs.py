@@ -1,4 +1,4 @@
-"""All measured runs, where the data file is at hand: the errors that docs/accuracy.md states, as limits."""
+"""All measured runs, if the data file is available: errors are within those of docs/accuracy.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def validation() -> Validation:
 
 @pytest.fixture(scope="module", params=[4, pytest.param(1, marks=pytest.mark.slow)], ids=["every fourth", "all"])
 def scored(request: pytest.FixtureRequest) -> Validation:
-    """What is stated of all rows holds of every fourth."""
+    """Errors that the document states for all rows also hold for every fourth row."""
     if request.param == 1:
         return request.getfixturevalue("validation")  # type: ignore[no-any-return]
     return validate_runs(read_runs(FILE)[:: request.param])
@@ -45,7 +45,7 @@ def test_few_rows_are_skipped(scored: Validation) -> None:
 def test_errors_stay_within_what_is_stated(scored: Validation) -> None:
     ours, baseline = scored.overall.ours, scored.overall.baseline
     assert ours.median_abs <= 0.06
-    assert abs(ours.bias) <= 0.03  # nine rows that the fit rejects (ZeRO-3, DeepSeek-V3 on GB200) are in the mean
+    assert abs(ours.bias) <= 0.03  # the mean includes nine rows that the fit rejects (ZeRO-3, DeepSeek-V3 on GB200)
     assert ours.median_abs < baseline.median_abs
     assert ours.mean_abs < baseline.mean_abs
 
@@ -76,7 +76,7 @@ def test_intervals_hold_on_every_source_left_out(found: SourcesLeftOut) -> None:
 
 
 def _covered(found: SourcesLeftOut) -> float:
-    """Share of all rows inside the interval that the other sources make."""
+    """Share of all rows within the interval from the other sources."""
     number = sum(one.rows for one in found.coverage.values())
     return sum(one.inside * one.rows for one in found.coverage.values()) / number
 

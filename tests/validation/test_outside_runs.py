@@ -1,4 +1,4 @@
-"""The published runs that nothing is fitted to: they are read whole, and their sources are nobody else's."""
+"""Published runs outside the fit are read completely, and no other data set has their sources."""
 
 from __future__ import annotations
 

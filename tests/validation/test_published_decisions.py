@@ -1,4 +1,4 @@
-"""Searches on published fleets, without the published decision: never slower than it by our own step time."""
+"""Searches on published clusters, without the published decision, are never slower than it by our own step time."""
 
 from __future__ import annotations
 

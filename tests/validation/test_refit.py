@@ -1,4 +1,4 @@
-"""Step-time parameters fitted to rows whose maker is known, on the catalogue's machines and on a user's own."""
+"""Step-time parameters fitted to rows of known parameters, on the catalogue's machines and on a user's own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ NOTHING = Machines({}, {})
 
 
 def rows(gpu: str = "H100-80GB") -> list[Run]:
-    """Two models, two precisions, batches of 64 to 512, each model from a source of its own: enough to outweigh the prior."""
+    """Rows of two models and two precisions with batches of 64 to 512.
+
+    Each model has a source of its own, which is enough to outweigh the prior.
+    """
     small, eight, large = run("n1"), run("n2"), run("l1")
     named = [replace(large, source="elsewhere"), small, eight]
     batches = [(one, gbs) for gbs in (64, 128, 256, 512) for one in named] + [(small, 1024)]
@@ -103,7 +106,7 @@ def test_runs_as_predicted_change_nothing() -> None:
     figures = fit.figures["h100-sxm"]
     assert figures["memory_efficiency_fraction"] == pytest.approx(own.memory_efficiency_fraction, rel=1e-6)
     assert figures["training_gemm_ratio"] == pytest.approx(dict(own.training_gemm_ratio), rel=1e-6)
-    (shipped,) = refit(cases, from_scratch=True)  # the priors of KNOBS pull
+    (shipped,) = refit(cases, from_scratch=True)  # because of the priors of KNOBS
     assert shipped.figures["h100-sxm"]["training_gemm_ratio"] != pytest.approx(dict(own.training_gemm_ratio), rel=1e-3)
 
 

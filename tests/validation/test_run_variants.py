@@ -1,4 +1,4 @@
-"""What rules fill in where a row is silent, and what the variants do to a layer."""
+"""Rules complete rows with missing fields, and variants change a layer."""
 
 from __future__ import annotations
 

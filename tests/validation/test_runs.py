@@ -1,4 +1,4 @@
-"""Reading measured runs: blanks, numbers, and what is wrong with a file."""
+"""Reading measured runs: blanks, numbers, and errors in a file."""
 
 from __future__ import annotations
 

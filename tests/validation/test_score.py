@@ -1,4 +1,4 @@
-"""A whole validation on the typed-in rows."""
+"""A whole validation on the rows copied by hand."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_rows_with_only_a_rate_get_the_step_time_that_it_implies() -> None:
     # others than Megatron count half of the attention square: less FLOP, so a shorter step for the same rate
     causal = validate_runs([replace(run("n1"), framework="MaxText", step_time_s=None, tflops_per_gpu=rate)])
     assert causal.scored[0].measured_s == pytest.approx(2.66 * step_flop(case, causal=True) / step_flop(case))
-    # what a row says of its formula holds for any framework
+    # the formula that a row states holds for any framework
     for framework, words, same in (
         ("NeMo", "causal half", causal),
         ("MaxText", "12 L h s, attention not halved", found),

@@ -1,4 +1,4 @@
-"""Where the copies of a token go: the law against the enumeration of all choices, and against routers that choose."""
+"""Destinations of a token's copies: the law agrees with an enumeration of all choices and with routers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def test_every_choice_of_places_is_counted(copies: int, places: int) -> None:
 @pytest.mark.parametrize(("groups", "chosen"), [(4, 1), (4, 2), (6, 2), (6, 3)])
 @pytest.mark.parametrize("each", [1, 2, 3])
 def test_every_choice_in_every_set_of_groups_is_counted(groups: int, chosen: int, each: int) -> None:
-    """Two experts in every chosen group, and ``each`` places of a group or ``each`` groups in a place."""
+    """Every choice in every set of groups is counted.
+
+    Every chosen group has two experts. There are ``each`` places per group, or ``each`` groups per place.
+    """
     inside = [
         {group * each + at for group, pair in zip(own, choice, strict=True) for at in pair}
         for own in itertools.combinations(range(groups), chosen)
@@ -41,7 +44,7 @@ def test_every_choice_in_every_set_of_groups_is_counted(groups: int, chosen: int
 
 
 def _routed(experts: int, top_k: int, groups: int, chosen: int, places: int) -> float:
-    """Places that a router of independent scores hits in the mean (Megatron-Core, ``group_limited_topk``)."""
+    """Mean number of places that a router of independent scores uses (Megatron-Core, ``group_limited_topk``)."""
     scores = np.random.default_rng(0).random((4000, groups, experts // groups))
     best = np.sort(scores, axis=2)[:, :, -max(1, top_k // chosen) :].sum(axis=2)
     away = np.argsort(-best, axis=1)[:, chosen:]
@@ -56,7 +59,10 @@ def _routed(experts: int, top_k: int, groups: int, chosen: int, places: int) -> 
     [(256, 8, 1, 1), (256, 8, 8, 8), (256, 8, 8, 4), (160, 6, 8, 3), (256, 8, 8, 6), (256, 8, 8, 2), (128, 2, 8, 2)],
 )
 def test_a_router_hits_as_many(experts: int, top_k: int, groups: int, chosen: int) -> None:
-    """DeepSeek-V3 (8 of 256 experts in 4 of 8 groups), DeepSeek-V2 (6 of 160 in 3 of 8) and other limits, on 2 to 32 places."""
+    """The law agrees with a router on 2 to 32 places.
+
+    Cases are DeepSeek-V3 (8 of 256 experts in 4 of 8 groups), DeepSeek-V2 (6 of 160 in 3 of 8) and other limits.
+    """
     for places in (2, 4, 8, 32):
         law = top_k * EqualCopies(float(top_k), groups, chosen).distinct_share(float(places))
         assert law == pytest.approx(_routed(experts, top_k, groups, chosen, places), rel=0.03), places

@@ -1,4 +1,4 @@
-"""Types whose experts are said in words of their own, and types refused for what their layers have."""
+"""Types that describe experts with keys of their own, and types refused because of their layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaleacross.workloads.layer_kinds import Attention, Experts, Mamba2
 
 
 def layers(name: str, **change: object) -> list[tuple[type, bool]]:
-    """Mixer and whether there are experts, of every layer."""
+    """Mixer of every layer, and whether it has experts."""
     read = from_hf_config({**CONFIGS[name], **change}, name)
     kinds = [read.kinds[each] for each in read.layers]
     return [(type(kind.mixer), isinstance(kind.feed_forward, Experts)) for kind in kinds]

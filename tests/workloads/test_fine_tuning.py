@@ -1,4 +1,4 @@
-"""Frozen parts and adapters: what is trained, what it costs, and where the weights come from."""
+"""Frozen parts and adapters: trained parameters, their costs, and the source of the weights."""
 
 from __future__ import annotations
 

@@ -8,7 +8,10 @@ from scaleacross.catalogue import load_workload
 
 
 def attention_flop(layers: int, heads: int, qk_and_v: int, sequence: int) -> float:
-    """Causal attention, forward and backward, per token: token t meets t + 1 keys, (sequence + 1) / 2 on average."""
+    """Causal attention, forward and backward, FLOP per token.
+
+    Token t uses t + 1 keys, (sequence + 1) / 2 on average.
+    """
     return 3 * layers * heads * 2 * qk_and_v * (sequence + 1) / 2
 
 

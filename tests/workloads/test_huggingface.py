@@ -49,7 +49,10 @@ PUBLISHED_TYPES = """
 
 
 def balancing_biases(workload: Decoder) -> int:
-    """Entries of the routers' balancing biases: buffers in transformers, counted as parameters here (and by their authors)."""
+    """Entries of the routers' balancing biases.
+
+    They are buffers in transformers, but parameters here and for their authors.
+    """
     count = Counter(workload.layers)
     return sum(
         count[name] * kind.feed_forward.num_experts
@@ -269,7 +272,10 @@ GEMMA3_4B = {
     ],
 )
 def test_a_text_model_leaves_out_what_its_class_says(text: dict[str, Any], stated: dict[str, Any]) -> None:
-    """The published files of Gemma 3: parameters by hand, from the shapes that they state and the class's 262,208 tokens."""
+    """A text model omits what its class states.
+
+    For the published files of Gemma 3 parameters are counted by hand, from their shapes and the class's 262,208 tokens.
+    """
     found = from_hf_config({"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}, "x")
     h, heads, kv, d = (stated[key] for key in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"))
     layer = 2 * h * d * (heads + kv) + 2 * d + 3 * h * stated["intermediate_size"] + 4 * h
@@ -290,7 +296,7 @@ def test_layers_without_rotary_embedding_are_told_apart() -> None:
     assert isinstance(unrotated, Attention)
     assert (unrotated.rope, unrotated.window) == ("none", None)
     whole = {**CONFIGS["EXAONE-4.0-32B"], "sliding_window": None, "layer_types": ["full_attention"] * 64}
-    assert set(from_hf_config(whole, "x").layers) == {"dense_block"}  # all rotate where none has a window
+    assert set(from_hf_config(whole, "x").layers) == {"dense_block"}  # all rotate if none has a window
 
 
 def test_flop_of_a_plain_squared_relu_layer_by_hand() -> None:
@@ -328,7 +334,7 @@ def test_a_flat_file_with_images_is_its_language_model() -> None:
 def test_a_norm_without_epsilon_has_the_class_s(name: str) -> None:
     config = {key: value for key, value in CONFIGS[name].items() if key not in EPSILON_KEYS}
     kind = str(config["model_type"])
-    if kind in ("olmo", "opt"):  # no key of theirs states one
+    if kind in ("olmo", "opt"):  # none of their keys states one
         assert from_hf_config(config, name).norm_epsilon == 1e-5
         return
     (epsilon,) = (value for key, value in CLASS_DEFAULTS[kind].items() if key in EPSILON_KEYS)

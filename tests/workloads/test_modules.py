@@ -1,4 +1,4 @@
-"""Modules that recompute by name: what Megatron-Core with Transformer Engine frees and repeats, counted by hand."""
+"""Recomputation of named modules: what Megatron-Core with Transformer Engine frees and repeats, counted by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def flop_again(layer: LayerProfile, module: str) -> float:
 
 
 def test_a_dense_layer_has_its_feed_forward_and_its_attention_alone() -> None:
-    """The norms of grouped-query attention sit inside products, so that ``layernorm`` has nothing to free."""
+    """A dense layer offers only its feed-forward part and its attention.
+
+    The norms of grouped-query attention are inside products, so ``layernorm`` has nothing to free.
+    """
     profile = with_lean_activations(load_workload("llama3.1-8b").profile(), narrow=False)
     layer, _ = profile.blocks[0]
     h, f, a = 4096, 14_336, 32

@@ -79,7 +79,10 @@ ANNOUNCED = {
     "megatron-1t": (1008.0, None),
 }
 TABLE_COUNTED = ("mixtral-8x7b", "qwen3-30b-a3b", "llama4-maverick-17b-128e")
-"""Models whose announced active parameters hold the embedding table; of others they do not, or rounding hides it."""
+"""Models whose announced active parameters include the embedding table.
+
+For others they do not, or rounding leaves both possible.
+"""
 
 
 @pytest.mark.parametrize("name", TO_THE_DIGIT)

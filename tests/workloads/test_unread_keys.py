@@ -1,4 +1,4 @@
-"""What no reader reads: types, keys, and layers that no kind describes."""
+"""Input that no reader knows: types, keys, and layers without a kind."""
 
 from __future__ import annotations
 

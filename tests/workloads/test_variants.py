@@ -1,4 +1,4 @@
-"""Older and other frameworks running the same model."""
+"""The same model in older and other frameworks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def test_attention_variants_change_only_attention() -> None:
 
 
 def test_down_projections_of_latents_end_no_feed_forward() -> None:
-    """DeepSeek-V3's kv_down and q_down read the stream: no activation of theirs is lean, eager or pruned."""
+    """Down projections of latents are not the end of a feed-forward part.
+
+    DeepSeek-V3's kv_down and q_down read the stream. No activation of theirs is smaller, eager or pruned.
+    """
     profile = catalogue.load_workload("deepseek-v3").profile()
     dense = block(profile)
     gemms = {gemm.name: gemm for gemm in dense.gemms}
