@@ -31,7 +31,7 @@ def is_physical(key: str) -> bool:
 
 
 def figures(value: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Dotted keys of the physical numbers of a file, as the docstring of SourcedSpec says they are written in provenance."""
+    """Dotted keys of the physical numbers of a file, as provenance writes them (docstring of SourcedSpec)."""
     if isinstance(value, list):
         for item in value:
             yield from figures(item, path)
@@ -39,7 +39,7 @@ def figures(value: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
         for key, item in value.items():
             if key == "provenance":
                 continue
-            if key == "gemm_models":  # a fit stands or falls as a whole
+            if key == "gemm_models":  # the figures of a fit belong together
                 yield from (f"{key}.{kind}" for kind in item)
             elif key == "attention_model" or is_physical(key):
                 yield ".".join((*path, key))
@@ -56,7 +56,7 @@ def test_walk_finds_figures_where_they_stand() -> None:
 def test_every_figure_has_a_source_and_nothing_else_has() -> None:
     for entry in every_entry():
         if entry.kind == "studies":
-            continue  # what a study varies is a question, not a claim
+            continue  # a study varies these values, so they are no claims
         if entry.kind == "workloads":  # a model's shape is chosen, not measured
             assert "\n# Source: " in entry.path.read_text(), entry.path
             continue
@@ -95,7 +95,7 @@ def test_sizes_of_the_topologies(name: str, buildings: list[int], accelerators: 
 
 
 def test_region_has_the_published_relative_latencies_and_oversubscription() -> None:
-    # NCCLX, arXiv 2510.20171: 1 / 7 / 15 / 30; 1:2.8 between zones; a building's 1:2.8 is shared by its four trunks
+    # NCCLX, arXiv 2510.20171: 1 / 7 / 15 / 30; 1:2.8 between zones; the four links of a building share its 1:2.8
     topology = load_topology("region_five_buildings")
     links = topology.buildings[0].links
     unit = links.rack.one_way_latency_s
@@ -118,7 +118,7 @@ def test_peaks_and_capacities_of_the_data_sheets() -> None:
 @pytest.mark.parametrize("name", ["llama3_405b_two_buildings", "deepseek_v3_two_buildings", "llama3_8b_one_building"])
 def test_jobs_resolve_and_are_then_self_contained(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     problem = resolve(load_job(name))
-    monkeypatch.setattr("scaleacross.catalogue.find.config_folders", lambda: [tmp_path])  # nothing left to look up
+    monkeypatch.setattr("scaleacross.catalogue.find.config_folders", lambda: [tmp_path])  # all figures are known
     again = resolve(problem.job)
     assert again == problem
     assert again.topology.num_accelerators >= (problem.job.num_accelerators or 1)

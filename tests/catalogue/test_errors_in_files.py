@@ -1,4 +1,4 @@
-"""One clear message per mistake: file, line, column, key, and the way out."""
+"""Each mistake gives one clear message: file, line, column, key, and a fix."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every field of a job and of its topology, given what does not belong there: refused by name in one sentence, or understood.
+"""Invalid values in every field of a job and its topology are refused by name in one sentence, or understood.
 
-Interruptions, limits and files that are no YAML have tests of their own (``test_errors_in_files``, ``test_stopping``).
+Other modules test interruptions, limits and files that are no YAML (``test_errors_in_files``, ``test_stopping``).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ HOSTILE = (
 
 
 def paths(data: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Every place of nested mappings and lists, outermost first."""
+    """Path of every place in nested mappings and lists, outermost first."""
     inside = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in inside:
         yield (*above, key)
@@ -122,7 +122,10 @@ DRAWN = random.Random(25).sample(range(len(CASES)), 220)
 @pytest.mark.heavy
 @each("case", quick=DRAWN[:20], proof=DRAWN, size=20)
 def test_what_is_read_plans_or_is_refused_with_nothing_written(case: int, tmp_path: Path) -> None:
-    """A drawn part of the same cases through the command line."""
+    """Valid input gives a plan; refused input writes nothing.
+
+    A random part of the same cases runs through the command line.
+    """
     (path, value), out = CASES[case], tmp_path / "out"
     (tmp_path / "job.json").write_text(json.dumps(changed(path, value)))
     arguments = ["plan", str(tmp_path / "job.json"), "--time-limit", "60", "-o", str(out), "--emit", "launch"]

@@ -1,4 +1,4 @@
-"""Files that a command does not take: the message says what they are and which commands take them."""
+"""A file of the wrong kind for a command: the message says what it is and which commands read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job from a line of arguments: what is stated, what follows, what is refused."""
+"""A job from command-line arguments: stated values, derived values, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was once read in silence as something else, and is now refused or said."""
+"""Input that was once misread without a message is now refused or reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading text: plain data with places, everything else refused."""
+"""Reading YAML: plain data with positions; everything else is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_values_and_their_places() -> None:
     assert source.place(("a",)) == "f.yaml:1:1"
     assert source.place(("b", 0)) == "f.yaml:3:5"
     assert source.place(("b", 1, "c")) == "f.yaml:4:6"
-    assert source.place(("b", 1, "missing")) == "f.yaml:4:5"  # the closest part that stands somewhere
+    assert source.place(("b", 1, "missing")) == "f.yaml:4:5"  # the closest part with a position
     assert source.sub("b").place((1, "c")) == "f.yaml:4:6"
 
 

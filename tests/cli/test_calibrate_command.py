@@ -1,4 +1,5 @@
-"""calibrate, and validate of benchmark files, as a user meets them: files, exit codes, and the plan that uses the result."""
+"""``calibrate``, and ``validate`` of benchmark files, on the command line: files, exit codes, and a plan with the
+result."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def test_entries_are_written_and_used(calls: Path, tmp_path: Path, monkeypatch: 
     own = load_accelerator("h100-sxm").attention_model
     assert own is not None
     assert own.compute_efficiency_fraction < 0.2
-    # attention at 100 TFLOP/s in place of about 490: the same plan takes longer
+    # attention at 100 TFLOP/s instead of about 490: the same plan takes longer
     assert slow["cost"]["compute_s"] > 1.05 * stock["cost"]["compute_s"]
 
 
@@ -179,9 +180,7 @@ def test_kernels_and_collectives_are_scored_and_what_is_skipped_is_counted(calls
     assert [(group["system"], group["op"], group["size"]) for group in ops_data["groups"]] == [
         ("h100_sxm", "all_gather", "< 1 MiB")
     ]
-    text = " ".join(
-        run("validate", "--attention", calls, "--collectives", ops).stdout.split()
-    )  # whatever the line length
+    text = " ".join(run("validate", "--attention", calls, "--collectives", ops).stdout.split())  # for any line length
     assert "12 rows used, 1 skipped" in text
     assert "no curve is kept for operation 'broadcast'" in text
 

@@ -1,4 +1,4 @@
-"""A table that is not UTF-8 is refused in words of its user, by every command that reads one."""
+"""Every command that reads a table refuses one that is not UTF-8, with a message about the user's file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def test_the_encoding_is_named(tmp_path: Path, command: tuple[str, ...], encodin
 
 
 def test_the_way_out_is_read(tmp_path: Path) -> None:
-    """Spreadsheets put a mark before UTF-8; the first column keeps its name."""
+    """The suggested fix works.
+
+    Spreadsheets write a mark before UTF-8, and the first column keeps its name.
+    """
     path = tmp_path / "runs.csv"
     path.write_text(",".join(REQUIRED) + "\n", encoding="utf-8-sig")
     assert read_runs(path) == []

@@ -1,4 +1,4 @@
-"""The log of a coordinator: what it counts, and what it refuses."""
+"""The log of a coordinator: its counted failures, and refusals."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from scaleacross.runtime.replicas.membership import Membership, Place
 
 
 def run_of(path: Path, samples: tuple[int, ...] = (10, 10, 10, 10), short_s: float = 1.0, lost: str = "3") -> Path:
-    """Four replicas, a step a second; one dies in step 5, which takes a second more, and is back from step 9. Steps without it
-    take ``short_s``."""
+    """A log of four replicas with a step per second.
+
+    One replica dies in step 5, which takes a second more, and returns in step 9. Steps without it take ``short_s``.
+    """
     membership, now = Membership(4), 0.0
     for name in "0123":
         membership.hello(Place(name), 0, now)
@@ -65,7 +67,7 @@ def test_the_simulation_loses_the_share_of_the_replica_that_was_lost_at_the_pace
     assert run.short_pace == pytest.approx(1 / 1.5)
     assert run.simulated_fraction == pytest.approx(run.useful_fraction, abs=0.003) and run.useful_fraction < 0.65
     light = run_of(tmp_path / "light.jsonl", samples=(10, 10, 10, 70), short_s=1.5, lost="0")
-    ahead = measured_goodput(light, like=log)  # what a loss costs is known from there, who is lost from here
+    ahead = measured_goodput(light, like=log)  # the cost of a loss is from ``log``, the lost replica from ``light``
     assert ahead.simulated_fraction == pytest.approx(ahead.useful_fraction, abs=0.003) and ahead.useful_fraction > 0.7
     shown = CliRunner().invoke(app, ["goodput", str(light), "--like", str(log), "--json"])
     assert json.loads(shown.output)["simulated_fraction"] == ahead.simulated_fraction
@@ -128,7 +130,7 @@ def test_diagnose_names_who_held_an_epoch_up(tmp_path: Path) -> None:
     for name in "01":
         membership.done(Place(name), membership.current.number, 0, 10, 1.0)
     membership.heard(Place("2"), 4.0)
-    for now in (5.9, 6.1, 7.0):  # it lives, and does not come to the sum
+    for now in (5.9, 6.1, 7.0):  # it is alive, but does not join the sum
         membership.tick(now)
     membership.failed(Place("0"), membership.current.number, 0, "rank 2 is stopped", 8.0)
     log = tmp_path / "run.jsonl"

@@ -1,4 +1,4 @@
-"""``scaleacross run`` and ``bench`` as a user meets them; what needs torch is tested in ``tests/runtime``."""
+"""``scaleacross run`` and ``bench`` on the command line. Tests that need torch are in ``tests/runtime``."""
 
 from __future__ import annotations
 
@@ -77,7 +77,10 @@ def test_a_plan_is_no_launch_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_launch_file_that_cannot_be_is_refused(figure: str, value: object, said: str, tmp_path: Path) -> None:
-    """Collectives of an unknown algorithm ran by gloo, and nothing said so."""
+    """A launch file with an unknown algorithm is refused.
+
+    Earlier gloo ran such collectives without a message.
+    """
     text = json.loads(small_launch(dp_shard=4).model_dump_json())
     text["process_groups"][0]["collectives"][0][figure] = value
     (tmp_path / "launch.json").write_text(json.dumps(text))

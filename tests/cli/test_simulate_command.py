@@ -1,4 +1,4 @@
-"""The command simulate: what it prints, what it writes, what it refuses."""
+"""The command ``simulate``: its output, files and refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PINNED: dict[str, Any] = {"num_accelerators": 16, "schedules": "1F1B", "recomput
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    """Two buildings joined by a trunk, data parallel across."""
+    """A plan for two buildings joined by a link, with data parallelism across."""
     degrees = {"pp": 2, "dp_replicate": 4, "tp": 2, "cp": 1, "dp_shard": 1}
     return sa.plan(instances.plain_job(2, 2, degrees=degrees, shard=["none"], **PINNED), alternatives=False)
 
@@ -165,7 +165,10 @@ def test_a_lost_rack_leaves_its_micro_batches_to_others(plan: Plan) -> None:
 
 
 def test_what_several_options_take_adds_up(plan: Plan) -> None:
-    """Of two racks, and of two losses of one level, the second alone counted once."""
+    """Repeated options add up: two racks, and two losses of one level.
+
+    Earlier only the second one counted.
+    """
     with pytest.raises(InputError, match="in one of these racks, so the job stops"):
         sa.simulate(plan, what_if=["lost-rack=b0:0", "lost-rack=b1:0"])
     topology = Topology.model_validate(plan.job.topology)
@@ -194,7 +197,11 @@ def test_the_same_stated_twice_is_refused(plan: Plan, twice: list[str]) -> None:
 
 
 def test_replicas_that_meet_rarely_send_a_part_of_their_gradients(plan: Plan) -> None:
-    """Of a step's bytes between replicas the fiftieth part, or that of an eighth as many bits; all else as it is."""
+    """Replicas that synchronise rarely send a part of their gradients.
+
+    They send one fiftieth of a step's bytes between replicas, or that with an eighth of the bits. All else is
+    unchanged.
+    """
 
     def carried(*what_if: str) -> float:
         (trunk,) = (link for link in sa.simulate(plan, what_if=what_if).links if link.name.startswith("trunk b0 to b1"))
@@ -223,7 +230,10 @@ def test_one_replica_has_nobody_to_meet() -> None:
 
 
 def test_without_copies_of_its_states_a_job_stops_with_a_rack() -> None:
-    """Each of four ranks of dp_shard holds a quarter of the states that nobody else has."""
+    """Without copies of its states a job stops when a rack fails.
+
+    Each of four ranks of dp_shard holds a quarter of the states that no other rank has.
+    """
     degrees = {"pp": 2, "dp_replicate": 1, "tp": 2, "cp": 1, "dp_shard": 4}
     job = instances.plain_job(2, 2, degrees=degrees, shard=["optimizer"], **PINNED)
     with pytest.raises(InputError, match="all fault units"):

@@ -1,4 +1,4 @@
-"""simulate --days: weeks under failures from the command line."""
+"""``simulate --days``: weeks with failures from the command line."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_host_keeps_its_pace_and_an_action_has_another_in_every_step(path: str
     trace = tmp_path / "trace.csv"
     trace.write_text(
         "time_hours,cause,host_swap,unit\n2,host,yes,0\n"
-    )  # all draws fail alike: what differs is the pace
+    )  # all draws have the same failures and differ in pace
 
     def shares(*jitters: str) -> dict[str, float]:
         options = [word for one in jitters for word in ("--what-if", one)]

@@ -1,4 +1,4 @@
-"""The first Ctrl-C of a search ends it, the second one aborts."""
+"""The first Ctrl-C ends a search, the second one aborts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def test_first_interrupt_is_heard_and_the_second_aborts() -> None:
 
 
 def test_a_stopped_search_gives_its_best_plan_and_a_true_gap() -> None:
-    """Stopped as soon as something was found: a plan that says so, and no bound above what the whole search finds."""
+    """A stopped search returns its best plan with a valid gap.
+
+    It stops after the first result. The plan says so, and its bound is at most what the whole search finds.
+    """
     job = plain_job(2, 2, degrees={"tp": 1, "cp": 1}, schedules=["1F1B"], recompute=["none"])
     whole = sa.plan(job, alternatives=False)
     found: list[float] = []

@@ -1,4 +1,4 @@
-"""How much of a report is printed: first lines, sections, all of it, one line."""
+"""Amount of a report that is printed: first lines, sections, all of it, one line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plan() -> Plan:
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> Iterator[Plan]:
-    """``plan`` answered at once."""
+    """``plan`` with an immediate result."""
     monkeypatch.setattr(api, "plan", lambda *_, **__: plan)
     yield plan
 

@@ -1,4 +1,4 @@
-"""From a config.json and SLURM's topology.conf to a folder that can be submitted, without a line of YAML by hand."""
+"""From a config.json and SLURM's topology.conf to a folder to submit, without any YAML by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs made by hand: operations of many ranks on one clock, and the traces that their recorders would leave."""
+"""Runs made by hand: operations of many ranks on one clock, and the traces of their recorders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Run:
         self._sequence: defaultdict[tuple[int, str, tuple[int, int] | None], int] = defaultdict(int)
 
     def group(self, name: str, ranks: Iterable[int], desc: str = "") -> None:
-        """A group by name."""
+        """Add a group by name."""
         self.groups[name] = TraceGroup(name, desc or name, tuple(sorted(ranks)))
 
     def issue(
@@ -66,12 +66,12 @@ class Run:
         return one
 
     def everyone(self, ranks: Iterable[int] | None = None, **how: object) -> None:
-        """The same operation on all ``ranks``."""
+        """Issue the same operation on all ``ranks``."""
         for rank in range(self.size) if ranks is None else ranks:
             self.issue(rank, **how)  # type: ignore[arg-type]
 
     def traces(self, without: Sequence[int] = ()) -> list[RankTrace]:
-        """What the ranks dump, those of ``without`` excepted."""
+        """The traces that ranks dump, except those of ``without``."""
         return [
             RankTrace(
                 rank=rank,

@@ -1,4 +1,4 @@
-"""With launch.json a diagnosis names hosts and levels, and dumps without predictions are held against the plan's."""
+"""With launch.json a diagnosis names hosts and levels, and compares dumps without predictions with the plan's."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_predictions_come_from_the_plan_where_dumps_have_none() -> None:
     traces = ring(slow_link=True, took_ms=50).traces()
     assert add_predictions(traces, config) == 120
     assert {one.predicted_s for trace in traces for one in trace.operations} == {0.01}
-    assert add_predictions(traces, config) == 0, "what is there stays"
+    assert add_predictions(traces, config) == 0, "existing figures stay"
 
 
 def test_the_link_is_named_with_its_level_and_its_hosts() -> None:

@@ -1,4 +1,4 @@
-"""The reader of plain pickles: equal to ``pickle`` on plain values, deaf to everything else."""
+"""The reader of plain pickles equals ``pickle`` on plain values and ignores everything else."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_nothing_is_imported_or_called(tmp_path: Path, protocol: int) -> None:
         loads(data)
     assert not witness.exists()
     pickle.loads(data)
-    assert witness.exists()  # the attack is real
+    assert witness.exists()  # the attack works
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,10 @@ def test_instructions_beyond_plain_values_are_refused(body: bytes) -> None:
 
 
 def test_a_memo_number_of_four_billion_costs_nothing() -> None:
-    """The C unpickler of the standard library allocates an array up to that number."""
+    """A large memo number uses no memory.
+
+    The C unpickler of the standard library allocates an array of that size.
+    """
     tracemalloc.start()
     assert loads(b"\x80\x02}r\xff\xff\xff\xff.") == {}
     assert tracemalloc.get_traced_memory()[1] < 1_000_000

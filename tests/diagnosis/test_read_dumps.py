@@ -1,4 +1,4 @@
-"""Finding and reading dumps: ours, PyTorch's, and what somebody planted."""
+"""Finding and reading dumps: ours, PyTorch's, and malicious ones."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_dump_of_pytorch_is_read(tmp_path: Path, form: str) -> None:
     assert (trace.rank, trace.complete_from_start, unreadable) == (1, True, [])
     assert (first.op, first.sequence, first.state, first.input_sizes) == ("all_reduce", 1, "scheduled", ((4,),))
     assert first.group.ranks == (0, 1) and first.group is second.group and first.awaited is None
-    assert second.state == "completed"  # gloo retires an operation without noting its end
+    assert second.state == "completed"  # gloo retires an operation without recording its end
 
 
 def test_sends_and_receives_count_on_their_pair_and_name_ranks_of_the_job(tmp_path: Path) -> None:

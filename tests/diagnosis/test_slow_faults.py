@@ -1,4 +1,4 @@
-"""Runs that end, but late: the rank or link that costs the time, with clocks of hosts that disagree."""
+"""Runs that end late: the diagnosis names the slow rank or link, although clocks of hosts differ."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEPS, WORK_MS, COLLECTIVE_MS = 10, 10.0, 2.0
 
 
 def with_slow_rank(slow: int | None, *, extra_ms: float = 8.0, skew_ms: float = 0.0) -> Run:
-    """Four ranks that work and reduce; ``slow`` works longer. Clocks of rank r are ``r · skew_ms`` ahead."""
+    """Four ranks that compute and reduce; ``slow`` computes longer. Clocks of rank r are ``r · skew_ms`` ahead."""
     run = Run(4)
     clock = 0.0
     for _ in range(STEPS):
@@ -28,7 +28,7 @@ def with_slow_rank(slow: int | None, *, extra_ms: float = 8.0, skew_ms: float = 
 def test_the_slow_rank_is_named_whatever_the_clocks_say(slow: int, skew_ms: float) -> None:
     found = diagnosis(with_slow_rank(slow, skew_ms=skew_ms).traces())
     assert found.root is not None and (found.verdict, found.root.ranks) == ("slow_rank", (slow,))
-    assert found.root.lost_s == pytest.approx((STEPS - 1) * 0.008)  # what came before the first operation is not known
+    assert found.root.lost_s == pytest.approx((STEPS - 1) * 0.008)  # the time before the first operation is unknown
 
 
 def test_equal_ranks_are_good() -> None:
@@ -37,7 +37,10 @@ def test_equal_ranks_are_good() -> None:
 
 
 def test_ranks_that_are_late_because_they_waited_elsewhere_are_not_blamed() -> None:
-    """Rank 0 is slow; rank 1 waits for it in a pair, and so comes late to the collective of all, like rank 0."""
+    """Ranks that are late because they waited elsewhere are not blamed.
+
+    Rank 0 is slow. Rank 1 waits for it in a pair and so joins the collective of all as late as rank 0.
+    """
     run = Run(4)
     run.group("pair", (0, 1))
     clock = 0.0
@@ -55,7 +58,7 @@ def test_ranks_that_are_late_because_they_waited_elsewhere_are_not_blamed() -> N
 def ring_with_slow_link(
     slow: tuple[int, int] | None, *, predicted_ms: float | None, slowness: float = 5.0, all_wait_ms: float = 0.0
 ) -> Run:
-    """A ring of six, 100 kB per link and operation in 2 ms; receivers wait as long as the operation takes."""
+    """A ring of six with 100 kB per link and operation in 2 ms. Receivers wait for the whole operation."""
     run = Run(6)
     for step in range(STEPS):
         sent = 2.0 * (slowness if slow else 1.0)
@@ -95,7 +98,10 @@ def test_a_link_that_the_plan_knows_to_be_slow_is_good() -> None:
 
 
 def test_a_link_that_costs_little_does_not_hide_a_group_that_is_slow() -> None:
-    """The link costs 2 of the 44 ms that an operation takes, all ranks together wait for 40."""
+    """A slow group is reported although a link is slow too.
+
+    The link costs 2 of the 44 ms of an operation. All ranks together wait for 40.
+    """
     found = diagnosis(ring_with_slow_link((0, 1), predicted_ms=4.0, slowness=2.0, all_wait_ms=40.0).traces())
     assert found.root is not None and (found.verdict, found.root.link) == ("slow_link", None)
     assert found.root.lost_s == pytest.approx(STEPS * 0.040)
@@ -139,7 +145,10 @@ def test_all_groups_that_are_slow_are_named_and_no_other(
 
 
 def test_without_the_other_ends_dump_a_wait_is_no_slow_link() -> None:
-    """Of a receive alone nobody can tell how long it waited for the sender."""
+    """A wait is not blamed on a link without the sender's dump.
+
+    A receive alone does not show how long it waited for the sender.
+    """
     run = sends({(0, 2): 1.0, (1, 3): 1.0})
     assert diagnosis(run.traces()).verdict == "all_good"
     found = diagnosis(run.traces(without=(1,)))

@@ -1,4 +1,4 @@
-"""Hangs: which rank, link or circle everybody waits for."""
+"""Hangs: the rank, link or cycle that all others wait for."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def test_a_missing_dump_is_a_dead_process() -> None:
 
 
 def test_a_missing_dump_that_nobody_waits_for_is_not_all_good() -> None:
-    """Ranks that torchrun tells to end while they compute wait for nobody, least of all for the one that was killed."""
+    """A missing dump is reported even if no rank waits for it.
+
+    torchrun ends the other ranks while they compute, so they do not wait for the killed one.
+    """
     found = diagnosis(hung().traces(without=[2]))
     assert found.verdict == "not_judged" and "no readable dump of ranks 2" in found.notes[0]
 
@@ -159,7 +162,10 @@ def test_three_ranks_in_a_circle() -> None:
 
 
 def test_what_the_program_does_not_await_does_not_hold_it_up() -> None:
-    """Rank 1 has a prefetch under way that needs rank 0, but its program is elsewhere: no circle."""
+    """A collective that the program does not await blocks nothing.
+
+    Rank 1 has a prefetch in progress that needs rank 0, but its program is elsewhere. There is no cycle.
+    """
     run = Run(2)
     run.group("prefetch", (0, 1))
     run.issue(1, "world", awaited=True)
@@ -170,11 +176,14 @@ def test_what_the_program_does_not_await_does_not_hold_it_up() -> None:
     assert found.root is not None and (found.verdict, found.root.ranks) == ("stuck_outside", (1,))
     for one in run.operations[1]:
         one.awaited = None
-    assert diagnosis(run.traces()).verdict == "deadlock"  # without that knowledge it looks like one
+    assert diagnosis(run.traces()).verdict == "deadlock"  # without that knowledge it looks like a cycle
 
 
 def test_a_cascade_of_300_stuck_operations_has_one_root() -> None:
-    """Rank 7 of 100 never launches; its victims hold up others through rows and columns of a grid."""
+    """A cascade of 300 stuck operations has one root.
+
+    Rank 7 of 100 never starts. Its victims block others through rows and columns of a grid.
+    """
     run = Run(100)
     for index in range(10):
         run.group(f"row{index}", range(10 * index, 10 * index + 10))

@@ -1,4 +1,4 @@
-"""The documentation as a stranger follows it: the site builds without a broken link, and every command of its pages runs."""
+"""The documentation for a new reader: the site builds without broken links, and every command of its pages runs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ RUN = (
     ),
     *("calibrating.md", "published_systems.md", "reference/csv.md", "reference/python.md"),
 )
-"""Pages whose commands run as they stand; the others show commands on a reader's own files, or that take minutes."""
+"""Pages whose commands run unchanged.
+
+Commands of other pages need a reader's own files or take minutes.
+"""
 SHOWN = ("sbatch", "cd", "export", "SBATCH_OPTIONS=--test-only", "./submit.sh", "pip", "make")
-"""What a block of the language ``console`` may start with: what needs a cluster or installs."""
+"""Prefixes of commands in ``console`` blocks, which need a cluster or install packages."""
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -41,7 +44,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """The examples in an empty folder: what a page writes goes nowhere else."""
+    """The examples in an empty folder, so that pages write nowhere else."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     return tmp_path
 
@@ -74,7 +77,10 @@ def test_blocks_that_do_not_run_need_a_cluster() -> None:
 
 
 def test_the_site_builds_and_no_link_is_broken(tmp_path: Path) -> None:
-    """Strict: a broken link or anchor, a page outside the navigation, or a docstring that cannot be read is an error."""
+    """The site builds in strict mode.
+
+    A broken link or anchor, a page outside the navigation, or an unreadable docstring is an error.
+    """
     pytest.importorskip("mkdocs", reason="the extra docs is not installed")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)],

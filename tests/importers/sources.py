@@ -1,4 +1,4 @@
-"""One small description of the same cluster in the words of every source: two hosts of 8 H100 in a, one in b."""
+"""One small cluster in the format of every source: two hosts of 8 H100 in a, one in b."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of hosts as people write them: quoted buildings and full names."""
+"""Lists of hosts as users write them: quoted buildings and full names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster's own description becomes a topology with real names; what it does not say is asked for."""
+"""A cluster's own description becomes a topology with real names. The import asks for missing figures."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ IN_SERVICE = {"slurm": "State=MIXED+PLANNED", "kubernetes": {"ready": "True"}, "
 
 
 def cluster(kind: str, states: Sequence[Any]) -> tuple[str, ...]:
-    """Hosts n0, n1, … of one building in these states, in the words of a source."""
+    """Hosts n0, n1, … of one building in these states, in the format of a source."""
     if kind == "slurm":
         nodes = "".join(f"NodeName=n{at} Gres=gpu:h100:8 {state}\n" for at, state in enumerate(states))
         return f"SwitchName=s Nodes=n[0-{len(states) - 1}]\n", nodes
@@ -252,7 +252,7 @@ def test_what_cannot_be_meant_is_refused(
 
 
 def nodes_of(tmp_path: Path, *gres: str, names: Sequence[str] = ()) -> Result:
-    """Nodes n0, n1, … of a single switch with these generic resources, in the words of scontrol."""
+    """Nodes n0, n1, … of a single switch with these generic resources, in scontrol's format."""
     conf = f"SwitchName=s Nodes=n[0-{len(gres) - 1}]\n"
     told = "".join(
         f"NodeName={name} Gres={one} State=IDLE\n"
@@ -292,7 +292,7 @@ def test_nodes_of_slurm_conf_and_nodes_beside_the_topology(tmp_path: Path) -> No
 
 
 def listed(kind: str, *hosts: dict[str, Any]) -> str:
-    """Hosts n0, n1, … in the words of a cloud."""
+    """Hosts n0, n1, … in a cloud's format."""
     if kind == "aws":
         return json.dumps(
             {"Instances": [{"InstanceId": f"n{at}", "ZoneId": "a"} | own for at, own in enumerate(hosts)]}
@@ -351,7 +351,10 @@ def test_host_lists() -> None:
 
 @pytest.mark.slow
 def test_from_a_config_and_a_topology_conf_to_a_folder_to_submit(tmp_path: Path) -> None:
-    """Three commands after `pip install .`, none with YAML by hand; every host of the folder is one of the cluster's."""
+    """A configuration and a topology.conf become a folder to submit.
+
+    It takes three commands after `pip install .` and no YAML by hand. Every host of the folder is one of the cluster's.
+    """
     config = Path(__file__).parent / "data" / "config.json"
     conf = Path(__file__).parent / "data" / "topology.conf"
     topology, build = tmp_path / "topology.yaml", tmp_path / "build"

@@ -1,4 +1,4 @@
-"""Hosts that NVLink joins are one rack of a building of NVL72, whatever switches they hang on."""
+"""Hosts joined by NVLink form one rack of a building of NVL72, whatever switches they have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from scaleacross.catalogue import load_topology
 from scaleacross.cli import app
 
 DOMAIN_OF = {f"n{at:02}": f"domain-{at % 2}" for at in range(32)}
-"""32 hosts of 4 GB200 in two domains of 16: every second host. Their switches, or no label at all, say otherwise."""
+"""32 hosts of 4 GB200 in two domains of 16, every second host each.
+
+Their switches contradict this, or have no label.
+"""
 
 
 def kubernetes(name: str, domain: str) -> dict[str, Any]:

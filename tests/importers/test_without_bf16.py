@@ -1,4 +1,4 @@
-"""Accelerators without bf16 have no standard building: the refusal says why, and its way out is one."""
+"""Accelerators without bf16 have no standard building. The refusal gives the reason and a fix that works."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_import_says_that_the_type_has_no_bf16(tmp_path: Path) -> None:
 
 
 def test_the_way_out_is_one(tmp_path: Path) -> None:
-    """An accelerator that states fp16 alone is one that a job of precision fp16 is priced on."""
+    """The fix works: an accelerator with fp16 only has step times for a job of precision fp16."""
     card = load_accelerator("a100-80gb").model_dump(mode="json")
     card |= {"name": "mine", "peak_flop_per_s": {"fp16": 125e12}, "gemm_models": {}, "training_gemm_ratio": {}}
     (tmp_path / "card.yaml").write_text(yaml.safe_dump({**card, "provenance": {}}))

@@ -1,4 +1,7 @@
-"""Samples to ranks: every rule held, near the exact optimum, never worse than where it starts, and what is refused."""
+"""Assignments of samples to ranks keep every rule, are near the exact optimum, and never get worse.
+
+Invalid input is refused.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from scaleacross.samples.balance import balanced, busiest, idle_share, sample_co
 
 
 def lengths_of(seed: int, count: int, spread: float = 1.3) -> NDArray[np.float64]:
-    """Lognormal, cut at 21,500: the sheet of published user histories."""
+    """Lognormal lengths, cut at 21,500, as in published user histories."""
     return np.minimum(np.exp(np.random.default_rng(seed).normal(7.5, spread, count)), 21_500).round()
 
 

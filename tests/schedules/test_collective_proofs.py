@@ -1,4 +1,7 @@
-"""Every generator on groups of 2, 3, 5 and 8 ranks, over even and uneven buildings; the long proof adds all to 33, 64 and 128."""
+"""Every generator on groups of 2, 3, 5 and 8 ranks, over equal and unequal buildings.
+
+The long proof adds all sizes up to 33, 64 and 128.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from scaleacross.schedules.collective.transfer import CollectiveSchedule, Operat
 SIZES = (*range(1, 34), 64, 128)
 CHUNKS = (1, 3)
 LARGE = 33
-"""Above, one chunking each in turn."""
+"""Number of ranks above which each case uses one chunking, in turn."""
 REDUCTIONS = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
 
 
@@ -24,7 +27,10 @@ def chunkings(num_ranks: int, turn: int) -> tuple[int, ...]:
 
 
 def uneven(num_ranks: int) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Buildings of equal and unequal size: one and the rest, a third and the rest but one, halves, and four of them."""
+    """Buildings of equal and unequal size.
+
+    They are one and the rest, a third and the rest but one, halves, and four buildings.
+    """
     for cut in {(1,), (num_ranks // 2,), (num_ranks // 3, num_ranks - 1), (1, num_ranks // 4, num_ranks // 2)}:
         bounds = (0, *cut, num_ranks)
         if all(a < b for a, b in pairwise(bounds)):
@@ -56,7 +62,7 @@ def others(num_ranks: int) -> Iterator[CollectiveSchedule]:
 
 
 def exchanges(num_ranks: int) -> Iterator[CollectiveSchedule]:
-    """All-to-alls have n² blocks: the two large groups run in one chunk."""
+    """All-to-alls have n² blocks, so the two largest groups run in one chunk."""
     large = num_ranks > LARGE
     for algorithm in ("direct", "pairwise", "two_level"):
         for chunks in CHUNKS[:1] if large else CHUNKS:

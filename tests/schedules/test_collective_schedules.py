@@ -1,4 +1,7 @@
-"""Every collective schedule, proved on small groups and uneven buildings (on all of them in test_collective_proofs)."""
+"""Every collective schedule, proved on small groups and unequal buildings.
+
+test_collective_proofs covers all groups.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,10 @@ def large() -> dict[str, CollectiveSchedule]:
 
 @pytest.mark.parametrize("name", large())
 def test_one_rank_of_thousands(name: str) -> None:
-    """Also what must be buffered: one block on a ring, both children's on a tree, everything in a direct exchange."""
+    """One rank of thousands is generated alone, with its buffers.
+
+    It buffers one block on a ring, both children's blocks on a tree, and everything in a direct exchange.
+    """
     schedule = large()[name]
     buffered = {check_rank(schedule, rank) for rank in (0, 2049)}
     known = {"ring": {1}, "tree": {2}, "direct": {4095}, "halving_doubling": {2048}, "bruck": {2048}}
@@ -117,7 +123,10 @@ def test_one_rank_of_thousands(name: str) -> None:
 
 
 def test_hierarchical_meets_the_cut_bound() -> None:
-    """(K−1)/K·S enter each building in an all-gather; a flat ring in the same order carries (G−1)/G·S over the same cut."""
+    """Hierarchical schedules meet the cut bound.
+
+    (K−1)/K·S enter each building in an all-gather. A flat ring in the same order carries (G−1)/G·S over the same cut.
+    """
     num_buildings, num_local = 4, 8
     n = num_buildings * num_local
     layout = tuple(tuple(range(num_local * b, num_local * b + num_local)) for b in range(num_buildings))
@@ -146,9 +155,10 @@ def test_two_level_all_to_all_sends_the_same_bytes_in_fewer_messages() -> None:
 @pytest.mark.parametrize("algorithm", ["ring", "hierarchical"])
 @pytest.mark.parametrize("slow", [0, 2, 4])
 def test_cost_model_counts_the_bytes_of_the_schedule(algorithm: str, slow: int) -> None:
-    """2 buildings × 3 zones × 4 accelerators, one level of finite bandwidth: time is that level's bytes over its bandwidth.
+    """The cost model counts the bytes of the schedule.
 
-    The 4 of a zone are one scale-up domain, over whose adapters a ring leaves the building too.
+    There are 2 buildings × 3 zones × 4 accelerators, and one level of finite bandwidth. Its time is its bytes over its
+    bandwidth. The 4 of a zone are one scale-up domain, and a ring leaves the building over its adapters too.
     """
     fanout = np.ones(NUM_LEVELS)
     fanout[[0, 2, 4]] = 4, 3, 2
@@ -225,7 +235,7 @@ def other_block(rank: int, steps: Steps) -> Iterator[Step]:
 def test_a_broken_schedule_is_refused_by_name(change: Callable[[int, Steps], Iterator[Step]], message: str) -> None:
     with pytest.raises(VerificationError, match=re.escape(message)):
         check(ring_with(change))
-    if change is not receive_first:  # one rank cannot show a circle
+    if change is not receive_first:  # a single rank cannot have a cycle
         with pytest.raises(VerificationError):
             for rank in range(4):
                 check_rank(ring_with(change), rank)

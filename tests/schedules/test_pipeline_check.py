@@ -1,4 +1,4 @@
-"""The checker finds every way to break a legal schedule, and shows the cell."""
+"""The checker finds every violation of a schedule and shows the cell."""
 
 from __future__ import annotations
 
@@ -117,7 +117,10 @@ def test_bidirectional_copies_do_not_meet() -> None:
 
 @given(st.data())
 def test_any_swap_is_found_or_harmless(data: st.DataObject) -> None:
-    """Swapping two neighbours either is refused or leaves a schedule that runs to its end respecting every predecessor."""
+    """Exchanging two neighbours is either refused or harmless.
+
+    A harmless exchange leaves a schedule that runs to its end and respects every predecessor.
+    """
     name, p, m, v = data.draw(st.sampled_from([("1F1B", 3, 5, 1), ("Interleaved1F1B", 2, 4, 2), ("GPipe", 3, 3, 1)]))
     schedule = generate(name, p, m, v)
     rank = data.draw(st.integers(0, p - 1))

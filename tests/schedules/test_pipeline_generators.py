@@ -1,4 +1,7 @@
-"""Every generated schedule is legal, has the order its authors published, and shapes without one are refused with a reason."""
+"""Every generated schedule is legal and has its authors' published order.
+
+Shapes without a schedule are refused with a reason.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +134,10 @@ def test_zero_bubble_schedules_hold_no_more_than_they_promise(name: ScheduleName
 
 
 def test_dualpipe_folds_into_dualpipe_v() -> None:
-    """Ranks 0 to p/2−1 of DualPipe run the program of DualPipeV's ranks; the others mirror it with the copies swapped."""
+    """DualPipe folds into DualPipeV.
+
+    Ranks 0 to p/2−1 of DualPipe run the program of DualPipeV's ranks. The others mirror it with exchanged copies.
+    """
     p, m = 8, 20
     both, folded = generate("DualPipe", p, m, 2), generate("DualPipeV", p // 2, m // 2, 2)
     for rank, row in enumerate(folded.actions):

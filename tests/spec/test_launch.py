@@ -1,4 +1,4 @@
-"""The launch contract refuses what does not hold together."""
+"""The launch contract refuses inconsistent files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def groups(axis: str, *ranks: tuple[int, ...]) -> ProcessGroups:
 
 
 def far(level: str, *levels: str) -> dict[str, object]:
-    """A file whose dp_shard groups are stated to cross other levels."""
+    """A file that states other levels for its dp_shard groups."""
     own = config().process_groups
     return {"process_groups": (own[0], own[1].model_copy(update={"level": level, "levels": levels}), own[2])}
 

@@ -1,4 +1,4 @@
-"""Names reach file names and shell scripts; nothing that needs quoting gets in."""
+"""Names go into file names and shell scripts, so characters that need quoting are refused."""
 
 from __future__ import annotations
 

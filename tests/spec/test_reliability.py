@@ -1,4 +1,4 @@
-"""What a topology and a job may say about failures."""
+"""Reliability fields of a topology and a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_rate_comes_from_what_is_stated() -> None:
     assert Failures().node_rate == 3.79
     assert Failures(published="rsc-1").node_rate == 6.5
     assert Failures(failures_per_1000_node_days=0).node_rate == 0
-    assert Failures(zone_mtbf_hours=1000).node_rate == 0, "classes alone: nothing is added to them"
+    assert Failures(zone_mtbf_hours=1000).node_rate == 0, "only the stated classes count"
     assert Failures(zone_mtbf_hours=1000).mtbf_s("zone") == 3_600_000
 
 

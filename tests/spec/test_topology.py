@@ -1,4 +1,4 @@
-"""Counts, levels and trunks of a topology."""
+"""Counts, levels and inter-building links of a topology."""
 
 from __future__ import annotations
 

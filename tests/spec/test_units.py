@@ -1,4 +1,4 @@
-"""Conversion at the edge: every spelling of a quantity means the same."""
+"""Units are converted when input is read: every spelling of a quantity means the same."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_user_unit_becomes_si(key: str, value: object, si_name: str, si_value: o
 
 
 def test_quoted_number_is_converted_too() -> None:
-    # validation reads numeric text as a number, so leaving it unconverted would be wrong by the factor
+    # validation reads numeric text as a number; without conversion it would be wrong by the unit's factor
     assert to_si({"one_way_latency_us": "20"}, ["one_way_latency_s"]) == {"one_way_latency_s": pytest.approx(20e-6)}
 
 

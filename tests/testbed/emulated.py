@@ -1,4 +1,7 @@
-"""For tests that make namespaces: they need what the testbed needs, and skip with its own words where it is missing."""
+"""Requirements of tests that create namespaces.
+
+They skip with the testbed's own message if something is missing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topology becomes on one machine, without making any of it."""
+"""The layout of a topology on one machine, without creating anything."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_trunk_is_its_capacity_after_oversubscription() -> None:
 
 
 def test_packets_take_the_path_of_least_latency() -> None:
-    """north–east is 5 ms away directly and 4 ms over west."""
+    """Packets take the path of least latency: north–east is 5 ms directly and 4 ms through west."""
     layout = layout_of(example("three_buildings"), "sat-x-")
     east, west, north = layout.buildings
     by_west = next(trunk for trunk in layout.trunks if trunk.between == ("east", "west"))

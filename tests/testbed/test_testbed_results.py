@@ -1,4 +1,4 @@
-"""Bars and figures computed from results: each is met by good ones and missed by bad ones."""
+"""Acceptance limits computed from results: good results meet each of them, and bad results miss it."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_page_says_what_was_missed() -> None:
 
 
 def timings(latency_s: float, bytes_per_s: float, launch_s: float = 0.0, message_s: float = 0.0) -> list[Timing]:
-    """What ``link_cases`` would take on such links, two pairs at once."""
+    """What ``link_cases`` would measure on such links, two pairs at once."""
 
     def pair(name: str, size: int, operation: Any, passes: int) -> Timing:
         flows = 1 if name == INSIDE else 2

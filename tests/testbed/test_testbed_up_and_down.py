@@ -1,4 +1,4 @@
-"""Made and taken away: what is there while it is up, and that nothing is left, however it ended."""
+"""Creation and removal of the testbed: its parts while it runs, and nothing left afterwards, however it ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PREFIX = session.prefix_of(NAME)
 
 
 def left_over() -> list[str]:
-    """Namespaces, control groups and processes that bear the testbed's name."""
+    """Namespaces, control groups and processes with the testbed's name."""
     found = [*fabric.existing(PREFIX), *map(str, cpus.groups_of(PREFIX))]
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -105,8 +105,8 @@ def test_command_line_from_up_to_down() -> None:
 
 
 def standing_elsewhere(**environment: str) -> subprocess.Popen[str]:
-    """A process that has made a testbed and waits."""
-    code = (  # a test run in the background of a shell ignores SIGINT, and so would this process
+    """A process that has created a testbed and waits."""
+    code = (  # a background process of a shell ignores SIGINT, and so would this one
         "import signal, time\nfrom scaleacross.catalogue import load_topology\nfrom scaleacross.testbed import session\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"with session.standing(load_topology({str(EXAMPLES / 'two_buildings.yaml')!r}), {NAME!r}):\n"
@@ -132,7 +132,10 @@ def test_interrupt_leaves_nothing() -> None:
 
 @pytest.mark.skipif(machine().has_netem, reason="the kernel holds packets here: there is no relay")
 def test_a_relay_in_private_namespaces_goes_with_whoever_made_them() -> None:
-    """Killed, that process cleans nothing up; and once its namespaces have no name, nobody finds what runs there."""
+    """A relay in private namespaces ends with the process that created them.
+
+    If that process is killed, it cleans nothing up. Namespaces without a name hide their processes.
+    """
 
     def relays() -> int:
         return sum("scaleacross.testbed.relay" in line for line in left_over())
@@ -177,7 +180,10 @@ except TimeoutError:
 
 @pytest.mark.heavy
 def test_a_trunk_loses_the_stated_share_of_its_packets() -> None:
-    """400 packets of which a fifth is lost: 320, within five standard deviations of 8; none inside a building."""
+    """An inter-building link loses the stated share of packets, and a building loses none.
+
+    With a fifth lost 320 of 400 packets arrive, within five standard deviations of 8.
+    """
     topology = load_topology(EXAMPLES / "two_buildings.yaml")
     (trunk,) = topology.trunks
     lossy = topology.model_copy(update={"trunks": (trunk.model_copy(update={"loss_fraction": 0.2}),)})
@@ -201,7 +207,10 @@ def test_a_trunk_loses_the_stated_share_of_its_packets() -> None:
 
 @pytest.mark.parametrize("num_namespaces", [1, *(pytest.param(number, marks=pytest.mark.heavy) for number in (5, 9))])
 def test_down_after_kill_leaves_nothing(num_namespaces: int) -> None:
-    """Killed while it is being made: at the first namespace, in the middle, when all nine are there and trunks are not."""
+    """``down`` after a kill leaves nothing.
+
+    The kill is at the first namespace, in the middle, or when all nine exist and inter-building links do not.
+    """
     words = ["testbed", "up", str(EXAMPLES / "three_buildings.yaml"), "--name", NAME]
     process = subprocess.Popen([sys.executable, "-c", MAIN, *words], stdout=subprocess.DEVNULL)
     while len(fabric.existing(PREFIX)) < num_namespaces and process.poll() is None:
@@ -213,7 +222,10 @@ def test_down_after_kill_leaves_nothing(num_namespaces: int) -> None:
 
 
 def test_down_ends_what_a_killed_maker_left_running() -> None:
-    """Its last ``ip`` would go on after the clean-up; a command that names another testbed is left alone."""
+    """``down`` ends what a killed process left running.
+
+    Its last ``ip`` would continue after the clean-up. A command that names another testbed stays.
+    """
     late, other = (
         subprocess.Popen(["ip", "-c", "read line", name], executable="/bin/sh", stdin=subprocess.PIPE)
         for name in (f"{PREFIX}late", f"x{PREFIX}other")
