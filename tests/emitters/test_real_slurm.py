@@ -181,7 +181,11 @@ def test_slurm_starts_every_rank_on_its_host(
 
 @pytest.mark.consumer
 def test_slurm_accepts_the_plan_on_a_topology_read_from_its_own_files(cluster: Cluster, tmp_path: Path) -> None:
-    """``import slurm`` of the cluster's topology.conf and of what scontrol says, then a plan: sbatch takes it as it stands."""
+    """SLURM accepts the plan on a topology imported from its own files.
+
+    ``import slurm`` reads the cluster's topology.conf and the output of scontrol. sbatch then accepts the plan
+    unchanged.
+    """
     (tmp_path / "topology.conf").write_text(
         "SwitchName=core Switches=east,west\nSwitchName=east Nodes=east-h0000[0-1]\nSwitchName=west Nodes=west-h0000[0-1]\n"
     )

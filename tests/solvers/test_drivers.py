@@ -137,25 +137,28 @@ EXPERTS = {
 
 
 def exchanging(overlap_fraction: float, *drivers: Driver) -> Plan:
-    """Experts whose all-to-alls overlap with another micro-batch as far as that."""
+    """The plan of a model with experts, of whose all-to-alls ``overlap_fraction`` overlaps with another micro-batch."""
     own = {"experts": {"overlap_fraction": overlap_fraction}, "network": {"drivers": drivers or ("multiprocessors",)}}
     return sa.plan(sa.Job.model_validate(EXPERTS | own), alternatives=False)
 
 
 def step_s(plan: Plan) -> float:
-    """By the estimate."""
+    """Estimated step time of a plan, s."""
     return (plan.estimate or plan.cost).step_s
 
 
 def tokens_by(plan: Plan) -> Driver:
-    """What drives dispatch and combine."""
+    """The driver of dispatch and combine."""
     return next(one.driver for one in plan.decision.network or () if one.op == "all_to_all")
 
 
 @pytest.mark.heavy
 def test_copy_engines_move_tokens_that_overlap_with_computation() -> None:
-    """Kernels take multiprocessors from the micro-batch that overlaps: estimate and simulation lose as much. All-to-alls that
-    overlap with nothing stay with kernels."""
+    """Copy engines move tokens whose all-to-alls overlap with computation.
+
+    Kernels would take multiprocessors from the overlapped micro-batch. Estimate and simulation lose equal time.
+    All-to-alls without overlap keep kernels.
+    """
     kernels, engines = exchanging(0.9), exchanging(0.9, "multiprocessors", "copy_engines")
     assert (tokens_by(kernels), tokens_by(engines)) == ("multiprocessors", "copy_engines")
     saved_s, played_s = step_s(kernels) - step_s(engines), sa.simulate(kernels).step_s - sa.simulate(engines).step_s

@@ -58,8 +58,7 @@ def varied(seed: int) -> Problem:
 def test_no_bound_of_a_block_exceeds_one_of_its_candidates(seed: int) -> None:
     """No bound of a block exceeds that of its candidates, whatever the policy.
 
-    These are memory, floor, base, coarse and tight bounds. Computation is also below the bound of the partial
-    candidate.
+    This covers memory and every bound in seconds. Computation is also below the bound of the partial candidate.
     """
     problem, draw = varied(seed), np.random.default_rng(seed)
     for pool in pools(problem.topology):
