@@ -135,7 +135,7 @@ def test_hosts_in_repair_by_the_laws_that_are_limits() -> None:
 def test_repairs_by_balance_of_neighbouring_states() -> None:
     """Six hosts in three units with one spare, by hand.
 
-    Two more hosts must be missing before a second unit lacks a host.
+    Two hosts can be missing while only one unit waits.
     """
     births = [1.0, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]
     weights = [1.0]

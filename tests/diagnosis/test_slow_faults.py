@@ -98,7 +98,7 @@ def test_a_link_that_the_plan_knows_to_be_slow_is_good() -> None:
 
 
 def test_a_link_that_costs_little_does_not_hide_a_group_that_is_slow() -> None:
-    """A slow group is reported although a link is slow too.
+    """A slow link with little cost does not mask a slow group.
 
     The link costs 2 of the 44 ms of an operation. All ranks together wait for 40.
     """

@@ -110,7 +110,7 @@ def test_run_node_takes_real_host_names_and_nccl_settings(tmp_path: Path) -> Non
 def test_run_node_takes_the_plans_time_outs_and_none_of_an_earlier_plan(tmp_path: Path) -> None:
     """run_node.sh uses the time-outs of its plan only.
 
-    It once read files from a neighbouring folder, whatever plan had left them.
+    It once read files next to its folder, whatever plan had left them.
     """
     plan = with_failures()
     for stale in ("recovery/nccl.env", "nccl.env"):

@@ -156,7 +156,7 @@ def compiled(*, autocast: bool) -> dict[str, Any]:
 def compiled_loss() -> dict[str, Any]:
     """Bytes per entry of the vocabulary for a compiled loss.
 
-    They are what it keeps besides the logits, the logits, and what it returns.
+    They are those that it keeps besides the logits, of the logits, and of the gradient that it returns.
     """
     entries = (1, 3072, one_gpu_step.VOCABULARY)
     with FakeTensorMode(allow_non_fake_inputs=True):

@@ -21,7 +21,7 @@ from scaleacross.workloads.recommendation import EmbeddingTable
 
 
 def raised(problem: ShardingProblem, low_s: float, high_s: float) -> float:
-    """The bound without plans, so that every choice of whole options stays open."""
+    """The bound without a search for plans, so that every choice of whole options stays open."""
     search = PatternSearch(alike_tables(problem), problem.fleet, lambda _counts, _limit: ("open", high_s))
     return search.narrowed(low_s, high_s, lambda: 1.0)
 

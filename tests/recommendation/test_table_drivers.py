@@ -86,8 +86,8 @@ def test_the_host_needs_a_host_and_reductions_need_kernels() -> None:
 def test_fetching_ahead_costs_what_products_lose() -> None:
     """A fetch ahead costs the products' lost time.
 
-    An overlapped fetch of 4 s takes 0.5 s of products. If it is longer than the computation, this loss overlaps with
-    the fetch.
+    A fetch of 4 s overlaps with the products and takes 0.5 s of them. If it outlasts the computation,
+    only the rest is exposed.
     """
     assert float(exposed_fetch_s(4.0, 10.0, 0.0, 0.0, 0.5)) == 0.5
     assert float(exposed_fetch_s(4.0, 10.0, 0.5, 0.0, 0.5)) == 2.25

@@ -24,7 +24,7 @@ NAMES = {"reduce_scatter_single": "reduce_scatter_tensor", "all_gather_single": 
 
 
 def share_the_gpu(rank: int, size: int) -> None:
-    """The variables that torchrun sets for ranks on one machine."""
+    """Set the variables that torchrun sets for ranks on one machine."""
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size))
     torch.cuda.set_device(rank % torch.cuda.device_count())
     for name, before in NAMES.items():

@@ -87,7 +87,7 @@ def test_runs_folded_by_pipeline_alone_are_close(
 ) -> None:
     """Blocks folded by pipeline rank and by where their pipeline leaves buildings give nearly the same step.
 
-    Replicas straddle buildings, so each class loads links for all its blocks.
+    Replicas straddle buildings. The traffic of one block counts for all blocks of its class.
     """
     pinned = dict(zip(("tp", "cp", "pp"), degrees, strict=True)) | {"ep": 1}
     shape = {"sequence_length": 8192, "global_batch_sequences": 64, "num_accelerators": 4 * sum(hosts)}
