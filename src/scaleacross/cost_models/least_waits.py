@@ -21,6 +21,7 @@ longest of the four paths, not their sum (``Waits.alone_s``, ``longest_s``):
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -140,16 +141,29 @@ def cp_waits_s(
     return forward, back + again * forward
 
 
-def beyond_shared_s(exchange_s: Floats, shared_s: Floats) -> Floats:
-    """Exposed seconds of dispatch and combine of one layer, which overlap with its shared experts."""
-    return np.maximum(0.0, 2 * exchange_s - shared_s)
+def expert_waits_s(
+    volumes: Volumes, exchange_s: Floats, hidden_s: Floats, again: Floats, shared: Passes, layers: Floats, own: Passes
+) -> tuple[Passes, Passes]:
+    """Seconds that one micro-batch waits for all-to-alls of ``layers`` expert layers; seconds overlapped; arrays alike.
+
+    All-to-alls overlap with the ``shared`` experts of their layer. A stated share also overlaps with another
+    micro-batch, as far as its computation ``own`` is long enough.
+
+    Args:
+        again: share of the forward pass's exchanges that the backward pass repeats.
+    """
+    forward, back = (layers * np.maximum(0.0, 2 * exchange_s - each) for each in shared)
+    beside = 2 * volumes.job.experts.overlap_fraction * layers * hidden_s
+    hidden = np.minimum(beside, own[0]), np.minimum((1 + again) * beside, own[1])
+    return (forward - hidden[0], back + again * forward - hidden[1]), hidden
 
 
 def hidden_exchange_s(volumes: Volumes, exchange_s: Floats, held_s: Floats) -> Floats:
     """Seconds by which overlapping one all-to-all with computation shortens its wait, (n,).
 
     That is its time minus what concurrent products lose to it: ``held_s`` of its seconds hold multiprocessors
-    (``network.drivers``).
+    (``network.drivers``). T seconds concurrent with C seconds of computation that loses the share h of its speed take
+    the longer of T and C + h·T.
     """
     work = volumes.work
     hidden: Floats = exchange_s - work.contention_fraction * (1 - work.elementwise_fraction) * held_s
@@ -167,24 +181,18 @@ def expert_waits(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Wait
         hidden_s: ``hidden_exchange_s`` of it.
     """
     candidates, work, share = volumes.candidates, volumes.work, volumes.job.experts.overlap_fraction
-    m, ways = candidates.num_micro_batches, 2 + 2 * volumes.tokens_again
-    forward = beyond_shared_s(exchange_s, work.shared_s)
-    back = beyond_shared_s(exchange_s, work.shared_backward_s) + volumes.tokens_again * forward
+    m, again, ways = candidates.num_micro_batches, volumes.tokens_again, 2 + 2 * volumes.tokens_again
+    shared, nothing = (work.shared_s, work.shared_backward_s), np.zeros(1)
+    law = partial(expert_waits_s, volumes, exchange_s, hidden_s, again, shared)
+    (forward, back), _ = law(np.ones(1), (nothing, nothing))
     beside = share * work.moe_layers * hidden_s
     hidden = np.minimum(beside * (2 + ways), work.forward_s + work.backward_s)
     weights = np.where(among(candidates.schedule, SPLIT), 0.0, np.minimum(beside * ways, work.weight_s))
     drained = np.where(among(candidates.schedule, WHOLE), back - share * ways * hidden_s, 0.0)
     each = work.moe_layers * (forward + back)
     waited = m * each - (m - 1) * hidden - weights + work.ahead_moe_layers * (forward + drained)
-
-    def beyond_s(layers: Floats, forward_s: Floats, backward_s: Floats) -> Passes:
-        """Forward and backward waits of ``layers`` expert layers beyond what passes of these seconds overlap with."""
-        beside = share * layers * hidden_s
-        hidden, behind = np.minimum(2.0 * beside, forward_s), np.minimum(ways * beside, backward_s)
-        return layers * forward - hidden, layers * back - behind
-
-    ahead, behind = beyond_s(work.moe_layers, work.forward_s, work.backward_s)
-    passed = beyond_s(work.every_moe_layers, work.every_forward_s, work.every_backward_s)
+    (ahead, behind), _ = law(work.moe_layers, (work.forward_s, work.backward_s))
+    passed, _ = law(work.every_moe_layers, (work.every_forward_s, work.every_backward_s))
     return Waits(waited, m * ahead + early_backwards(candidates) * behind, passed[0] + passed[1])
 
 

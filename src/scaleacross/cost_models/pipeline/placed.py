@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from scaleacross.cost_models.axes import Calls
 from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.layout import Layout
-from scaleacross.cost_models.least_waits import beyond_shared_s, cp_waits_s, hidden_exchange_s
+from scaleacross.cost_models.least_waits import cp_waits_s, expert_waits_s, hidden_exchange_s
 from scaleacross.cost_models.messages import NO_DELAYS, Boundary, boundary_kinds, boundary_times
 from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, virtual_boundaries
@@ -244,24 +245,17 @@ def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
 
 
 def _ep_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
-    """Exposed seconds of all-to-alls by action: their time beyond the shared experts of their layers.
-
-    A stated share overlaps with another micro-batch, as far as its computation is long enough. Input gradients of
-    shared experts take as long as their forward pass (assumed).
-
-    T seconds concurrent with C seconds of computation that loses the share h of its speed: the longer of T and C + h·T.
-    """
+    """Exposed seconds of all-to-alls by action. Input gradients of shared experts take as long as their forward pass
+    (assumed)."""
+    nothing = np.zeros(len(work.rank))
     if calls.exchange_s is None or calls.held_s is None:
-        return Waits(*(np.zeros(len(work.rank)),) * 6)
-    each, again = _of_stages(calls.exchange_s, work), work.tokens_again
-    seen = (beyond_shared_s(each, shared) for shared in (work.shared_s, work.shared_backward_s))
-    forward, back = (work.moe_layers * pair for pair in seen)
-    inputs, back = (1 + again) * forward, back + again * forward
+        return Waits(*(nothing,) * 6)
     hidden_s = _of_stages(hidden_exchange_s(volumes, calls.exchange_s, calls.held_s), work)
-    beside = 2 * volumes.job.experts.overlap_fraction * work.moe_layers * hidden_s
-    hidden, behind_s = np.minimum(beside, work.forward_s), (1 + again) * beside
-    behind, alone = (np.minimum(behind_s, s) for s in (work.backward_s, work.backward_s - work.weight_s))
-    return Waits(forward - hidden, back - behind, inputs - alone, hidden, alone, np.zeros(len(work.rank)))
+    law = partial(expert_waits_s, volumes, _of_stages(calls.exchange_s, work), hidden_s, work.tokens_again)
+    shared, inputs_s = (work.shared_s, work.shared_backward_s), work.backward_s - work.weight_s
+    (forward, back), _ = law(shared, work.moe_layers, (work.forward_s, work.backward_s))
+    (_, inputs), (first, last) = law((work.shared_s, work.shared_s), work.moe_layers, (work.forward_s, inputs_s))
+    return Waits(forward, back, inputs, first, last, nothing)
 
 
 def timed_pipelines(
