@@ -47,15 +47,16 @@ class Counted(NamedTuple):
     gap: int
 
 
-def count(child: Ints, ranks: int, offsets: int) -> Counted:
+def count(child: Ints, ranks: int, offsets: int, buildings: int) -> Counted:
     """Count all groups of an axis.
 
     Args:
         child: child of every level from rack outwards that holds each global rank, (NUM_LEVELS − 1, positions).
         ranks: ranks of a group.
         offsets: distance between two consecutive ranks of a group.
+        buildings: more than the number of any building.
     """
-    num_children, buildings = int(child.max()) + 1, int(child[CAMPUS - 1, -1]) + 1
+    num_children = int(child.max()) + 1
     most, fewest = np.ones((2, NUM_LEVELS)), np.full((2, 2, NUM_LEVELS), NEVER)  # fewest: of all, of those that cross
     taken, entering = np.zeros((2, NUM_LEVELS)), np.zeros(buildings)
     leaving, sent = np.zeros((2, NUM_LEVELS, num_children))

@@ -43,6 +43,7 @@ import numpy as np
 
 from scaleacross.cost_models.candidates import Bools, Floats, Ints
 from scaleacross.cost_models.columns import columns_of
+from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, REGION, SCALE_UP, Levels
 
 
@@ -99,11 +100,15 @@ def stacked_shapes(shapes: Sequence[GroupShape]) -> GroupShape:
     return GroupShape(*map(np.array, zip(*map(columns_of, shapes), strict=True)))
 
 
-def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
+def exact_shape(degree: int, stride: int, levels: Levels, pipeline: Axis = (1, 0), rank: int = 0) -> GroupShape:
     """Shape of the groups of an axis, counted on the device list of ``levels``.
 
     Groups that start in the same aligned unit lie alike, so one is counted for all of them. Neighbouring ranks in one
     aligned unit are counted as one. Cost: O(positions / unit · levels) of machine code.
+
+    Args:
+        pipeline: with several ranks, only the groups of pipeline ``rank`` are counted. They must not all lie inside
+            an aligned unit.
 
     Raises:
         ValueError: the axis does not tile the device list.
@@ -113,13 +118,19 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
     extent = degree * stride
     if levels.num_positions % extent:
         raise ValueError(f"degree {degree} with stride {stride} does not tile {levels.num_positions} global ranks")
-    unit = math.gcd(stride, levels.alignment)
+    ranks, apart = pipeline if pipeline[0] > 1 else (1, levels.num_positions)
+    unit = math.gcd(stride, levels.alignment, apart)
     together = math.gcd(extent, levels.alignment) // stride if unit == stride else 1
     # ranks are merged only where an aligned unit holds a whole number of them, or a whole group
     together = together if together * stride in (extent, levels.alignment) else 1
     alike = together == degree  # each group in one unit: the first is counted for all
-    child = levels.children(levels.num_positions if alike else unit * together)
-    counted = count(child, degree // together, stride // unit)
+    step = levels.num_positions if alike else unit * together
+    child = levels.children(step).reshape(NUM_LEVELS - 1, -1, ranks, apart // step)[:, :, rank]
+    # a view with another layout would be compiled for once more
+    child = np.ascontiguousarray(child.reshape(NUM_LEVELS - 1, -1))
+    # among the units of one pipeline rank, members of an axis outside the pipeline lie closer together
+    offsets = (stride if stride < apart else stride // ranks) // unit
+    counted = count(child, degree // together, offsets, 1 + len(levels.routes.buildings))
     exchanged, leaving, entering = np.zeros(NUM_LEVELS), np.maximum(1.0, counted.leaving * unit), 0.0
     exchanged[SCALE_UP] = (degree - 1) / degree
     exchanged[RACK:CAMPUS] = counted.sent[RACK:CAMPUS] * float(together**2) / degree * unit
@@ -140,23 +151,6 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
     return GroupShape(
         *measures, np.array(tail), spacing, exchanged, leaving, *farthest[:2], taken, farthest[2], np.array(entering)
     )
-
-
-def busiest_ways(building: Ints, region: Ints, kind: Ints | int = 0, kinds: int = 1) -> Floats:
-    """Most rings that step from one building to the same other one, inside its region and beyond it, (2, kinds).
-
-    Args:
-        building, region: of every rank of every group, (groups, ranks).
-        kind: number below ``kinds`` of every group, (groups,); each kind is counted separately.
-    """
-    low, out = int(building.min()), np.zeros((2, kinds))
-    width = int(building.max()) - low + 1
-    there, beyond = np.roll(building, -1, axis=1), region != np.roll(region, -1, axis=1)
-    way = (np.reshape(kind, (-1, 1)) * width + building - low) * width + there - low
-    for level, steps in enumerate(((building != there) & ~beyond, beyond)):
-        counts = np.bincount(way[steps], minlength=kinds * width * width)
-        out[level] = counts.reshape(kinds, -1).max(axis=1)
-    return out
 
 
 @dataclass(frozen=True)
