@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import Ints
-from scaleacross.cost_models.traffic import Flow
+from scaleacross.cost_models.candidates import Floats, Ints
+from scaleacross.cost_models.traffic import Flow, Op
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.placement import BuildingShare, communicator_axes
 from scaleacross.spec.topology import Topology
@@ -88,14 +88,16 @@ def unit_prices(patterns: Patterns, prices: Prices) -> UnitPrices:
     return UnitPrices(ring, pairs, onward, back)
 
 
+def kinds_of(op: Op, num_chunks: Ints | int) -> tuple[Floats | float, ...]:
+    """How often a byte of a collective costs each of ``UnitPrices``."""
+    if op == "send":
+        return 0.0, 0.0, 1.0, (num_chunks - 1) / num_chunks
+    return {"all_to_all": (0.0, 1.0, 0.0, 0.0), "all_reduce": (2.0, 0.0, 0.0, 0.0)}.get(op, (1.0, 0.0, 0.0, 0.0))
+
+
 def flow_price(flow: Flow, units: UnitPrices, num_chunks: int) -> float:
     """Currency units per step for one kind of collective, all groups together."""
-    if flow.op == "all_to_all":
-        each = units.pairs
-    elif flow.op == "send":
-        each = units.onward + units.back * (num_chunks - 1) / num_chunks
-    else:
-        each = units.ring * (2 if flow.op == "all_reduce" else 1)
+    each = sum(float(often) * unit for often, unit in zip(kinds_of(flow.op, num_chunks), units, strict=True))
     return (flow.per_border or flow.per_step) * flow.size_bytes * each
 
 

@@ -20,9 +20,9 @@ Sizes (t = tokens of a micro-batch on a rank, h = hidden size, activations in 2 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -38,13 +38,13 @@ from scaleacross.cost_models.candidates import (
     Ints,
 )
 from scaleacross.cost_models.memory import Held
+from scaleacross.cost_models.pipeline.timed_bounds import folded
 from scaleacross.cost_models.recomputation import keys_again, regathers, tokens_again
 from scaleacross.cost_models.sharding import gathered_once, pass_gathers, reduced_every_pass
 from scaleacross.cost_models.stragglers import busiest_load
 from scaleacross.cost_models.work import Work
-from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import PASS_GATHERS, REDUCED_EVERY_PASS, SHARD_LEVELS, Axis
+from scaleacross.spec.parallelism import SHARD_LEVELS, Axis
 from scaleacross.spec.step_work import Phase
 from scaleacross.workloads.equal_copies import EqualCopies, equal_copies
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -219,84 +219,88 @@ class Flow:
         return sum(self.phases.values())
 
 
-class _Add(Protocol):
-    def __call__(
-        self, axis: Axis, op: Op, what: str, size: float, phases: Mapping[Phase, float], shape: str = ""
-    ) -> None: ...
+class Sent(NamedTuple):
+    """One kind of collective of many candidates: the fields of ``Flow`` in arrays, (n,). Its size or its calls are 0
+    where a candidate has none."""
+
+    axis: Axis
+    op: Op
+    what: str
+    shape: str
+    size_bytes: Floats
+    phases: Mapping[Phase, Floats]
+    per_border: Floats = np.zeros(1)
 
 
 def flows(volumes: Volumes) -> list[Flow]:
     """All collectives of a single decision (``volumes`` has one row), without groups of one rank."""
-    candidates, work, m = volumes.candidates, volumes.work, float(volumes.candidates.num_micro_batches[0])
-    degree = {axis: int(getattr(candidates, axis)[0]) for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")}
-    degree["ep"] *= int(candidates.expert_lanes[0])
-    inner = degree["cp_inner"] = int(candidates.cp_inner[0])
-    degree["cp_outer"] = degree["cp"] // inner
-    degree["expert"] = degree["dp_shard"] // int(candidates.ep[0])
-    out: list[Flow] = []
-
-    def add(axis: Axis, op: Op, what: str, size: float, phases: Mapping[Phase, float], shape: str = "") -> None:
-        issued = {phase: count for phase, count in phases.items() if count > 0}
-        if degree[shape or axis] > 1 and size > 0 and issued:
-            out.append(Flow(axis, op, what, shape or axis, size, issued))
-
-    keys, tokens = float(volumes.keys_again[0]), 1 + float(volumes.tokens_again[0])
-    hidden, kv, routed = (float(v[0]) for v in (volumes.hidden_bytes, volumes.kv_bytes, volumes.routed_bytes))
-    forward = float(work.tp_forward[0])
-    pairs: dict[Phase, float] = {"forward": forward * m, "backward": (float(work.tp_gathers[0]) / 2 - forward) * m}
-    for op in TP_WHOLE if volumes.all_reduced else TP_PARTS:
-        add("tp", op, "activations", hidden, pairs)
-    layers, moe_layers = float(work.layers[0]) * m, float(work.moe_layers[0]) * m
-    if inner > 1 or candidates.context[0] == ALL_TO_ALL:
-        calls: dict[Phase, float] = {"forward": 2 * layers, "backward": 2 * layers * (1 + keys)}
-        add("cp", "all_to_all", HEADS, float(volumes.heads_bytes[0]), calls, "cp_inner" if inner > 1 else "cp")
-    if candidates.context[0] != ALL_TO_ALL:
-        gathered_again, ring = layers * (keys + float(volumes.regathers[0])), "cp_outer" if inner > 1 else "cp"
-        add("cp", "all_gather", "keys and values", kv, {"forward": layers, "backward": gathered_again}, ring)
-        add("cp", "reduce_scatter", "key and value gradients", kv, {"backward": layers}, ring)
-    exchanges: dict[Phase, float] = {"forward": 2 * moe_layers, "backward": 2 * moe_layers * tokens}
-    add("ep", "all_to_all", "tokens", routed, exchanges)
-    if degree["pp"] > 1:
-        sent: dict[Phase, float] = {"message": m * _messages(candidates)}
-        border = 2 * m * float(candidates.num_chunks[0])
-        out.append(Flow("pp", "send", "activations", "pp", hidden / degree["tp"], sent, border))
-    _state_flows(volumes, add, m)
-    gradients = float(volumes.replica_gradient_bytes[0])
-    pieces = float(work.buckets[0])
-    add("dp_replicate", "all_reduce", "gradients", gradients / pieces, {"gradients": pieces})
+    candidates, out = volumes.candidates, []
+    degree = {axis: int(getattr(candidates, axis)[0]) for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp")}
+    degree |= {"ep": int(candidates.expert_ranks[0]), "expert": degree["dp_shard"] // int(candidates.ep[0])}
+    degree["cp_inner"] = int(candidates.cp_inner[0])
+    degree["cp_outer"] = degree["cp"] // degree["cp_inner"]
+    for axis, op, what, shape, size, phases, border in sent(volumes):
+        issued = {phase: float(calls[0]) for phase, calls in phases.items() if calls[0] > 0}
+        if degree[shape] > 1 and size[0] > 0 and issued:
+            out.append(Flow(axis, op, what, shape, float(size[0]), issued, float(border[0])))
     return out
 
 
-def _messages(candidates: Candidates) -> float:
-    """Messages that a rank of a single decision sends per micro-batch: 2v for a middle rank of v chunks.
+def sent(volumes: Volumes) -> Iterator[Sent]:
+    """All collectives of candidates; an exchange over cp that is still to be chosen counts as none."""
+    candidates, work, context = volumes.candidates, volumes.work, volumes.candidates.context
+    m, forward = candidates.num_micro_batches.astype(np.float64), work.tp_forward
+    pairs: dict[Phase, Floats] = {"forward": forward * m, "backward": (work.tp_gathers / 2 - forward) * m}
+    for op in TP_WHOLE if volumes.all_reduced else TP_PARTS:
+        yield Sent("tp", op, "activations", "tp", volumes.hidden_bytes, pairs)
+    layers, keys, kv = work.layers * m, volumes.keys_again, volumes.kv_bytes
+    calls: dict[Phase, Floats] = {"forward": 2 * layers, "backward": 2 * layers * (1 + keys)}
+    gathers: dict[Phase, Floats] = {"forward": layers, "backward": layers * (keys + volumes.regathers)}
+    inside, swapped = candidates.cp_inner > 1, context == ALL_TO_ALL
+    for shape, here in (("cp_inner", inside), ("cp", swapped)):
+        yield Sent("cp", "all_to_all", HEADS, shape, here * volumes.heads_bytes, calls)
+    for shape, here in (("cp_outer", inside), ("cp", ~inside & ~swapped & (context != ANY_EXCHANGE))):
+        yield Sent("cp", "all_gather", "keys and values", shape, here * kv, gathers)
+        yield Sent("cp", "reduce_scatter", "key and value gradients", shape, here * kv, {"backward": layers})
+    layers = 2 * work.moe_layers * m
+    exchanges: dict[Phase, Floats] = {"forward": layers, "backward": layers * (1 + volumes.tokens_again)}
+    yield Sent("ep", "all_to_all", "tokens", "ep", volumes.routed_bytes, exchanges)
+    messages, border = m * _messages(candidates), 2 * m * candidates.num_chunks
+    yield Sent("pp", "send", "activations", "pp", volumes.hidden_bytes / candidates.tp, {"message": messages}, border)
+    yield from _of_states(volumes)
+    gradients, pieces = volumes.replica_gradient_bytes, work.buckets
+    yield Sent("dp_replicate", "all_reduce", "gradients", "dp_replicate", gradients / pieces, {"gradients": pieces})
+
+
+def _messages(candidates: Candidates) -> Floats:
+    """Messages that a rank sends per micro-batch, (n,): 2v for a middle rank of v chunks.
 
     Of two ranks each is an end. It sends v on and v−1 back in a loop, and v in all in a V, where the two meet.
     """
-    chunks, schedule = int(candidates.num_chunks[0]), candidates.schedule_names[0]
-    if int(candidates.pp[0]) > 2:
-        return 2.0 * chunks
-    return 2.0 * chunks - 1 if SCHEDULES[schedule].placement == "loop" else float(chunks)
+    v = candidates.num_chunks.astype(np.float64)
+    return np.where(candidates.pp > 2, 2 * v, np.where(folded(candidates.schedule), v, 2 * v - 1))
 
 
-def _state_flows(volumes: Volumes, add: _Add, m: float) -> None:
-    """Add flows of gradients and parameters over cp, dp_shard and the experts' part of dp_shard."""
-    work, optimizer = volumes.work, volumes.job.optimizer
-    dense, expert, cp = float(work.dense_parameters[0]), float(work.expert_parameters[0]), int(volumes.candidates.cp[0])
-    contexts = int(volumes.candidates.expert_contexts[0])
-    level = SHARD_LEVELS[int(volumes.candidates.shard[0])]
-    held: tuple[tuple[Axis, str, float], ...] = (
-        ("cp", "cp", dense + (expert if contexts == cp else 0.0)),
-        ("dp_shard", "dp_shard", dense / cp),
+def _of_states(volumes: Volumes) -> Iterator[Sent]:
+    """Gradients and parameters over cp, dp_shard and the experts' part of dp_shard."""
+    candidates, work, optimizer = volumes.candidates, volumes.work, volumes.job.optimizer
+    dense, expert, contexts = work.dense_parameters, work.expert_parameters, candidates.expert_contexts
+    held: tuple[tuple[Axis, str, Floats], ...] = (
+        ("cp", "cp", dense + expert * (contexts == candidates.cp)),
+        ("dp_shard", "dp_shard", dense / candidates.cp),
         ("dp_shard", "expert", expert / contexts),
     )
-    reduce: Op = "all_reduce" if level == "none" else "reduce_scatter"
-    pieces = float(work.buckets[0])
-    every, once = pieces * m, pieces
-    reduced: dict[Phase, float] = {"backward": every} if level in REDUCED_EVERY_PASS else {"gradients": once}
-    passes: tuple[Phase, ...] = ("forward", "backward")
-    gathered: dict[Phase, float] = dict.fromkeys(passes[: PASS_GATHERS.get(level, 0)], every) or {"parameters": once}
+    once, every = work.buckets, work.buckets * candidates.num_micro_batches
+    whole, scattered = candidates.shard == SHARD_LEVELS.index("none"), reduced_every_pass(candidates)
+    reduced: dict[Phase, Floats] = {"backward": scattered * every, "gradients": ~scattered * once}
+    gathered: dict[Phase, Floats] = {
+        "forward": (pass_gathers(candidates) > 0) * every,
+        "backward": (pass_gathers(candidates) > 1) * every,
+        "parameters": gathered_once(candidates) * once,
+    }
     for axis, shape, parameters in held:
-        what, each = "expert " if shape == "expert" else "", parameters / pieces
-        add(axis, reduce, f"{what}gradients", each * optimizer.reduce_bytes, reduced, shape)
-        if level != "none":
-            add(axis, "all_gather", f"{what}parameters", each * volumes.job.gathered_bytes, gathered, shape)
+        what, each = "expert " if shape == "expert" else "", parameters / once
+        gradients = each * optimizer.reduce_bytes
+        yield Sent(axis, "all_reduce", f"{what}gradients", shape, whole * gradients, reduced)
+        yield Sent(axis, "reduce_scatter", f"{what}gradients", shape, ~whole * gradients, reduced)
+        yield Sent(axis, "all_gather", f"{what}parameters", shape, each * volumes.job.gathered_bytes, gathered)

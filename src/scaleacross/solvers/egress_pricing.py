@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.candidates import ALL_TO_ALL, ANY_EXCHANGE, Floats
+from scaleacross.cost_models.candidates import Floats
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.egress import (
     Prices,
@@ -21,16 +21,15 @@ from scaleacross.cost_models.egress import (
     flow_price,
     group_patterns,
     hop_prices,
+    kinds_of,
     unit_prices,
 )
-from scaleacross.cost_models.sharding import gathered_once, pass_gathers, reduced_every_pass
-from scaleacross.cost_models.traffic import Flow, Volumes
+from scaleacross.cost_models.traffic import Flow, Volumes, sent
 from scaleacross.solvers.pools import AcceleratorPool, Fill, shares
-from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, Degrees, GridAxis
+from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import axis_orders, communicator_axes
 
 SHAPES: Final = (*GRID_AXES, "cp_inner", "cp_outer", "ep", "expert")
-RING, PAIRS, ONWARD, BACK = range(len(UnitPrices._fields))
 
 
 @dataclass
@@ -91,32 +90,10 @@ class EgressPricing:
 
 
 def sent_amounts(volumes: Volumes) -> Floats:
-    """Return bytes per step that each kind of unit price multiplies, (n, SHAPES, UnitPrices): ``traffic.flows`` in
-    arrays."""
-    candidates, work, optimizer = volumes.candidates, volumes.work, volumes.job.optimizer
-    m = candidates.num_micro_batches
-    out = np.zeros((len(candidates), len(SHAPES), len(UnitPrices._fields)))
-    at = {shape: index for index, shape in enumerate(SHAPES)}
-    out[:, at["tp"], RING] = work.tp_gathers * m * volumes.hidden_bytes
-    swapped, ring = (
-        candidates.context == ALL_TO_ALL,
-        candidates.context != ANY_EXCHANGE,
-    )  # an exchange that is still open counts nothing
-    gathers = work.layers * m * (2 + volumes.regathers + volumes.keys_again) * volumes.kv_bytes
-    heads, inside = work.layers * m * (4 + 2 * volumes.keys_again) * volumes.heads_bytes, candidates.cp_inner > 1
-    out[:, at["cp"], RING] = np.where(ring & ~swapped & ~inside, gathers, 0.0)
-    out[:, at["cp"], PAIRS] = np.where(swapped, heads, 0.0)
-    out[:, at["cp_outer"], RING], out[:, at["cp_inner"], PAIRS] = inside * gathers, inside * heads
-    out[:, at["ep"], PAIRS] = work.moe_layers * m * (4 + 2 * volumes.tokens_again) * volumes.routed_bytes
-    messages = 2 * m * candidates.num_chunks * volumes.hidden_bytes / candidates.tp
-    out[:, at["pp"], ONWARD] = messages
-    out[:, at["pp"], BACK] = messages * (candidates.num_chunks - 1) / candidates.num_chunks
-    out[:, at["dp_replicate"], RING] = 2 * volumes.replica_gradient_bytes
-    none = candidates.shard == SHARD_LEVELS.index("none")
-    reduced = np.where(none, 2, np.where(reduced_every_pass(candidates), m, 1)) * optimizer.reduce_bytes
-    gathered = (gathered_once(candidates) + m * pass_gathers(candidates)) * volumes.job.gathered_bytes
-    dense, expert, contexts = work.dense_parameters, work.expert_parameters, candidates.expert_contexts
-    over_cp = dense + expert * (contexts == candidates.cp)
-    for shape, held in (("cp", over_cp), ("dp_shard", dense / candidates.cp), ("expert", expert / contexts)):
-        out[:, at[shape], RING] += held * (reduced + gathered)
+    """Return bytes per step that each kind of unit price multiplies, (n, SHAPES, UnitPrices)."""
+    out = np.zeros((len(volumes.candidates), len(SHAPES), len(UnitPrices._fields)))
+    for one in sent(volumes):
+        times = np.where(one.per_border > 0, one.per_border, sum(one.phases.values()))
+        for kind, often in enumerate(kinds_of(one.op, volumes.candidates.num_chunks)):
+            out[:, SHAPES.index(one.shape), kind] += often * times * one.size_bytes
     return out
