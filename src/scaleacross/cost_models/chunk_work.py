@@ -15,7 +15,7 @@ from scaleacross.cost_models.candidates import Floats, Ints
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.layer_seconds import StackedTimes, TimedLayers, shared_seconds
 from scaleacross.cost_models.memory import held_parameters
-from scaleacross.cost_models.rank_seconds import LayerGathers, layer_counts, rank_times, update_s, with_accumulation
+from scaleacross.cost_models.rank_seconds import LayerGathers, layer_counts, passes_by_type, update_s
 from scaleacross.cost_models.recomputation import keys_again, on_rows, own, tokens_again
 from scaleacross.cost_models.stages import block_counts, placement_of, virtual_stages
 from scaleacross.schedules.pipeline.stage_placement import locate
@@ -74,9 +74,9 @@ def stage_work(timed: TimedLayers, split: Split) -> dict[str, StageWork]:
     held = held_parameters(profile, candidates, classes)
     counts = layer_counts(profile, LayerGathers.of(profile, candidates), classes, stages)
 
-    def on(accelerator: Accelerator, each: StackedTimes) -> StageWork:
-        parts = with_accumulation(rank_times(each, candidates, classes), job, accelerator, candidates, held.total)
-        forward, backward, weight, attention = map(own, parts)
+    passes = passes_by_type(times, job, accelerators, candidates, classes, held.total)
+
+    def on(each: StackedTimes, forward: Floats, backward: Floats, weight: Floats, attention: Floats) -> StageWork:
         shared, shared_backward = shared_seconds(job, [each])
         return StageWork(
             rank=rank,
@@ -97,7 +97,8 @@ def stage_work(timed: TimedLayers, split: Split) -> dict[str, StageWork]:
             expert_parameters=held.expert[:, 0],
         )
 
-    return {one.name: on(one, each) for one, each in zip(accelerators, times, strict=True)}
+    names = [accelerator.name for accelerator in accelerators]
+    return dict(zip(names, map(on, times, *map(own, passes)), strict=True))
 
 
 def chunk_work(timed: TimedLayers, split: Split) -> dict[str, PipelineWork]:

@@ -19,8 +19,9 @@ from scaleacross.cost_models.compute import (
     memory_bytes_per_s,
     optimizer_time_s,
 )
-from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, recomputed_s
+from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, recomputed_s, shared_seconds
 from scaleacross.cost_models.memory import Held
+from scaleacross.cost_models.network.drivers import contention_fraction, least_contention_fraction
 from scaleacross.cost_models.network.sm_contention import RING_TOUCHES
 from scaleacross.cost_models.offloading import host_update_s, state_share
 from scaleacross.cost_models.recomputation import elementwise_again, gathers_again, gathers_once
@@ -56,12 +57,19 @@ def _of_classes(layers: Floats, classes: RankClasses) -> Floats:
     return spread(layers[:-2], classes, layers[-2], layers[-1])
 
 
-def with_accumulation(
-    times: RankTimes, job: Job, accelerator: Accelerator, candidates: Candidates, held: Floats
-) -> RankTimes:
-    """``rank_times`` with gradients accumulated over micro-batches; the first of these has nothing to add to."""
-    forward, backward, weight, attention = times
-    added = added_up_s(job, accelerator, candidates, held)
+def passes_by_type(
+    times: Sequence[StackedTimes],
+    job: Job,
+    accelerators: Sequence[Accelerator],
+    candidates: Candidates,
+    classes: RankClasses,
+    held: Floats,
+) -> tuple[Floats, ...]:
+    """``rank_times`` on every accelerator type, (types, classes, n) each, with gradients of ``held`` parameters
+    accumulated over micro-batches; the first of these has nothing to add to."""
+    parts = zip(*(rank_times(each, candidates, classes) for each in times), strict=True)
+    forward, backward, weight, attention = map(np.stack, parts)
+    added = np.stack([added_up_s(job, one, candidates, held) for one in accelerators])
     return forward, backward + added, weight + added, attention
 
 
@@ -121,6 +129,26 @@ def hbm_s_per_byte(accelerators: Sequence[Accelerator], candidates: Candidates, 
     """
     each = RING_TOUCHES / min(memory_bytes_per_s(one) for one in accelerators)
     return np.where(candidates.rerun_open, 0.0, elementwise * each)
+
+
+def columns_of_types(
+    profile: ModelProfile,
+    job: Job,
+    accelerators: Sequence[Accelerator],
+    candidates: Candidates,
+    times: Sequence[StackedTimes],
+) -> dict[str, Floats]:
+    """Columns of ``Work`` that follow from layers and accelerator types, whatever a rank holds, (n,) each."""
+    elementwise, one = elementwise_fraction(profile, times, candidates), np.ones(len(candidates))
+    shared, shared_backward = shared_seconds(job, times)
+    return {
+        "shared_s": shared,
+        "shared_backward_s": shared_backward,
+        "contention_fraction": contention_fraction(accelerators) * one,
+        "least_contention_fraction": least_contention_fraction(accelerators, job.network.drivers) * one,
+        "elementwise_fraction": elementwise,
+        "hbm_s_per_byte": hbm_s_per_byte(accelerators, candidates, elementwise),
+    }
 
 
 def update_s(

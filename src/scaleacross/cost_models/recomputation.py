@@ -70,8 +70,8 @@ def on_rows(candidates: Candidates, rank: Ints) -> Candidates:
 
 
 def own(values: Floats) -> Floats:
-    """Every rank's value in its own row, (ranks,), from (ranks, rows of ``on_ranks``)."""
-    return values[:, 0] if values.shape[1] == 1 else values.diagonal()
+    """Every rank's value in its own row, (..., ranks), from (..., ranks, rows of ``on_ranks``)."""
+    return values[..., 0] if values.shape[-1] == 1 else values.diagonal(axis1=-2, axis2=-1)
 
 
 def _looked_up(codes: Ints, value: Callable[[str], float]) -> Floats:

@@ -23,19 +23,16 @@ import numpy as np
 from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.columns import columns_of, concatenated
-from scaleacross.cost_models.layer_seconds import TimedLayers, layer_pass_s, shared_seconds
+from scaleacross.cost_models.layer_seconds import TimedLayers, layer_pass_s
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.memory import Held, bytes_by_layer, held_parameters
-from scaleacross.cost_models.network.drivers import contention_fraction, least_contention_fraction
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
     LayerGathers,
-    elementwise_fraction,
-    hbm_s_per_byte,
+    columns_of_types,
     layer_counts,
-    rank_times,
+    passes_by_type,
     update_s,
-    with_accumulation,
 )
 from scaleacross.cost_models.recomputation import on_rows, own
 from scaleacross.cost_models.stages import (
@@ -160,24 +157,21 @@ def rank_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: S
     """
     profile, job, accelerators, candidates, times = timed
     table = layers_of_ranks(block_counts(profile), split, placement_of(candidates))
-    classes = every_rank(table, head_rank_of(candidates))
-    held = held_parameters(profile, candidates, classes)
+    classes, of_all = every_rank(table, head_rank_of(candidates)), candidates.take(np.zeros(1, dtype=np.int64))
+    held = held_parameters(profile, of_all, classes)  # policies of stages do not change it
     longest = _longest_chunk_s(timed, split)
-    by_type = [
-        with_accumulation(rank_times(each, candidates, classes), job, accelerator, candidates, held.total)
-        for accelerator, each in zip(accelerators, times, strict=True)
-    ]
-    forward, backward, weight, attention = (np.stack([own(each[part]) for each in by_type]) for part in range(4))
+    of_types = passes_by_type(times, job, accelerators, candidates, classes, held.total)
+    forward, backward, weight, attention = map(own, of_types)
     rank = np.tile(np.arange(len(split)), len(layout))
     names = [accelerator.name for accelerator in accelerators]
     kinds = np.array([_slowest(one.types, names, forward + backward) for one in layout]).ravel()
-    candidates, of_all = on_rows(candidates, rank), candidates.take(np.zeros(1, dtype=np.int64))
-    elementwise = elementwise_fraction(profile, times, candidates)
+    candidates = on_rows(candidates, rank)
     update = update_s(job, accelerators, of_all, held.dense[:, 0], held.expert[:, 0])
     slowest_update = max(update[names.index(one), r] for r, here in enumerate(types_of_ranks(layout)) for one in here)
     counts = layer_counts(profile, LayerGathers.of(profile, candidates), classes, rank)
     shares, same = ShardShares.of(profile, of_all, held, classes), np.ones(len(rank))
-    shared, shared_backward = shared_seconds(job, times)
+    of_all_ranks = shares.columns(of_all, held, classes)
+    of_all_ranks |= columns_of_types(profile, job, accelerators, candidates, times)
     passes = (forward + backward)[kinds, rank].reshape(len(layout), -1)
     # with a split backward only the forwards of the ranks before are certain to precede a rank's actions
     certain = passes if among(candidates.schedule, WHOLE).all() else forward[kinds, rank].reshape(len(layout), -1)
@@ -198,21 +192,11 @@ def rank_rows(timed: TimedLayers, layout: Layout, split: Split, micro_batches: S
         fill_rounds=idle * (len(split) - 1) / candidates.num_chunks,
         ranks_behind=(len(split) - 1 - rank) * same,
         attention_s=attention[kinds, rank],
-        shared_s=shared[0] * same,
-        shared_backward_s=shared_backward[0] * same,
         **counts,
+        **{name: column * same for name, column in of_all_ranks.items()},
         **_gradients_of(job, of_all, table, held, np.full(len(rank), held.total[:, 0].argmax())),
-        mean_held_share=held.total.mean() / held.total.max() * same,
-        least_held_share=held.total.min() / held.total.max() * same,
         own_layer_share=shares.own[rank, 0],
-        fullest_layer_share=shares.fullest[0] * same,
-        mean_shard_share=shares.mean[0] * same,
-        least_layers=table.sum(axis=1).min() * same,
         optimizer_s=slowest_update * same,
-        contention_fraction=contention_fraction(accelerators) * same,
-        least_contention_fraction=least_contention_fraction(accelerators, job.network.drivers) * same,
-        elementwise_fraction=elementwise * same,
-        hbm_s_per_byte=hbm_s_per_byte(accelerators, candidates, elementwise) * same,
         whole_share=passes.sum(axis=1).repeat(len(split)) / passes.ravel(),
     )
     batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
@@ -226,11 +210,10 @@ def _longest_chunk_s(timed: TimedLayers, split: Split) -> Floats:
     stages, rank = virtual_stages(block_counts(profile), split, placement_of(candidates))
     candidates = on_rows(candidates, rank)
     held = held_parameters(profile, candidates, stages)
-    out = np.zeros((len(accelerators), len(split)))
-    for longest, accelerator, each in zip(out, accelerators, times, strict=True):
-        backward = with_accumulation(rank_times(each, candidates, stages), job, accelerator, candidates, held.total)[1]
-        np.maximum.at(longest, rank, own(backward))
-    return out
+    out = np.zeros((len(split), len(accelerators)))
+    _, backward, *_ = passes_by_type(times, job, accelerators, candidates, stages, held.total)
+    np.maximum.at(out, rank, own(backward).T)
+    return out.T
 
 
 def own_gradients(profile: ModelProfile, job: Job, candidates: Candidates, split: Split) -> dict[str, Floats]:

@@ -17,21 +17,19 @@ from numpy.typing import NDArray
 from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.candidates import Bools, Candidates, Floats, Ints
 from scaleacross.cost_models.columns import column_names, columns_of
-from scaleacross.cost_models.layer_seconds import StackedTimes, at_pace, distinct_shards, shared_seconds, stacked_times
+from scaleacross.cost_models.layer_seconds import StackedTimes, at_pace, distinct_shards, stacked_times
 from scaleacross.cost_models.memory import Held, held_parameters
-from scaleacross.cost_models.network.drivers import contention_fraction, least_contention_fraction
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
     LayerGathers,
     added_up_s,
     attention_times,
-    elementwise_fraction,
-    hbm_s_per_byte,
+    columns_of_types,
     layer_counts,
     pass_times,
+    passes_by_type,
     rank_times,
     update_s,
-    with_accumulation,
 )
 from scaleacross.cost_models.stages import RankClasses, block_counts, one_pass, pipeline_groups, stage_classes
 from scaleacross.spec.accelerator import Accelerator
@@ -191,12 +189,8 @@ def _group_work(
     here = np.arange(len(candidates))
     held = held_parameters(profile, candidates, classes)
     fullest = _fullest(held)
-    per_type = [
-        with_accumulation(rank_times(each, candidates, classes), job, accelerator, candidates, held.total)
-        for accelerator, each in zip(accelerators, times, strict=True)
-    ]
-    gathers = LayerGathers.of(profile, candidates)
-    totals = np.stack([forward + backward for forward, backward, _, _ in per_type])  # (types, classes, n)
+    passes = passes_by_type(times, job, accelerators, candidates, classes, held.total)
+    gathers, totals = LayerGathers.of(profile, candidates), passes[0] + passes[1]
     fills = [_fill_s(each, candidates, classes) for each in times]
     fill, fill_backward = (np.max([each[part] for each in fills], axis=0) for part in range(2))
     # a rank that computes less may still end last, because more ranks run before it
@@ -204,15 +198,11 @@ def _group_work(
     slowest, busiest = np.unravel_index(
         longest.reshape(-1, len(candidates)).argmax(axis=0), (len(accelerators), len(classes.first_rank))
     )
-    forward, backward, weight, attention = (
-        np.stack([rank[part] for rank in per_type])[slowest, busiest, here] for part in range(4)
-    )
+    forward, backward, weight, attention = (part[slowest, busiest, here] for part in passes)
     least = _least_stage(profile, times, candidates)
     added = np.max([added_up_s(job, one, candidates, held.total[fullest.at, here]) for one in accelerators], axis=0)
-    elementwise = elementwise_fraction(profile, times, candidates)
     fill_rounds = idle_share(candidates.schedule_names, forward, backward) * (candidates.pp - 1) / candidates.num_chunks
     fill_rounds = np.where(candidates.rerun_open, 0.0, fill_rounds)  # longer passes hide more in every round
-    shared, shared_backward = shared_seconds(job, times)
     shares = ShardShares.of(profile, candidates, held, classes)
     ranks = classes.num_ranks[:, None]  # a product of matrices rounds one candidate otherwise than many
     return {
@@ -224,25 +214,14 @@ def _group_work(
         "fill_rounds": fill_rounds,
         **_ahead(profile, times, candidates, gathers, classes, busiest),
         "attention_s": attention,
-        "shared_s": shared,
-        "shared_backward_s": shared_backward,
         **layer_counts(profile, gathers, classes, busiest),
         "dense_parameters": fullest.dense,
         "expert_parameters": fullest.expert,
         **_of_states(job, accelerators, candidates, classes, fullest),
-        "mean_held_share": (ranks * held.total).sum(axis=0) / (candidates.pp * held.total.max(axis=0)),
-        "least_held_share": held.total.min(axis=0) / held.total.max(axis=0),
+        **shares.columns(candidates, held, classes),
         # with a policy another rank may be the busiest
         "own_layer_share": np.where(candidates.rerun_open, shares.own.min(axis=0), shares.own[busiest, here]),
-        "fullest_layer_share": shares.fullest,
-        "mean_shard_share": shares.mean,
-        "least_layers": np.full(len(candidates), float(classes.num_layers.min())),
-        "contention_fraction": np.full(len(candidates), contention_fraction(accelerators)),
-        "least_contention_fraction": np.full(
-            len(candidates), least_contention_fraction(accelerators, job.network.drivers)
-        ),
-        "elementwise_fraction": elementwise,
-        "hbm_s_per_byte": hbm_s_per_byte(accelerators, candidates, elementwise),
+        **columns_of_types(profile, job, accelerators, candidates, times),
         "whole_share": (ranks * totals.max(axis=0)).sum(axis=0) / (forward + backward),
         **least | {"chunk_backward_s": np.minimum(backward, least["chunk_backward_s"] + added)},
         **_passes(profile, times, candidates, gathers),
@@ -309,6 +288,17 @@ class ShardShares(NamedTuple):
         empty = np.minimum(2, candidates.pp * candidates.num_chunks - sum(block_counts(profile)))
         kept = 1 - np.where(candidates.num_chunks > 1, np.clip(empty / candidates.num_chunks, 0.0, 1.0), 0.0)
         return cls(kept * shares, shares[at, here], np.minimum(1.0, np.min(mean, axis=0)))
+
+    def columns(self, candidates: Candidates, held: Held, classes: RankClasses) -> dict[str, Floats]:
+        """Columns of ``Work`` that compare what ``classes`` hold and are the same on all ranks, (n,) each."""
+        most, mean = held.total.max(axis=0), (classes.num_ranks[:, None] * held.total).sum(axis=0) / candidates.pp
+        return {
+            "mean_held_share": mean / most,
+            "least_held_share": held.total.min(axis=0) / most,
+            "fullest_layer_share": self.fullest,
+            "mean_shard_share": self.mean,
+            "least_layers": np.full(len(candidates), float(classes.num_layers.min())),
+        }
 
 
 def _over(one: Floats, of: Floats) -> Floats:

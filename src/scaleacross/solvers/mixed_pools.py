@@ -31,13 +31,12 @@ from scaleacross.cost_models.buckets import least_bucket_share
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints, stride_behind
 from scaleacross.cost_models.columns import column_names
 from scaleacross.cost_models.early_gradients import before_gradients
-from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds, times_by_type
+from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, times_by_type
 from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
-from scaleacross.cost_models.network.drivers import contention_fraction, least_contention_fraction
 from scaleacross.cost_models.overlap import BUSY, CALLS, EVERY_PASS, TRAFFIC_ROWS, least_together_s, num_communicators
 from scaleacross.cost_models.pipeline.timed_bounds import folded
 from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_past_once_s, own_fill_paces, speed_in_any_order
-from scaleacross.cost_models.rank_seconds import elementwise_fraction, hbm_s_per_byte, update_s
+from scaleacross.cost_models.rank_seconds import columns_of_types, update_s
 from scaleacross.cost_models.recomputation import gathers_again, gathers_once, layers_again
 from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.cost_models.stages import RankClasses, block_counts
@@ -185,11 +184,9 @@ class MixedBounder(Bounder):
         """Return volumes of one gather, layer and expert layer, and the fullest rank's least dense parameters."""
         nothing, one = np.zeros(len(candidates)), np.ones(len(candidates))
         _, dense = self._fullest(candidates)
-        elementwise = elementwise_fraction(self.profile, times, candidates)
-        shared, shared_backward = shared_seconds(self.job, times)
-        moving = least_contention_fraction(self.accelerators, self.job.network.drivers)
         work = Work(
             **dict.fromkeys(column_names(Work), nothing)
+            | columns_of_types(self.profile, self.job, self.accelerators, candidates, times)
             | {
                 # g gathers forward are 2(2g + a·g) in all where the share a runs again; ends of the model (``every``) never
                 # do. Modules may run again, too: too large a forward part lengthens no wait (``_tp_waits_s``).
@@ -201,15 +198,9 @@ class MixedBounder(Bounder):
                 "layers": one,
                 "buckets": one,
                 "moe_layers": one * bool(self.profile.num_experts),
-                "shared_s": shared,
-                "shared_backward_s": shared_backward,
                 "attention_s": np.max([each.attention_s.max(axis=0) for each in times], axis=0),
                 "dense_parameters": dense,
                 "mean_held_share": one,
-                "contention_fraction": one * contention_fraction(self.accelerators),
-                "least_contention_fraction": one * moving,
-                "elementwise_fraction": elementwise,
-                "hbm_s_per_byte": hbm_s_per_byte(self.accelerators, candidates, elementwise),
             }
         )
         return self.volumes(candidates, work)
