@@ -267,10 +267,15 @@ def _passed_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
     twice = candidates.schedule == BOTH_WAYS  # its chunks are two copies of the model
     every = work.every_forward_s + work.every_backward_s - np.where(whole, 0.0, work.every_weight_s)
     last = (work.least_forward_s + np.where(whole, work.least_backward_s, 0.0)) / v
-    across = np.where(twice, 1, v) * delays.total_s(candidates.pp)
-    loops = np.where(folded(candidates.schedule), 0, v - 1) * np.asarray(delays.loop_s)
-    path = every + np.where(twice, 0.0, (m - 1) * last) + 2 * (across + loops)
+    path = every + np.where(twice, 0.0, (m - 1) * last) + 2 * way_s(candidates, delays)
     return np.asarray(path - computation_s(candidates, work))
+
+
+def way_s(candidates: Candidates, delays: BoundaryDelays) -> Floats:
+    """Delays of the messages with which one micro-batch passes all stages, one way, s, (n,)."""
+    v = np.where(candidates.schedule == BOTH_WAYS, 1, candidates.num_chunks)
+    loops = np.where(folded(candidates.schedule), 0, v - 1) * np.asarray(delays.loop_s)
+    return np.where(candidates.pp > 1, v * delays.total_s(candidates.pp) + loops, 0.0)
 
 
 def boundary_delays(message: Boundary) -> BoundaryDelays:

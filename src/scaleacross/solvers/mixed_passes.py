@@ -34,7 +34,7 @@ import numpy as np
 from scaleacross.cost_models.candidates import Candidates, Floats, Ints
 from scaleacross.cost_models.layer_seconds import StackedTimes, recomputed_s
 from scaleacross.cost_models.least_passes import Travel
-from scaleacross.cost_models.least_waits import boundary_delays, messages_one_way
+from scaleacross.cost_models.least_waits import boundary_delays, messages_one_way, way_s
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import Held
@@ -60,9 +60,7 @@ def path_s(profile: ModelProfile, candidates: Candidates, seconds: Floats, messa
     least, counts = seconds.min(axis=0), np.array([*block_counts(profile), 1, 1])
     path: Floats = counts @ least
     if message is not None:
-        delays, v = boundary_delays(message), candidates.num_chunks
-        loops = np.where(folded(candidates.schedule), 0, v - 1) * np.asarray(delays.loop_s)
-        path = path + np.where(candidates.pp > 1, 2 * (v * delays.total_s(candidates.pp) + loops), 0.0)
+        path = path + 2 * way_s(candidates, boundary_delays(message))
     return np.where(among(candidates.schedule, WHOLE), path, 0.0)
 
 
