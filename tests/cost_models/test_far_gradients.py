@@ -6,7 +6,7 @@ The tests count whose groups cross and how long the links are busy.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
@@ -28,10 +28,16 @@ TWO_REGIONS = topology(
     [building("b2", 24, **SMALL)],
     trunks=[trunk("b0", "b1"), trunk("b1", "b2"), trunk("b0", "b2")],
 )
+THREE_REGIONS = topology(
+    *([building(name, 48, **SMALL) for name in names] for names in (("b0",), ("b1", "b2"), ("b3",))),
+    trunks=[trunk(*pair) for pair in combinations(("b0", "b1", "b2", "b3"), 2)],
+)
 FILLS = [
     (build_levels(UNALIGNED, fill(("b0", 24), ("b1", 40), ("b2", 32))), 96),
     (build_levels(UNALIGNED, fill(("b0", 32), ("b1", 32), ("b2", 32))), 96),
     (build_levels(TWO_REGIONS, fill(("b0", 12), ("b1", 24), ("b2", 12))), 48),
+    # some groups cross more regions, others more buildings inside one
+    (build_levels(THREE_REGIONS, fill(("b0", 48), ("b1", 40), ("b2", 4), ("b3", 4))), 96),
 ]
 ORDERS: list[tuple[GridAxis, ...]] = [
     ("tp", "dp_shard", "pp", "dp_replicate"),
@@ -44,23 +50,27 @@ ORDERS: list[tuple[GridAxis, ...]] = [
 def literal(levels: Levels, axis: tuple[int, int], pipeline: tuple[int, int], rank: int, level: int) -> dict[str, int]:
     """Figures of one rank's groups on a long-haul level, counted group by group.
 
-    They are the fan-out, that of the groups that cross farthest, and the neighbour pairs of these. Others are the
-    groups that leave the busiest child and the rings on the busiest path between two buildings.
+    They are the fan-out, that of the groups that cross farthest, and the neighbour pairs of the group with most of them
+    farthest out. Others are the groups that leave the busiest child and the rings on the busiest path between two
+    buildings.
     """
     home = [[*(int((cut <= at).sum()) for cut in levels.cuts[1:]), 0] for at in range(levels.num_positions)]
     degree, stride = axis
     starts = (b + j for b in range(0, levels.num_positions, degree * stride) for j in range(stride))
     mine = [start for start in starts if start // pipeline[1] % pipeline[0] == rank]
     every = [[home[start + i * stride] for i in range(degree)] for start in mine]
-    out, busy, ways = {"fanout": 1, "farthest_fanout": 1, "pairs": 0}, Counter[int](), Counter[tuple[int, int]]()
+    steps = [
+        [sum(a[at - 1] != b[at - 1] and a[at] == b[at] for a, b in pairwise(one)) for at in (REGION, CAMPUS)]
+        for one in every
+    ]
+    out, busy, ways = {"fanout": 1, "farthest_fanout": 1}, Counter[int](), Counter[tuple[int, int]]()
+    out["pairs"] = max(steps)[REGION - level]
     leaves_region = [len({one[REGION - 1] for one in places}) > 1 for places in every]
     for places, leaves in zip(every, leaves_region, strict=True):
         inside = Counter(parent for _, parent in {(one[level - 1], one[level]) for one in places})
         out["fanout"] = max(out["fanout"], *inside.values())
-        steps = sum(a[level - 1] != b[level - 1] and a[level] == b[level] for a, b in pairwise(places))
         if leaves or not any(leaves_region):
             out["farthest_fanout"] = max(out["farthest_fanout"], *inside.values())
-            out["pairs"] = max(out["pairs"], steps)
         busy.update({one[level - 1] for one in places} if max(inside.values()) > 1 else ())
         for a, b in pairwise([*places, places[0]]):
             farthest = max((at for at in (CAMPUS, REGION) if a[at - 1] != b[at - 1]), default=None)
