@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from scaleacross.errors import InputError
 from scaleacross.row_codec import quantiser
-from scaleacross.row_codec.message import HEAD_BYTES, RowCodec, as_it_is, read_rows
+from scaleacross.row_codec.message import HEAD_BYTES, Coded, RowCodec, as_it_is, message_of, read_rows
 from scaleacross.row_codec.quantiser import absolute_bound, distinct_rows, quantise
 from scaleacross.row_codec.stages import STAGES, has_zstd, stages_here, written
 
@@ -43,6 +43,12 @@ def assert_within(rows: NDArray[np.float32], back: NDArray[np.float32], bound: f
     assert back.dtype == np.float32 and back.shape == rows.shape
     for x, y in zip(rows.reshape(-1).tolist(), back.reshape(-1).tolist(), strict=True):
         assert np.isfinite(y) and abs(Fraction(x) - Fraction(y)) <= Fraction(bound)
+
+
+def sealed(data: bytearray) -> bytes:
+    """Return the message with the checksum of what it holds now."""
+    sum_ = zlib.crc32(data[HEAD_BYTES:], zlib.crc32(data[: HEAD_BYTES - 4]))
+    return bytes(data[: HEAD_BYTES - 4]) + sum_.to_bytes(4, "little") + bytes(data[HEAD_BYTES:])
 
 
 @settings(max_examples=150, deadline=None)
@@ -149,15 +155,35 @@ def test_damaged_messages_are_refused(at: int, flip: int, cut: int, stage: str) 
         read_rows(bytes(data[: len(data) - 1 - cut]))
 
 
+@pytest.mark.parametrize("stage", HERE)
+@pytest.mark.parametrize(
+    ("index", "distinct", "place"), [([0, 3], 3, 0), ([], 2, 0), ([], 41, 0), ([0, 1], 3, 160), ([0, 1], 3, 2**32 - 1)]
+)
+def test_messages_that_refer_to_what_they_do_not_have_are_refused(
+    index: list[int], distinct: int, place: int, stage: str
+) -> None:
+    codes = written(np.arange(4 * distinct, dtype=np.uint32) % 5, stage)
+    rows = written(np.array(index * 20, np.uint32), stage) if index else ("packed", b"")
+    elements = np.array([place]), np.ones(1, np.float32)
+    data = message_of(Coded(0.1, 0, (40, distinct, 4), codes, rows, *elements)) or b""
+    with pytest.raises(InputError, match="refers to rows or elements that it does not have"):
+        read_rows(data)
+
+
+def test_uncoded_messages_of_another_size_are_refused() -> None:
+    data = bytearray(as_it_is(np.zeros((3, 4), np.float32)))
+    data[8] = 4  # rows
+    with pytest.raises(InputError, match="4 uncoded rows of 4 columns has 48 bytes"):
+        read_rows(sealed(data))
+
+
 @pytest.mark.parametrize("at", [3, 4, 5])  # kind, stage of the codes, stage of the row index
 def test_messages_of_another_version_are_refused(at: int) -> None:
     rows = np.random.default_rng(1).integers(0, 2, (40, 4)).astype(np.float32)
     data = bytearray(RowCodec(0.05, "packed").write(rows))
     data[at] = len(STAGES)
-    body = data[HEAD_BYTES:]
-    data[HEAD_BYTES - 4 : HEAD_BYTES] = zlib.crc32(body, zlib.crc32(data[: HEAD_BYTES - 4])).to_bytes(4, "little")
     with pytest.raises(InputError, match="none of this version"):
-        read_rows(bytes(data))
+        read_rows(sealed(data))
 
 
 def test_without_the_package_zstd_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from interpreted import same_bits  # sets the interpreter, so it stands first
 import torch  # isort: skip
 
 from scaleacross.errors import InputError
-from scaleacross.row_codec.message import RowCodec, read_rows
+from scaleacross.row_codec.message import Coded, RowCodec, message_of, read_rows
 from scaleacross.row_codec.quantiser import quantise, step_of
-from scaleacross.row_codec.stages import STAGES
+from scaleacross.row_codec.stages import STAGES, written
 from scaleacross.runtime import device_rows
 from scaleacross.runtime.device_rows import (
     pack_reference,
@@ -96,3 +96,20 @@ def test_empty_constant_and_hopeless_rows() -> None:
         write_rows(torch.zeros(1, 70_000), RowCodec(1e-3, "packed"))
     with pytest.raises(InputError, match="1 elements are infinite or NaN"):
         write_rows(torch.tensor([[1.0, float("inf")]]), RowCodec(1e-3, "packed"))
+
+
+@pytest.mark.parametrize("index", [[0, 3], [0, 2**31]])
+def test_messages_that_refer_to_rows_they_do_not_have_are_refused(index: list[int]) -> None:
+    codes, rows = (written(np.array(own, np.uint32), "packed") for own in (range(12), index * 80))
+    nothing = np.zeros(0, np.int64), np.zeros(0, np.float32)
+    data = message_of(Coded(0.1, 0, (160, 3, 4), codes, rows, *nothing)) or b""
+    with pytest.raises(InputError, match="refers to rows or elements that it does not have"):
+        read_rows_on(data, HOST)
+
+
+@pytest.mark.parametrize("codes", [b"", b"\x04", b"\x04" + bytes(60), b"\x21" + bytes(160)], ids=len)
+def test_packed_numbers_of_another_length_are_refused(codes: bytes) -> None:
+    nothing = np.zeros(0, np.int64), np.zeros(0, np.float32)
+    data = message_of(Coded(0.1, 0, (40, 40, 4), ("packed", codes), ("packed", b""), *nothing)) or b""
+    with pytest.raises(InputError, match="another length than its count and width say"):
+        read_rows_on(data, HOST)

@@ -26,6 +26,7 @@ _SUM: Final = struct.Struct("<I")
 _AS_IT_IS, _CODED = 0, 1
 _NAMES: Final = tuple(STAGES)
 HEAD_BYTES: Final = _HEAD.size + _SUM.size
+OUTSIDE: Final = "a message of coded rows refers to rows or elements that it does not have"
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ def read_rows(data: bytes) -> Rows:
     index = np.arange(num_rows)
     if own.row_index[1]:
         index = STAGES[own.row_index[0]].read(own.row_index[1], num_rows).astype(np.int64)
+    if np.any(index >= distinct):
+        raise InputError(OUTSIDE)
     return Quantised(own.step, codes, index, own.places, own.values).rows()
 
 
@@ -120,19 +123,26 @@ def coded_of(data: bytes) -> Coded | None:
     if not whole or _SUM.unpack_from(data, _HEAD.size)[0] != zlib.crc32(body, zlib.crc32(head)):
         raise InputError("a message of coded rows is damaged: its length or checksum does not match")
     if kind == _AS_IT_IS:
+        if len(body) != 4 * num_rows * width:
+            raise InputError(
+                f"a message of {num_rows:,} uncoded rows of {width:,} columns has {len(body):,} bytes of them"
+            )
         return None
     if kind != _CODED or max(codes_by, index_by) >= len(_NAMES):
         raise InputError(
             f"a message of coded rows of kind {kind}, stages {codes_by} and {index_by}: none of this version"
         )
     rest = body[codes_size + index_size :]
+    places = np.frombuffer(rest, "<u4", exceptions).astype(np.int64)
+    if np.any(places >= num_rows * width) or (not index_size and distinct != num_rows):
+        raise InputError(OUTSIDE)
     return Coded(
         step,
         least,
         (num_rows, distinct, width),
         (_NAMES[codes_by], body[:codes_size]),
         (_NAMES[index_by], body[codes_size : codes_size + index_size]),
-        np.frombuffer(rest, "<u4", exceptions).astype(np.int64),
+        places,
         np.frombuffer(rest, "<f4", exceptions, 4 * exceptions),
     )
 

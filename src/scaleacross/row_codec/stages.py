@@ -42,10 +42,16 @@ def _write_packed(numbers: Numbers) -> bytes:
     return bytes([width]) + np.packbits(bits.reshape(-1), bitorder="little").tobytes()
 
 
-def _read_packed(data: bytes, count: int) -> Numbers:
+def packed_width(data: bytes, count: int) -> int:
+    """Return the bits of each of ``count`` numbers; raise InputError if ``data`` is no message of so many."""
     width = data[0] if data else 0
     if width > 32 or len(data) != 1 + -(-count * width // 8):
         raise InputError("a message of packed numbers has another length than its count and width say")
+    return width
+
+
+def _read_packed(data: bytes, count: int) -> Numbers:
+    width = packed_width(data, count)
     bits = np.unpackbits(np.frombuffer(data, np.uint8, offset=1), count=count * width, bitorder="little")
     lanes = np.arange(width, dtype=np.uint32)
     numbers: Numbers = (bits.reshape(count, width).astype(np.uint32) << lanes).sum(1, dtype=np.uint32)

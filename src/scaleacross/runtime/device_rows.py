@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from scaleacross.errors import InputError
-from scaleacross.row_codec.message import Coded, RowCodec, as_it_is, coded_of, message_of, read_rows
+from scaleacross.row_codec.message import OUTSIDE, Coded, RowCodec, as_it_is, coded_of, message_of, read_rows
 from scaleacross.row_codec.quantiser import LARGEST_CODE, step_of
+from scaleacross.row_codec.stages import packed_width
 from scaleacross.runtime.requirement import kernels, runs_kernels
 
 STAGE = "packed"
@@ -56,7 +57,10 @@ def read_rows_on(data: bytes, device: torch.device) -> Tensor:
     codes = _unpacked(parts.codes[1], distinct * width, device).reshape(distinct, width) + parts.least
     values = (codes.to(torch.float64) * parts.step).to(torch.float32)
     if parts.row_index[1]:
-        values = values[_unpacked(parts.row_index[1], num_rows, device).to(torch.int64)]
+        index = _unpacked(parts.row_index[1], num_rows, device).to(torch.int64)
+        if bool(((index < 0) | (index >= distinct)).any()):
+            raise InputError(OUTSIDE)
+        values = values[index]
     out = values.reshape(-1)
     out[torch.from_numpy(parts.places.astype(np.int64)).to(device)] = torch.from_numpy(parts.values.copy()).to(device)
     return out.reshape(num_rows, width)
@@ -109,7 +113,7 @@ def _packed(numbers: Tensor) -> bytes:
 
 
 def _unpacked(data: bytes, count: int, device: torch.device) -> Tensor:
-    width = data[0]
+    width = packed_width(data, count)
     filled = data[1:] + bytes(-len(data[1:]) % max(4, 4 * width))
     words = torch.from_numpy(np.frombuffer(filled, "<i4").astype(np.int32)).to(device)
     unpack = kernels("row_codec").unpack_by_kernel if runs_kernels(words) else unpack_reference
