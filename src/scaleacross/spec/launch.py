@@ -84,10 +84,9 @@ class ProcessGroups(Spec):
         """Predicted seconds of ``op`` on ``num_bytes`` (as ``bytes_per_rank``), alone on the network.
 
         The time of the nearest planned size is scaled in proportion to the bytes. The result is None if no planned size
-        is within a factor of two, because latency would make the proportion wrong. An ``all_to_allv`` counts as
-        ``all_to_all``, a ``recv`` as ``send``.
+        is within a factor of two, because latency would make the proportion wrong. A ``recv`` counts as ``send``.
         """
-        planned_op = {"all_to_allv": "all_to_all", "recv": "send"}.get(op, op)
+        planned_op = "send" if op == "recv" else op
         same = [one for one in self.collectives if one.op == planned_op and one.bytes_per_rank > 0]
         ratios = [(num_bytes / one.bytes_per_rank, one.time_s) for one in same]
         near = [(max(ratio, 1 / ratio), ratio * time_s) for ratio, time_s in ratios if 0.5 <= ratio <= 2]
