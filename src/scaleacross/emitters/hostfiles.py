@@ -17,6 +17,7 @@ from scaleacross.emitters.settings import process_settings
 from scaleacross.emitters.shell import one_line, plain
 from scaleacross.emitters.target_order import target_order
 from scaleacross.errors import EmitError
+from scaleacross.spec.launch import DEFAULT_PORT
 from scaleacross.spec.plan import Plan
 
 
@@ -36,7 +37,7 @@ def render(plan: Plan) -> dict[str, str]:
     slots = "".join(f"{plain(host.name)} slots={host.num_ranks}\n" for host in order.hosts)
     return {
         "hostfiles/deepspeed": slots,
-        "hostfiles/run_rank.sh": filled("run_rank.sh", size=len(order)),
+        "hostfiles/run_rank.sh": filled("run_rank.sh", size=len(order), port=DEFAULT_PORT),
         "hostfiles/settings.env": "".join(f"{one.name}={shlex.quote(one.value)}\n" for one in stated),
         "hostfiles/openmpi": slots,
         "hostfiles/mpich": "".join(f"{plain(host.name)}:{host.num_ranks}\n" for host in order.hosts),

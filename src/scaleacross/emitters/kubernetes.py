@@ -24,14 +24,13 @@ from scaleacross.emitters.settings import process_settings
 from scaleacross.emitters.shell import one_line
 from scaleacross.emitters.target_order import target_order
 from scaleacross.errors import EmitError
-from scaleacross.spec.launch import EnvVariable
+from scaleacross.spec.launch import DEFAULT_PORT, EnvVariable
 from scaleacross.spec.plan import Plan
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 HOST_LABEL: Final = "kubernetes.io/hostname"
 LONGEST_LABEL: Final = 63
 IMAGE: Final = "REPLACE-WITH-YOUR-IMAGE"
-PORT: Final = 29500
 SHARED_MEMORY: Final = "shm"
 
 
@@ -136,7 +135,7 @@ def _container(hosts: Sequence[Host], num_nodes: int, master: str, env: list[dic
     size = hosts[0].num_ranks
     command = (
         f"exec torchrun --nnodes {num_nodes} --nproc-per-node {size} --node-rank $((FIRST_NODE + JOB_COMPLETION_INDEX)) "
-        f'--rdzv-backend static --master-addr {shlex.quote(master)} --master-port {PORT} "$@"'
+        f'--rdzv-backend static --master-addr {shlex.quote(master)} --master-port {DEFAULT_PORT} "$@"'
     )
     return {
         "name": "node",
@@ -144,7 +143,7 @@ def _container(hosts: Sequence[Host], num_nodes: int, master: str, env: list[dic
         "command": ["bash", "-c", command, "node"],
         "args": ["train.py"],
         "env": env,
-        "ports": [{"containerPort": PORT}],
+        "ports": [{"containerPort": DEFAULT_PORT}],
         "volumeMounts": _mounts(),
         "resources": {"limits": {"nvidia.com/gpu": str(size)}},
     }

@@ -18,7 +18,7 @@ from typing import Final
 from scaleacross.emitters.filling import filled
 from scaleacross.emitters.rank_order import RankOrder
 from scaleacross.errors import EmitError
-from scaleacross.spec.launch import EnvVariable
+from scaleacross.spec.launch import DEFAULT_PORT, EnvVariable
 from scaleacross.spec.slurm import Slurm
 
 PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -111,6 +111,7 @@ def run_node(order: RankOrder, launch: Launch) -> str:
         header=header(launch, "starts the processes of this host. Run it on every host, with the same files."),
         read_hosts=read_hosts(order),
         num_hosts=len(order.hosts),
+        port=DEFAULT_PORT,
         preamble=launch.preamble,
         command=launch.torchrun_command,
     )

@@ -24,6 +24,7 @@ from scaleacross.emitters.filling import filled
 from scaleacross.emitters.rank_order import RankOrder
 from scaleacross.emitters.shell import Launch, header, plain, read_hosts
 from scaleacross.errors import EmitError
+from scaleacross.spec.launch import DEFAULT_PORT
 
 MAX_COMPONENTS: Final = 16
 """Most components of a heterogeneous job. Each counts as a job; with more, one job asks for all GPUs together."""
@@ -68,6 +69,7 @@ def sbatch(order: RankOrder, launch: Launch) -> str:
         header=header(launch, "one task per accelerator, in exact rank order. Submit it with submit.sh."),
         read_hosts=read_hosts(order),
         world_size=len(order),
+        port=DEFAULT_PORT,
         srun=_srun(sizes, launch),
         task=shlex.quote(_TASK.format(preamble=launch.preamble, command=launch.task_command)),
     )

@@ -15,8 +15,6 @@ from scaleacross.spec.launch import LaunchConfig
 from scaleacross.spec.network_choice import ALGORITHM_NAMES
 
 LAUNCH_VARIABLE: Final = "SCALEACROSS_LAUNCH"
-DEFAULT_PORT: Final = 29500
-"""Where ranks meet if nothing is stated: torchrun's own default."""
 LOOPBACK: Final = "127.0.0.1"
 ORIGIN: Final = "`scaleacross plan JOB -o DIR` and `scaleacross emit PLAN --to launch -o DIR` write launch.json"
 EXCHANGES: Final = ("direct", "pairwise", "two_level")

@@ -23,8 +23,8 @@ from scaleacross.errors import InputError
 from scaleacross.runtime.agreement import Look, Pass, Publish, Step, Token, expect_token, ring_agreement
 from scaleacross.runtime.endpoint import Caller, Contact, Member, call, endpoint_of_process, listen_address
 from scaleacross.runtime.faults import CollectiveTimeoutError, PeerLostError
-from scaleacross.runtime.launch_file import DEFAULT_PORT, LOOPBACK, launch_digest, require_world_size
-from scaleacross.spec.launch import LaunchConfig, Rendezvous
+from scaleacross.runtime.launch_file import LOOPBACK, launch_digest, require_world_size
+from scaleacross.spec.launch import DEFAULT_PORT, LaunchConfig, Rendezvous
 
 TIMEOUT_S: Final = 300.0
 """Time limit of the start and of every collective, if the caller states none."""

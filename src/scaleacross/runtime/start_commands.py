@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from scaleacross.errors import InputError
-from scaleacross.runtime.launch_file import DEFAULT_PORT, DUMPS_VARIABLE, LAUNCH_VARIABLE, LOOPBACK
+from scaleacross.runtime.launch_file import DUMPS_VARIABLE, LAUNCH_VARIABLE, LOOPBACK
 from scaleacross.runtime.requirement import require_torch
-from scaleacross.spec.launch import LaunchConfig
+from scaleacross.spec.launch import DEFAULT_PORT, LaunchConfig
 from scaleacross.spec.trace import DUMP_PREFIX
 
 GRACE_S: Final = 40.0
@@ -34,7 +34,7 @@ def commands(
 
     Args:
         dumps: folder for the traces of the ranks.
-        port: where torchrun's own processes meet; None: 29500, or the port after the rendezvous of the launch file.
+        port: where torchrun's own processes meet; None: the default port, or the port after the rendezvous of the launch file.
 
     Raises:
         InputError: the port is that of the rendezvous.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -42,6 +42,8 @@ ALL_AXES: tuple[Axis, ...] = (*GRID_AXES, "ep")
 
 # Columns of ``LaunchConfig.ranks``: index into ``hosts``, process on that host, then the coordinate on each axis.
 RANK_COLUMNS = ("host", "local", "pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
+DEFAULT_PORT: Final = 29500
+"""Where ranks meet if nothing is stated: torchrun's own default."""
 RankRow = tuple[int, int, int, int, int, int, int, int]
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleacross.errors import EmulationError, InputError
-from scaleacross.runtime.launch_file import DEFAULT_PORT, LAUNCH_VARIABLE
-from scaleacross.spec.launch import LaunchConfig
+from scaleacross.runtime.launch_file import LAUNCH_VARIABLE
+from scaleacross.spec.launch import DEFAULT_PORT, LaunchConfig
 from scaleacross.testbed.fabric import in_host
 from scaleacross.testbed.session import Testbed
 

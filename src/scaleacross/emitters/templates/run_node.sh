@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 @header@
-# Settings: HOSTS_FILE (default: hosts.txt beside this script), NODE_NAME (default: this host's name), MASTER_PORT (29500),
+# Settings: HOSTS_FILE (default: hosts.txt beside this script), NODE_NAME (default: this host's name), MASTER_PORT (@port@),
 # TORCHRUN (torchrun). Arguments are passed on to the training program.
 #
 # The rendezvous is static on purpose: c10d would sort the hosts by address and so undo the plan's rank order.
@@ -17,5 +17,5 @@ if (( node_rank < 0 )); then
 fi
 @preamble@exec "${TORCHRUN:-torchrun}" --nnodes @num_hosts@ --nproc-per-node "${counts[node_rank]}" \
   --node-rank "$node_rank" --rdzv-backend static --master-addr "${MASTER_ADDR:-${names[0]}}" \
-  --master-port "${MASTER_PORT:-29500}" \
+  --master-port "${MASTER_PORT:-@port@}" \
   @command@
