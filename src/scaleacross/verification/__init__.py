@@ -2,7 +2,8 @@
 
 Counted, by code that shares no formula with the solver and uses no part of ``plan_cost``:
 
-V1 devices    every building exists and holds its share; no host is cut in two; shares add up to the degrees' product
+V1 devices    every building exists and holds its share; of several buildings each gives whole hosts; shares add up to the
+              degrees' product
 V2 rules      heads, sequence, layers, experts and batch divide; the schedule accepts its micro-batches; shard level and
               degrees agree; stated layers add up and fill every stage; batch shares match the replicas and add up
 V3 memory     bytes of every pipeline rank equal the count by layer and action, and fit its accelerator
@@ -56,7 +57,7 @@ from scaleacross.verification.target_fits import target_fits
 from scaleacross.workloads.problem import Problem, problem_of
 
 CHECKS: Final[tuple[tuple[str, Literal["counted", "recomputed"], str], ...]] = (
-    ("V1", "counted", "devices exist, fill whole hosts and add up to the degrees"),
+    ("V1", "counted", "devices exist and add up to the degrees; of several buildings each gives whole hosts"),
     ("V2", "counted", "heads, sequence, layers, experts, batch, schedule and shard level obey the rules of the job"),
     (
         "V3",
