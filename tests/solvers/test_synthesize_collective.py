@@ -15,9 +15,14 @@ from scaleacross.schedules.collective import Operation
 from scaleacross.schedules.collective.check import check
 from scaleacross.schedules.collective.routed import Message, backwards, routed
 from scaleacross.simulation.engine import Simulation
-from scaleacross.solvers.collective_synthesis.bounds import chunked_bound_ticks, gather_bound_s
+from scaleacross.solvers.collective_synthesis.bounds import chunked_bound_ticks, gather_bound_s, instance_of
 from scaleacross.solvers.collective_synthesis.lanes import Instance, Lane, Network, network_of
-from scaleacross.solvers.synthesize_collective import Synthesis, SynthesizedOperation, synthesize_collective
+from scaleacross.solvers.synthesize_collective import (
+    PROVED_RATIO,
+    Synthesis,
+    SynthesizedOperation,
+    synthesize_collective,
+)
 from scaleacross.spec.link_graph import LinkGraph
 
 GB = 1e9
@@ -116,12 +121,21 @@ def test_equals_enumeration(seed: int) -> None:
     draw = random.Random(seed)
     pairs = [(0, 1), (1, 2), (2, 0), *draw.sample([(1, 0), (2, 1), (0, 2)], draw.randint(0, 3))]
     on = network([(*pair, draw.choice([1.0, 2.0, 3.0]), draw.choice([0.0, 0.4])) for pair in pairs], 3)
-    instance = Instance(on, 1.0, 1)
+    instance = instance_of(on, 1.0, 1)
     found = synthesize_collective("all_gather", on, 3.0, num_chunks=1, time_limit_s=20)
     exact = fastest(instance)
     assert found.phases[0].status == "optimal"
     assert found.time_s == pytest.approx(exact * instance.tick_s, rel=1e-5)
     assert chunked_bound_ticks(instance) <= exact and found.bound_s <= found.time_s
+
+
+@pytest.mark.parametrize(("rate", "latency_s"), [(1e-2, 0.0), (1e-4, 0.0), (1e-6, 0.0), (1.0, 1e6)])
+def test_a_slow_lane_that_is_not_used_changes_no_time(rate: float, latency_s: float) -> None:
+    fast = [(rank, (rank + 1) % 4, 1.0, 0.0) for rank in range(4)]
+    on = network([*fast, (0, 2, rate, latency_s), (2, 0, rate, latency_s)], 4)
+    found = synthesize_collective("all_gather", on, 4.4, num_chunks=1, time_limit_s=20)
+    assert found.time_s == pytest.approx(3.3, rel=PROVED_RATIO)
+    assert found.phases[0].status == "optimal"
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 5, 8])

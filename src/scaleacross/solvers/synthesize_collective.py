@@ -25,7 +25,12 @@ from scaleacross.errors import InputError
 from scaleacross.schedules.collective.check import check
 from scaleacross.schedules.collective.routed import Message, backwards, routed
 from scaleacross.schedules.collective.transfer import CollectiveSchedule, Operation
-from scaleacross.solvers.collective_synthesis.bounds import all_reduce_bound_s, chunked_bound_ticks, gather_bound_s
+from scaleacross.solvers.collective_synthesis.bounds import (
+    all_reduce_bound_s,
+    chunked_bound_ticks,
+    gather_bound_s,
+    instance_of,
+)
 from scaleacross.solvers.collective_synthesis.lanes import Instance, Network
 from scaleacross.solvers.collective_synthesis.model import GatherModel
 from scaleacross.solvers.collective_synthesis.routes import Hops, list_schedule, makespan
@@ -204,7 +209,7 @@ class _Search:
     def _phase(self, network: Network, num_chunks: int, limit_s: float) -> Phase:
         """Solve the all-gather on ``network`` within ``limit_s`` seconds."""
         deadline = min(time.perf_counter() + limit_s, self.began + self.time_limit_s)
-        instance = Instance(network, self.size_bytes / network.num_ranks / num_chunks, num_chunks)
+        instance = instance_of(network, self.size_bytes / network.num_ranks / num_chunks, num_chunks)
         lower = chunked_bound_ticks(instance)
         proved = lower * (1 + PROVED_RATIO)
         hops = list_schedule(instance, 0.0, self.seed)

@@ -32,6 +32,10 @@ import networkx as nx
 from scaleacross.solvers.collective_synthesis.lanes import Instance, Lane, Network
 
 Ranks = frozenset[int]
+_TICKS: Final = 2**24
+"""Ticks, per chunk of a rank, of the lower bound on the gather: rounding then adds less than 1e-5 to its time."""
+_MOST_TICKS: Final = 2**40
+"""Ticks of a message on the slowest lane at most: with their products by ``CAPACITY_UNITS`` they fit into 64 bits."""
 _ALL: Final = "all"
 _GOAL: Final = "goal"
 
@@ -44,6 +48,16 @@ def gather_bound_s(network: Network, size_bytes: float) -> float:
         + _least_latency(network, inside)
         for inside in tight_sets(network)
     )
+
+
+def instance_of(network: Network, chunk_bytes: float, num_chunks: int) -> Instance:
+    """The all-gather of ``num_chunks`` chunks of every rank, with ticks that suit its time.
+
+    Ticks follow the lower bound on the gather. A mean over lanes would grow with slow lanes that no fast schedule uses.
+    """
+    bound_s = gather_bound_s(network, chunk_bytes * num_chunks * network.num_ranks)
+    slowest_s = max(chunk_bytes / lane.bytes_per_s + lane.latency_s for lane in network.lanes)
+    return Instance(network, chunk_bytes, num_chunks, max(bound_s / num_chunks / _TICKS, slowest_s / _MOST_TICKS))
 
 
 def all_reduce_bound_s(network: Network, size_bytes: float) -> float:

@@ -20,8 +20,6 @@ from scaleacross.spec.link_graph import LinkGraph
 
 CAPACITY_UNITS: Final = 10**6
 """Integer parts of a capacity. A rate is rounded down to one, so messages exceed a capacity by less than 1e-6 each."""
-_TICKS: Final = 2**24
-"""Ticks of ``num_ranks`` messages of the mean time over all lanes. A message takes less than two ticks too long."""
 
 
 class Lane(NamedTuple):
@@ -78,18 +76,15 @@ class Network:
 
 @dataclass(frozen=True)
 class Instance:
-    """An all-gather of equal chunks, ``num_chunks`` per rank; rank c // num_chunks has chunk c. Times are in ticks."""
+    """An all-gather of equal chunks, ``num_chunks`` per rank; rank c // num_chunks has chunk c.
+
+    Times are in ticks of ``tick_s`` seconds. A message takes less than two ticks too long.
+    """
 
     network: Network
     chunk_bytes: float
     num_chunks: int
-
-    @cached_property
-    def tick_s(self) -> float:
-        """Seconds of a tick."""
-        lanes = self.network.lanes
-        mean_s = sum(self.chunk_bytes / lane.bytes_per_s + lane.latency_s for lane in lanes) / len(lanes)
-        return mean_s * self.network.num_ranks / _TICKS
+    tick_s: float
 
     @cached_property
     def busy(self) -> tuple[int, ...]:

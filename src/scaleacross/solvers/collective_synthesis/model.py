@@ -88,12 +88,12 @@ class GatherModel:
     def _c2_causal_c3_arrival(self) -> None:
         for chunk in self.instance.chunks:
             for index, lane in enumerate(self.instance.network.lanes):
-                if lane.destination == self.instance.origin(chunk):
+                earliest = self.instance.distance[self.instance.origin(chunk)][lane.source]
+                latest = self.horizon - self.instance.delay[index]
+                if lane.destination == self.instance.origin(chunk) or latest < earliest:
                     continue
                 key = (chunk, index)
                 taken = self.taken[key] = self.cp.new_bool_var(f"y{chunk},{index}")
-                earliest = self.instance.distance[self.instance.origin(chunk)][lane.source]
-                latest = max(earliest, self.horizon - self.instance.delay[index])
                 start = self.starts[key] = self.cp.new_int_var(earliest, latest, f"s{chunk},{index}")
                 self.intervals[key] = self.cp.new_optional_fixed_size_interval_var(
                     start, self.instance.busy[index], taken, f"i{chunk},{index}"
@@ -107,7 +107,8 @@ class GatherModel:
             for rank in range(self.instance.network.num_ranks):
                 if rank != self.instance.origin(chunk):
                     lanes = self.instance.network.lanes
-                    into = [self.taken[chunk, i] for i, lane in enumerate(lanes) if lane.destination == rank]
+                    ways = [(chunk, i) for i, lane in enumerate(lanes) if lane.destination == rank]
+                    into = [self.taken[way] for way in ways if way in self.taken]
                     self.cp.add_exactly_one(into)
 
     def _c4_capacity(self) -> None:
