@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from instances import instance, plain_job
 from oracles.exhaustive import candidates, exhaustive, placements
 from scaleacross.cli import app
 from scaleacross.report.explanation import _runner_up, explanation_summary
+from scaleacross.solvers import runner_up
+from scaleacross.solvers.every_placement import EveryPlacement
 from scaleacross.solvers.network_of_plan import with_network
+from scaleacross.solvers.place_parallelism import PlacementDecision
 from scaleacross.solvers.pools import pools
 from scaleacross.solvers.runner_up import SEARCH_GAP, without
 from scaleacross.spec.explanation import Explanation, RunnerUp
@@ -50,10 +54,11 @@ def test_runner_ups_are_those_of_brute_force(seed: int) -> None:
 
 
 @each("seed", (10,), (6, 41), size=1)
-def test_placements_are_compared_with_all_placements(seed: int) -> None:
+def test_placements_are_compared_with_all_placements(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_up, "without", lambda *_: ())
     problem = instance(seed)
     plan = sa.plan(problem.job, alternatives=False)
-    rows = {row.decision: row for row in sa.explain(plan, time_limit_s=0).runner_ups}
+    rows = {row.decision: row for row in sa.explain(plan, time_limit_s=900).runner_ups}
     chosen = plan.placement
     types = {problem.topology.building(share.building).accelerator.name for share in chosen.fill}
     [pool] = [pool for pool in pools(problem.topology) if {a.name for a in pool.accelerators} == types]
@@ -71,6 +76,30 @@ def test_placements_are_compared_with_all_placements(seed: int) -> None:
             assert rows[f"outermost level of {axis}"].step_s == (
                 pytest.approx(min(others), rel=1e-9) if others else None
             )
+
+
+@pytest.mark.parametrize("limit", [0, 2, 10**6])
+def test_placements_are_tried_within_the_limit(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, tried = sa.plan(instance(10).job, alternatives=False), list[float]()
+    every_of = EveryPlacement.every_of
+
+    def counted(placer: EveryPlacement, decision: sa.Decision) -> Iterator[tuple[float, PlacementDecision]]:
+        for step_s, placed in every_of(placer, decision):
+            tried.append(step_s)
+            yield step_s, placed
+
+    monkeypatch.setattr(runner_up, "without", lambda *_: ())
+    monkeypatch.setattr(EveryPlacement, "every_of", counted)
+    limits: dict[str, Any] = {"work_limit": limit} if limit else {"time_limit_s": 0}
+    rows = {row.decision: row for row in sa.explain(plan, **limits).runner_ups}
+    found = [row for row in rows.values() if row.step_s is not None]
+    if limit == 10**6:
+        assert len(tried) > 3 and found and {row.status for row in found} == {"proved"}
+        return
+    assert len(tried) == (limit + 1 if limit else 0)  # the last one is past the limit and not used
+    assert {row.status for row in rows.values()} <= {"best_found", "not_tried"}
+    assert all(row.bound_s == 0 and row.probability_plan_faster is None for row in found)
+    assert bool(found) == bool(limit)
 
 
 def test_no_time_is_said_and_not_called_optimal() -> None:

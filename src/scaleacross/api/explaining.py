@@ -37,9 +37,9 @@ def explain(
 
     Args:
         source: a plan, a path, a catalogue name, or a job with a decision (which is evaluated first).
-        time_limit_s: seconds for all searches of runner-ups together; a search that it cuts short says so.
+        time_limit_s: seconds for all runner-ups together, trials of placements included; what it cuts short says so.
         clock: clock of the limit; ``time.process_time`` counts CPU seconds.
-        work_limit: step times to compute in all searches together, in place of any limit in seconds.
+        work_limit: step times to compute for all runner-ups together, in place of any limit in seconds.
         progress: called before every search.
 
     Returns:

@@ -18,7 +18,7 @@ def explain_command(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON and nothing else.")] = False,
     time_limit_s: Annotated[
-        float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds for all searches of runner-ups together.")
+        float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds for all runner-ups together.")
     ] = 60.0,
     cpu_limit_s: CpuLimit = None,
     work_limit: WorkLimit = None,

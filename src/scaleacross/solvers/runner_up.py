@@ -6,7 +6,7 @@ degrees, schedule, chunks, micro-batch, recompute, shard level
     The joint search on the job without the chosen value. Its bound says that no such plan is faster than stated.
 axis order, allocation, and the outermost level of each axis
     Exact step times of every order on every allocation with the plan's own settings, layers per stage and batch shares
-    (``EveryPlacement.every_of``). All are tried, so the best one is proved.
+    (``EveryPlacement.every_of``). Where the limit lets all be tried, the best one is proved.
 
 ``alternatives`` tries fewer of these, with less proof, whenever a plan is made; this is the full account on demand.
 """
@@ -28,6 +28,7 @@ from scaleacross.solvers.place_parallelism import PlacementDecision
 from scaleacross.solvers.pools import AcceleratorPool, pools, shares
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
 from scaleacross.solvers.search_state import decision_of
+from scaleacross.solvers.work_limit import count_one
 from scaleacross.spec.explanation import RunnerUp
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.network import LINK_LEVELS
@@ -79,7 +80,8 @@ def runner_ups(
 ) -> Iterator[RunnerUp]:
     """Yield the runner-up of every decision of a placed plan.
 
-    The searches share ``time_limit_s`` of ``clock``; each gets an equal part of what is left.
+    The searches and the trial of all placements share ``time_limit_s`` of ``clock``; each gets an equal part of what is
+    left.
     """
     won = _cost(problem, decision)
     forbidden = list(without(problem, decision))
@@ -87,8 +89,8 @@ def runner_ups(
     for index, one in enumerate(forbidden):
         elapsed = clock() - began
         report(Progress("runner-ups", index, len(forbidden), won.cost.step_s, None, elapsed))
-        yield _searched(problem, one, won, (time_limit_s - elapsed) / (len(forbidden) - index), seed, clock)
-    yield from _placed_otherwise(problem, decision, won)
+        yield _searched(problem, one, won, (time_limit_s - elapsed) / (len(forbidden) + 1 - index), seed, clock)
+    yield from _placed_otherwise(problem, decision, won, began + time_limit_s, clock)
 
 
 def without(problem: Problem, decision: Decision) -> Iterator[Without]:
@@ -173,24 +175,32 @@ def _against(
     )
 
 
-def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> Iterator[RunnerUp]:
-    """Yield runner-ups for axis order, allocation and the outermost level of every axis, with the plan's settings."""
+def _placed_otherwise(
+    problem: Problem, decision: Decision, won: PlanCost, ends: float, clock: Callable[[], float]
+) -> Iterator[RunnerUp]:
+    """Yield runner-ups for axis order, allocation and the outermost level of every axis, with the plan's settings.
+
+    No placement is tried after ``clock`` reaches ``ends``.
+    """
     placement = decision.placement
     if placement is None:
         raise ValueError("the decision has no placement")
     pool = _pool_of(problem, placement)
     placer = EveryPlacement(pool, bounder_on(pool, problem.job, problem.profile))
-    every = [placed for _, placed in sorted(placer.every_of(decision), key=lambda entry: entry[0])]
+    every, all_tried = _tried(placer, decision, ends, clock)
     active = [axis for axis in GRID_AXES if decision.degrees.of(axis) > 1]
     order, fill = _order(placement.axis_order, decision), placement.fill
 
     def runner_up(name: str, chosen: str, differs: Callable[[PlacementDecision], bool], read: Any) -> RunnerUp:
         found = next((placed for placed in every if differs(placed)), None)
+        if found is None and not all_tried:
+            return RunnerUp(decision=name, chosen=chosen, status="not_tried", reason="the limit came first")
         if found is None:
             return RunnerUp(decision=name, chosen=chosen, status="none", reason="there is no other placement")
         other = Placement(axis_order=found.axis_order, fill=shares(found.fill))
         placed = decision.model_copy(update={"placement": other})
-        return _against(won, name, chosen, read(found), with_network(problem, placed), "proved")
+        status, bound_s = ("proved", None) if all_tried else ("best_found", 0.0)
+        return _against(won, name, chosen, read(found), with_network(problem, placed), status, bound_s)
 
     yield runner_up(
         "axis order", order, lambda p: _order(p.axis_order, decision) != order, lambda p: _order(p.axis_order, decision)
@@ -204,6 +214,21 @@ def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> It
 
         level, name = str(won.placement.spans.get(axis, "–")), f"outermost level of {axis}"
         yield runner_up(name, level, lambda p, level=level, reach=reach: reach(p) != level, reach)  # type: ignore[misc]
+
+
+def _tried(
+    placer: EveryPlacement, decision: Decision, ends: float, clock: Callable[[], float]
+) -> tuple[list[PlacementDecision], bool]:
+    """Return the placements that ``clock`` allows, fastest first, and whether these are all."""
+    found: list[tuple[float, PlacementDecision]] = []
+    all_tried = ends - clock() >= LEAST_LIMIT_S
+    for entry in placer.every_of(decision) if all_tried else ():
+        if clock() >= ends:
+            all_tried = False
+            break
+        found.append(entry)
+        count_one(clock)
+    return [placed for _, placed in sorted(found, key=lambda entry: entry[0])], all_tried
 
 
 def _pool_of(problem: Problem, placement: Placement) -> AcceleratorPool:
