@@ -74,10 +74,14 @@ def test_a_column_that_nothing_is_read_from_is_named(verb: list[str], tmp_path: 
     assert "nothing is read from" not in CliRunner().invoke(app, [*verb, str(path)]).stderr
 
 
-def test_a_file_of_no_runs_says_what_it_lacks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [("", "no runs: below the line of column names"), ("x,abacus,8,8,8\n", "none of 1 rows can be used")],
+)
+def test_a_file_of_no_runs_is_named_and_says_what_it_lacks(rows: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
-    path.write_text("model,gpu,n_gpus,seq,gbs\n", encoding="utf-8")
-    with pytest.raises(InputError, match="no runs: below the line of column names"):
+    path.write_text(f"model,gpu,n_gpus,seq,gbs\n{rows}", encoding="utf-8")
+    with pytest.raises(InputError, match=f"runs.csv: {said}"):
         validate(path)
 
 

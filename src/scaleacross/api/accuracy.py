@@ -40,7 +40,13 @@ def validate(runs: str | Path | Sequence[Run]) -> Validation:
     Raises:
         InputError: the file cannot be read, or none of its rows can be expressed.
     """
-    return validate_runs(read_runs(runs) if isinstance(runs, str | Path) else runs)
+    if not isinstance(runs, str | Path):
+        return validate_runs(runs)
+    rows = read_runs(runs)
+    try:
+        return validate_runs(rows)
+    except InputError as error:
+        raise InputError(f"{runs}: {error}") from None
 
 
 def score_files(
