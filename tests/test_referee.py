@@ -245,8 +245,22 @@ def test_the_gap_of_the_best_estimate_stands_beside_the_choice(alone: Plan) -> N
 
     ``--gap`` concerns estimates, so a plan that the simulation chose may be further from the bound.
     """
-    found = [Finalist(decision=alone.decision, price_s=one, replayed_s=two) for one, two in ((3.1, 3.1), (3.0, 3.2))]
-    assert "best estimate, 3.00 s (gap 2.0 %), takes 3.20 s there" in referee_words(found, 2.94)
+    found = tuple(
+        Finalist(decision=alone.decision, price_s=one, replayed_s=two) for one, two in ((3.1, 3.1), (3.0, 3.2))
+    )
+    words = referee_words(alone.report.model_copy(update={"finalists": found, "bound_s": 2.94}))
+    assert "best estimate, 3.00 s (gap 2.0 %), takes 3.20 s there" in words and "asked for" not in words
+
+
+def test_the_report_says_where_fewer_finalists_than_asked_for_exist(replays: list[Plan]) -> None:
+    found = sa.plan(JOB, referee=60, alternatives=False)
+    number = len(found.report.finalists)
+    assert number < 60
+    assert f"{number} of {number} finalists simulated (60 asked for, no more within reach of the best estimate)" in (
+        referee_words(found.report)
+    )
+    again = sa.plan(JOB, referee=number, alternatives=False)
+    assert len(again.report.finalists) == number and "asked for" not in referee_words(again.report)
 
 
 @pytest.mark.heavy

@@ -15,7 +15,7 @@ from scaleacross.api.objectives import NO_LIMITS, Limits, goal_of
 from scaleacross.api.problems import problem_of
 from scaleacross.api.refereeing import Refereed, refereed
 from scaleacross.api.solve_report import goal_report, search_report
-from scaleacross.api.stated import stated
+from scaleacross.api.stated import noted, stated
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.solvers import quick_space
 from scaleacross.solvers.alternatives import alternatives as alternatives_to
@@ -32,7 +32,7 @@ from scaleacross.solvers.search_state import Placed, Search
 from scaleacross.solvers.settle import settled
 from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.spec.job import Job
-from scaleacross.spec.plan import Alternative, Decision, Finalist, Plan
+from scaleacross.spec.plan import OF_FINALISTS, Alternative, Decision, Plan
 from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem
 
@@ -120,7 +120,7 @@ def plan(
             won = refereed(state, won.choice, referee, partial(_plan_of, state))
         # the alternatives are those to the winner, so they are searched again where the simulation changed it
         others = others if won.choice[0] is placed else others_of(state, won.choice[0], won.choice[1].cost)
-    found = _verified(state, goal, limits, won.choice[1], others, won.finalists)
+    found = _verified(state, goal, limits, won, others, referee)
     return stated(found, problem, won.played) if simulated else found
 
 
@@ -150,11 +150,12 @@ def _verified(
     state: Search,
     goal: Goal | None,
     limits: Limits,
-    networked: Networked,
+    won: Refereed,
     others: tuple[Alternative, ...],
-    finalists: tuple[Finalist, ...],
+    asked: int | None,
 ) -> Plan:
-    """Assemble the plan with its reports, by its estimate, and verify it."""
+    """Assemble the plan with its reports, by its estimate, and verify it; ``asked`` is the number of finalists wanted."""
+    networked, finalists = won.choice[1], won.finalists
     solved = (
         goal_report(state, goal, networked, limits, others)
         if goal
@@ -162,6 +163,8 @@ def _verified(
     )
     network = network_report(state.problem, networked)
     found = assemble(state.problem, networked.decision, networked.cost, solved, network)
+    if asked and len(finalists) < asked:
+        found = noted(found, f"{OF_FINALISTS}{asked} asked for, no more within reach of the best estimate")
     state.tell("verifying", state.num_candidates)
     checks.verify(found)
     return found

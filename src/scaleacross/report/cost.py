@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from scaleacross.report.format import add, bar, cell, columns, count, grid, large, percent, plural, section
-from scaleacross.spec.plan import COMPONENTS, Alternative, Finalist, Plan, SolveReport
+from scaleacross.spec.plan import COMPONENTS, OF_FINALISTS, Alternative, Finalist, Plan, SolveReport
 from scaleacross.spec.step_errors import StepInterval
 from scaleacross.units import human_seconds
 
@@ -199,9 +199,7 @@ def finalists(plan: Plan) -> RenderableType:
             human_seconds(one.price_s),
             replayed,
         )
-    return section(
-        "Referee: the plan with the fastest simulation", table, Text(), Text(refereed(found, plan.report.bound_s))
-    )
+    return section("Referee: the plan with the fastest simulation", table, Text(), Text(refereed(plan.report)))
 
 
 def _in_order(one: Finalist, found: Sequence[Finalist]) -> str:
@@ -216,10 +214,13 @@ def _in_order(one: Finalist, found: Sequence[Finalist]) -> str:
     return f"; {', '.join(mine)}" if others else ""
 
 
-def refereed(found: Sequence[Finalist], bound_s: float) -> str:
-    """Describe the choice among finalists in a sentence; ``bound_s``, a bound on estimates, gives their gap."""
+def refereed(report: SolveReport) -> str:
+    """Describe the choice among the finalists of a report in a sentence; its bound on estimates gives their gap."""
+    found, bound_s = report.finalists, report.bound_s
     num_played = sum(one.replayed_s is not None for one in found)
     played = f"{num_played} of {plural(len(found), 'finalist')} simulated"
+    few = (note.removeprefix(OF_FINALISTS) for note in report.notes if note.startswith(OF_FINALISTS))
+    played += "".join(f" ({note})" for note in few)
     best = min(found, key=lambda one: one.price_s)
     ends = "bound and gap are of estimates"
     if num_played == 0:

@@ -120,7 +120,7 @@ def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
         *_next_best(plan),
         *(("settings", note.removeprefix(OF_SETTINGS)) for note in plan.report.notes if note.startswith(OF_SETTINGS)),
         ("proof", proof_words(plan.report, plan.simulated_s)),
-        *([("referee", refereed(plan.report.finalists, plan.report.bound_s))] if plan.report.finalists else []),
+        *([("referee", refereed(plan.report))] if plan.report.finalists else []),
         *([("cost", _cost(found.money) + _unpaid(plan))] if found.money else []),
         *([("energy", _cost(found.energy))] if found.energy else []),
     ]

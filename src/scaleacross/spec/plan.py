@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
@@ -197,6 +197,10 @@ class Alternative(Spec):
     decision: Decision
     step_s: float | None = Field(description="None when it is infeasible")
     reason: str = Field(description="component by component against the winner, or what is short")
+
+
+OF_FINALISTS: Final = "of the finalists: "
+"""Prefix of a note about finalists that were asked for and not simulated."""
 
 
 class Finalist(Spec):
