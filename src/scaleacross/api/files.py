@@ -28,7 +28,7 @@ def verify(
     max_difference: float = MAX_DIFFERENCE,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verification:
-    """Check everything that a plan states, without the solver (V1 to V9 of ``verification``); return how.
+    """Check everything that a plan states, without the solver (V1 to V11 of ``verification``); return how.
 
     Args:
         plan: a Plan or the path of one.

@@ -12,7 +12,7 @@ from scaleacross.spec.base import Spec
 class PassedCheck(Spec):
     """One check that a plan passed."""
 
-    name: str = Field(description="V1 to V9, or deep")
+    name: str = Field(description="V1 to V11, or deep")
     how: Literal["counted", "recomputed", "simulated"] = Field(
         description="counted: without the cost model; recomputed: by the cost model on counted groups; simulated: event by event"
     )
